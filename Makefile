@@ -1,0 +1,80 @@
+# Each target is all the set-up there is: python3 (3.11 or newer) and make are enough. What a target needs is installed
+# once, into .venv in this folder; a second call installs nothing and needs no network.
+#
+#   make demo      train on handwritten digits with NumPy alone     ARGS="--epochs 5 --seed 1"
+#   make test      run the tests, with JAX and PyTorch              ARGS="tests/data -x"
+#   make lint      formatting, style, types, floors
+#   make bench     speed against the peers, in .venv-bench          ARGS="..."
+#   make clean     remove what the above made, except runs/
+#
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench clean
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The environments hold what this file puts there, not what the caller's shell adds.
+unexport PYTHONPATH PYTHONHOME
+
+BIN := .venv/bin
+PIP_INSTALL := python -m pip install --quiet
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: .venv/installed-train
+	@$(BIN)/phlox demo --out runs/demo --overwrite $(ARGS)
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/installed-lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo
+
+bench: .venv-bench/installed-bench
+	.venv-bench/bin/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .venv-bench .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment remembers where it was made and for which Python. A moved checkout, or another Python named by PYTHON,
+# makes it anew; without PYTHON, an environment that is there keeps its own.
+TELL := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+python_of = $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(1)/made-for)),$(1)/bin/python,$(PYTHON))
+made_for = $(shell "$(call python_of,$(1))" $(TELL)) in $(CURDIR)
+ifneq ($(call made_for,.venv),$(shell cat .venv/made-for 2>/dev/null))
+.PHONY: .venv/made-for
+endif
+ifneq ($(call made_for,.venv-bench),$(shell cat .venv-bench/made-for 2>/dev/null))
+.PHONY: .venv-bench/made-for
+endif
+
+.venv/made-for .venv-bench/made-for:
+	@command -v "$(PYTHON)" >/dev/null || { \
+	    echo "phlox: '$(PYTHON)' is not there; install Python 3.11 or newer, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "phlox: Python 3.11 or newer is needed, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1); name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "phlox: '$(PYTHON)' cannot make virtual environments; install its venv module (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "phlox: making $(@D) with $$("$(PYTHON)" --version)"
+	@"$(PYTHON)" -m venv --clear $(@D)
+	@echo "$$("$(PYTHON)" $(TELL)) in $(CURDIR)" >$@
+
+.venv/installed-%: pyproject.toml .venv/made-for
+	@echo "phlox: installing what this needs into .venv (once)"
+	@$(BIN)/$(PIP_INSTALL) --editable '.[$*]'
+	@touch $@
+
+# The peers have an environment of their own, so that their dependencies never hide a missing one of ours.
+.venv-bench/installed-bench: pyproject.toml .venv-bench/made-for
+	@echo "phlox: installing Phlox and its peers into .venv-bench (once)"
+	@.venv-bench/bin/$(PIP_INSTALL) --editable '.[jax]' torch==2.13.0 flax optax equinox
+	@touch $@

@@ -1,0 +1,8 @@
+"""Floor 2: automatic differentiation as a decorator of backends."""
+
+from __future__ import annotations
+
+from phlox.autodiff.decorator import Autodiff
+from phlox.autodiff.tape import Node, Tracked, walk_back
+
+__all__ = ["Autodiff", "Node", "Tracked", "walk_back"]

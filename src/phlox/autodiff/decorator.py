@@ -1,0 +1,218 @@
+"""`Autodiff(B)`: the backend B with a tape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from phlox.autodiff.build import build, record
+from phlox.autodiff.rules import CONSTANT, RULES
+from phlox.autodiff.tape import Found, Node, Tracked, leaf, walk_back
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Arrays, Shape
+from phlox.backend.device import Device
+from phlox.backend.kind import Kind
+from phlox.errors import AutodiffError, BackendError
+
+_FORWARDED = ("int_", "bool_", "random_", "float_full")
+"""Operations without a float operand: those of the inner backend, as they are."""
+
+
+def _constant(box: type[Tracked], function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: function(*(x.value if type(x) is box else x for x in arguments))
+
+
+class Autodiff(Backend):
+    """The backend `inner` with a tape: values that require gradients remember how they were made.
+
+    A float value that nothing differentiates stays the inner backend's own array, so it costs nothing. The decorator
+    composes: on `Autodiff(Autodiff(B))`, gradients can be differentiated again.
+
+    >>> import phlox as px
+    >>> from phlox.backend import Autodiff, NumPy
+    >>> x = px.tensor(3.0, device=Autodiff(NumPy()).device()).require_grad()
+    >>> x.grad((x * x).backward()).item()
+    6.0
+    """
+
+    differentiates = True
+    inner: Backend  # pyright: ignore[reportIncompatibleVariableOverride]
+    _made: ClassVar[dict[Backend, Autodiff]] = {}
+
+    def __new__(cls, inner: Backend) -> Autodiff:
+        if inner in cls._made:
+            return cls._made[inner]
+        self = super().__new__(cls)
+        self.inner = inner
+        self.name = f"autodiff({inner.name})"
+        self.float_element = inner.float_element
+        self.int_element = inner.int_element
+        self.compiles = inner.compiles
+        self.box = box = type("Tracked", (Tracked,), {"__slots__": ()})
+        for name in _operations():
+            try:
+                if name in RULES:
+                    setattr(self, name, build(inner, box, name, RULES[name]))
+                elif name in CONSTANT:
+                    setattr(self, name, _constant(box, getattr(inner, name)))
+                elif name.startswith(_FORWARDED):
+                    setattr(self, name, getattr(inner, name))
+            except BackendError:
+                continue  # What the inner backend lacks, this one lacks too.
+        return cls._made.setdefault(inner, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Autodiff, (self.inner,)
+
+    def __repr__(self) -> str:
+        return f"Autodiff({self.inner!r})"
+
+    # --- the tape
+
+    def value(self, x: Array) -> Array:
+        """The inner backend's own array."""
+        return x.value if type(x) is self.box else x
+
+    def tracked(self, x: Array) -> Array:
+        return leaf(self.box, self.value(x))
+
+    def node_of(self, x: Array) -> Node | None:
+        return x.node if type(x) is self.box else None
+
+    def backward(self, x: Array, cotangent: Array | None, retain: bool) -> Found:
+        if type(x) is not self.box:
+            raise AutodiffError("nothing that this tensor was made from requires gradients; call .require_grad() on it")
+        shape = self.inner.shape(x.value)
+        if cotangent is None:
+            if math.prod(shape) != 1:
+                raise AutodiffError(
+                    f"backward() of a tensor of shape {shape} needs a cotangent of that shape; "
+                    "reduce the tensor to one number (.sum(), .mean()), or give one"
+                )
+            cotangent = self.inner.float_full(shape, 1.0, self.inner.device_of(x.value))
+        return walk_back(self.inner, x.node, cotangent, retain=retain)
+
+    # --- arrays and devices
+
+    def shape(self, x: Array) -> Shape:
+        return self.inner.shape(self.value(x))
+
+    def device(self, name: str | None = None) -> Device:
+        return Device(self, self.inner.device(name).name)
+
+    def device_of(self, x: Array) -> Device:
+        return Device(self, self.inner.device_of(self.value(x)).name)
+
+    def to_device(self, x: Array, device: Device) -> Array:
+        if type(x) is not self.box:
+            return self.inner.to_device(x, device)
+        return record(
+            self.box,
+            (x,),
+            lambda value: (self.inner.to_device(value, device), self.inner.device_of(value)),
+            lambda backend, origin, g, needed: (backend.to_device(g, origin),),
+        )
+
+    def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
+        return self.inner.from_host(array, kind, device)
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        return self.inner.to_host(self.value(x))
+
+    def kind_of(self, x: Array) -> type[Kind]:
+        return self.inner.kind_of(self.value(x))
+
+    def is_number(self, value: object) -> bool:
+        return self.inner.is_number(value)
+
+    def is_traced(self, x: Array) -> bool:
+        return self.inner.is_traced(self.value(x))
+
+    def bakes_constants(self) -> bool:
+        return self.inner.bakes_constants()
+
+    def is_gone(self, x: Array) -> bool:
+        return self.inner.is_gone(self.value(x))
+
+    def python_number(self, x: Any) -> Any:
+        return self.inner.python_number(x)
+
+    def number_expm1(self, x: Any) -> Any:
+        return self.inner.number_expm1(x)
+
+    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return self.inner.compile(fn)
+
+    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        self.inner.record_only(fn, donated, kept)
+
+    def is_record_error(self, error: Exception) -> bool:
+        return self.inner.is_record_error(error)
+
+    def strip(self, x: Array) -> Array:
+        return self.inner.strip(self.value(x))
+
+    # --- operations whose operands come in a sequence, or which run foreign functions
+
+    def concat(self, arrays: Arrays, axis: int) -> Array:
+        if not any(type(x) is self.box for x in arrays):
+            return self.inner.concat(arrays, axis)
+
+        def run(*values: Array) -> tuple[Array, list[Shape]]:
+            return self.inner.concat(values, axis), [self.inner.shape(value) for value in values]
+
+        def differentiate(backend: Backend, shapes: list[Shape], g: Array, needed: Sequence[bool]) -> tuple[Array, ...]:
+            parts: list[Array] = []
+            start = 0
+            for shape in shapes:
+                index = [slice(0, size, 1) for size in shape]
+                index[axis] = slice(start, start + shape[axis], 1)
+                parts.append(backend.index(g, tuple(index)))
+                start += shape[axis]
+            return tuple(parts)
+
+        return record(self.box, tuple(arrays), run, differentiate)
+
+    def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
+        if not any(type(x) is self.box for x in arrays):
+            return self.inner.call_native(fn, *arrays)
+
+        def run(*values: Array) -> tuple[Array, tuple[Array, ...]]:
+            y = self.inner.call_native(fn, *values)
+            if isinstance(y, (tuple, list, dict)):
+                raise AutodiffError("a lifted function that is differentiated must return one array")
+            return y, values
+
+        def differentiate(
+            backend: Backend, values: tuple[Array, ...], g: Array, needed: Sequence[bool]
+        ) -> tuple[Array | None, ...]:
+            found: list[Array | None] = []
+            for place, wanted in enumerate(needed):
+                # Through call_native once more, so that with a tape below the gradient is itself recorded.
+                one = _NativeGradient(self.inner, fn, place)
+                found.append(backend.call_native(one, g, *values) if wanted else None)
+            return tuple(found)
+
+        return record(self.box, arrays, run, differentiate)
+
+    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+        return self.inner.native_vjp(fn, arrays, g)
+
+
+class _NativeGradient:
+    """The engine's own gradient of a function towards one of its arguments, as a function on native arrays."""
+
+    def __init__(self, backend: Backend, fn: Callable[..., Any], place: int) -> None:
+        self.backend, self.fn, self.place = backend, fn, place
+
+    def __call__(self, g: Array, *arrays: Array) -> Array:
+        return self.backend.native_vjp(self.fn, arrays, g)[self.place]
+
+
+def _operations() -> set[str]:
+    """Every name that the contract declares or defines."""
+    names = {name for cls in Backend.__mro__ for name in (*vars(cls), *vars(cls).get("__annotations__", ()))}
+    return {name for name in names if not name.startswith("_")}

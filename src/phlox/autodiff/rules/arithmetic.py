@@ -1,0 +1,104 @@
+"""Elementwise operations. In every rule g is the gradient of the result."""
+
+from __future__ import annotations
+
+import math
+
+from phlox.autodiff.build import Binary, D, General, Rule, Unary
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array
+
+_LOG2, _LOG10 = math.log(2.0), math.log(10.0)
+_TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
+
+
+def _power_base(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
+    """y x^(y-1); zero where y is zero, whatever x is."""
+    if isinstance(y, (int, float)):
+        return B.float_mul(g, B.float_mul(B.float_pow(x, y - 1), y) if y != 0 else 0.0)
+    flat = B.float_equal(y, 0.0)
+    slope = B.float_mul(y, B.float_pow(x, B.where(flat, 1.0, B.float_sub(y, 1.0))))
+    return B.float_mul(g, B.where(flat, 0.0, slope))
+
+
+def _power_exponent(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
+    """z log(x); zero where x is zero and z too, the limit."""
+    if isinstance(x, (int, float)):
+        return B.float_mul(g, B.float_mul(z, math.log(x) if x > 0 else 0.0 if x == 0 else math.nan))
+    zero = B.float_equal(x, 0.0)
+    return B.float_mul(g, B.where(zero, 0.0, B.float_mul(z, B.float_log(B.where(zero, 1.0, x)))))
+
+
+def _share(B: Backend, g: Array, mine: Array, other: Array) -> Array:
+    """The share of a greatest (or least) operand: all if it is the result alone, half in a tie, and all of a NaN."""
+    won = B.bool_or(B.float_equal(mine, other), B.bool_not(B.float_equal(mine, mine)))
+    return B.float_mul(g, B.bool_into_float(won))
+
+
+def _chosen(B: Backend, g: Array, mine: Array, other: Array, z: Array) -> Array:
+    tie = B.float_mul(B.bool_into_float(B.float_equal(mine, other)), 0.5)
+    return B.float_sub(_share(B, g, mine, z), B.float_mul(g, tie))
+
+
+def _inside(B: Backend, g: Array, x: Array, low: float | None, high: float | None) -> Array:
+    """The gradient where x lies within the bounds, they included."""
+    if low is not None:
+        g = B.where(B.float_less(x, low), 0.0, g)
+    return g if high is None else B.where(B.float_less(high, x), 0.0, g)
+
+
+ARITHMETIC: dict[str, Rule] = {
+    # z = f(x, y)
+    "float_add": Binary(D("", lambda B, g, x, y, z: g), D("", lambda B, g, x, y, z: g)),
+    "float_sub": Binary(D("", lambda B, g, x, y, z: g), D("", lambda B, g, x, y, z: B.float_neg(g))),
+    "float_mul": Binary(
+        D("y", lambda B, g, x, y, z: B.float_mul(g, y)),
+        D("x", lambda B, g, x, y, z: B.float_mul(g, x)),
+    ),
+    "float_div": Binary(
+        D("y", lambda B, g, x, y, z: B.float_div(g, y)),
+        D("yz", lambda B, g, x, y, z: B.float_neg(B.float_div(B.float_mul(g, z), y))),
+    ),
+    "float_pow": Binary(D("xyz", _power_base), D("xyz", _power_exponent)),
+    "float_maximum": Binary(
+        D("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
+        D("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
+    ),
+    "float_minimum": Binary(
+        D("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
+        D("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
+    ),
+    # y = f(x)
+    "float_neg": Unary("", lambda B, g, x, y: B.float_neg(g)),
+    "float_abs": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sign(x))),
+    "float_sign": Unary("", lambda B, g, x, y: B.float_mul(g, 0.0)),
+    "float_floor": Unary("", lambda B, g, x, y: B.float_mul(g, 0.0)),
+    "float_ceil": Unary("", lambda B, g, x, y: B.float_mul(g, 0.0)),
+    "float_round": Unary("", lambda B, g, x, y: B.float_mul(g, 0.0)),
+    "float_exp": Unary("y", lambda B, g, x, y: B.float_mul(g, y)),
+    "float_expm1": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_add(y, 1.0))),
+    "float_log": Unary("x", lambda B, g, x, y: B.float_div(g, x)),
+    "float_log1p": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_add(x, 1.0))),
+    "float_log2": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, _LOG2))),
+    "float_log10": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, _LOG10))),
+    "float_sqrt": Unary("y", lambda B, g, x, y: B.float_div(B.float_mul(g, 0.5), y)),
+    "float_rsqrt": Unary("xy", lambda B, g, x, y: B.float_mul(g, B.float_div(B.float_mul(y, -0.5), x))),
+    "float_square": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_mul(x, 2.0))),
+    "float_reciprocal": Unary("y", lambda B, g, x, y: B.float_neg(B.float_mul(g, B.float_mul(y, y)))),
+    "float_sin": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_cos(x))),
+    "float_cos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_mul(g, B.float_sin(x)))),
+    "float_tan": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_add(B.float_mul(y, y), 1.0))),
+    "float_tanh": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_sub(1.0, B.float_mul(y, y)))),
+    "float_sigmoid": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_mul(y, B.float_sub(1.0, y)))),
+    "float_relu": Unary("y", lambda B, g, x, y: B.float_mul(g, B.bool_into_float(B.float_less(0.0, y)))),
+    "float_softplus": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sigmoid(x))),
+    "float_clip": General(
+        1,
+        lambda B, x, low, high: (B.float_clip(x, low, high), x),
+        lambda B, x, g, needed, low, high: (_inside(B, g, x, low, high),),
+    ),
+    "float_erf": Unary(
+        "x",
+        lambda B, g, x, y: B.float_mul(g, B.float_mul(B.float_exp(B.float_neg(B.float_mul(x, x))), _TWO_OVER_SQRT_PI)),
+    ),
+}

@@ -1,0 +1,101 @@
+"""The tape: nodes, and the walk back over them.
+
+A tracked value is a value of the inner backend together with the node that says where it came from. Nodes hold what
+their derivative needs and nothing else, so a value that no derivative needs is freed as soon as the user drops it.
+There is no global state: a tape is what can be reached from a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from phlox.backend.contract.types import Array
+from phlox.errors import AutodiffError
+
+if TYPE_CHECKING:
+    from phlox.backend import Backend
+
+Found: TypeAlias = dict[int, Array]
+"""Gradients found so far, by node."""
+
+Push: TypeAlias = "Callable[[Backend, Node, Array, Found], None]"
+"""`(backend, node, gradient, found)`: add to `found` what the node's gradient means for its parents."""
+
+next_id = count().__next__
+
+
+class Node:
+    """One operation of the tape; `push` is None for a leaf, `saved` is dropped once it has been used."""
+
+    __slots__ = ("id", "parents", "push", "saved")
+
+    id: int
+    parents: tuple[Node | None, ...]
+    push: Push | None
+    saved: Any
+
+
+class Tracked:
+    """A value of the inner backend whose history is known.
+
+    Every decorated backend has a subclass of its own, so that with tapes one above the other none takes the values of
+    another for its own.
+    """
+
+    __slots__ = ("node", "value")
+
+    value: Array
+    node: Node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return self.value.shape
+
+
+def _spent(backend: Backend, node: Node, g: Array, found: Found) -> None:
+    raise AutodiffError(
+        "this graph has been walked back already and has freed what it saved; "
+        "call backward(retain_graph=True) the first time to walk it again"
+    )
+
+
+def leaf(box: type[Tracked], value: Array) -> Tracked:
+    """A value that gradients are wanted for."""
+    node = object.__new__(Node)
+    node.id = next_id()
+    node.parents = ()
+    node.push = None
+    node.saved = None
+    result = object.__new__(box)
+    result.value = value
+    result.node = node
+    return result
+
+
+def walk_back(backend: Backend, root: Node, cotangent: Array, *, retain: bool = False) -> Found:
+    """The gradients of all leaves that `root` depends on, by node, in terms of the inner `backend`."""
+    seen = {root.id: root}
+    stack = [root]
+    while stack:
+        for parent in stack.pop().parents:
+            if parent is not None and parent.id not in seen:
+                seen[parent.id] = parent
+                stack.append(parent)
+    found: Found = {root.id: cotangent}
+    # Numbers are given in the order of creation, so every node comes after its parents.
+    for number in sorted(seen, reverse=True):
+        node = seen[number]
+        push = node.push
+        if push is None:
+            continue
+        g = found.pop(number, None)
+        if g is None:
+            continue
+        push(backend, node, g, found)
+        if not retain:
+            node.push = _spent
+            node.saved = None
+    return found

@@ -1,0 +1,28 @@
+"""Floor 1: engines behind one contract. `NumPy`, `Jax` and `Torch` are imported when first asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from phlox.backend.contract import Backend, EngineBackend
+from phlox.backend.device import Device, DeviceLike, as_device, default_device
+from phlox.backend.kind import Bool, Float, Int, Kind
+from phlox.backend.registry import EXPORTS, backend_by_name, backend_names, load, load_backend, register_backend
+
+if TYPE_CHECKING:
+    from phlox.autodiff import Autodiff
+    from phlox.backend.jax import Jax
+    from phlox.backend.numpy import NumPy
+    from phlox.backend.torch import Torch
+
+__all__ = [
+    "Autodiff", "Backend", "Bool", "Device", "DeviceLike", "EngineBackend", "Float", "Int", "Jax", "Kind", "NumPy", "Torch",
+    "as_device", "backend_by_name", "backend_names", "default_device", "load_backend", "register_backend",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # By location, so that this floor imports neither an engine before it is wanted nor the floor above.
+    if name in EXPORTS:
+        return load(EXPORTS[name])
+    raise AttributeError(f"module 'phlox.backend' has no attribute {name!r}")

@@ -1,0 +1,8 @@
+"""The contract between Phlox and an engine: what a backend must provide, and what follows from it."""
+
+from __future__ import annotations
+
+from phlox.backend.contract.backend import Backend, EngineBackend
+from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps, ShapeOps
+
+__all__ = ["Backend", "BoolOps", "EngineBackend", "FloatOps", "IntOps", "RandomOps", "ShapeOps"]

@@ -1,0 +1,216 @@
+"""`Backend`: the contract as a class; and the base of those that stand directly on an engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from phlox.backend.contract.nn import ConvOps
+from phlox.backend.contract.required import RandomOps
+from phlox.backend.contract.types import Array
+from phlox.backend.device import Device
+from phlox.backend.element import FLOAT_ELEMENTS, HOST_DTYPES, INT_ELEMENTS, FloatElement, IntElement
+from phlox.backend.kind import Kind
+from phlox.errors import AutodiffError, BackendError, RangeError
+
+
+class Backend(ConvOps, RandomOps):
+    """A small immutable value that names element types and holds operations on an engine's own arrays.
+
+    Backends are equal and hashable by value; equal backends are one object. Write one by subclassing
+    `EngineBackend` and giving it the functions that `phlox.backend.contract.required` declares; everything else is
+    derived from those and may be overridden.
+    """
+
+    name: str
+    """The engine's name, as in the registry."""
+    float_element: FloatElement
+    int_element: IntElement
+    inner: Backend | None = None
+    """The backend that a decorator wraps."""
+    differentiates: bool = False
+    """Does this backend record a tape?"""
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        raise BackendError(f"{self!r} does not support `{attribute}`; use another backend for it")
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    # --- what every backend says of itself and of its arrays
+
+    def device(self, name: str | None = None) -> Device:
+        """The default device, or the one called `name`: `"cpu"`, `"gpu"`, `"gpu:1"`. Raises `DeviceError` if absent."""
+        raise NotImplementedError
+
+    def device_of(self, x: Array) -> Device:
+        """Where a native array lives."""
+        raise NotImplementedError
+
+    def to_device(self, x: Array, device: Device) -> Array:
+        """The array on another device of this backend."""
+        raise NotImplementedError
+
+    def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
+        """A native array from one in host memory, in this backend's element type.
+
+        Floats round; a finite float that would become infinite, or an integer that does not fit, is `RangeError`.
+        """
+        raise NotImplementedError
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array; waits for an asynchronous engine. May share memory: do not write to it."""
+        raise NotImplementedError
+
+    def kind_of(self, x: Array) -> type[Kind]:
+        """The kind that a native array belongs to."""
+        raise NotImplementedError
+
+    def is_number(self, value: object) -> bool:
+        """Is this, though not a Python number, the engine's stand-in for one (an argument of a traced function)?"""
+        return False
+
+    def number_expm1(self, x: Any) -> Any:
+        """exp(x) - 1 of a Python number or of the engine's stand-in for one."""
+        return math.expm1(x)
+
+    def python_number(self, x: Any) -> Any:
+        """The engine's stand-in for a number as a Python number, where its value is known."""
+        return x
+
+    def is_traced(self, x: Array) -> bool:
+        """Is this array a placeholder in a program that is being recorded?"""
+        return False
+
+    def bakes_constants(self) -> bool:
+        """Is a program being recorded right now which would hold a value made from constants for ever?"""
+        return False
+
+    def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
+        """Call a function on native arrays; a decorator differentiates it by the engine's own autodiff."""
+        return fn(*arrays)
+
+    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+        """The engine's own gradient of `fn` at `arrays`, with cotangent `g`; `AutodiffError` if it has none."""
+        raise AutodiffError(f"{self!r} cannot differentiate a native function; its engine has no autodiff of its own")
+
+    compiles: bool = False
+    """Can this backend record a function as one program? Where not, `phlox.compile` calls the function itself."""
+
+    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """The function as a program of two lists of arrays, (donated, kept); it is recorded at the first call."""
+        raise NotImplementedError
+
+    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        """Run the function on placeholders once, for what it does on the way."""
+        raise NotImplementedError
+
+    def is_record_error(self, error: Exception) -> bool:
+        """Did recording fail since the function needed the value of a placeholder?"""
+        return False
+
+    def strip(self, x: Array) -> Array:
+        """The array of the innermost backend behind decorators."""
+        return x
+
+    def is_gone(self, x: Array) -> bool:
+        """Was this array given away to a compiled function, and is used up?"""
+        return False
+
+    # --- the tape, which only a decorator has
+
+    def tracked(self, x: Array) -> Array:
+        """A leaf of the tape with this value."""
+        raise AutodiffError(self._no_tape())
+
+    def node_of(self, x: Array) -> Any:
+        """The node of the tape that made this value, or None."""
+        return None
+
+    def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
+        """The gradients of the leaves that `x` depends on, by the number of their node."""
+        raise AutodiffError(self._no_tape())
+
+    def _no_tape(self) -> str:
+        return f"{self!r} records no tape; make the tensors on Autodiff({self!r}).device(), or move them there"
+
+    # --- element types
+
+    @property
+    def host_float_dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of this backend's floats."""
+        return HOST_DTYPES[self.float_element]
+
+    @property
+    def host_int_dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of this backend's integers."""
+        return HOST_DTYPES[self.int_element]
+
+    def host_dtype(self, kind: type[Kind]) -> np.dtype[Any]:
+        """The NumPy dtype of this backend's elements of a kind."""
+        return {"float": self.host_float_dtype, "int": self.host_int_dtype, "bool": HOST_DTYPES["bool"]}[kind.name]
+
+
+class EngineBackend(Backend):
+    """Base of the backends that stand directly on an engine: `NumPy(float="f32", int="i32")`."""
+
+    floats: ClassVar[tuple[FloatElement, ...]] = FLOAT_ELEMENTS
+    ints: ClassVar[tuple[IntElement, ...]] = INT_ELEMENTS
+    _made: ClassVar[dict[tuple[type, str, str], Any]] = {}
+
+    def __new__(cls, float: FloatElement = "f32", int: IntElement = "i32") -> Self:
+        # Interned, so that the check "same backend?" before each operation is one comparison of identities.
+        made = EngineBackend._made
+        key = (cls, float, int)
+        if key in made:
+            return made[key]
+        if float not in cls.floats:
+            raise BackendError(f"{cls.__name__} has no float element {float!r} (it has {', '.join(cls.floats)})")
+        if int not in cls.ints:
+            raise BackendError(f"{cls.__name__} has no int element {int!r} (it has {', '.join(cls.ints)})")
+        self = super().__new__(cls)
+        self.float_element = float
+        self.int_element = int
+        self.setup()
+        return made.setdefault(key, self)
+
+    def setup(self) -> None:
+        """Prepare what depends on the element types; called once for each value."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.float_element, self.int_element)
+
+    def __repr__(self) -> str:
+        given = [f"float={self.float_element!r}"] * (self.float_element != "f32")
+        given += [f"int={self.int_element!r}"] * (self.int_element != "i32")
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def fit(self, array: np.ndarray[Any, Any], kind: type[Kind]) -> np.ndarray[Any, Any]:
+        """A host array in this backend's element type; `RangeError` for values which that cannot hold."""
+        dtype = self.host_dtype(kind)
+        if array.dtype == dtype:
+            return array
+        if kind.name == "int" and array.size and array.dtype != np.bool_:
+            info = np.iinfo(dtype)
+            low, high = array.min(), array.max()
+            if low < info.min or high > info.max:
+                worst = low if low < info.min else high
+                raise RangeError(
+                    f"{worst} does not fit {self!r}'s integers ({dtype.name}); use a backend of wider ones"
+                )
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = array.astype(dtype)
+        if kind.name == "float" and not np.isfinite(cast).all():
+            lost = np.isinf(cast) & np.isfinite(array)
+            if lost.any():
+                worst = array[lost].flat[0]
+                raise RangeError(f"{worst} does not fit {self!r}'s floats ({dtype.name}); use a backend of wider ones")
+        return cast

@@ -1,0 +1,73 @@
+"""`Device`: a backend together with one of its devices; and the ambient default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from phlox.backend.registry import backend_by_name
+
+if TYPE_CHECKING:
+    from phlox.backend.contract import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where tensors live: `backend` computes, on the device that it calls `name` (`"cpu"`, `"gpu:0"`).
+
+    Get one from a backend, `Jax().device("gpu:0")`, rather than by calling the class.
+    """
+
+    backend: Backend
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.backend.name}:{self.name}"
+
+    def __repr__(self) -> str:
+        return f"{self.backend!r}.device({self.name!r})"
+
+
+DeviceLike: TypeAlias = "Device | Backend | str"
+"""What stands for a device: the device, a backend (its default device) or a name (`"jax"`, `"torch:gpu:0"`)."""
+
+_default: ContextVar[Device | None] = ContextVar("phlox_default_device", default=None)
+
+
+def as_device(device: DeviceLike | None) -> Device:
+    """Resolve what stands for a device; None is the ambient default.
+
+    Raises `DeviceError` for an unknown name and `EngineNotInstalledError` where the engine is missing.
+
+    >>> as_device("numpy")
+    NumPy().device('cpu')
+    """
+    if isinstance(device, Device):
+        return device
+    if device is None:
+        ambient = _default.get()
+        return backend_by_name("numpy").device() if ambient is None else ambient
+    if isinstance(device, str):
+        name, _, place = device.partition(":")
+        return backend_by_name(name).device(place or None)
+    return device.device()
+
+
+@contextmanager
+def default_device(device: DeviceLike) -> Iterator[Device]:
+    """Within this scope (and thread or task), tensors and modules made without a device go to this one.
+
+    >>> import phlox as px
+    >>> with px.default_device("numpy"):
+    ...     px.ones((2,)).device
+    NumPy().device('cpu')
+    """
+    resolved = as_device(device)
+    token = _default.set(resolved)
+    try:
+        yield resolved
+    finally:
+        _default.reset(token)

@@ -1,0 +1,25 @@
+"""Element types: the names Phlox gives them, and their NumPy counterparts on the host."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import ml_dtypes
+import numpy as np
+
+FloatElement = Literal["f64", "f32", "bf16", "f16"]
+IntElement = Literal["i64", "i32"]
+
+FLOAT_ELEMENTS: tuple[FloatElement, ...] = get_args(FloatElement)
+INT_ELEMENTS: tuple[IntElement, ...] = get_args(IntElement)
+
+HOST_DTYPES: dict[str, np.dtype[Any]] = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "bool": np.dtype(np.bool_),
+}
+"""The NumPy dtype that holds each element type on the host."""

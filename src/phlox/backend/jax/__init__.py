@@ -1,0 +1,19 @@
+"""The JAX backend: XLA, eagerly or as one compiled program. Importing it imports JAX."""
+
+from __future__ import annotations
+
+from phlox.errors import EngineNotInstalledError
+
+try:
+    import jax as _jax
+except ImportError as error:
+    raise EngineNotInstalledError(
+        "the backend Jax needs JAX, which is not installed; install it with: pip install 'phlox[jax]'"
+    ) from error
+else:
+    del _jax
+
+from phlox.backend.jax import pytree as pytree
+from phlox.backend.jax.backend import Jax
+
+__all__ = ["Jax"]

@@ -1,0 +1,53 @@
+"""The three kinds of tensor. Kinds never mix inside one operation; a user converts with `.float()`, `.int()`, `.bool()`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.errors import KindError
+
+
+class Kind:
+    """Base of the kind markers; a kind is the class itself and is never instantiated."""
+
+    name: ClassVar[str]
+
+
+class Float(Kind):
+    """Real numbers: the only kind that has derivatives."""
+
+    name = "float"
+
+
+class Int(Kind):
+    """Whole numbers: indices, counts, tokens."""
+
+    name = "int"
+
+
+class Bool(Kind):
+    """Truth values: masks."""
+
+    name = "bool"
+
+
+KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (Float, Int, Bool)}
+
+
+def kind_of_dtype(dtype: npt.DTypeLike) -> type[Kind]:
+    """The kind that holds elements of a NumPy dtype (ml_dtypes' floats included); `KindError` if none does."""
+    dtype = np.dtype(dtype)
+    match dtype.kind:
+        case "b":
+            return Bool
+        case "i" | "u":
+            return Int
+        case "f":
+            return Float
+        case _ if "float" in dtype.name:  # ml_dtypes' floats are of NumPy kind "V"
+            return Float
+        case _:
+            raise KindError(f"no tensor kind holds elements of type {dtype.name}; give floats, ints or booleans")

@@ -1,0 +1,282 @@
+"""`NumPy`: the contract on NumPy arrays, on the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from phlox.backend.contract import EngineBackend
+from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary
+from phlox.backend.device import Device
+from phlox.backend.element import FloatElement
+from phlox.backend.kind import Kind, kind_of_dtype
+from phlox.backend.numpy import random
+from phlox.backend.numpy.composites import Composites
+from phlox.backend.numpy.erf import erf
+from phlox.errors import DeviceError, IndexRangeError, RangeError
+
+
+def quiet(ufunc: Callable[..., Any]) -> Any:
+    """A function whose infinities and NaNs are results like others, as on every engine, not warnings."""
+    return staticmethod(np.errstate(all="ignore")(ufunc))
+
+
+def _reduction(ufunc: np.ufunc, dtype: str | None = None) -> Any:
+    """A reduction over several axes; `dtype` names the attribute of the backend with the type of the result."""
+
+    def reduce(self: NumPy, x: Array, axes: Axes, keepdims: bool) -> Array:
+        return ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=None if dtype is None else getattr(self, dtype))
+
+    return reduce
+
+
+def _arg_reduction(find: Callable[..., Any]) -> Any:
+    def reduce(self: NumPy, x: Array, axis: int) -> Array:
+        return find(x, axis=axis).astype(self.host_int_dtype)
+
+    return reduce
+
+
+def _checked(indices: Array, size: int) -> Array:
+    if indices.size and (indices.min() < -size or indices.max() >= size):
+        worst = indices.max() if indices.max() >= size else indices.min()
+        raise IndexRangeError(f"index {worst} is out of range for an axis of size {size}")
+    return indices
+
+
+def _grid(indices: Array, axis: int) -> tuple[Any, ...]:
+    """The index that addresses `indices` along `axis`, and every other axis in step."""
+    grid = list(np.ogrid[tuple(slice(size) for size in indices.shape)])
+    grid[axis] = indices
+    return tuple(grid)
+
+
+class NumPy(Composites, EngineBackend):
+    """The reference engine: no dependency but NumPy; f32 by default, or `NumPy(float="f64")`.
+
+    >>> import phlox as px
+    >>> px.ones((2,), device=NumPy()).sum().item()
+    2.0
+    """
+
+    name = "numpy"
+    floats: ClassVar[tuple[FloatElement, ...]] = ("f32", "f64")
+
+    # --- arrays and devices
+
+    def device(self, name: str | None = None) -> Device:
+        if name not in (None, "cpu", "cpu:0"):
+            raise DeviceError(f"{self!r} has no device {name!r}; it has only 'cpu'")
+        return Device(self, "cpu")
+
+    def device_of(self, x: Array) -> Device:
+        return Device(self, "cpu")
+
+    def to_device(self, x: Array, device: Device) -> Array:
+        return x
+
+    def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
+        return self.fit(array, kind)
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        return np.asarray(x)
+
+    def kind_of(self, x: Array) -> type[Kind]:
+        return kind_of_dtype(x.dtype)
+
+    # --- shape
+
+    shape = staticmethod(np.shape)
+    reshape = staticmethod(np.reshape)
+    permute_dims = staticmethod(np.transpose)
+    broadcast_to = staticmethod(np.broadcast_to)
+    flip = staticmethod(np.flip)
+
+    @staticmethod
+    def concat(arrays: Any, axis: int) -> Array:
+        return np.concatenate(arrays, axis)
+
+    @staticmethod
+    def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
+        shape = tuple(before + size + after for size, (before, after) in zip(x.shape, widths, strict=True))
+        padded = np.full(shape, value, x.dtype)
+        padded[tuple(slice(before, before + size) for size, (before, _) in zip(x.shape, widths, strict=True))] = x
+        return padded
+
+    @staticmethod
+    def index(x: Array, index: Index) -> Array:
+        return x[index]
+
+    @staticmethod
+    def take(x: Array, indices: Array, axis: int) -> Array:
+        return np.take(x, _checked(indices, x.shape[axis]), axis)
+
+    @staticmethod
+    def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
+        return np.take_along_axis(x, _checked(indices, x.shape[axis]), axis)
+
+    def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
+        # Two Python numbers have no element type of their own to give to the result.
+        if isinstance(if_true, (int, float)) and isinstance(if_false, (int, float)):
+            if_true = np.asarray(if_true, self.host_float_dtype)
+        return np.where(condition, if_true, if_false)
+
+    # --- float
+
+    def float_full(self, shape: Shape, value: float, device: Device) -> Array:
+        return np.full(shape, value, self.host_float_dtype)
+
+    float_add: Binary = staticmethod(np.add)
+    float_sub: Binary = staticmethod(np.subtract)
+    float_mul: Binary = staticmethod(np.multiply)
+    float_div: Binary = quiet(np.divide)
+    float_pow: Binary = quiet(np.power)
+    float_maximum: Binary = staticmethod(np.maximum)
+    float_minimum: Binary = staticmethod(np.minimum)
+    float_neg: Unary = staticmethod(np.negative)
+    float_abs: Unary = staticmethod(np.abs)
+    float_sign: Unary = staticmethod(np.sign)
+    float_floor: Unary = staticmethod(np.floor)
+    float_ceil: Unary = staticmethod(np.ceil)
+    float_round: Unary = staticmethod(np.rint)
+    float_exp: Unary = quiet(np.exp)
+    float_expm1: Unary = quiet(np.expm1)
+    float_log: Unary = quiet(np.log)
+    float_log1p: Unary = quiet(np.log1p)
+    float_sqrt: Unary = quiet(np.sqrt)
+    float_sin: Unary = quiet(np.sin)
+    float_cos: Unary = quiet(np.cos)
+    float_tanh: Unary = staticmethod(np.tanh)
+    float_erf: Unary = staticmethod(erf)
+    float_square = staticmethod(np.square)
+
+    float_equal: Binary = staticmethod(np.equal)
+    float_less: Binary = staticmethod(np.less)
+    float_less_equal: Binary = staticmethod(np.less_equal)
+
+    float_sum = _reduction(np.add)
+    float_prod = _reduction(np.multiply)
+    float_max = _reduction(np.maximum)
+    float_min = _reduction(np.minimum)
+    float_argmax = _arg_reduction(np.argmax)
+    float_argmin = _arg_reduction(np.argmin)
+    float_cumsum = staticmethod(np.cumsum)
+    float_matmul: Binary = staticmethod(np.matmul)
+
+    def float_into_int(self, x: Array) -> Array:
+        info = np.iinfo(self.host_int_dtype)
+        whole = np.trunc(np.asarray(x, np.float64))
+        outside = ~((whole >= info.min) & (whole <= info.max))
+        if outside.any():
+            raise RangeError(f"{np.asarray(x)[outside].flat[0]} does not fit {self!r}'s integers ({info.dtype.name})")
+        return whole.astype(info.dtype)
+
+    @staticmethod
+    def float_into_bool(x: Array) -> Array:
+        return np.not_equal(x, 0)
+
+    @staticmethod
+    def float_index_adjoint(g: Array, shape: Shape, index: Index) -> Array:
+        out = np.zeros(shape, g.dtype)
+        out[index] = g
+        return out
+
+    @staticmethod
+    def float_take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+        out = np.zeros(shape, g.dtype)
+        np.add.at(out, (*(slice(None),) * axis, indices), g)
+        return out
+
+    @staticmethod
+    def float_take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+        out = np.zeros(shape, g.dtype)
+        np.add.at(out, _grid(indices, axis), g)
+        return out
+
+    # --- int
+
+    def int_full(self, shape: Shape, value: int, device: Device) -> Array:
+        return np.full(shape, value, self.host_int_dtype)
+
+    def int_arange(self, start: int, stop: int, step: int, device: Device) -> Array:
+        return self.fit(np.arange(start, stop, step, dtype=np.int64), kind_of_dtype(np.int64))
+
+    int_add: Binary = quiet(np.add)
+    int_sub: Binary = quiet(np.subtract)
+    int_mul: Binary = quiet(np.multiply)
+
+    @staticmethod
+    def int_floordiv(lhs: Array, rhs: Any) -> Array:
+        if not np.all(rhs):
+            raise ZeroDivisionError("integer division by zero")
+        return np.floor_divide(lhs, rhs)
+
+    @staticmethod
+    def int_mod(lhs: Array, rhs: Any) -> Array:
+        if not np.all(rhs):
+            raise ZeroDivisionError("integer modulo by zero")
+        return np.remainder(lhs, rhs)
+
+    int_pow: Binary = quiet(np.power)
+    int_maximum: Binary = staticmethod(np.maximum)
+    int_minimum: Binary = staticmethod(np.minimum)
+    int_neg: Unary = staticmethod(np.negative)
+    int_abs: Unary = staticmethod(np.abs)
+    int_sign: Unary = staticmethod(np.sign)
+    int_equal: Binary = staticmethod(np.equal)
+    int_less: Binary = staticmethod(np.less)
+    int_less_equal: Binary = staticmethod(np.less_equal)
+    int_sum = _reduction(np.add, "host_int_dtype")
+    int_prod = _reduction(np.multiply, "host_int_dtype")
+    int_max = _reduction(np.maximum)
+    int_min = _reduction(np.minimum)
+    int_argmax = _arg_reduction(np.argmax)
+    int_argmin = _arg_reduction(np.argmin)
+
+    def int_cumsum(self, x: Array, axis: int) -> Array:
+        return np.cumsum(x, axis, dtype=self.host_int_dtype)
+
+    def int_into_float(self, x: Array) -> Array:
+        return x.astype(self.host_float_dtype)
+
+    @staticmethod
+    def int_into_bool(x: Array) -> Array:
+        return np.not_equal(x, 0)
+
+    # --- bool
+
+    @staticmethod
+    def bool_full(shape: Shape, value: bool, device: Device) -> Array:
+        return np.full(shape, value, np.bool_)
+
+    bool_and: Binary = staticmethod(np.logical_and)
+    bool_or: Binary = staticmethod(np.logical_or)
+    bool_xor: Binary = staticmethod(np.logical_xor)
+    bool_not: Unary = staticmethod(np.logical_not)
+    bool_any = _reduction(np.logical_or)
+    bool_all = _reduction(np.logical_and)
+
+    def bool_into_int(self, x: Array) -> Array:
+        return x.astype(self.host_int_dtype)
+
+    def bool_into_float(self, x: Array) -> Array:
+        return x.astype(self.host_float_dtype)
+
+    # --- random
+
+    def random_uniform(self, state: Array, shape: Shape, device: Device) -> Array:
+        return random.random_uniform(state, shape, self.host_float_dtype)
+
+    def random_normal(self, state: Array, shape: Shape, device: Device) -> Array:
+        return random.random_normal(state, shape, self.host_float_dtype)
+
+    def random_bernoulli(self, state: Array, shape: Shape, threshold: int, device: Device) -> Array:
+        return random.random_bernoulli(state, shape, threshold)
+
+    def random_integers(self, state: Array, shape: Shape, low: int, high: int, device: Device) -> Array:
+        return random.random_integers(state, shape, low, high).astype(self.host_int_dtype, copy=False)
+
+    def random_permutation(self, state: Array, n: int, device: Device) -> Array:
+        return random.random_permutation(state, n).astype(self.host_int_dtype, copy=False)

@@ -1,0 +1,65 @@
+"""Backends by name. Only this table knows the names; engines are imported when a backend is first asked for."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from phlox.errors import DeviceError
+
+if TYPE_CHECKING:
+    from phlox.backend.contract import Backend
+
+_BACKENDS: dict[str, str] = {
+    "numpy": "phlox.backend.numpy:NumPy",
+    "jax": "phlox.backend.jax:Jax",
+    "torch": "phlox.backend.torch:Torch",
+}
+
+
+EXPORTS: dict[str, str] = {
+    "NumPy": _BACKENDS["numpy"],
+    "Jax": _BACKENDS["jax"],
+    "Torch": _BACKENDS["torch"],
+    "Autodiff": "phlox.autodiff:Autodiff",
+}
+"""Where the classes that `phlox.backend` offers lazily are defined."""
+
+
+def load(location: str) -> Any:
+    """Import what `"package.module:Name"` names."""
+    module, _, attribute = location.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def register_backend(name: str, location: str) -> None:
+    """Make a backend known by `name`; `location` is `"package.module:Class"`, imported on first use.
+
+    An installed package can instead declare an entry point in the group `phlox.backends`.
+    """
+    _BACKENDS[name] = location
+
+
+def backend_names() -> list[str]:
+    """The names of all known backends, installed or not."""
+    return sorted({*_BACKENDS, *(point.name for point in entry_points(group="phlox.backends"))})
+
+
+def load_backend(name: str) -> type[Backend]:
+    """The class of the backend called `name`; raises `DeviceError` if none is, `EngineNotInstalledError` without engine."""
+    location = _BACKENDS.get(name)
+    if location is None:
+        location = next((point.value for point in entry_points(group="phlox.backends") if point.name == name), None)
+    if location is None:
+        known = backend_names()
+        close = get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise DeviceError(f"unknown device {name!r}{hint} (known: {', '.join(known)})")
+    return load(location)
+
+
+def backend_by_name(name: str) -> Backend:
+    """The backend called `name` with its default precision."""
+    return load_backend(name)()

@@ -1,0 +1,343 @@
+"""`Torch`: the contract on PyTorch tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from phlox.backend.contract import EngineBackend
+from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary
+from phlox.backend.device import Device
+from phlox.backend.kind import Bool, Float, Int, Kind
+from phlox.backend.torch import random
+from phlox.backend.torch.composites import Composites
+from phlox.errors import DeviceError, IndexRangeError, RangeError
+
+_ELEMENTS: dict[str, torch.dtype] = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+}
+
+
+def _reduction(fn: Callable[..., Any]) -> Any:
+    """A reduction over several axes; over none it is the identity, where torch would reduce over all."""
+
+    def reduction(x: Array, axes: Axes, keepdims: bool) -> Array:
+        return fn(x, axes, keepdims) if axes else x
+
+    return staticmethod(reduction)
+
+
+def _one_by_one(fn: Callable[..., Any], x: Array, axes: Axes, keepdims: bool, **options: Any) -> Array:
+    """A reduction that torch has over one axis only, from the last axis to the first."""
+    for axis in reversed(axes):
+        x = fn(x, axis, keepdims, **options)
+    return x
+
+
+def _arg_reduction(fn: Callable[..., Any]) -> Any:
+    def reduction(self: Torch, x: Array, axis: int) -> Array:
+        return fn(x, axis).to(self.torch_int)
+
+    return reduction
+
+
+def _long(indices: Array, size: int) -> Array:
+    """Indices as torch wants them, negative ones counted from the end; out of range is an error."""
+    indices = indices.long()
+    if indices.numel() and not torch.compiler.is_compiling():
+        low, high = int(indices.min()), int(indices.max())
+        if low < -size or high >= size:
+            worst = high if high >= size else low
+            raise IndexRangeError(f"index {worst} is out of range for an axis of size {size}")
+    return torch.where(indices < 0, indices + size, indices)
+
+
+def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
+    def extreme(lhs: Any, rhs: Any) -> Array:
+        if not isinstance(rhs, torch.Tensor):
+            return torch.clamp(lhs, **{bound: rhs})
+        if not isinstance(lhs, torch.Tensor):
+            return torch.clamp(rhs, **{bound: lhs})
+        return of_tensors(lhs, rhs)
+
+    return staticmethod(extreme)
+
+
+def _no_zero(divisor: Any, operation: str) -> None:
+    if not (torch.all(divisor != 0) if isinstance(divisor, torch.Tensor) else divisor):
+        raise ZeroDivisionError(f"integer {operation} by zero")
+
+
+class Torch(Composites, EngineBackend):
+    """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's."""
+
+    name = "torch"
+
+    def setup(self) -> None:
+        self.torch_float = _ELEMENTS[self.float_element]
+        self.torch_int = _ELEMENTS[self.int_element]
+
+    # --- arrays and devices
+
+    def device(self, name: str | None = None) -> Device:
+        platform, _, number = (name or "cpu").partition(":")
+        count = {"cpu": 1, "gpu": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+        if not (number or "0").isdigit() or int(number or "0") >= count.get(platform, 0):
+            have = ["cpu", *(f"gpu:{i}" for i in range(count["gpu"])), *["mps"] * count["mps"]]
+            raise DeviceError(f"{self!r} has no device {name!r} here (it has {', '.join(have)})")
+        return Device(self, f"gpu:{number or 0}" if platform == "gpu" else platform)
+
+    @staticmethod
+    def native_device(device: Device) -> torch.device:
+        """PyTorch's own object for a device."""
+        return torch.device(device.name.replace("gpu", "cuda"))
+
+    def device_of(self, x: Array) -> Device:
+        device = x.device
+        return Device(self, f"gpu:{device.index}" if device.type == "cuda" else device.type)
+
+    def to_device(self, x: Array, device: Device) -> Array:
+        return x.to(self.native_device(device))
+
+    def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
+        fitted = np.require(self.fit(array, kind), requirements="C")
+        if self.float_element == "bf16" and kind is Float:  # which torch does not take from NumPy
+            host = torch.from_numpy(fitted.view(np.int16).copy()).view(torch.bfloat16)
+        else:
+            host = torch.from_numpy(fitted.copy() if fitted is array or not fitted.flags.writeable else fitted)
+        return host.reshape(array.shape).to(self.native_device(device))
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        x = x.detach().cpu()
+        if x.dtype == torch.bfloat16:
+            return x.contiguous().view(torch.int16).numpy().view(self.host_float_dtype)
+        return x.numpy()
+
+    def kind_of(self, x: Array) -> type[Kind]:
+        if x.dtype == torch.bool:
+            return Bool
+        return Float if x.dtype.is_floating_point else Int
+
+    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+        with torch.enable_grad():
+            leaves = [array.detach().requires_grad_(array.dtype.is_floating_point) for array in arrays]
+            out = fn(*leaves)
+            wanted = [leaf for leaf in leaves if leaf.requires_grad]
+            found = iter(torch.autograd.grad(out, wanted, g, allow_unused=True, materialize_grads=True))
+        return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
+
+    # --- shape
+
+    def shape(self, x: Array) -> Shape:
+        return tuple(x.shape)
+
+    reshape = staticmethod(torch.reshape)
+    permute_dims = staticmethod(torch.permute)
+    broadcast_to = staticmethod(torch.broadcast_to)
+    flip = staticmethod(torch.flip)
+
+    @staticmethod
+    def concat(arrays: Any, axis: int) -> Array:
+        return torch.cat(tuple(arrays), axis)
+
+    @staticmethod
+    def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
+        flat = [width for pair in reversed(widths) for width in pair]
+        return torch.nn.functional.pad(x, flat, value=value)
+
+    @staticmethod
+    def index(x: Array, index: Index) -> Array:
+        return x[index]
+
+    @staticmethod
+    def take(x: Array, indices: Array, axis: int) -> Array:
+        return x[(*(slice(None),) * axis, _long(indices, x.shape[axis]))]
+
+    @staticmethod
+    def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
+        return torch.take_along_dim(x, _long(indices, x.shape[axis]), axis)
+
+    def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
+        if isinstance(if_true, (int, float)) and isinstance(if_false, (int, float)):
+            if_true = torch.full((), if_true, dtype=self.torch_float, device=condition.device)
+        return torch.where(condition, if_true, if_false)
+
+    # --- float; Python's operators take a number on either side, torch's functions on the right only
+
+    def float_full(self, shape: Shape, value: float, device: Device) -> Array:
+        return torch.full(shape, value, dtype=self.torch_float, device=self.native_device(device))
+
+    float_add: Binary = staticmethod(operator.add)
+    float_sub: Binary = staticmethod(operator.sub)
+    float_mul: Binary = staticmethod(operator.mul)
+    float_div: Binary = staticmethod(operator.truediv)
+    float_pow: Binary = staticmethod(operator.pow)
+    float_maximum: Binary = _extreme(torch.maximum, "min")
+    float_minimum: Binary = _extreme(torch.minimum, "max")
+    float_neg: Unary = staticmethod(torch.neg)
+    float_abs: Unary = staticmethod(torch.abs)
+    float_floor: Unary = staticmethod(torch.floor)
+    float_ceil: Unary = staticmethod(torch.ceil)
+    float_round: Unary = staticmethod(torch.round)
+    float_exp: Unary = staticmethod(torch.exp)
+    float_expm1: Unary = staticmethod(torch.expm1)
+    float_log: Unary = staticmethod(torch.log)
+    float_log1p: Unary = staticmethod(torch.log1p)
+    float_sqrt: Unary = staticmethod(torch.sqrt)
+    float_rsqrt = staticmethod(torch.rsqrt)
+    float_sin: Unary = staticmethod(torch.sin)
+    float_cos: Unary = staticmethod(torch.cos)
+    float_tanh: Unary = staticmethod(torch.tanh)
+    float_erf: Unary = staticmethod(torch.erf)
+    float_sigmoid = staticmethod(torch.sigmoid)
+    float_relu = staticmethod(torch.relu)
+    float_square = staticmethod(torch.square)
+
+    @staticmethod
+    def float_sign(x: Array) -> Array:
+        return torch.where(torch.isnan(x), x, torch.sign(x))  # torch alone says that NaN's sign is zero
+
+    float_equal: Binary = staticmethod(operator.eq)
+    float_less: Binary = staticmethod(operator.lt)
+    float_less_equal: Binary = staticmethod(operator.le)
+    float_not_equal = staticmethod(operator.ne)
+
+    float_sum = _reduction(torch.sum)
+    float_max = _reduction(torch.amax)
+    float_min = _reduction(torch.amin)
+    float_argmax = _arg_reduction(torch.argmax)
+    float_argmin = _arg_reduction(torch.argmin)
+    float_cumsum = staticmethod(torch.cumsum)
+    float_matmul: Binary = staticmethod(torch.matmul)
+
+    @staticmethod
+    def float_prod(x: Array, axes: Axes, keepdims: bool) -> Array:
+        return _one_by_one(torch.prod, x, axes, keepdims)
+
+    def float_into_int(self, x: Array) -> Array:
+        info = torch.iinfo(self.torch_int)
+        whole = torch.trunc(x.double())
+        outside = ~((whole >= info.min) & (whole <= info.max))
+        if bool(outside.any()):
+            raise RangeError(f"{x[outside][0].item()} does not fit {self!r}'s integers ({info.dtype})")
+        return whole.to(self.torch_int)
+
+    @staticmethod
+    def float_into_bool(x: Array) -> Array:
+        return x != 0
+
+    @staticmethod
+    def float_index_adjoint(g: Array, shape: Shape, index: Index) -> Array:
+        out = torch.zeros(shape, dtype=g.dtype, device=g.device)
+        out[index] = g
+        return out
+
+    @staticmethod
+    def float_take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+        out = torch.zeros(shape, dtype=g.dtype, device=g.device)
+        flat = indices.reshape(-1)
+        rows = g.reshape(*shape[:axis], flat.shape[0], *shape[axis + 1 :])
+        return out.index_add_(axis, _long(flat, shape[axis]), rows)
+
+    @staticmethod
+    def float_take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+        out = torch.zeros(shape, dtype=g.dtype, device=g.device)
+        return out.scatter_add_(axis, _long(indices, shape[axis]), g)
+
+    # --- int
+
+    def int_full(self, shape: Shape, value: int, device: Device) -> Array:
+        return torch.full(shape, value, dtype=self.torch_int, device=self.native_device(device))
+
+    def int_arange(self, start: int, stop: int, step: int, device: Device) -> Array:
+        return self.from_host(np.arange(start, stop, step, dtype=np.int64), Int, device)
+
+    int_add: Binary = staticmethod(operator.add)
+    int_sub: Binary = staticmethod(operator.sub)
+    int_mul: Binary = staticmethod(operator.mul)
+
+    @staticmethod
+    def int_floordiv(lhs: Any, rhs: Any) -> Array:
+        _no_zero(rhs, "division")
+        return lhs // rhs
+
+    @staticmethod
+    def int_mod(lhs: Any, rhs: Any) -> Array:
+        _no_zero(rhs, "modulo")
+        return lhs % rhs
+
+    int_pow: Binary = staticmethod(operator.pow)
+    int_maximum: Binary = _extreme(torch.maximum, "min")
+    int_minimum: Binary = _extreme(torch.minimum, "max")
+    int_neg: Unary = staticmethod(torch.neg)
+    int_abs: Unary = staticmethod(torch.abs)
+    int_sign: Unary = staticmethod(torch.sign)
+    int_equal: Binary = staticmethod(operator.eq)
+    int_less: Binary = staticmethod(operator.lt)
+    int_less_equal: Binary = staticmethod(operator.le)
+
+    def int_sum(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        return torch.sum(x, axes, keepdims, dtype=self.torch_int) if axes else x
+
+    def int_prod(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        return _one_by_one(torch.prod, x, axes, keepdims, dtype=self.torch_int)
+
+    int_max = _reduction(torch.amax)
+    int_min = _reduction(torch.amin)
+    int_argmax = _arg_reduction(torch.argmax)
+    int_argmin = _arg_reduction(torch.argmin)
+
+    def int_cumsum(self, x: Array, axis: int) -> Array:
+        return torch.cumsum(x, axis, dtype=self.torch_int)
+
+    def int_into_float(self, x: Array) -> Array:
+        return x.to(self.torch_float)
+
+    @staticmethod
+    def int_into_bool(x: Array) -> Array:
+        return x != 0
+
+    # --- bool
+
+    def bool_full(self, shape: Shape, value: bool, device: Device) -> Array:
+        return torch.full(shape, value, dtype=torch.bool, device=self.native_device(device))
+
+    bool_and: Binary = staticmethod(operator.and_)
+    bool_or: Binary = staticmethod(operator.or_)
+    bool_xor: Binary = staticmethod(operator.xor)
+    bool_not: Unary = staticmethod(torch.logical_not)
+
+    bool_any = _reduction(torch.any)
+    bool_all = _reduction(torch.all)
+
+    def bool_into_int(self, x: Array) -> Array:
+        return x.to(self.torch_int)
+
+    def bool_into_float(self, x: Array) -> Array:
+        return x.to(self.torch_float)
+
+    # --- random
+
+    def random_uniform(self, state: Array, shape: Shape, device: Device) -> Array:
+        return random.random_uniform(state, shape, self.torch_float, self.native_device(device))
+
+    def random_normal(self, state: Array, shape: Shape, device: Device) -> Array:
+        return random.random_normal(state, shape, self.torch_float, self.native_device(device))
+
+    def random_bernoulli(self, state: Array, shape: Shape, threshold: int, device: Device) -> Array:
+        return random.random_bernoulli(state, shape, threshold, self.native_device(device))
+
+    def random_integers(self, state: Array, shape: Shape, low: int, high: int, device: Device) -> Array:
+        return random.random_integers(state, shape, low, high, self.native_device(device)).to(self.torch_int)
+
+    def random_permutation(self, state: Array, n: int, device: Device) -> Array:
+        return random.random_permutation(state, n, self.native_device(device)).to(self.torch_int)

@@ -1,0 +1,9 @@
+"""Floor 5: hyper-parameters as values that are checked, compared, nested and stored as JSON."""
+
+from __future__ import annotations
+
+from phlox.config.base import BaseConfig, Config
+from phlox.config.frozen import FrozenDict, FrozenList
+from phlox.config.layer import LayerConfig, config_of
+
+__all__ = ["BaseConfig", "Config", "FrozenDict", "FrozenList", "LayerConfig", "config_of"]

@@ -1,0 +1,198 @@
+"""`Config`: the hyper-parameters of something, as an immutable value that is checked and can be stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from typing_extensions import dataclass_transform
+
+from phlox.config.annotations import Scope, UnresolvedError
+from phlox.config.declare import declare_fields, own_annotations
+from phlox.config.nested import ConfigType, Structured
+from phlox.config.reading import Reading, did_you_mean
+from phlox.config.schema import Schema
+from phlox.config.storage import format_json, parse_json, read_text, write_text
+from phlox.errors import ConfigError
+
+
+class BaseConfig(Structured):
+    """What every config can do, whether its fields are declared (`Config`) or derived (`config_of`).
+
+    Write it where the static type is to be "any config at all". To declare a config, subclass `Config`.
+    """
+
+    __phlox_scope__: ClassVar[Scope]
+    _schema: ClassVar[Schema]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__phlox_root__ = "__phlox_root__" in vars(cls)
+        if cls.__phlox_root__:
+            return
+        if "__phlox_scope__" not in vars(cls):
+            here = inspect.currentframe()
+            statement = None if here is None else here.f_back
+            cls.__phlox_scope__ = Scope.of_class_statement(cls, own_annotations(cls).values(), statement)
+        declare_fields(cls)
+        try:
+            cls.__phlox_schema__()
+        except UnresolvedError:
+            pass  # the name may be defined further down the module: the first use tells
+
+    @classmethod
+    def __phlox_schema__(cls) -> Schema:
+        if cls.__phlox_root__:
+            raise ConfigError(f"{cls.__name__} has no fields and so no values: declare a subclass")
+        if "_schema" not in vars(cls):  # it may be there for a base class
+            cls._schema = Schema.of(cls, cls.__phlox_scope__)
+        return cls._schema
+
+    @classmethod
+    def __phlox_unknown__(cls, name: object) -> str:
+        return f"unknown key{did_you_mean(name, cls.__phlox_schema__().fields)}"
+
+    if not TYPE_CHECKING:  # it knows better constructors, and that nothing can be set or deleted
+
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            schema, reading = type(self).__phlox_schema__(), Reading()
+            schema.fill(self, schema.bind(args, kwargs, reading), "", reading)
+            reading.raise_problems(type(self).__name__)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise ConfigError(
+                f"{type(self).__name__} cannot be changed: take `config.replace({name}=...)`, a new config"
+            )
+
+        def __delattr__(self, name: str) -> None:
+            raise ConfigError(f"{type(self).__name__} cannot be changed: `{name}` cannot be deleted")
+
+    def validate(self) -> None:
+        """Check what the types of the fields cannot say: override it, and raise `ConfigError` or ValueError.
+
+        It runs whenever a config is made, with all fields in place; the message is reported with the config's path.
+        """
+
+    def replace(self, **changes: Any) -> Self:
+        """Give a config of the same class that differs in `changes`; raises `ConfigError` as the constructor does.
+
+        >>> import phlox as px
+        >>> class MlpConfig(px.Config):
+        ...     d_input: int
+        ...     dropout: float = 0.1
+        >>> MlpConfig(64).replace(dropout=0.0)
+        MlpConfig(d_input=64, dropout=0.0)
+        """
+        return type(self)(**{**vars(self), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields as JSON values: dicts, lists, text, finite numbers, bools and None, all of them new."""
+        return type(self).__phlox_schema__().write(self)
+
+    def to_json(self) -> str:
+        """Give the fields as indented JSON, in the order of their declaration; equal texts from equal runs."""
+        return format_json(self.to_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the config to a JSON file, whole or not at all; raises `ConfigError` where that fails."""
+        write_text(Path(path), self.to_json() + "\n")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make a config of what `to_dict` gives; raises `ConfigError` listing all that is wrong, with paths.
+
+        >>> import phlox as px
+        >>> class MlpConfig(px.Config):
+        ...     d_input: int
+        ...     dropout: float = 0.1
+        >>> MlpConfig.from_dict({"d_inputt": 64, "dropout": "high"})
+        Traceback (most recent call last):
+        ...
+        phlox.errors.ConfigError: MlpConfig has 2 errors:
+          d_inputt: unknown key; did you mean `d_input`?
+          dropout: expected float, got str 'high'
+        """
+        return cls._from_stored(data, cls.__name__)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Make a config of what `to_json` gives; raises `ConfigError` as `from_dict` does, or as it is no JSON."""
+        return cls._from_stored(parse_json(text, f"the text for {cls.__name__}"), cls.__name__)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Make a config of a file that `save` wrote; raises `ConfigError`, naming the file, as `from_json` does."""
+        file = Path(path)
+        return cls._from_stored(parse_json(read_text(file), str(file)), f"{cls.__name__} from {file}")
+
+    @classmethod
+    def _from_stored(cls, data: object, subject: str) -> Self:
+        reading = Reading(stored=True)
+        try:
+            config = ConfigType((cls,)).read(data, "", reading)
+        except RecursionError as error:
+            raise ConfigError(f"{subject} is nested too deeply") from error
+        reading.raise_problems(subject)
+        return config
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), vars(self))
+
+
+def _restore(cls: type[BaseConfig], values: dict[str, Any]) -> BaseConfig:
+    return cls(**values)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Config(BaseConfig):
+    """The hyper-parameters of something, declared once by annotations: a value that is checked, compared and stored.
+
+    Fields are declared as in a dataclass, `dataclasses.field` and `KW_ONLY` included, and inherited. They may be bool,
+    int, float (which takes an int too), str, None, `Path`, `Literal`, `Enum`, other configs, and `list`, `tuple`,
+    `Sequence`, `dict[str, ...]`, `Mapping[str, ...]` and unions of these. Lists and dicts are held as lists and dicts
+    that refuse to be changed. NumPy's scalars become Python's. A wrong call, like a wrong file, raises `ConfigError`,
+    which lists every wrong value with its path.
+
+    In JSON, paths and the names of `Enum` members are text, as are the floats "nan", "inf" and "-inf". A nested config
+    is an object, which names its class under "type" where the annotation leaves that open: where it is a union of
+    configs, or where the value is of a subclass of the class annotated. So no field can be called "type".
+
+    The annotations of fields are looked up where the class is defined, a function included; those of methods never are.
+
+    >>> import phlox as px
+    >>> class HeadConfig(px.Config):
+    ...     classes: int
+    >>> class MlpConfig(px.Config):
+    ...     d_input: int
+    ...     hidden: list[int] = [32, 32]
+    ...     dropout: float = 0.1
+    ...     head: HeadConfig | None = None
+    ...
+    ...     def validate(self) -> None:
+    ...         if not 0 <= self.dropout < 1:
+    ...             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
+    >>> config = MlpConfig(64, head=HeadConfig(10))
+    >>> config
+    MlpConfig(d_input=64, hidden=[32, 32], dropout=0.1, head=HeadConfig(classes=10))
+    >>> MlpConfig.from_json(config.to_json()) == config
+    True
+    >>> config.replace(dropout=1.5)
+    Traceback (most recent call last):
+    ...
+    phlox.errors.ConfigError: MlpConfig: dropout must lie in [0, 1), got 1.5
+    """
+
+    __phlox_root__ = True

@@ -1,0 +1,115 @@
+"""Fields that hold other configs: of one class, of any of its subclasses, or of one of several classes."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from phlox.config.fieldtypes import FieldType
+from phlox.config.reading import Reading, did_you_mean, join
+from phlox.errors import ConfigError
+
+if TYPE_CHECKING:
+    from phlox.config.schema import Schema
+
+TAG = "type"
+"""The key under which JSON names the class of a config where the annotation leaves it open."""
+
+
+class Structured:
+    """What fields and schemas need to know of a config class; `BaseConfig` gives the rest."""
+
+    __phlox_root__: ClassVar[bool] = True
+    """Whether this is one of our own base classes, of which there are no values."""
+
+    @classmethod
+    def __phlox_schema__(cls) -> Schema:
+        """Give the fields, with their annotations resolved; raises `ConfigError` where one cannot be."""
+        raise NotImplementedError
+
+    @classmethod
+    def __phlox_unknown__(cls, name: object) -> str:
+        """Say what is wrong with giving `name`, which is no field."""
+        raise NotImplementedError
+
+    def validate(self) -> None:
+        """Check what the types of the fields cannot say."""
+
+
+class ConfigType(FieldType):
+    """A config of one of `bases` or of their subclasses.
+
+    It is stored as an object. Where its class is not the only one that the annotation names, the object says which it
+    is under the key "type"; without that key it is a config of the class that the annotation names.
+    """
+
+    def __init__(self, bases: tuple[type[Structured], ...]) -> None:
+        self.name = " | ".join(base.__name__ for base in bases)
+        self._bases = bases
+        only = bases[0] if len(bases) == 1 else None
+        self._only = None if only is None or only.__phlox_root__ or inspect.isabstract(only) else only
+
+    def read(self, value: object, path: str, reading: Reading) -> Any:
+        if isinstance(value, self._bases):
+            return value
+        if not reading.stored:
+            return reading.unfit(path, self.name, value)
+        if not isinstance(value, Mapping):
+            return reading.unfit(path, f"an object ({self.name})", value)
+        data = dict(cast(Mapping[object, object], value))
+        if TAG not in data:
+            if self._only is None:
+                return reading.problem(join(path, TAG), f"missing; expected {_one_of(self._classes())}")
+            return self._only.__phlox_schema__().read(data, path, reading)
+        tag, classes = data.pop(TAG), self._classes()
+        if not isinstance(tag, str) or tag not in classes:
+            message = f"unknown class {tag!r}{did_you_mean(tag, classes)}; expected {_one_of(classes)}"
+            return reading.problem(join(path, TAG), message)
+        if len(classes[tag]) > 1:
+            return reading.problem(join(path, TAG), _ambiguous(tag, classes[tag]))
+        return classes[tag][0].__phlox_schema__().read(data, path, reading)
+
+    def write(self, value: Structured) -> dict[str, Any]:
+        data, cls = value.__phlox_schema__().write(value), type(value)
+        if cls is self._only:
+            return data
+        namesakes = self._classes()[cls.__name__]
+        if len(namesakes) > 1:
+            raise ConfigError(f"{cls.__name__} cannot be stored: {_ambiguous(cls.__name__, namesakes)}")
+        return {TAG: cls.__name__, **data}
+
+    def _classes(self) -> dict[str, list[type[Structured]]]:
+        if any(len(namesakes) > 1 for namesakes in self._alive().values()):
+            gc.collect()  # classes made in a function that has returned linger, for they lie in cycles
+        return self._alive()
+
+    def _alive(self) -> dict[str, list[type[Structured]]]:
+        # The interpreter's own list of subclasses is weak: no registry of ours could leak less.
+        found: dict[object, type[Structured]] = {}
+        for base in self._bases:
+            for cls in _with_subclasses(base):
+                local = "<locals>" in cls.__qualname__
+                found[id(cls) if local else (cls.__module__, cls.__qualname__)] = cls  # a later definition replaces
+        classes: dict[str, list[type[Structured]]] = {}
+        for cls in found.values():
+            classes.setdefault(cls.__name__, []).append(cls)
+        return classes
+
+
+def _with_subclasses(base: type[Structured]) -> Iterator[type[Structured]]:
+    # What `config_of` makes has a call for a name, and no values: only its subclasses have.
+    if base.__name__.isidentifier() and not base.__phlox_root__ and not inspect.isabstract(base):
+        yield base
+    for cls in base.__subclasses__():
+        yield from _with_subclasses(cls)
+
+
+def _one_of(classes: Mapping[str, object]) -> str:
+    return "one of " + ", ".join(sorted(classes)) if classes else "a subclass, of which there are none"
+
+
+def _ambiguous(name: str, classes: list[type[Structured]]) -> str:
+    places = ", ".join(f"{cls.__module__}.{cls.__qualname__}" for cls in classes)
+    return f"{name} names {len(classes)} classes ({places}); rename all but one"

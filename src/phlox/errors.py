@@ -1,0 +1,75 @@
+"""The exceptions that Phlox raises: each derives from `PhloxError`, so one `except` catches them all.
+
+Where Python has a fitting built-in (`TypeError`, `ValueError`, ...) the class derives from that as well, and code that
+knows nothing of Phlox still catches it.
+"""
+
+from __future__ import annotations
+
+
+class PhloxError(Exception):
+    """Base of every error that Phlox raises on purpose."""
+
+
+class KindError(PhloxError, TypeError):
+    """Tensors of different kinds (Float, Int, Bool) met in one operation, or a kind lacks the operation."""
+
+
+class ShapeError(PhloxError, ValueError):
+    """Shapes do not fit the operation."""
+
+
+class RangeError(PhloxError, ValueError):
+    """A value does not fit the element type it is to be stored in."""
+
+
+class IndexRangeError(PhloxError, IndexError):
+    """An index lies outside its axis."""
+
+
+class BackendError(PhloxError, ValueError):
+    """Tensors of different backends met in one operation, or a backend lacks what was asked of it."""
+
+
+class DeviceError(PhloxError, ValueError):
+    """A device is unknown or absent, or tensors of different devices met in one operation."""
+
+
+class EngineNotInstalledError(PhloxError, ImportError):
+    """The engine of a backend (JAX, PyTorch) is not installed."""
+
+
+class AutodiffError(PhloxError, RuntimeError):
+    """A gradient was asked for where there is none to be had."""
+
+
+class RandomnessError(PhloxError, RuntimeError):
+    """A random draw would be baked into a compiled program."""
+
+
+class ConfigError(PhloxError, ValueError):
+    """A configuration has unknown, missing or ill-typed keys; lists all of them with their paths."""
+
+
+class RecordError(PhloxError, ValueError):
+    """A record is missing, damaged, or does not fit the module it is loaded into."""
+
+
+class ModuleError(PhloxError, TypeError):
+    """A module is built or used in a way that it cannot be: names the path of the field and the remedy."""
+
+
+class OptimizerError(PhloxError, ValueError):
+    """An optimizer was given a gradient, a rate or a state that does not fit; names the parameter."""
+
+
+class CompileError(PhloxError, RuntimeError):
+    """A function cannot be compiled as it stands; names the argument or output and the remedy."""
+
+
+class DataError(PhloxError, ValueError):
+    """Input data (a file of images, a table) is missing, unreadable or of the wrong size."""
+
+
+class RunError(PhloxError, ValueError):
+    """A run folder exists already, is missing, or is incomplete."""

@@ -1,0 +1,72 @@
+"""Adam, and Adam with decoupled weight decay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phlox.config import Config
+from phlox.errors import ConfigError
+from phlox.optim.clipping import GradientClipping
+from phlox.optim.optimizer import OptimizerAdaptor, SimpleOptimizer
+from phlox.optim.state import State
+from phlox.tensor import Tensor, zeros_like
+
+
+class AdamConfig(Config):
+    """Hyper-parameters of Adam (Kingma, Ba 2015): `weight_decay` is added to the gradient. Defaults are PyTorch's."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def validate(self) -> None:
+        if not (0.0 <= self.beta_1 < 1.0 and 0.0 <= self.beta_2 < 1.0):
+            raise ConfigError(f"the betas lie in [0, 1), got {self.beta_1} and {self.beta_2}")
+
+    def init(self, *, grad_clipping: GradientClipping | None = None) -> OptimizerAdaptor:
+        """The optimizer."""
+        return OptimizerAdaptor(Adam(self, decoupled=False), grad_clipping=grad_clipping)
+
+
+class AdamWConfig(AdamConfig):
+    """Hyper-parameters of AdamW (Loshchilov, Hutter 2019): decay acts on the weights alone. Defaults are PyTorch's."""
+
+    weight_decay: float = 0.01
+
+    def init(self, *, grad_clipping: GradientClipping | None = None) -> OptimizerAdaptor:
+        """The optimizer."""
+        return OptimizerAdaptor(Adam(self, decoupled=True), grad_clipping=grad_clipping)
+
+
+class Adam(SimpleOptimizer):
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  x = x - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
+
+    Decoupled, x is multiplied by 1 - lr decay first; otherwise decay x is added to g.
+    """
+
+    def __init__(self, config: AdamConfig, *, decoupled: bool) -> None:
+        self.config = config
+        self.decoupled = decoupled
+
+    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), "time": 0}
+
+    def step(
+        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        c = self.config
+        if c.weight_decay:
+            if self.decoupled:
+                tensor = tensor * (1.0 - lr * c.weight_decay)
+            else:
+                grad = grad + tensor * c.weight_decay
+        time = state["time"] + 1
+        m = state["moment_1"] * c.beta_1 + grad * (1.0 - c.beta_1)
+        v = state["moment_2"] * c.beta_2 + grad.square() * (1.0 - c.beta_2)
+        expm1 = tensor.backend.number_expm1
+        correction_1 = -expm1(time * math.log(c.beta_1)) if c.beta_1 else 1.0
+        correction_2 = -expm1(time * math.log(c.beta_2)) if c.beta_2 else 1.0
+        update = m / ((v * (1.0 / correction_2)).sqrt() + c.epsilon)
+        return tensor - update * (lr / correction_1), {"moment_1": m, "moment_2": v, "time": time}

@@ -1,0 +1,92 @@
+"""Compression of whole files: gzip and zstd, written reproducibly, recognised by content, read within a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib
+import io
+import sys
+from collections.abc import Generator
+from typing import IO, Any, Literal, TypeAlias
+
+from phlox.errors import RecordError
+
+Compression: TypeAlias = Literal["gzip", "zstd"]
+
+SUFFIXES: dict[Compression | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
+_CHUNK = 1 << 20
+_SAFE_BYTES = 1 << 30
+_SAFE_RATIO = 64  # weights hardly compress: by a factor of 1.1 to 4
+
+
+@contextlib.contextmanager
+def compressed(file: IO[bytes], compression: Compression | None) -> Generator[IO[bytes]]:
+    """A stream whose bytes reach `file` compressed. Equal input gives equal bytes: no name, no time of day."""
+    if compression is None:
+        yield file
+    elif compression == "gzip":
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as stream:
+            yield stream  # pyright: ignore[reportReturnType] -- a GzipFile writes bytes
+    else:
+        zstd = _zstd()
+        options = {zstd.CompressionParameter.checksum_flag: 1}
+        with zstd.ZstdFile(file, "wb", options=options) as stream:
+            yield stream
+
+
+def decompressed(data: memoryview, max_bytes: int | None = None) -> memoryview:
+    """`data` itself where it is not compressed, otherwise what it unpacks to, in memory.
+
+    Unpacks at most `max_bytes`: by default 64 times the compressed size, or 1 GiB if that is more. RecordError beyond.
+    """
+    compression = _recognised(data)
+    if compression is None:
+        return data
+    limit = max(_SAFE_BYTES, _SAFE_RATIO * len(data)) if max_bytes is None else max_bytes
+    raw = io.BufferedReader(_Reader(data), _CHUNK)
+    result = bytearray()
+    with gzip.GzipFile(fileobj=raw) if compression == "gzip" else _zstd().ZstdFile(raw) as stream:
+        while chunk := stream.read(_CHUNK):
+            if len(result) + len(chunk) > limit:
+                raise RecordError(
+                    f"its {len(data)} bytes unpack to more than {limit}, as those of a decompression bomb do; "
+                    "if it is to be trusted, give the recorder or `load` a larger max_bytes"
+                )
+            result += chunk
+    return memoryview(result).toreadonly()
+
+
+def _recognised(data: memoryview) -> Compression | None:
+    head = bytes(data[:9])
+    if head[:4] == b"\x28\xb5\x2f\xfd":
+        return "zstd"
+    # The length of a safetensors header may begin like gzip; then the header's brace follows it, which no gzip has.
+    if head[:3] == b"\x1f\x8b\x08" and head[8:] != b"{":
+        return "gzip"
+    return None
+
+
+def _zstd() -> Any:
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise RecordError("zstd compression is not installed: pip install 'phlox[zstd]'") from None
+
+
+class _Reader(io.RawIOBase):
+    """A memoryview as a file, without a copy."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        chunk = self._data[self._position : self._position + len(buffer)]
+        buffer[: len(chunk)] = chunk
+        self._position += len(chunk)
+        return len(chunk)

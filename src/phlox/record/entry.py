@@ -1,0 +1,124 @@
+"""What a record holds under a path: a tensor that is read only when asked, with the id of its parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import BLOCK, Array, DType, Kind, canonical, cast_elements, checked_shape, kind_of
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LazyTensor:
+    """A host array that is made (read from a file, copied from a device, cast) only when `read` is called.
+
+    Make one with `from_array` or `from_function`.
+
+    >>> import numpy as np
+    >>> tensor = LazyTensor.from_array(np.ones((2, 3), np.float32))
+    >>> tensor.shape, tensor.kind, tensor.astype(np.float16).read().dtype
+    ((2, 3), 'float', dtype('float16'))
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    source_dtype: DType
+    """What `source` gives; another than `dtype` where this tensor is a casting view."""
+    source: Callable[[], Array]
+    path: str = "tensor"
+    """Named in errors."""
+
+    @staticmethod
+    def from_array(array: Any, path: str = "tensor") -> LazyTensor:
+        """Holds `array` (anything `np.asarray` takes) without copying it; layout and byte order are as they come."""
+        array = np.asarray(array)
+        dtype = canonical(array.dtype, path)
+        return LazyTensor(array.shape, dtype, dtype, lambda: array, path)
+
+    @staticmethod
+    def from_function(
+        shape: tuple[int, ...], dtype: Any, function: Callable[[], Any], path: str = "tensor"
+    ) -> LazyTensor:
+        """Holds a function of no arguments that gives an array of this shape and element type, at each read anew."""
+        dtype = canonical(dtype, path)
+        return LazyTensor(checked_shape(shape, dtype, path), dtype, dtype, function, path)
+
+    @property
+    def kind(self) -> Kind:
+        """Float, int or bool, as `dtype` says."""
+        return kind_of(self.dtype)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes at `dtype`."""
+        return self.size * self.dtype.itemsize
+
+    def read(self) -> Array:
+        """The array: C-contiguous, in native byte order, perhaps a read-only view of a mapped file.
+
+        Raises RecordError where a value does not fit `dtype`, or the source does not give what it promised.
+        """
+        array = self._stored()
+        if self.dtype == self.source_dtype:
+            return array
+        result = np.empty(self.shape, self.dtype)
+        flat, start = result.reshape(-1), 0
+        for block in self._cast(array):
+            flat[start : start + block.size] = block
+            start += block.size
+        return result
+
+    def blocks(self) -> Iterator[Array]:
+        """The elements in order, as 1-d arrays; casts a small block at a time, so that no cast copy exists whole."""
+        array = self._stored()
+        return iter((array.reshape(-1),)) if self.dtype == self.source_dtype else self._cast(array)
+
+    def astype(self, dtype: Any, path: str | None = None) -> LazyTensor:
+        """This tensor at another element type of the same kind, cast when read.
+
+        Raises RecordError at once for another kind; at reading, for a value that does not fit. Errors name `path`.
+        """
+        path = self.path if path is None else path
+        dtype = canonical(dtype, path)
+        if kind_of(dtype) != self.kind:
+            raise RecordError(f"{path}: a record does not cast between kinds, here {self.dtype} to {dtype}")
+        if dtype == self.dtype:
+            return replace(self, path=path)
+        # A view of a view casts twice, as the same casts of the array would.
+        source = self.source if self.dtype == self.source_dtype else self.read
+        return LazyTensor(self.shape, dtype, self.dtype, source, path)
+
+    def __repr__(self) -> str:
+        return f"LazyTensor({self.dtype}, {self.shape})"
+
+    def _stored(self) -> Array:
+        array = np.asarray(self.source())
+        if array.shape != self.shape or canonical(array.dtype, self.path) != self.source_dtype:
+            raise RecordError(
+                f"{self.path}: its source gave {array.dtype} of shape {array.shape}, "
+                f"not {self.source_dtype} of shape {self.shape} as declared"
+            )
+        return np.asarray(array, dtype=self.source_dtype, order="C")
+
+    def _cast(self, array: Array) -> Iterator[Array]:
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, BLOCK):
+            yield cast_elements(flat[start : start + BLOCK], self.dtype, self.path)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TensorEntry:
+    """A tensor of a record, and the id of the parameter it was taken from (None where it has none)."""
+
+    tensor: LazyTensor
+    id: str | None = None

@@ -1,0 +1,64 @@
+"""Precision settings: at which element type each tensor of a record is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, get_args
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import DTYPES, DType, kind_of
+
+FloatName: TypeAlias = Literal["f64", "f32", "f16", "bf16"]
+IntName: TypeAlias = Literal["i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"]
+
+
+class Precision(Protocol):
+    """Anything with this one method is a precision that recorders accept.
+
+    >>> class HalfButNorms:
+    ...     def stored(self, path, dtype):
+    ...         return dtype if "norm" in path else HALF.stored(path, dtype)
+    """
+
+    def stored(self, path: str, dtype: DType) -> DType:
+        """The element type, of the kind of `dtype`, at which to write the tensor at `path` that has `dtype`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionSettings:
+    """One element type for all floats and one for all ints, or None: as they are. Raises RecordError for other names.
+
+    >>> str(PrecisionSettings(float="bf16", int="i32"))
+    'float=bf16, int=i32'
+    """
+
+    float: FloatName | None = None
+    int: IntName | None = None
+
+    def __post_init__(self) -> None:
+        for field, name, names in (("float", self.float, FloatName), ("int", self.int, IntName)):
+            if name is not None and name not in get_args(names):
+                raise RecordError(
+                    f"PrecisionSettings({field}={name!r}): expected None or one of {', '.join(get_args(names))}"
+                )
+
+    def stored(self, path: str, dtype: DType) -> DType:
+        """See `Precision.stored`; here the path does not matter."""
+        kind = kind_of(dtype)
+        name = self.float if kind == "float" else self.int if kind == "int" else None
+        return dtype if name is None else DTYPES[name]
+
+    def __str__(self) -> str:
+        return f"float={self.float or 'as is'}, int={self.int or 'as is'}"
+
+
+DOUBLE = PrecisionSettings(float="f64")
+FULL = PrecisionSettings(float="f32")
+HALF = PrecisionSettings(float="f16")
+BFLOAT16 = PrecisionSettings(float="bf16")
+
+
+def precision_label(precision: Precision) -> str:
+    """How a file names the precision it was written at; it is for people, no reader depends on it."""
+    return str(precision) if isinstance(precision, PrecisionSettings) else type(precision).__qualname__

@@ -1,0 +1,223 @@
+"""`Record`: named lazy tensors and plain values, the one thing that every format writes and reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.names import nearest
+from phlox.record.values import Value, checked_text, checked_value
+
+if TYPE_CHECKING:
+    from phlox.record.dtypes import Array
+    from phlox.record.header import Header
+    from phlox.record.precision import Precision
+
+Entry: TypeAlias = TensorEntry | Value
+_SHOWN = 40
+
+
+class Record:
+    """An ordered, immutable mapping of dotted paths to tensors (`TensorEntry`) and plain values.
+
+    Args:
+        entries: path -> `TensorEntry`, `LazyTensor`, NumPy array, or a plain value (None, bool, int of 64 bits, float,
+            str, and lists and string-keyed dicts of them; they are copied). Tensors are not copied and not read.
+        metadata: free text about the whole.
+        aliases: further path -> path in `entries`: a tensor that has several names is stored once. `record[alias]` and
+            `alias in record` work; iteration, `paths` and `len` go over stored entries only.
+        positional: the paths are "0", "1", ...: places, not names.
+        header: of the file that the record was read from.
+
+    Raises RecordError for a path that is empty or has an empty part, an alias of nothing, or a value that is not plain.
+
+    >>> import numpy as np
+    >>> record = Record({"weight": np.zeros((2, 3), np.float32), "step": 7})
+    >>> record
+    Record: 2 entries, 24 bytes of tensors
+    path    kind   shape   dtype
+    weight  float  (2, 3)  float32
+    step    value          7
+    >>> record["step"], record["weight"].tensor.read().sum()
+    (7, np.float32(0.0))
+    """
+
+    __slots__ = ("_entries", "_tensors", "_values", "aliases", "header", "metadata", "positional")
+
+    metadata: Mapping[str, str]
+    aliases: Mapping[str, str]
+    positional: bool
+    header: Header | None
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry | LazyTensor | Array] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        aliases: Mapping[str, str] | None = None,
+        positional: bool = False,
+        header: Header | None = None,
+    ) -> None:
+        self._entries: dict[str, Entry] = {_checked_path(p): _entry(e, p) for p, e in (entries or {}).items()}
+        self._tensors = {p: e for p, e in self._entries.items() if isinstance(e, TensorEntry)}
+        self._values = {p: e for p, e in self._entries.items() if not isinstance(e, TensorEntry)}
+        self.metadata = MappingProxyType(_checked_metadata(metadata or {}))
+        self.aliases = MappingProxyType(self._checked_aliases(aliases or {}))
+        self.positional = positional
+        self.header = header
+        if positional and list(self._entries) != [str(i) for i in range(len(self._entries))]:
+            raise RecordError('the paths of a positional record are "0", "1", ... in order')
+
+    @property
+    def tensors(self) -> Mapping[str, TensorEntry]:
+        """The tensors by path, in order."""
+        return MappingProxyType(self._tensors)
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The plain values by path, in order."""
+        return MappingProxyType(self._values)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all tensors together, in bytes."""
+        return sum(entry.tensor.nbytes for entry in self._tensors.values())
+
+    def paths(self) -> list[str]:
+        """The paths of tensors and values, in order."""
+        return list(self._entries)
+
+    def __getitem__(self, path: str) -> Any:
+        """The `TensorEntry` or the plain value at `path` or at what `path` is an alias of; RecordError if none."""
+        try:
+            return self._entries[self.aliases.get(path, path)]
+        except KeyError:
+            near = nearest(path, self._entries)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise RecordError(f"the record has no entry {path!r}{hint}") from None
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._entries or path in self.aliases
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def select(self, prefix: str) -> Record:
+        """What lies below `prefix.`, the prefix taken off; metadata and aliases likewise.
+
+        An alias below the prefix of a tensor outside of it becomes an entry, so the selection is complete in itself.
+
+        >>> import numpy as np
+        >>> Record({"model.weight": np.zeros(2), "step": 3}).select("model").paths()
+        ['weight']
+        """
+        if self.positional:
+            raise RecordError(f"cannot select {prefix!r} from a positional record: it has no names")
+        start = prefix + "."
+        entries = {p.removeprefix(start): e for p, e in self._entries.items() if p.startswith(start)}
+        aliases: dict[str, str] = {}
+        for alias, path in self.aliases.items():
+            if not alias.startswith(start):
+                continue
+            if path.startswith(start):
+                aliases[alias.removeprefix(start)] = path.removeprefix(start)
+            else:
+                entries[alias.removeprefix(start)] = self._entries[path]
+        metadata = {k.removeprefix(start): v for k, v in self.metadata.items() if k.startswith(start)}
+        return Record(entries, metadata, aliases=aliases, header=self.header)
+
+    @staticmethod
+    def merge(records: Mapping[str, Record]) -> Record:
+        """One record of several, each below its prefix; `select` takes them apart again.
+
+        >>> import numpy as np
+        >>> Record.merge({"model": Record({"weight": np.zeros(2)}), "clock": Record({"step": 3})}).paths()
+        ['model.weight', 'clock.step']
+        """
+        entries: dict[str, Entry] = {}
+        metadata: dict[str, str] = {}
+        aliases: dict[str, str] = {}
+        for prefix, record in records.items():
+            if record.positional:
+                raise RecordError(f"cannot merge {prefix!r}: a positional record has no names")
+            for path, entry in record._entries.items():
+                if f"{prefix}.{path}" in entries:
+                    raise RecordError(f"cannot merge {prefix!r}: two records give {f'{prefix}.{path}'!r}")
+                entries[f"{prefix}.{path}"] = entry
+            metadata |= {f"{prefix}.{key}": text for key, text in record.metadata.items()}
+            aliases |= {f"{prefix}.{alias}": f"{prefix}.{path}" for alias, path in record.aliases.items()}
+        return Record(entries, metadata, aliases=aliases)
+
+    def with_precision(self, precision: Precision) -> Record:
+        """This record with every tensor at its precision, cast when read."""
+        entries = {
+            path: TensorEntry(entry.tensor.astype(precision.stored(path, entry.tensor.dtype), path), entry.id)
+            if isinstance(entry, TensorEntry)
+            else entry
+            for path, entry in self._entries.items()
+        }
+        return Record(entries, self.metadata, aliases=self.aliases, positional=self.positional, header=self.header)
+
+    def __repr__(self) -> str:
+        rows = [("path", "kind", "shape", "dtype"), *(_row(p, self._entries[p]) for p in self.paths()[:_SHOWN])]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = [
+            f"Record: {len(self)} {'entry' if len(self) == 1 else 'entries'}, {self.nbytes} bytes of tensors",
+            *("  ".join((*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3])) for row in rows),
+        ]
+        if len(self) > _SHOWN:
+            lines.append(f"... and {len(self) - _SHOWN} more")
+        return "\n".join(lines)
+
+    def _checked_aliases(self, aliases: Mapping[str, str]) -> dict[str, str]:
+        for alias, path in aliases.items():
+            _checked_path(alias)
+            if path not in self._entries:
+                raise RecordError(f"{alias!r} is an alias of {path!r}, which is not in the record")
+            if alias in self._entries:
+                raise RecordError(f"{alias!r} is both an entry and an alias of {path!r}")
+        return dict(aliases)
+
+
+def _checked_path(path: object) -> str:
+    if not isinstance(path, str):
+        raise RecordError(f"a path is a str, not {type(path).__name__}")
+    if not all(path.split(".")):
+        raise RecordError(f"{path[:200]!r} is no path: it is names joined by dots, none of them empty")
+    return checked_text(path, path)
+
+
+def _checked_metadata(metadata: Mapping[Any, Any]) -> dict[str, str]:
+    for key, text in metadata.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise RecordError(f"metadata is text by name; {key!r} holds {type(text).__name__}")
+        checked_text(key, "metadata")
+        checked_text(text, f"metadata {key}")
+    return dict(metadata)
+
+
+def _entry(entry: object, path: str) -> Entry:
+    if isinstance(entry, TensorEntry):
+        if entry.id is not None:
+            checked_text(entry.id, path)
+        return entry
+    if isinstance(entry, LazyTensor):
+        return TensorEntry(entry)
+    if isinstance(entry, np.ndarray):
+        return TensorEntry(LazyTensor.from_array(entry, path))
+    return checked_value(entry, path)
+
+
+def _row(path: str, entry: Entry) -> tuple[str, str, str, str]:
+    if isinstance(entry, TensorEntry):
+        return path, entry.tensor.kind, str(entry.tensor.shape), str(entry.tensor.dtype)
+    text = repr(entry)
+    return path, "value", "", text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,0 +1,206 @@
+"""The safetensors format (https://github.com/huggingface/safetensors, README, "Format"): the default.
+
+A file is the length of the header (8 bytes, little-endian), the header (JSON, padded with spaces to a multiple of 8),
+and the tensors without gaps, ordered by descending alignment of the element type and then by name. The header has for
+each tensor its "dtype", "shape" and "data_offsets", and under "__metadata__" text by name: the record's metadata, and
+under "phlox" a JSON object of the fields of `Info`. Any reader of safetensors reads the file; ours reads any such file
+whose element types a record has.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast, final
+
+import msgspec
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import DTYPES, SHORT_NAMES
+from phlox.record.entry import TensorEntry
+from phlox.record.header import Header
+from phlox.record.record import Entry, Record
+from phlox.record.recorder import Recorder, Sink, Source
+from phlox.record.values import from_json, to_json
+
+_ORDER = ("u64", "i64", "f64", "f32", "u32", "i32", "bf16", "f16", "u16", "i16", "i8", "u8", "bool")
+_RANK = {DTYPES[name]: rank for rank, name in enumerate(_ORDER)}
+_MAX_HEADER = 100_000_000  # the limit of the reference implementation
+_METADATA = "__metadata__"
+_OURS = "phlox"
+
+
+class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """What a record has and safetensors has no place for, as JSON in the metadata under "phlox"."""
+
+    aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    order: list[int] | None = None
+    """The i-th entry of the record is number `order[i]` of the tensors (sorted as in the file) and then the values."""
+
+
+@final
+class SafetensorsRecorder(Recorder):
+    """The safetensors format: readable by the `safetensors` library and all that use it, and mapped when loaded.
+
+    >>> import numpy as np
+    >>> recorder = SafetensorsRecorder()
+    >>> recorder.from_bytes(recorder.to_bytes(Record({"weight": np.ones(3, np.float32), "step": 7}))).paths()
+    ['weight', 'step']
+    """
+
+    format = "safetensors"
+    suffix = ".safetensors"
+
+    def write(self, record: Record, sink: Sink) -> None:
+        """See `Recorder.write`. RecordError for an entry or metadata under a name that the format keeps for itself."""
+        for reserved, names in ((_METADATA, record.tensors), (_OURS, record.metadata)):
+            if reserved in names:
+                raise RecordError(f"the name {reserved!r} is reserved in safetensors; choose another")
+        tensors = sorted(record.tensors.items(), key=lambda item: (_RANK[item[1].tensor.dtype], item[0]))
+        header: dict[str, Any] = {_METADATA: {**record.metadata, _OURS: self._info(record, [p for p, _ in tensors])}}
+        end = 0
+        for path, entry in tensors:
+            start, end = end, end + entry.tensor.nbytes
+            header[path] = {
+                "dtype": SHORT_NAMES[entry.tensor.dtype].upper(),
+                "shape": entry.tensor.shape,
+                "data_offsets": (start, end),
+            }
+        text = _dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        if len(text) > _MAX_HEADER:
+            raise RecordError(f"names and values take {len(text)} bytes; safetensors allows {_MAX_HEADER}")
+        sink.write(len(text).to_bytes(8, "little") + text)
+        for _, entry in tensors:
+            sink.tensor(entry.tensor)
+
+    def read(self, source: Source) -> Record:
+        """See `Recorder.read`. Rejects whatever the reference implementation rejects, and duplicate names."""
+        text, data_start = _header(source.data)
+        header = _loads(text)
+        metadata = _text_by_name(header.pop(_METADATA, None))
+        spans: list[tuple[int, int]] = []
+        tensors: dict[str, TensorEntry] = {}
+        for path, item in header.items():
+            name, shape, (start, stop) = _described(item, path)
+            spans.append((start, stop))
+            tensor = source.tensor(path, _DTYPES[name], shape, data_start + start, data_start + stop)
+            tensors[path] = TensorEntry(tensor)
+        _check_cover(spans, len(source.data) - data_start)
+        ours = metadata.pop(_OURS, None)
+        return Record(tensors, metadata) if ours is None else _restored(tensors, metadata, ours)
+
+    @classmethod
+    def recognises(cls, head: bytes) -> bool:
+        """See `Recorder.recognises`."""
+        return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= _MAX_HEADER
+
+    def _info(self, record: Record, stored: list[str]) -> str:
+        place = {path: i for i, path in enumerate([*stored, *record.values])}
+        order = [place[path] for path in record]
+        info = Info(
+            **msgspec.structs.asdict(self.header(record)),
+            aliases=dict(record.aliases),
+            ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
+            values={path: to_json(value) for path, value in record.values.items()},
+            order=None if order == sorted(order) else order,
+        )
+        return _dumps(msgspec.to_builtins(info))
+
+
+_DTYPES = {name.upper(): dtype for name, dtype in DTYPES.items()}
+
+
+def _header(data: memoryview) -> tuple[str, int]:
+    if len(data) < 8:
+        raise RecordError(f"it has {len(data)} bytes, too few for a header")
+    length = int.from_bytes(data[:8], "little")
+    if length > _MAX_HEADER:
+        raise RecordError(f"it claims a header of {length} bytes; the most is {_MAX_HEADER}")
+    if length > len(data) - 8:
+        raise RecordError(f"it claims a header of {length} bytes and has {len(data) - 8} after its length; truncated?")
+    return str(data[8 : 8 + length], "utf-8"), 8 + length
+
+
+def _restored(tensors: dict[str, TensorEntry], metadata: dict[str, str], ours: str) -> Record:
+    info = msgspec.json.decode(ours, type=Info)
+    info.check(SafetensorsRecorder.format)
+    if unknown := info.ids.keys() - tensors.keys():
+        raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
+    if both := info.values.keys() & tensors.keys():
+        raise RecordError(f"{min(both)!r} is both a tensor and a value")
+    items: list[tuple[str, Entry]] = [(p, TensorEntry(e.tensor, info.ids.get(p))) for p, e in _in_file_order(tensors)]
+    items += [(path, from_json(value)) for path, value in info.values.items()]
+    if info.order is not None:
+        if sorted(info.order) != list(range(len(items))):
+            raise RecordError("its order of entries is not a permutation of them")
+        items = [items[i] for i in info.order]
+    return Record(dict(items), metadata, aliases=info.aliases, positional=info.positional, header=info)
+
+
+def _in_file_order(tensors: dict[str, TensorEntry]) -> list[tuple[str, TensorEntry]]:
+    return sorted(tensors.items(), key=lambda item: (_RANK[item[1].tensor.dtype], item[0]))
+
+
+def _text_by_name(metadata: Any) -> dict[str, str]:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict):
+        raise RecordError("its metadata is not text by name")
+    for text in cast("dict[str, Any]", metadata).values():
+        if not isinstance(text, str):
+            raise RecordError("its metadata is not text by name")
+    return cast("dict[str, str]", metadata)
+
+
+def _described(item: Any, path: str) -> tuple[str, Any, tuple[int, int]]:
+    match item:
+        case {"dtype": str(name), "shape": shape, "data_offsets": [start, stop], **rest} if not rest:
+            if name not in _DTYPES:
+                raise RecordError(f"{path}: {name[:40]!r} is no element type of a record ({', '.join(_DTYPES)})")
+            if type(start) is int and type(stop) is int:
+                return name, shape, (start, stop)
+        case _:
+            pass
+    raise RecordError(f"{path}: expected a dtype, a shape and data_offsets of two whole numbers, and nothing else")
+
+
+def _check_cover(spans: list[tuple[int, int]], size: int) -> None:
+    end = 0
+    for start, stop in sorted(spans):
+        if start != end:
+            raise RecordError(f"its tensors {'overlap' if start < end else 'leave a hole'} at byte {min(start, end)}")
+        end = stop
+    if end != size:
+        raise RecordError(f"its tensors take {end} bytes of {size}; the rest belongs to none")
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _loads(text: str) -> dict[str, Any]:
+    header = json.loads(text, object_pairs_hook=_unique, parse_int=_natural, parse_constant=_no_constant)
+    if not isinstance(header, dict):
+        raise RecordError("its header is not a JSON object")
+    return header  # pyright: ignore[reportUnknownVariableType] -- keys of JSON objects are str
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, item in pairs:
+        if name in result:
+            raise RecordError(f"its header names {name[:200]!r} twice")
+        result[name] = item
+    return result
+
+
+def _natural(digits: str) -> int:
+    if digits.startswith("-"):
+        raise RecordError("a size or offset in its header is negative")
+    return int(digits)
+
+
+def _no_constant(name: str) -> float:
+    raise RecordError(f"its header holds {name}, which is no JSON")

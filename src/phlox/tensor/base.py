@@ -1,0 +1,192 @@
+"""What every part of `Tensor` stands on: its two fields, and how an operation is carried out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
+
+import numpy as np
+
+from phlox.backend import Backend, Bool, Device, Float, Int, Kind
+from phlox.errors import KindError, ShapeError
+from phlox.tensor.dispatch import Ops, ops_of
+from phlox.tensor.explain import failure, mixed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from phlox.tensor.tensor import Tensor
+
+Number: TypeAlias = float | int
+Operand: TypeAlias = "Tensor[Any, Any, Any] | Number"
+
+_new = object.__new__
+
+
+class TensorBase:
+    """Two fields and no constructor: creating a tensor costs as little as Python allows."""
+
+    __slots__ = ("_ops", "primitive")
+
+    _ops: Ops
+    primitive: Any
+    """The backend's own array."""
+
+    @property
+    def backend(self) -> Backend:
+        """What computes."""
+        return self._ops.backend
+
+    @property
+    def kind(self) -> type[Kind]:
+        """`Float`, `Int` or `Bool`."""
+        return self._ops.kind
+
+    @property
+    def device(self) -> Device:
+        """Where the values live."""
+        return self._ops.backend.device_of(self.primitive)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
+        return self._ops.backend.shape(self.primitive)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        total = 1
+        for size in self.shape:
+            total *= size
+        return total
+
+    # --- carrying out an operation
+
+    def _apply(self, name: str, *arguments: Any) -> Self:
+        """The operation `name` on this tensor's array; the result is of the same kind."""
+        ops = self._ops
+        result = _new(type(self))
+        result._ops = ops
+        try:
+            result.primitive = getattr(ops, name)(self.primitive, *arguments)
+        except Exception as error:
+            raise failure(name, ops, (self.primitive, *arguments), error) from error
+        return result
+
+    def _apply_to(self, kind: type[Kind], name: str, *arguments: Any) -> Any:
+        """The operation `name` on this tensor's array; the result is of the kind given."""
+        result = self._apply(name, *arguments)
+        result._ops = ops_of(self._ops.backend, kind)
+        return result
+
+    def _with(self, primitive: Any) -> Self:
+        """A tensor of the same kind and backend around an array."""
+        result = _new(type(self))
+        result._ops = self._ops
+        result.primitive = primitive
+        return result
+
+    def _operand(self, name: str, other: Any) -> Any:
+        """The other operand's array or number; `NotImplemented` if it is neither, an error if it cannot meet this."""
+        ops = self._ops
+        if isinstance(other, TensorBase):
+            if other._ops is not ops:
+                raise mixed(name, ops, other._ops)
+            return other.primitive
+        if isinstance(other, np.generic):
+            other = other.item()
+        if isinstance(other, bool):
+            if ops.kind is not Bool:
+                raise KindError(f"{name}: a {ops.kind.__name__} tensor and a bool do not mix; write 1 or 0 instead")
+            return other
+        if isinstance(other, (int, float)):
+            if ops.kind is Bool or (ops.kind is Int and isinstance(other, float)):
+                raise KindError(
+                    f"{name}: {ops.kind.__name__} tensors do not mix with the {type(other).__name__} {other!r}; "
+                    f"convert with {'.float()' if isinstance(other, float) else '.int()'} first"
+                )
+            return other
+        if ops.backend.is_number(other):
+            return other
+        if isinstance(other, np.ndarray):
+            raise KindError(f"{name}: a tensor and a NumPy array do not mix; make it a tensor with phlox.tensor(...)")
+        return NotImplemented
+
+    def _axis(self, name: str, axis: int) -> int:
+        """One axis, counted from the start."""
+        rank = self.ndim
+        if not -rank <= axis < rank:
+            raise ShapeError(f"{name}: axis {axis} is out of range for a tensor of shape {self.shape}")
+        return axis % rank
+
+    def _axes(self, name: str, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
+        """Axes in ascending order, counted from the start; None is all of them."""
+        if axis is None:
+            return tuple(range(self.ndim))
+        given = axis if isinstance(axis, tuple) else (axis,)
+        axes = tuple(sorted(self._axis(name, one) for one in given))
+        if len(set(axes)) != len(axes):
+            raise ShapeError(f"{name}: an axis is named twice in {given}")
+        return axes
+
+
+def _refuse(name: str, self: TensorBase, other: Any) -> NoReturn:
+    raise KindError(f"{name}: cannot combine a {self.kind.__name__} tensor with {type(other).__name__}")
+
+
+def binary(name: str, doc: str) -> Callable[[Any, Any], Any]:
+    """A method of two operands of the same kind; written flat, since small operations spend their time here."""
+
+    def method(self: TensorBase, other: Any) -> Any:
+        ops = self._ops
+        try:
+            if other._ops is ops:
+                result = _new(self.__class__)
+                result._ops = ops
+                result.primitive = getattr(ops, name)(self.primitive, other.primitive)
+                return result
+        except AttributeError:
+            pass
+        except Exception as error:
+            raise failure(name, ops, (self.primitive, other.primitive), error) from error
+        operand = self._operand(name, other)
+        return NotImplemented if operand is NotImplemented else self._apply(name, operand)
+
+    method.__doc__ = doc
+    return method
+
+
+def reflected(name: str) -> Callable[[Any, Any], Any]:
+    """The method for a number on the left."""
+
+    def method(self: TensorBase, other: Any) -> Any:
+        operand = self._operand(name, other)
+        if operand is NotImplemented:
+            return NotImplemented
+        ops = self._ops
+        try:
+            return self._with(getattr(ops, name)(operand, self.primitive))
+        except Exception as error:
+            raise failure(name, ops, (operand, self.primitive), error) from error
+
+    return method
+
+
+def comparison(name: str, doc: str) -> Callable[[Any, Any], Any]:
+    """A method of two operands of the same kind whose result is Bool."""
+
+    def method(self: TensorBase, other: Any) -> Any:
+        operand = self._operand(name, other)
+        if operand is NotImplemented:
+            return NotImplemented
+        return self._apply_to(Bool, name, operand)
+
+    method.__doc__ = doc
+    return method
+
+
+__all__ = ["Bool", "Float", "Int", "Number", "Operand", "TensorBase", "binary", "comparison", "reflected"]

@@ -1,0 +1,142 @@
+"""Functions of several tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from phlox.backend import Bool
+from phlox.errors import KindError, ShapeError
+from phlox.tensor.base import Number
+from phlox.tensor.dispatch import ops_of
+from phlox.tensor.explain import failure, mixed
+from phlox.tensor.tensor import Tensor, wrap
+
+
+def where(
+    condition: Tensor[Any, Any, Bool], if_true: Tensor[Any, Any, Any] | Number, if_false: Tensor[Any, Any, Any] | Number
+) -> Tensor[Any, Any, Any]:
+    """From `if_true` where the condition holds, from `if_false` elsewhere; all three broadcast.
+
+    The gradient of the branch not taken is zero, even where its value is NaN.
+    """
+    if condition.kind is not Bool:
+        raise KindError(f"where: the condition must be a Bool tensor, got {condition.kind.__name__}")
+    backend = condition.backend
+    branches = [x for x in (if_true, if_false) if isinstance(x, Tensor)]
+    if not branches:
+        return where(condition, wrap_number(condition, if_true), if_false)
+    ops = branches[0]._ops  # pyright: ignore[reportPrivateUsage]
+    if backend is not ops.backend:
+        raise mixed("where", condition._ops, ops)  # pyright: ignore[reportPrivateUsage]
+    like = branches[0]
+    values = [like._operand("where", x) for x in (if_true, if_false)]  # pyright: ignore[reportPrivateUsage]
+    try:
+        return wrap(ops, backend.where(condition.primitive, *values))
+    except Exception as error:
+        raise failure("where", ops, (condition.primitive, *values), error) from error
+
+
+def wrap_number(like: Tensor[Any, Any, Any], value: Any) -> Tensor[Any, Any, Any]:
+    """A Python number as a tensor of rank 0 beside another."""
+    from phlox.tensor.creation import tensor
+
+    return tensor(value, device=like.device)
+
+
+def _same(name: str, tensors: Sequence[Tensor[Any, Any, Any]]) -> Tensor[Any, Any, Any]:
+    if not tensors:
+        raise ShapeError(f"{name}: no tensors given")
+    first = tensors[0]
+    for other in tensors[1:]:
+        if other._ops is not first._ops:  # pyright: ignore[reportPrivateUsage]
+            raise mixed(name, first._ops, other._ops)  # pyright: ignore[reportPrivateUsage]
+    return first
+
+
+def concat(tensors: Sequence[Tensor[Any, Any, Any]], axis: int = 0) -> Tensor[Any, Any, Any]:
+    """Joined along an axis that is there; the other axes must agree."""
+    first = _same("concat", tensors)
+    place = first._axis("concat", axis)  # pyright: ignore[reportPrivateUsage]
+    for other in tensors:
+        a, b = list(first.shape), list(other.shape)
+        if len(a) != len(b) or a[:place] + a[place + 1 :] != b[:place] + b[place + 1 :]:
+            raise ShapeError(f"concat: shapes {first.shape} and {other.shape} differ beside axis {place}")
+    return first._with(first.backend.concat([x.primitive for x in tensors], place))  # pyright: ignore[reportPrivateUsage]
+
+
+def stack(tensors: Sequence[Tensor[Any, Any, Any]], axis: int = 0) -> Tensor[Any, Any, Any]:
+    """Joined along a new axis; the shapes must be the same."""
+    first = _same("stack", tensors)
+    for other in tensors:
+        if other.shape != first.shape:
+            raise ShapeError(f"stack: shapes {first.shape} and {other.shape} differ")
+    return concat([x.expand_dims(axis) for x in tensors], axis if axis >= 0 else axis + first.ndim + 1)
+
+
+def maximum(lhs: Tensor[Any, Any, Any], rhs: Tensor[Any, Any, Any] | Number) -> Tensor[Any, Any, Any]:
+    """The greater of two values, elementwise; NaN wins."""
+    return lhs.maximum(rhs)
+
+
+def minimum(lhs: Tensor[Any, Any, Any], rhs: Tensor[Any, Any, Any] | Number) -> Tensor[Any, Any, Any]:
+    """The lesser of two values, elementwise; NaN wins."""
+    return lhs.minimum(rhs)
+
+
+def matmul(lhs: Tensor[Any, Any, Any], rhs: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    """The matrix product; see `Tensor.matmul`."""
+    return lhs.matmul(rhs)
+
+
+class lift:
+    """A function on a backend's own arrays as a function on tensors, differentiable by the engine's own autodiff.
+
+    Tensor arguments are unwrapped, everything else is passed as it is; arrays in the result are wrapped. On `Autodiff`
+    the function must return one array.
+
+    >>> import numpy as np, phlox as px
+    >>> px.lift(np.cbrt)(px.tensor([8.0])).item()
+    2.0
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, *arguments: Any) -> Any:
+        tensors = [x for x in arguments if isinstance(x, Tensor)]
+        if not tensors:
+            raise KindError(f"lift: {self!r} was called without a tensor, so its backend is unknown")
+        backend = tensors[0].backend
+        for other in tensors[1:]:
+            if other.backend is not backend:
+                raise mixed("lift", tensors[0]._ops, other._ops)  # pyright: ignore[reportPrivateUsage]
+        places = [place for place, x in enumerate(arguments) if isinstance(x, Tensor)]
+
+        def run(*arrays: Any) -> Any:
+            filled = list(arguments)
+            for place, array in zip(places, arrays, strict=True):
+                filled[place] = array
+            return self.fn(*filled)
+
+        native = self.fn if len(places) == len(arguments) else run
+        result = backend.call_native(native, *(x.primitive for x in tensors))
+        return _wrapped(tensors[0], result)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, lift) and self.fn == other.fn
+
+    def __hash__(self) -> int:
+        return hash((lift, self.fn))
+
+    def __repr__(self) -> str:
+        return f"lift({getattr(self.fn, '__name__', self.fn)!s})"
+
+
+def _wrapped(like: Tensor[Any, Any, Any], result: Any) -> Any:
+    if isinstance(result, (tuple, list)):
+        return type(result)(_wrapped(like, one) for one in result)  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(result, dict):
+        return {name: _wrapped(like, one) for name, one in result.items()}  # pyright: ignore[reportUnknownVariableType]
+    backend = like.backend
+    return wrap(ops_of(backend, backend.kind_of(result)), result)

@@ -1,0 +1,224 @@
+"""The one `Tensor`."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Self
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend.pytree import Node, register_node
+from phlox.errors import BackendError, KindError, ShapeError
+from phlox.tensor.arithmetic import Arithmetic
+from phlox.tensor.dispatch import Ops, ops_of
+from phlox.tensor.explain import failure
+from phlox.tensor.gradients import Gradients
+from phlox.tensor.reduction import Reduction
+from phlox.tensor.shaping import Shaping
+
+B = TypeVar("B", bound=Backend, default=Any)
+D = TypeVar("D", default=Any)
+K = TypeVar("K", bound=Kind, default=Float)
+
+
+class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
+    """Numbers of one kind in an array of any rank, on one device of one backend. Immutable; cheap to share.
+
+    Make one with `phlox.tensor`, `zeros`, `arange`, `random.normal`, ... To a type checker it is `Tensor[B, D, K]`: its
+    backend, its rank (any, unless said), its kind (`Float`, unless said).
+
+    >>> import phlox as px
+    >>> x = px.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> (x @ x.T).sum(axis=-1).numpy()
+    array([16., 36.], dtype=float32)
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        raise TypeError("make tensors with phlox.tensor(values), zeros, ones, full, arange or phlox.random")
+
+    @staticmethod
+    def from_primitive(primitive: Any, backend: Backend, kind: type[Kind] | None = None) -> Tensor[Any, Any, Any]:
+        """A tensor around one of the backend's own arrays, as it is."""
+        return wrap(ops_of(backend, backend.kind_of(primitive) if kind is None else kind), primitive)
+
+    # --- products
+
+    def matmul(self, other: Tensor[Any, Any, Any]) -> Self:
+        """The matrix product over the last two axes; leading axes broadcast, and a vector counts as NumPy has it.
+
+        Shapes [..., m, k] and [..., k, n] give [..., m, n]. Raises `ShapeError` where they do not fit.
+        """
+        operand = self._operand("matmul", other)
+        if operand is NotImplemented or not isinstance(other, Tensor):
+            raise KindError(f"matmul: the right operand must be a tensor, got {type(other).__name__}")
+        left, right = self.ndim, other.ndim
+        if left == 0 or right == 0:
+            raise ShapeError(f"matmul: shapes {self.shape} and {other.shape}; both operands need an axis")
+        lhs = self if left > 1 else self._apply("expand_dims", (0,))
+        rhs = other if right > 1 else other._apply("expand_dims", (1,))
+        try:
+            result = self._with(self._ops.matmul(lhs.primitive, rhs.primitive))
+        except Exception as error:
+            raise failure("matmul", self._ops, (lhs.primitive, rhs.primitive), error) from error
+        rank = result.ndim
+        dropped = (*((rank - 2,) if left == 1 else ()), *((rank - 1,) if right == 1 else ()))
+        return result._apply("squeeze", dropped) if dropped else result
+
+    # --- kinds and devices
+
+    def float(self) -> Tensor[B, D, Float]:
+        """As Float: integers are rounded where need be, truth is 1."""
+        return self if self.kind is Float else self._apply_to(Float, "into_float")  # pyright: ignore[reportReturnType]
+
+    def int(self) -> Tensor[B, D, Int]:
+        """As Int: floats are rounded toward zero; NaN and what is out of range is `RangeError` (not under a trace)."""
+        return self if self.kind is Int else self._apply_to(Int, "into_int")  # pyright: ignore[reportReturnType]
+
+    def bool(self) -> Tensor[B, D, Bool]:
+        """As Bool: true where not zero."""
+        return self if self.kind is Bool else self._apply_to(Bool, "into_bool")  # pyright: ignore[reportReturnType]
+
+    def to_device(self, device: DeviceLike) -> Tensor[Any, D, K]:
+        """On another device, be it another backend's; the same tensor if it is there already.
+
+        Between backends the values pass through host memory and leave the tape.
+        """
+        target = as_device(device)
+        backend = self._ops.backend
+        if target.backend is backend:
+            if target == self.device:
+                return self
+            return self._with(backend.to_device(self.primitive, target))
+        host = backend.to_host(self.primitive)
+        return wrap(ops_of(target.backend, self.kind), target.backend.from_host(host, self.kind, target))
+
+    # --- autodiff
+
+    def require_grad(self) -> Self:
+        """The same values as a leaf of the tape, whose gradient `backward` finds; the history before is cut.
+
+        Raises `AutodiffError` on a backend without a tape, `KindError` for Int and Bool.
+        """
+        if self.kind is not Float:
+            raise KindError(f"{self.kind.__name__} tensors have no gradients; convert with .float() first")
+        return self._with(self._ops.backend.tracked(self.primitive))
+
+    def is_require_grad(self) -> Any:
+        """Does this tensor depend on a leaf of the tape (or is one)?"""
+        return self._ops.backend.node_of(self.primitive) is not None
+
+    def detach(self) -> Self:
+        """The same values without their history."""
+        return self._with(self._ops.backend.detach(self.primitive))
+
+    def backward(self, cotangent: Tensor[Any, Any, Any] | None = None, *, retain_graph: Any = False) -> Gradients:
+        """The gradients of all leaves that this tensor depends on.
+
+        A tensor of more than one element needs a `cotangent` of its shape, on the inner backend. What the graph saved is
+        freed on the way unless `retain_graph`. Raises `AutodiffError` where there is nothing to differentiate.
+        """
+        backend = self._ops.backend
+        given = None
+        if cotangent is not None:
+            if cotangent.backend is not backend.inner or cotangent.shape != self.shape:
+                raise ShapeError(
+                    f"backward: the cotangent must be of shape {self.shape} on {backend.inner!r}, "
+                    f"got shape {cotangent.shape} on {cotangent.backend!r}"
+                )
+            given = cotangent.primitive
+        return Gradients(backend, backend.backward(self.primitive, given, bool(retain_graph)))
+
+    def grad(self, gradients: Gradients) -> Tensor[Any, D, K] | None:
+        """This leaf's gradient, on the inner backend; None if the differentiated tensor did not depend on it."""
+        backend = self._ops.backend
+        if backend is not gradients.backend:
+            raise BackendError(f"these gradients are of {gradients.backend!r}, the tensor is on {backend!r}")
+        node = backend.node_of(self.primitive)
+        found = None if node is None else gradients.found.get(node.id)
+        return None if found is None else wrap(ops_of(backend.inner, Float), found)  # pyright: ignore[reportArgumentType]
+
+    def inner(self) -> Tensor[Any, D, K]:
+        """The same values on the inner backend of a decorator."""
+        backend = self._ops.backend
+        if backend.inner is None:
+            raise BackendError(f"{backend!r} has no inner backend: it is no decorator")
+        return wrap(ops_of(backend.inner, self.kind), backend.detach(self.primitive))
+
+    @staticmethod
+    def from_inner(tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        """The same values on `Autodiff` of the tensor's backend, as constants."""
+        from phlox.autodiff import Autodiff
+
+        return wrap(ops_of(Autodiff(tensor.backend), tensor.kind), tensor.primitive)
+
+    # --- values
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array, read-only since it may share memory; waits for an asynchronous engine."""
+        host = self._ops.backend.to_host(self.primitive)
+        view = host.view()
+        view.flags.writeable = False
+        return view
+
+    def item(self) -> Any:
+        """The value of a tensor of one element as a Python number; otherwise `ShapeError`."""
+        if self.size != 1:
+            raise ShapeError(f"item: a tensor of shape {self.shape} is not a single value")
+        return self._ops.backend.to_host(self.primitive).item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists."""
+        return self.numpy().tolist()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=True if copy is None else copy)
+
+    def __float__(self) -> Any:
+        return float(self.item())
+
+    def __int__(self) -> Any:
+        return int(self.item())
+
+    def __repr__(self) -> str:
+        backend = self._ops.backend
+        head = f"Tensor({self.kind.__name__} {self.shape} on {self.device}"
+        if backend.is_traced(self.primitive):
+            return f"{head}, traced)"
+        values = np.array2string(self.numpy(), separator=", ", threshold=50, edgeitems=3, precision=5)
+        joint = "\n" if "\n" in values else " "
+        return f"{head}:{joint}{values})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.numpy(), self._ops.backend, self.kind, self.device.name)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+_new = object.__new__
+
+
+def wrap(ops: Ops, primitive: Any) -> Tensor[Any, Any, Any]:
+    """A tensor around an array that is known to belong to `ops`."""
+    result = _new(Tensor)
+    result._ops = ops  # pyright: ignore[reportPrivateUsage]
+    result.primitive = primitive
+    return result
+
+
+def _restore(values: np.ndarray[Any, Any], backend: Backend, kind: type[Kind], place: str) -> Tensor[Any, Any, Any]:
+    return wrap(ops_of(backend, kind), backend.from_host(values, kind, backend.device(place)))
+
+
+def _flatten(tensor: Tensor[Any, Any, Any]) -> tuple[tuple[Any], Ops]:
+    ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
+    return (ops.backend.strip(tensor.primitive),), ops
+
+
+register_node(Node(Tensor, _flatten, lambda ops, leaves: wrap(ops, next(iter(leaves)))))

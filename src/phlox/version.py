@@ -1,0 +1,5 @@
+"""The version of Phlox: this line is its only place."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

@@ -1,0 +1,233 @@
+"""safetensors: byte for byte what the library writes, readable by it and by PyTorch, as strict as it, and mapped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+import safetensors.torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phlox.record import LazyTensor, Record, RecordError, SafetensorsRecorder, TensorEntry
+from tests.record.support import AS_IS, DTYPES, arrays, assert_same_elements, paths, values
+
+RECORDER = SafetensorsRecorder(AS_IS)
+
+
+def file_of(header: str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    text = header.encode() if isinstance(header, str) else header
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def header_of(data: bytes) -> dict[str, Any]:
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(paths.filter(lambda p: p != "__metadata__"), arrays(), max_size=6), values)
+def test_byte_identical_to_the_library(tensors: dict[str, np.ndarray], value: Any) -> None:
+    ours = RECORDER.to_bytes(Record({**tensors, "__metadata__": value}))
+    theirs = safetensors.numpy.save(
+        {path: np.ascontiguousarray(a).reshape(a.shape) for path, a in tensors.items()},
+        metadata=header_of(ours)["__metadata__"],
+    )
+    assert ours == theirs
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(paths.filter(lambda p: p != "__metadata__"), arrays(), max_size=6))
+def test_what_the_library_writes_is_read(tensors: dict[str, np.ndarray]) -> None:
+    record = RECORDER.from_bytes(safetensors.numpy.save(tensors, metadata={"a": "b"}))
+    assert record.header is None and dict(record.metadata) == {"a": "b"}
+    assert set(record) == set(tensors)
+    for path, array in tensors.items():
+        assert_same_elements(record[path].tensor.read(), array)
+
+
+def test_readable_by_the_library_and_by_torch(tmp_path: Path) -> None:
+    record = Record({dtype.name: np.arange(6).astype(dtype).reshape(2, 3) for dtype in DTYPES}, {"format": "pt"})
+    path = RECORDER.save(record, tmp_path / "model")
+    with safetensors.safe_open(path, "numpy") as file:
+        assert set(file.keys()) == set(record) and file.metadata()["format"] == "pt"
+        info = json.loads(file.metadata()["phlox"])
+        assert (info["schema"], info["format"]) == (1, "safetensors")
+    for name, tensor in safetensors.torch.load_file(path).items():
+        expected = record[name].tensor.read().astype(np.float64)
+        np.testing.assert_array_equal(tensor.double().numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(12.0).reshape(3, 4).T, np.arange(12.0)[::-1], np.broadcast_to(np.float32(3), (2, 3)),
+     np.arange(5, dtype=">f8"), np.zeros((0, 3)), np.array(7)],
+)  # fmt: skip
+def test_every_layout_is_written_right(array: np.ndarray) -> None:
+    loaded = safetensors.numpy.load(RECORDER.to_bytes(Record({"x": array})))["x"]
+    assert loaded.dtype == array.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(loaded, array)
+
+
+def test_values_ids_and_order_are_documented_metadata() -> None:
+    entries = {
+        "b": TensorEntry(LazyTensor.from_array(np.zeros(1, np.int8)), "id-1"),
+        "step": 7,
+        "a": np.zeros(1),
+        "nan": float("nan"),
+    }
+    info = json.loads(header_of(RECORDER.to_bytes(Record(entries)))["__metadata__"]["phlox"])
+    assert info["ids"] == {"b": "id-1"} and info["values"] == {"step": 7, "nan": {"$float": "nan"}}
+    assert info["order"] == [1, 2, 0, 3]  # of a, b, step, nan
+
+
+def test_reserved_names() -> None:
+    for record in (Record({"__metadata__": np.zeros(1)}), Record({}, {"phlox": "x"})):
+        with pytest.raises(RecordError, match="reserved"):
+            RECORDER.to_bytes(record)
+    assert RECORDER.from_bytes(RECORDER.to_bytes(Record({"__metadata__": 3})))["__metadata__"] == 3
+
+
+def test_the_file_is_mapped(tmp_path: Path) -> None:
+    arrays = {"small": np.ones(3, np.int8), "big": np.arange(1000.0), "half": np.ones(5, np.float16)}
+    record = RECORDER.load(RECORDER.save(Record(arrays), tmp_path / "m"))
+    first = np.empty(0)
+    for path, array in arrays.items():
+        first, second = record[path].tensor.read(), record[path].tensor.read()
+        assert np.shares_memory(first, second) and not first.flags.writeable and first.flags.aligned
+        np.testing.assert_array_equal(first, array)
+    del record
+    assert first[0] == 1  # the mapping lives as long as its views
+
+
+def test_misaligned_foreign_files_are_copied() -> None:
+    header = '{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    data = file_of(header + " " * (-len(header) % 8 + 1), np.array([1, 2], np.float32).tobytes())
+    array = RECORDER.from_bytes(data)["x"].tensor.read()
+    assert array.flags.aligned and array.tolist() == [1, 2]
+
+
+def info(dtype: str = '"U8"', shape: str = "[1]", offsets: str = "[0,1]", more: str = "") -> str:
+    return f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}'
+
+
+A = info()
+DAMAGED = {
+    "empty": b"",
+    "short": b"\x02\0\0\0\0\0\0",
+    "length beyond the file": file_of("{}", length=3),
+    "huge length": file_of("{}", length=2**63),
+    "above the limit": file_of("{}" + " " * 100_000_000),
+    "no header": file_of(""),
+    "not an object": file_of("[]"),
+    "null": file_of("null"),
+    "bad UTF-8": file_of(b'{"a\xff":' + A.encode() + b"}", b"x"),
+    "byte order mark": file_of("\ufeff{}"),
+    "UTF-16": file_of("{}".encode("utf-16-le")),
+    "zero padding": file_of("{}\0\0"),
+    "trailing text": file_of("{}{}"),
+    "comment": file_of("{}//"),
+    "lone surrogate": file_of(f'{{"a\\ud800":{A}}}', b"x"),
+    "trailing bytes": file_of(f'{{"a":{A}}}', b"xy"),
+    "bytes of nothing": file_of("{}", b"x"),
+    "truncated data": file_of(f'{{"a":{A}}}'),
+    "hole": file_of(f'{{"a":{A},"b":{info(offsets="[2,3]")}}}', b"xyz"),
+    "hole at the start": file_of(f'{{"a":{info(offsets="[1,2]")}}}', b"xy"),
+    "overlap": file_of(f'{{"a":{info(shape="[2]", offsets="[0,2]")},"b":{info(offsets="[1,2]")}}}', b"xy"),
+    "same bytes": file_of(f'{{"a":{A},"b":{A}}}', b"x"),
+    "empty within": file_of(
+        f'{{"a":{info(shape="[2]", offsets="[0,2]")},"b":{info(shape="[0]", offsets="[1,1]")}}}', b"xy"
+    ),
+    "reversed offsets": file_of(f'{{"a":{info(offsets="[1,0]")}}}', b"x"),
+    "negative offset": file_of(f'{{"a":{info(offsets="[-1,0]")}}}', b"x"),
+    "three offsets": file_of(f'{{"a":{info(offsets="[0,1,2]")}}}', b"x"),
+    "offset beyond 64 bits": file_of(f'{{"a":{info(offsets=f"[0,{2**70}]")}}}', b"x"),
+    "boolean offset": file_of(f'{{"a":{info(offsets="[false,true]")}}}', b"x"),
+    "leading zero": file_of(f'{{"a":{info(offsets="[01,1]")}}}', b"x"),
+    "negative size": file_of(f'{{"a":{info(shape="[-1]")}}}', b"x"),
+    "negative zero": file_of(f'{{"a":{info(shape="[-0]", offsets="[0,0]")}}}'),
+    "two negatives": file_of(f'{{"a":{info(shape="[-1,-1]")}}}', b"x"),
+    "float size": file_of(f'{{"a":{info(shape="[1.0]")}}}', b"x"),
+    "infinite size": file_of(f'{{"a":{info(shape="[1e999]")}}}', b"x"),
+    "NaN": file_of(f'{{"a":{info(shape="[NaN]")}}}', b"x"),
+    "shape too large": file_of(f'{{"a":{info(shape="[2]")}}}', b"x"),
+    "shape too small": file_of(f'{{"a":{info(shape="[0]")}}}', b"x"),
+    "overflow": file_of(f'{{"a":{info(shape="[4611686018427387904,4]", offsets="[0,0]")}}}'),
+    "overflow with nothing": file_of(f'{{"a":{info(shape="[4611686018427387904,4,0]", offsets="[0,0]")}}}'),
+    "no dtype": file_of('{"a":{"shape":[1],"data_offsets":[0,1]}}', b"x"),
+    "unknown dtype": file_of(f'{{"a":{info(dtype=chr(34) + "u8" + chr(34))}}}', b"x"),
+    "dtype no text": file_of(f'{{"a":{info(dtype="[]")}}}', b"x"),
+    "not a tensor": file_of('{"a":null}'),
+    "duplicate field": file_of(f'{{"a":{info(more=f",{chr(34)}dtype{chr(34)}:{chr(34)}I8{chr(34)}")}}}', b"x"),
+    "metadata twice": file_of('{"__metadata__":{},"__metadata__":{}}'),
+    "metadata no text": file_of('{"__metadata__":{"a":1}}'),
+    "metadata null": file_of('{"__metadata__":{"a":null}}'),
+    "metadata a list": file_of('{"__metadata__":[]}'),
+    "deep": file_of('{"a":' + "[" * 200 + "]" * 200 + "}"),
+    "very deep": file_of('{"a":' + "[" * 1_000_000),
+    "long number": file_of(f'{{"a":{info(shape="[" + "9" * 10_000 + "]")}}}', b"x"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_whatever_the_library_rejects_is_rejected(name: str) -> None:
+    with pytest.raises((safetensors.SafetensorError, OverflowError)):
+        safetensors.deserialize(DAMAGED[name])
+    with pytest.raises(RecordError, match="safetensors bytes: not a valid safetensors record: ."):
+        RECORDER.from_bytes(DAMAGED[name])
+
+
+def ours(text: str, header: str = f'"a":{A}') -> bytes:
+    phlox = '{"schema":1,"format":"safetensors","precision":"","phlox":"1"' + text + "}"
+    return file_of(f'{{"__metadata__":{{"phlox":{json.dumps(phlox)}}},{header}}}', b"x")
+
+
+STRICTER = {
+    "duplicate name": file_of(f'{{"a":{A},"a":{A}}}', b"x"),
+    "duplicate name, escaped": file_of(f'{{"a":{A},"\\u0061":{A}}}', b"x"),
+    "duplicate metadata": file_of('{"__metadata__":{"a":"b","a":"c"}}'),
+    "further field": file_of(f'{{"a":{info(more=f",{chr(34)}z{chr(34)}:1")}}}', b"x"),
+    "empty name": file_of(f'{{"":{A}}}', b"x"),
+    "path that climbs": file_of(f'{{"../../etc/passwd":{A}}}', b"x"),
+    "axis beyond NumPy": file_of(f'{{"a":{info(shape="[18446744073709551615,0]", offsets="[0,0]")}}}'),
+    "too many axes": file_of(f'{{"a":{info(shape="[" + "1," * 64 + "1]")}}}', b"x"),
+    "phlox no JSON": file_of('{"__metadata__":{"phlox":"x"}}'),
+    "phlox without fields": file_of('{"__metadata__":{"phlox":"{}"}}'),
+    "phlox of the future": ours("").replace(b'\\"schema\\":1', b'\\"schema\\":9'),
+    "another format": ours("").replace(b"tensors", b"TENSORS"),
+    "id of nothing": ours(',"ids":{"b":"x"}'),
+    "value in place of a tensor": ours(',"values":{"a":1}'),
+    "value with an unknown tag": ours(',"values":{"b":{"$float":"1"}}'),
+    "deep value": ours(',"values":{"b":' + "[" * 100_000 + "]" * 100_000 + "}"),
+    "order too short": ours(',"order":[]'),
+    "order no permutation": ours(',"values":{"b":1},"order":[0,0]'),
+    "order out of range": ours(',"order":[-1]'),
+    "alias of nothing": ours(',"aliases":{"b":"c"}'),
+}
+
+
+@pytest.mark.parametrize("name", STRICTER)
+def test_further_damage_is_rejected(name: str) -> None:
+    with pytest.raises(RecordError, match="safetensors bytes: not a valid safetensors record: ."):
+        RECORDER.from_bytes(STRICTER[name])
+
+
+def test_the_sane_ones_are_accepted() -> None:
+    for data in (
+        file_of("{}"), file_of(" {} \n\t"), file_of('{"__metadata__":null}'), ours(""), ours(',"future":{"x":1}'),
+        file_of(f'{{"b":{info(shape="[0]", offsets="[1,1]")},"a":{A}}}', b"x"),
+        file_of(f'{{"b":{info(shape="[0]", offsets="[0,0]")},"a":{A}}}', b"x"),
+    ):  # fmt: skip
+        safetensors.deserialize(data)
+        RECORDER.from_bytes(data)
+
+
+def test_a_header_length_that_looks_like_gzip() -> None:
+    header = '{"a":' + A + "}"
+    data = file_of(header + " " * (0x088B1F - len(header)), b"x")
+    assert data[:3] == b"\x1f\x8b\x08"
+    assert RECORDER.from_bytes(data)["a"].tensor.read().tolist() == [ord("x")]
