@@ -31,12 +31,20 @@ class BackendError(PhloxError, ValueError):
     """Tensors of different backends met in one operation, or a backend lacks what was asked of it."""
 
 
+class UnsupportedError(BackendError, AttributeError):
+    """A backend lacks an operation that was asked of it; an `AttributeError`, so that `hasattr` can ask first."""
+
+
 class DeviceError(PhloxError, ValueError):
     """A device is unknown or absent, or tensors of different devices met in one operation."""
 
 
 class EngineNotInstalledError(PhloxError, ImportError):
     """The engine of a backend (JAX, PyTorch) is not installed."""
+
+
+class ExtraNotInstalledError(PhloxError, ImportError):
+    """An optional dependency (rich, matplotlib) is not installed; names the extra that brings it."""
 
 
 class AutodiffError(PhloxError, RuntimeError):

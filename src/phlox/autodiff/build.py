@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from phlox.autodiff.tape import Found, Node, Tracked, next_id
@@ -20,6 +21,29 @@ UnaryDerivative: TypeAlias = Callable[[Backend, Array, Array, Array], Array]
 
 BinaryDerivative: TypeAlias = Callable[[Backend, Array, Array, Array, Array], Array]
 """`(B, g, x, y, z)`: the gradient towards one operand of z = f(x, y)."""
+
+Result: TypeAlias = tuple[Array, Any]
+Needed: TypeAlias = tuple[bool, ...]
+Gradients: TypeAlias = tuple[Array | None, ...]
+
+# The unions spell out how many arguments there may be, from which a type checker knows those of a lambda.
+Forward: TypeAlias = (
+    Callable[[Backend, Any], Result]
+    | Callable[[Backend, Any, Any], Result]
+    | Callable[[Backend, Any, Any, Any], Result]
+    | Callable[[Backend, Any, Any, Any, Any], Result]
+    | Callable[..., Result]
+)
+"""`(B, *operands, *options)`: the result, and what its derivative needs."""
+
+Backward: TypeAlias = (
+    Callable[[Backend, Any, Array, Needed], Gradients]
+    | Callable[[Backend, Any, Array, Needed, Any], Gradients]
+    | Callable[[Backend, Any, Array, Needed, Any, Any], Gradients]
+    | Callable[[Backend, Any, Array, Needed, Any, Any, Any], Gradients]
+    | Callable[..., Gradients]
+)
+"""`(B, saved, g, needed, *options)`: one gradient an operand; those not `needed` are ignored."""
 
 _new = object.__new__
 
@@ -52,13 +76,12 @@ class Binary:
 class General:
     """Any operation whose first `operands` arguments are arrays (or None), and whose others are options.
 
-    `forward(B, *arguments)` returns the result and what to save; `backward(B, saved, g, needed, *options)` one gradient
-    an operand, of which those not `needed` are ignored.
+    See `Forward` and `Backward`.
     """
 
     operands: int
-    forward: Callable[..., tuple[Array, Any]]
-    backward: Callable[..., tuple[Array | None, ...]]
+    forward: Forward
+    backward: Backward
 
 
 Rule: TypeAlias = Unary | Binary | General
@@ -207,8 +230,14 @@ def record(
     return result
 
 
+def _run(forward: Callable[..., Result], inner: Backend, options: tuple[Any, ...], *values: Any) -> Result:
+    return forward(inner, *values, *options)
+
+
 def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array], rule: General) -> Callable[..., Array]:
-    count, forward, backward = rule.operands, rule.forward, rule.backward
+    count = rule.operands
+    forward: Callable[..., Result] = rule.forward
+    backward: Callable[..., Gradients] = rule.backward
 
     def operation(*arguments: Any) -> Array:
         operands = arguments[:count]
@@ -218,7 +247,7 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
         return record(
             box,
             operands,
-            lambda *values: forward(inner, *values, *options),
+            partial(_run, forward, inner, options),
             lambda backend, saved, g, needed: backward(backend, saved, g, needed, *options),
         )
 

@@ -40,6 +40,8 @@ class Autodiff(Backend):
 
     differentiates = True
     inner: Backend  # pyright: ignore[reportIncompatibleVariableOverride]
+    box: type[Tracked]
+    """The class of its tracked values."""
     _made: ClassVar[dict[Backend, Autodiff]] = {}
 
     def __new__(cls, inner: Backend) -> Autodiff:
@@ -109,15 +111,25 @@ class Autodiff(Backend):
     def to_device(self, x: Array, device: Device) -> Array:
         if type(x) is not self.box:
             return self.inner.to_device(x, device)
+
+        def run(value: Array) -> tuple[Array, Device]:
+            return self.inner.to_device(value, device), self.inner.device_of(value)
+
         return record(
             self.box,
             (x,),
-            lambda value: (self.inner.to_device(value, device), self.inner.device_of(value)),
+            run,
             lambda backend, origin, g, needed: (backend.to_device(g, origin),),
         )
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         return self.inner.from_host(array, kind, device)
+
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        return self.inner.to_dlpack(self.value(x), **options)
+
+    def dlpack_device(self, x: Array) -> tuple[int, int]:
+        return self.inner.dlpack_device(self.value(x))
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return self.inner.to_host(self.value(x))

@@ -92,9 +92,8 @@ def walk_back(backend: Backend, root: Node, cotangent: Array, *, retain: bool = 
         if push is None:
             continue
         g = found.pop(number, None)
-        if g is None:
-            continue
-        push(backend, node, g, found)
+        if g is not None:
+            push(backend, node, g, found)
         if not retain:
             node.push = _spent
             node.saved = None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from phlox.backend.torch import Torch
 
 __all__ = [
-    "Autodiff", "Backend", "Bool", "Device", "DeviceLike", "EngineBackend", "Float", "Int", "Jax", "Kind", "NumPy", "Torch",
-    "as_device", "backend_by_name", "backend_names", "default_device", "load_backend", "register_backend",
+    "Autodiff", "Backend", "Bool", "Device", "DeviceLike", "EngineBackend", "Float", "Int", "Jax", "Kind", "NumPy",
+    "Torch", "as_device", "backend_by_name", "backend_names", "default_device", "load_backend", "register_backend",
 ]  # fmt: skip
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from phlox.backend.registry import backend_by_name
+from phlox.backend.registry import backend_by_name, backend_names
+from phlox.errors import DeviceError
 
 if TYPE_CHECKING:
     from phlox.backend.contract import Backend
@@ -53,11 +54,15 @@ def as_device(device: DeviceLike | None) -> Device:
     if isinstance(device, str):
         name, _, place = device.partition(":")
         return backend_by_name(name).device(place or None)
+    if not hasattr(device, "device"):
+        raise DeviceError(
+            f"a device is a Device, a backend or a name ({', '.join(backend_names())}; 'torch:gpu:0'), got {device!r}"
+        )
     return device.device()
 
 
 @contextmanager
-def default_device(device: DeviceLike) -> Iterator[Device]:
+def default_device(device: DeviceLike) -> Generator[Device]:
     """Within this scope (and thread or task), tensors and modules made without a device go to this one.
 
     >>> import phlox as px

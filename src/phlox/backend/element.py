@@ -23,3 +23,14 @@ HOST_DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_),
 }
 """The NumPy dtype that holds each element type on the host."""
+
+INT_RANGES: dict[str, tuple[int, int]] = {"i64": (-(2**63), 2**63 - 1), "i32": (-(2**31), 2**31 - 1)}
+"""The least and the greatest integer of each element type."""
+
+LARGEST: dict[str, float] = {
+    "f64": float(np.finfo(np.float64).max),
+    "f32": float(np.finfo(np.float32).max),
+    "f16": float(np.finfo(np.float16).max),
+    "bf16": (2.0 - 2.0**-7) * 2.0**127,
+}
+"""The greatest finite float of each element type."""

@@ -1,4 +1,4 @@
-"""The three kinds of tensor. Kinds never mix inside one operation; a user converts with `.float()`, `.int()`, `.bool()`."""
+"""The three kinds of tensor. Kinds never mix in one operation; a user converts with `.float()`, `.int()`, `.bool()`."""
 
 from __future__ import annotations
 

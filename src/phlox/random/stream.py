@@ -6,18 +6,19 @@ its key and n, the same on every backend. Inside a compiled function the stream'
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from operator import index
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from phlox.backend import Backend
 from phlox.backend.numpy.random import fold_in
-from phlox.errors import RandomnessError
+from phlox.errors import KindError, RandomnessError, RangeError, ShapeError
 
 Key: TypeAlias = tuple[int, int]
 """Two 32-bit words."""
@@ -27,7 +28,11 @@ _LAST = 0xFFFFFFFF  # this position names sub-streams and is never drawn
 
 def key_of(seed: int) -> Key:
     """The key that stands for a seed: its low 64 bits, high word first."""
-    return (seed >> 32) & _LAST, seed & _LAST
+    try:
+        bits = index(seed)
+    except TypeError:
+        raise KindError(f"a seed is an integer, got {type(seed).__name__}") from None
+    return (bits >> 32) & _LAST, bits & _LAST
 
 
 class Stream:
@@ -54,6 +59,11 @@ class Stream:
         """Go on as if so many draws had been made, as those of a compiled function have."""
         with self._lock:
             self.position += draws
+
+    def restart(self, key: Key) -> None:
+        """Start anew, from another key."""
+        with self._lock:
+            self.key, self.position = key, 0
 
     def words(self) -> Any:
         """Key and position as three words: where a compiled function's draws start."""
@@ -94,7 +104,7 @@ class TracedStream(Stream):
         )
 
 
-_global = Stream(key_of(secrets.randbits(64)))
+_global = Stream(key_of(int.from_bytes(os.urandom(8), "big")))
 _scoped: ContextVar[Stream | None] = ContextVar("phlox_random_stream", default=None)
 
 
@@ -111,33 +121,48 @@ def seed(value: int) -> None:
     >>> px.random.seed(0); bool((a == px.random.uniform((2,))).all())
     True
     """
-    ambient = current()
-    ambient.key = key_of(value)
-    ambient.position = 0
+    current().restart(key_of(value))
 
 
 @contextmanager
-def stream(source: int | Key | Stream | Any) -> Iterator[Stream]:
+def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     """Within this scope (and thread or task) draws come from another stream.
 
     `source` is a seed, a key of two words, a stream (which goes on where it stands), or an array of three 32-bit words
-    (key and position), which may be traced.
+    (key and position), which may be traced. Raises `KindError`, `ShapeError` or `RangeError` for anything else.
 
     >>> import phlox as px
     >>> with px.random.stream(1): a = px.random.normal((3,))
     >>> with px.random.stream(1): bool((a == px.random.normal((3,))).all())
     True
     """
-    if isinstance(source, Stream):
-        opened = source
-    elif isinstance(source, int):
-        opened = Stream(key_of(source))
-    elif isinstance(source, tuple):
-        opened = Stream((int(source[0]), int(source[1])))  # pyright: ignore[reportUnknownArgumentType]
-    else:
-        opened = TracedStream(source)
+    opened = _opened(source)
     token = _scoped.set(opened)
     try:
         yield opened
     finally:
         _scoped.reset(token)
+
+
+def _opened(source: Any) -> Stream:
+    if isinstance(source, Stream):
+        return source
+    if isinstance(source, int) or (hasattr(source, "__index__") and not hasattr(source, "__len__")):
+        return Stream(key_of(source))
+    if isinstance(source, tuple):
+        words = cast("tuple[Any, ...]", source)
+        if len(words) != 2:
+            raise ShapeError(f"a key of a random stream has two words, got {words}")
+        high, low = (index(word) for word in words)
+        if not (0 <= high <= _LAST and 0 <= low <= _LAST):
+            raise RangeError(f"the words of a key lie in 0..2**32-1, got {words}")
+        return Stream((high, low))
+    if getattr(source, "dtype", None) != np.uint32 or source.shape != (3,):
+        raise KindError(
+            "a random stream opens on a seed, a key (two integers), a Stream, or an array of three uint32 words "
+            f"(key and position), got {source!r}"
+        )
+    if isinstance(source, np.ndarray):
+        high, low, position = (int(word) for word in source)
+        return Stream((high, low), position)
+    return TracedStream(source)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
+from operator import index
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
-from phlox.errors import KindError, ShapeError
+from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import Ops, ops_of
 from phlox.tensor.explain import failure, mixed
 
@@ -72,7 +73,7 @@ class TensorBase:
         result = _new(type(self))
         result._ops = ops
         try:
-            result.primitive = getattr(ops, name)(self.primitive, *arguments)
+            result.primitive = ops[name](self.primitive, *arguments)
         except Exception as error:
             raise failure(name, ops, (self.primitive, *arguments), error) from error
         return result
@@ -98,7 +99,7 @@ class TensorBase:
                 raise mixed(name, ops, other._ops)
             return other.primitive
         if isinstance(other, np.generic):
-            other = other.item()
+            other = cast(Any, other).item()
         if isinstance(other, bool):
             if ops.kind is not Bool:
                 raise KindError(f"{name}: a {ops.kind.__name__} tensor and a bool do not mix; write 1 or 0 instead")
@@ -109,6 +110,11 @@ class TensorBase:
                     f"{name}: {ops.kind.__name__} tensors do not mix with the {type(other).__name__} {other!r}; "
                     f"convert with {'.float()' if isinstance(other, float) else '.int()'} first"
                 )
+            if isinstance(other, int):
+                try:
+                    ops.backend.check_number(other, ops.kind)
+                except RangeError as error:
+                    raise RangeError(f"{name}: {error}") from None
             return other
         if ops.backend.is_number(other):
             return other
@@ -119,42 +125,47 @@ class TensorBase:
     def _axis(self, name: str, axis: int) -> int:
         """One axis, counted from the start."""
         rank = self.ndim
-        if not -rank <= axis < rank:
-            raise ShapeError(f"{name}: axis {axis} is out of range for a tensor of shape {self.shape}")
-        return axis % rank
+        try:
+            place = index(axis)
+        except TypeError:
+            raise KindError(f"{name}: an axis is an integer, got {axis!r}") from None
+        if not -rank <= place < rank:
+            raise ShapeError(f"{name}: axis {place} is out of range for a tensor of shape {self.shape}")
+        return place % rank
 
     def _axes(self, name: str, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
         """Axes in ascending order, counted from the start; None is all of them."""
         if axis is None:
             return tuple(range(self.ndim))
-        given = axis if isinstance(axis, tuple) else (axis,)
+        given = axis if isinstance(axis, (tuple, list)) else (axis,)
         axes = tuple(sorted(self._axis(name, one) for one in given))
         if len(set(axes)) != len(axes):
-            raise ShapeError(f"{name}: an axis is named twice in {given}")
+            raise ShapeError(f"{name}: an axis of shape {self.shape} is named twice in {given}")
         return axes
-
-
-def _refuse(name: str, self: TensorBase, other: Any) -> NoReturn:
-    raise KindError(f"{name}: cannot combine a {self.kind.__name__} tensor with {type(other).__name__}")
 
 
 def binary(name: str, doc: str) -> Callable[[Any, Any], Any]:
     """A method of two operands of the same kind; written flat, since small operations spend their time here."""
 
-    def method(self: TensorBase, other: Any) -> Any:
+    def method(self: Any, other: Any) -> Any:
         ops = self._ops
-        try:
-            if other._ops is ops:
-                result = _new(self.__class__)
-                result._ops = ops
-                result.primitive = getattr(ops, name)(self.primitive, other.primitive)
-                return result
-        except AttributeError:
-            pass
-        except Exception as error:
-            raise failure(name, ops, (self.primitive, other.primitive), error) from error
-        operand = self._operand(name, other)
-        return NotImplemented if operand is NotImplemented else self._apply(name, operand)
+        if other.__class__ is float and ops.kind is Float:
+            operand = other
+        else:
+            try:
+                if other._ops is ops:
+                    result = _new(self.__class__)
+                    result._ops = ops
+                    result.primitive = ops[name](self.primitive, other.primitive)
+                    return result
+            except AttributeError:
+                pass  # not a tensor
+            except Exception as error:
+                raise failure(name, ops, (self.primitive, other.primitive), error) from error
+            operand = self._operand(name, other)
+            if operand is NotImplemented:
+                return NotImplemented
+        return self._apply(name, operand)
 
     method.__doc__ = doc
     return method
@@ -163,13 +174,13 @@ def binary(name: str, doc: str) -> Callable[[Any, Any], Any]:
 def reflected(name: str) -> Callable[[Any, Any], Any]:
     """The method for a number on the left."""
 
-    def method(self: TensorBase, other: Any) -> Any:
+    def method(self: Any, other: Any) -> Any:
         operand = self._operand(name, other)
         if operand is NotImplemented:
             return NotImplemented
         ops = self._ops
         try:
-            return self._with(getattr(ops, name)(operand, self.primitive))
+            return self._with(ops[name](operand, self.primitive))
         except Exception as error:
             raise failure(name, ops, (operand, self.primitive), error) from error
 
@@ -179,7 +190,7 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
 def comparison(name: str, doc: str) -> Callable[[Any, Any], Any]:
     """A method of two operands of the same kind whose result is Bool."""
 
-    def method(self: TensorBase, other: Any) -> Any:
+    def method(self: Any, other: Any) -> Any:
         operand = self._operand(name, other)
         if operand is NotImplemented:
             return NotImplemented

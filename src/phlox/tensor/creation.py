@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from operator import index
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 
 from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
-from phlox.errors import KindError, RangeError, ShapeError
+from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.tensor import Tensor, wrap
+
+T = TypeVar("T", bound=Tensor[Any, Any, Any])
 
 
 def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | None = None) -> Tensor[Any, Any, Any]:
@@ -25,8 +28,8 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
     """
     place = as_device(device)
     if isinstance(data, Tensor):
-        moved = data.to_device(place)
-        return moved if kind is None or kind is moved.kind else _converted(moved, kind)
+        moved = cast("Tensor[Any, Any, Any]", data).to_device(place)
+        return moved if kind is None or kind is moved.kind else getattr(moved, kind.name)()
     try:
         values = np.asarray(data)
     except ValueError as error:
@@ -41,19 +44,41 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
         raise KindError(f"tensor: cannot make a tensor of {type(data).__name__}; give numbers or sequences of numbers")
     found = Float if values.size == 0 and not isinstance(data, np.ndarray) else kind_of_dtype(values.dtype)
     wanted = found if kind is None else kind
-    if wanted is not found and wanted is Float:
-        values = values.astype(np.float64)
-        found = Float
-    made = wrap(ops_of(place.backend, found), place.backend.from_host(values, found, place))
-    return made if wanted is found else _converted(made, wanted)
+    if wanted is not found:
+        values = _converted(values, found, wanted)
+    return wrap(ops_of(place.backend, wanted), place.backend.from_host(values, wanted, place))
 
 
-def _converted(x: Tensor[Any, Any, Any], kind: type[Kind]) -> Tensor[Any, Any, Any]:
-    return getattr(x, kind.name)()
+def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kind]) -> np.ndarray[Any, Any]:
+    """Host values of another kind, without loss but for the fractions of floats that become integers."""
+    if wanted is Float:
+        return values.astype(np.float64)
+    if wanted is Bool:
+        return values != 0
+    if found is Bool:
+        return values.astype(np.int64)
+    whole = np.trunc(values.astype(np.float64))
+    outside = ~(np.abs(whole) < 2.0**63)
+    if outside.any():
+        raise RangeError(f"tensor: {values[outside].flat[0]} does not fit an integer of any backend")
+    return whole.astype(np.int64)
+
+
+def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
+    """A shape that was given, as a tuple of non-negative integers."""
+    try:
+        sizes = tuple(index(size) for size in shape)
+    except TypeError:
+        raise ShapeError(f"{name}: a shape is a sequence of integers, got {shape!r}") from None
+    if min(sizes, default=0) < 0:
+        raise ShapeError(f"{name}: a shape has no negative sizes, got {sizes}")
+    return sizes
 
 
 @overload
-def full(shape: Sequence[int], value: bool, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Bool]: ...
+def full(  # pyright: ignore[reportOverlappingOverload]
+    shape: Sequence[int], value: bool, *, device: DeviceLike | None = None
+) -> Tensor[Any, Any, Bool]: ...
 @overload
 def full(shape: Sequence[int], value: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]: ...
 @overload
@@ -62,9 +87,8 @@ def full(shape: Sequence[int], value: float, *, device: DeviceLike | None = None
     """A tensor of this shape with one value everywhere; its kind is the value's."""
     kind = Bool if isinstance(value, bool) else Int if isinstance(value, int) else Float
     place = as_device(device)
-    sizes = tuple(int(size) for size in shape)
-    if min(sizes, default=0) < 0:
-        raise ShapeError(f"a shape has no negative sizes, got {sizes}")
+    sizes = sizes_of("full", shape)
+    place.backend.check_number(value, kind)
     primitive = getattr(place.backend, f"{kind.name}_full")(sizes, value, place)
     return wrap(ops_of(place.backend, kind), primitive)
 
@@ -79,20 +103,21 @@ def ones(shape: Sequence[int], *, device: DeviceLike | None = None) -> Tensor[An
     return full(shape, 1.0, device=device)
 
 
-def full_like(like: Tensor[Any, Any, Any], value: float) -> Tensor[Any, Any, Any]:
+def full_like(like: T, value: float) -> T:
     """A tensor of the shape, kind and device of another, with one value everywhere."""
     kind = like.kind
     python = {"float": float, "int": int, "bool": bool}[kind.name]
+    like.backend.check_number(value, kind)
     primitive = getattr(like.backend, f"{kind.name}_full")(like.shape, python(value), like.device)
-    return wrap(ops_of(like.backend, kind), primitive)
+    return like._with(primitive)  # pyright: ignore[reportPrivateUsage]
 
 
-def zeros_like(like: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+def zeros_like(like: T) -> T:
     """Zeros of the shape, kind and device of another tensor."""
     return full_like(like, 0)
 
 
-def ones_like(like: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+def ones_like(like: T) -> T:
     """Ones of the shape, kind and device of another tensor."""
     return full_like(like, 1)
 
@@ -101,8 +126,10 @@ def arange(
     start: int, stop: int | None = None, step: int = 1, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Int]:
     """The integers from `start` (zero, if only one number is given) up to but not including `stop`."""
-    if not all(isinstance(bound, int) for bound in (start, 0 if stop is None else stop, step)):
-        raise KindError("arange takes integers; for Float values multiply: phlox.arange(n).float() * step")
+    try:
+        start, stop, step = index(start), None if stop is None else index(stop), index(step)
+    except TypeError:
+        raise KindError("arange takes integers; for Float values multiply: phlox.arange(n).float() * step") from None
     if step == 0:
         raise RangeError("arange: the step is zero")
     first, last = (0, start) if stop is None else (start, stop)
@@ -112,11 +139,23 @@ def arange(
 
 def eye(n: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
     """The identity matrix of n rows."""
-    return one_hot(arange(n, device=device), n)
+    numbers = arange(n, device=device)
+    return _hits(numbers, numbers)
 
 
 def one_hot(indices: Tensor[Any, Any, Int], classes: int) -> Tensor[Any, Any, Float]:
-    """For every index, `classes` floats along a new last axis: one at the index, zero elsewhere."""
+    """For every index, `classes` floats along a new last axis: one at the index, zero elsewhere.
+
+    An index that is negative or no less than `classes` is `IndexRangeError` (under a trace, a row of zeros).
+    """
     if indices.kind is not Int:
         raise KindError(f"one_hot takes an Int tensor, got {indices.kind.__name__}")
-    return (indices.expand_dims(-1) == arange(classes, device=indices.device)).float()
+    try:
+        indices.backend.check_indices(indices.primitive, 0, classes)
+    except IndexRangeError as error:
+        raise IndexRangeError(f"one_hot: {error}") from None
+    return _hits(indices, arange(classes, device=indices.device))
+
+
+def _hits(indices: Tensor[Any, Any, Int], numbers: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Float]:
+    return (indices.expand_dims(-1) == numbers).float()

@@ -2,42 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from phlox.backend import Backend, Kind
-from phlox.backend.kind import KINDS
+from phlox.backend import Backend, Float, Kind
+from phlox.backend.contract import ShapeOps
 from phlox.errors import BackendError, KindError
 
+_ANY_KIND = {*ShapeOps.__annotations__, "squeeze", "expand_dims"}
 _CONVERSIONS = {"float": ".float()", "int": ".int()", "bool": ".bool()"}
 
 
-class Ops:
+class Ops(dict[str, Callable[..., Any]]):
     """The operations of one backend on one kind, by their short names: `add` is `float_add`, `int_add`, ...
 
     There is one object for each pair, and tensors carry it: two tensors can meet in an operation exactly if they carry
-    the same one. An operation is looked up on its first use and an attribute from then on.
+    the same one. An operation is found when first asked for. (A dict, since nothing else is read from as fast.)
     """
 
+    __slots__ = ("__weakref__", "backend", "kind")
+
     def __init__(self, backend: Backend, kind: type[Kind]) -> None:
+        super().__init__()
         self.backend = backend
         self.kind = kind
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name in ("as_float", "as_int", "as_bool"):
-            found: Any = ops_of(self.backend, KINDS[name[3:]])
-        else:
-            found = self._find(name)
-        setattr(self, name, found)
+    # One of a kind: compared by identity, and true though nothing may have been asked for yet.
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return id(self)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"Ops({self.backend!r}, {self.kind.__name__})"
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        found = self[name] = self._find(name)
         return found
 
-    def _find(self, name: str) -> Any:
+    def _find(self, name: str) -> Callable[..., Any]:
         backend = self.backend
-        for full in (f"{self.kind.name}_{name}", name):
+        # What has no kind in its name moves elements about, or is a composite of floats.
+        unnamed = [name] if self.kind is Float or name in _ANY_KIND else []
+        for full in (f"{self.kind.name}_{name}", *unnamed):
             if _provides(backend, full):
                 return getattr(backend, full)
-        others = [_CONVERSIONS[kind] for kind in _CONVERSIONS if _provides(backend, f"{kind}_{name}")]
+        others = [way for kind, way in _CONVERSIONS.items() if _provides(backend, f"{kind}_{name}")]
+        if not others and _provides(backend, name):
+            others = [_CONVERSIONS["float"]]
         if others:
             raise KindError(f"{self.kind.__name__} tensors have no `{name}`; convert with {' or '.join(others)} first")
         raise BackendError(f"{backend!r} does not support `{name}`")

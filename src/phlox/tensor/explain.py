@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from phlox.errors import BackendError, DeviceError, KindError, PhloxError, ShapeError
+from phlox.errors import BackendError, DeviceError, KindError, PhloxError, RangeError, ShapeError
 from phlox.tensor.dispatch import Ops
 
 
@@ -23,9 +23,8 @@ def mixed(name: str, lhs: Ops, rhs: Ops) -> PhloxError:
     kinds = {lhs.kind.__name__, rhs.kind.__name__}
     way = ".float()" if "Float" in kinds else ".int()"
     other = "Int" if kinds == {"Float", "Int"} else "Bool"
-    return KindError(
-        f"{name}: {lhs.kind.__name__} and {rhs.kind.__name__} tensors do not mix; convert the {other} operand with {way}"
-    )
+    mine, theirs = lhs.kind.__name__, rhs.kind.__name__
+    return KindError(f"{name}: {mine} and {theirs} tensors do not mix; convert the {other} operand with {way}")
 
 
 def describe(ops: Ops, primitive: Any) -> str:
@@ -38,9 +37,14 @@ def describe(ops: Ops, primitive: Any) -> str:
 
 def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) -> Exception:
     """The exception to raise in place of `error`, which `ops.<name>(*operands)` raised."""
-    if isinstance(error, (ZeroDivisionError, MemoryError, NotImplementedError)):
-        return error
     backend = ops.backend
+    if isinstance(error, (MemoryError, NotImplementedError)) or backend.is_record_error(error):
+        return error
+    given = ", ".join(describe(ops, x) if hasattr(x, "shape") else repr(x) for x in operands)
+    if isinstance(error, ZeroDivisionError):
+        return ZeroDivisionError(f"{name}({given}): {error}")
+    if isinstance(error, OverflowError):
+        return RangeError(f"{name}({given}) on {backend!r}: {error}")
     arrays = [x for x in operands if hasattr(x, "shape")]
     if any(backend.is_gone(backend.strip(x)) for x in arrays):
         return ShapeError(
@@ -53,7 +57,9 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
         have = " and ".join(sorted(map(str, devices)))
         return DeviceError(f"{name}: the operands are on different devices, {have}; move one with .to_device(...)")
     shapes = [backend.shape(x) for x in arrays]
-    if len(shapes) == 2:
+    if name == "broadcast_to":
+        return ShapeError(f"broadcast_to: a tensor of shape {shapes[0]} does not broadcast to {operands[1]}")
+    if len(shapes) > 1:
         if name == "matmul":
             if shapes[0][-1:] != shapes[1][-2:][:1]:
                 return ShapeError(
@@ -64,7 +70,6 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
         try:
             np.broadcast_shapes(*shapes)
         except ValueError:
-            return ShapeError(f"{name}: shapes {shapes[0]} and {shapes[1]} do not broadcast")
+            return ShapeError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast")
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    given = ", ".join(describe(ops, x) if hasattr(x, "shape") else repr(x) for x in operands)
-    return ShapeError(f"{name}({given}) on {backend!r}: {reason}")
+    return BackendError(f"{name}({given}) on {backend!r}: {reason}")

@@ -36,7 +36,7 @@ def _call(name: str, x: Tensor[Any, Any, Any], *arguments: Any) -> Tensor[Any, A
         else:
             natives.append(argument)
     try:
-        return wrap(ops, getattr(ops, name)(x.primitive, *natives))
+        return wrap(ops, ops[name](x.primitive, *natives))
     except Exception as error:
         raise failure(name, ops, (x.primitive, *natives), error) from error
 
@@ -68,7 +68,7 @@ def cross_entropy(logits: Tensor, targets: Tensor[Any, Any, Int]) -> Tensor:
     """
     if targets.kind is not Int:
         raise KindError(f"cross_entropy takes class numbers as an Int tensor, got {targets.kind.__name__}")
-    if logits.ndim < 1 or targets.shape != logits.shape[:-1]:
+    if logits.ndim < 1 or not logits.shape[-1] or targets.shape != logits.shape[:-1]:
         raise ShapeError(
             f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}; "
             f"there must be one target for each row of logits"
@@ -76,10 +76,12 @@ def cross_entropy(logits: Tensor, targets: Tensor[Any, Any, Int]) -> Tensor:
     backend, classes = logits.backend, logits.shape[-1]
     if targets.backend is not backend:
         raise mixed("cross_entropy", logits._ops, targets._ops)  # pyright: ignore[reportPrivateUsage]
-    rows = logits.reshape(-1, classes)
+    count = targets.size
+    rows = logits.reshape(count, classes)
     ops = ops_of(backend, Float)
-    flat = targets.reshape(rows.shape[0]).primitive
+    flat = targets.reshape(count).primitive
     try:
+        backend.check_indices(flat, 0, classes)
         losses = wrap(ops, backend.cross_entropy(rows.primitive, flat))
     except Exception as error:
         raise failure("cross_entropy", ops, (rows.primitive, flat), error) from error

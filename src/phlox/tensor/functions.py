@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast, overload
 
 from phlox.backend import Bool
 from phlox.errors import KindError, ShapeError
@@ -12,10 +12,16 @@ from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure, mixed
 from phlox.tensor.tensor import Tensor, wrap
 
+T = TypeVar("T", bound=Tensor[Any, Any, Any])
 
-def where(
-    condition: Tensor[Any, Any, Bool], if_true: Tensor[Any, Any, Any] | Number, if_false: Tensor[Any, Any, Any] | Number
-) -> Tensor[Any, Any, Any]:
+
+@overload
+def where(condition: Tensor[Any, Any, Bool], if_true: T, if_false: T | Number) -> T: ...
+@overload
+def where(condition: Tensor[Any, Any, Bool], if_true: Number, if_false: T) -> T: ...
+@overload
+def where(condition: Tensor[Any, Any, Bool], if_true: Number, if_false: Number) -> Tensor[Any, Any, Any]: ...
+def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any:
     """From `if_true` where the condition holds, from `if_false` elsewhere; all three broadcast.
 
     The gradient of the branch not taken is zero, even where its value is NaN.
@@ -23,9 +29,12 @@ def where(
     if condition.kind is not Bool:
         raise KindError(f"where: the condition must be a Bool tensor, got {condition.kind.__name__}")
     backend = condition.backend
-    branches = [x for x in (if_true, if_false) if isinstance(x, Tensor)]
+    branches: list[Tensor[Any, Any, Any]] = [x for x in (if_true, if_false) if isinstance(x, Tensor)]
     if not branches:
-        return where(condition, wrap_number(condition, if_true), if_false)
+        numbers = (if_true, float(if_false)) if isinstance(if_true, float) else (if_true, if_false)
+        if isinstance(if_false, float):
+            numbers = (float(if_true), if_false)
+        return where(condition, wrap_number(condition, numbers[0]), numbers[1])
     ops = branches[0]._ops  # pyright: ignore[reportPrivateUsage]
     if backend is not ops.backend:
         raise mixed("where", condition._ops, ops)  # pyright: ignore[reportPrivateUsage]
@@ -44,7 +53,7 @@ def wrap_number(like: Tensor[Any, Any, Any], value: Any) -> Tensor[Any, Any, Any
     return tensor(value, device=like.device)
 
 
-def _same(name: str, tensors: Sequence[Tensor[Any, Any, Any]]) -> Tensor[Any, Any, Any]:
+def _same(name: str, tensors: Sequence[T]) -> T:
     if not tensors:
         raise ShapeError(f"{name}: no tensors given")
     first = tensors[0]
@@ -54,7 +63,7 @@ def _same(name: str, tensors: Sequence[Tensor[Any, Any, Any]]) -> Tensor[Any, An
     return first
 
 
-def concat(tensors: Sequence[Tensor[Any, Any, Any]], axis: int = 0) -> Tensor[Any, Any, Any]:
+def concat(tensors: Sequence[T], axis: int = 0) -> T:
     """Joined along an axis that is there; the other axes must agree."""
     first = _same("concat", tensors)
     place = first._axis("concat", axis)  # pyright: ignore[reportPrivateUsage]
@@ -65,7 +74,7 @@ def concat(tensors: Sequence[Tensor[Any, Any, Any]], axis: int = 0) -> Tensor[An
     return first._with(first.backend.concat([x.primitive for x in tensors], place))  # pyright: ignore[reportPrivateUsage]
 
 
-def stack(tensors: Sequence[Tensor[Any, Any, Any]], axis: int = 0) -> Tensor[Any, Any, Any]:
+def stack(tensors: Sequence[T], axis: int = 0) -> T:
     """Joined along a new axis; the shapes must be the same."""
     first = _same("stack", tensors)
     for other in tensors:
@@ -74,17 +83,17 @@ def stack(tensors: Sequence[Tensor[Any, Any, Any]], axis: int = 0) -> Tensor[Any
     return concat([x.expand_dims(axis) for x in tensors], axis if axis >= 0 else axis + first.ndim + 1)
 
 
-def maximum(lhs: Tensor[Any, Any, Any], rhs: Tensor[Any, Any, Any] | Number) -> Tensor[Any, Any, Any]:
+def maximum(lhs: T, rhs: T | Number) -> T:
     """The greater of two values, elementwise; NaN wins."""
     return lhs.maximum(rhs)
 
 
-def minimum(lhs: Tensor[Any, Any, Any], rhs: Tensor[Any, Any, Any] | Number) -> Tensor[Any, Any, Any]:
+def minimum(lhs: T, rhs: T | Number) -> T:
     """The lesser of two values, elementwise; NaN wins."""
     return lhs.minimum(rhs)
 
 
-def matmul(lhs: Tensor[Any, Any, Any], rhs: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+def matmul(lhs: T, rhs: T) -> T:
     """The matrix product; see `Tensor.matmul`."""
     return lhs.matmul(rhs)
 
@@ -104,7 +113,7 @@ class lift:
         self.fn = fn
 
     def __call__(self, *arguments: Any) -> Any:
-        tensors = [x for x in arguments if isinstance(x, Tensor)]
+        tensors: list[Tensor[Any, Any, Any]] = [x for x in arguments if isinstance(x, Tensor)]
         if not tensors:
             raise KindError(f"lift: {self!r} was called without a tensor, so its backend is unknown")
         backend = tensors[0].backend
@@ -135,8 +144,9 @@ class lift:
 
 def _wrapped(like: Tensor[Any, Any, Any], result: Any) -> Any:
     if isinstance(result, (tuple, list)):
-        return type(result)(_wrapped(like, one) for one in result)  # pyright: ignore[reportUnknownVariableType]
+        several = [_wrapped(like, one) for one in cast("Sequence[Any]", result)]
+        return several if isinstance(result, list) else tuple(several)
     if isinstance(result, dict):
-        return {name: _wrapped(like, one) for name, one in result.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {name: _wrapped(like, one) for name, one in cast("dict[Any, Any]", result).items()}
     backend = like.backend
     return wrap(ops_of(backend, backend.kind_of(result)), result)

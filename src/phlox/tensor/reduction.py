@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from phlox.backend import Int
+from phlox.errors import ShapeError
 from phlox.tensor.base import TensorBase
 
 if TYPE_CHECKING:
@@ -36,20 +37,20 @@ class Reduction(TensorBase):
         return self._apply("var", self._axes("var", axis), correction, keepdims)
 
     def std(self, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Self:
-        """The square root of `var`."""
-        return self.var(axis, correction=correction, keepdims=keepdims)._apply("sqrt")
+        """The square root of `var`; where it is zero, so is its gradient."""
+        return self._apply("std", self._axes("std", axis), correction, keepdims)
 
     def max(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
         """The greatest value; NaN wins. Of nothing: `ShapeError`. Equal values share the gradient."""
-        return self._apply("max", self._axes("max", axis), keepdims)
+        return self._apply("max", self._filled("max", self._axes("max", axis)), keepdims)
 
     def min(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
         """The least value; NaN wins. Of nothing: `ShapeError`. Equal values share the gradient."""
-        return self._apply("min", self._axes("min", axis), keepdims)
+        return self._apply("min", self._filled("min", self._axes("min", axis)), keepdims)
 
     def logsumexp(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
-        """log(sum(exp(x))), without overflow."""
-        return self._apply("logsumexp", self._axes("logsumexp", axis), keepdims)
+        """log(sum(exp(x))), without overflow. Of nothing: `ShapeError`."""
+        return self._apply("logsumexp", self._filled("logsumexp", self._axes("logsumexp", axis)), keepdims)
 
     def argmax(self, axis: int | None = None) -> Tensor[Any, Any, Int]:
         """The place of the greatest value along an axis, or in reading order; the first of equals, a NaN before all."""
@@ -61,8 +62,18 @@ class Reduction(TensorBase):
 
     def _arg(self, name: str, axis: int | None) -> Any:
         if axis is None:
+            self._filled(name, self._axes(name, None))
             return self._apply("reshape", (self.size,))._apply_to(Int, name, 0)
-        return self._apply_to(Int, name, self._axis(name, axis))
+        place = self._axis(name, axis)
+        self._filled(name, (place,))
+        return self._apply_to(Int, name, place)
+
+    def _filled(self, name: str, axes: tuple[int, ...]) -> tuple[int, ...]:
+        """The axes, none of which may be of size zero."""
+        shape = self.shape
+        if 0 in shape and any(shape[axis] == 0 for axis in axes):
+            raise ShapeError(f"{name}: of nothing there is none; the reduced axes {axes} of shape {shape} have size 0")
+        return axes
 
     def any(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
         """Is any element of a Bool tensor true? Of nothing: false."""

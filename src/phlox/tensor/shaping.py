@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from operator import index
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
-from phlox.backend import Int
+import numpy as np
+
+from phlox.backend import Bool, Int
 from phlox.errors import IndexRangeError, KindError, ShapeError
 from phlox.tensor.base import TensorBase
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import EllipsisType
 
     from phlox.tensor.tensor import Tensor
 
-Entry: TypeAlias = "int | slice | None | EllipsisType | Tensor[Any, Any, Int]"
+Entry: TypeAlias = "int | slice | EllipsisType | Tensor[Any, Any, Int] | None"
 
 
 class Shaping(TensorBase):
@@ -36,8 +40,11 @@ class Shaping(TensorBase):
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Self:
         """The same elements in reading order in another shape, of which one size may be -1."""
-        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        resolved = [int(size) for size in sizes]  # pyright: ignore[reportArgumentType]
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        try:
+            resolved = [index(size) for size in sizes]  # pyright: ignore[reportArgumentType]
+        except TypeError:
+            raise ShapeError(f"reshape: a shape is made of integers, got {sizes!r}") from None
         if resolved.count(-1) == 1:
             rest = -math.prod(resolved)
             if rest == 0 or self.size % rest:
@@ -57,7 +64,7 @@ class Shaping(TensorBase):
 
     def permute_dims(self, *axes: int | tuple[int, ...]) -> Self:
         """The axes in another order."""
-        given = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple) else axes
+        given = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         order = tuple(self._axis("permute_dims", axis) for axis in given)  # pyright: ignore[reportArgumentType]
         if sorted(order) != list(range(self.ndim)):
             raise ShapeError(f"permute_dims: {given} does not name each axis of shape {self.shape} once")
@@ -99,9 +106,10 @@ class Shaping(TensorBase):
 
     def pad(self, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Self:
         """With so many elements of `value` (before, after) added along each axis."""
-        if len(widths) != self.ndim or any(min(pair) < 0 for pair in widths):
+        if len(widths) != self.ndim or any(len(pair) != 2 or min(pair) < 0 for pair in widths):
             raise ShapeError(f"pad: needs one pair of non-negative widths for each axis of {self.shape}, got {widths}")
-        return self._apply("pad", tuple((int(a), int(b)) for a, b in widths), value)
+        filling = False if value == 0 and self.kind is Bool else 0 if value == 0 else self._operand("pad", value)
+        return self._apply("pad", tuple((int(a), int(b)) for a, b in widths), filling)
 
     def take(self, indices: Tensor[Any, Any, Int], axis: int = 0) -> Self:
         """The slices at `indices` along an axis, which their axes replace; negative ones count from the end."""
@@ -110,8 +118,12 @@ class Shaping(TensorBase):
     def take_along_axis(self, indices: Tensor[Any, Any, Int], axis: int = -1) -> Self:
         """For every place of `indices`, the element of the same place but with that index along the axis."""
         place = self._axis("take_along_axis", axis)
-        if indices.ndim != self.ndim:
-            raise ShapeError(f"take_along_axis: indices of shape {indices.shape} for a tensor of shape {self.shape}")
+        mine, theirs = self.shape, indices.shape
+        if len(mine) != len(theirs) or mine != (*theirs[:place], mine[place], *theirs[place + 1 :]):
+            raise ShapeError(
+                f"take_along_axis: indices of shape {indices.shape} do not fit a tensor of shape {self.shape}; "
+                f"they must agree in every axis but {place}"
+            )
         return self._apply("take_along_axis", self._indices("take_along_axis", indices), place)
 
     def _indices(self, name: str, indices: TensorBase) -> Any:
@@ -135,7 +147,7 @@ class Shaping(TensorBase):
             raise ShapeError("a tensor of rank 0 has no length")
         return self.shape[0]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Self]:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Entry | tuple[Entry, ...]) -> Self:
@@ -143,17 +155,18 @@ class Shaping(TensorBase):
 
         An integer out of range is `IndexRangeError`.
         """
-        entries = list(key) if isinstance(key, tuple) else [key]
+        entries: list[Any] = list(key) if isinstance(key, tuple) else [key]
         shape = self.shape
         named = sum(entry is not None and entry is not Ellipsis for entry in entries)
-        if entries.count(Ellipsis) > 1 or named > len(shape):
+        dots = [at for at, entry in enumerate(entries) if entry is Ellipsis]
+        if len(dots) > 1 or named > len(shape):
             raise IndexRangeError(f"an index of {named} axes does not fit a tensor of shape {shape}")
-        if Ellipsis not in entries:
+        if not dots:
             entries.append(Ellipsis)
-        at = entries.index(Ellipsis)
+        at = dots[0] if dots else len(entries) - 1
         entries[at : at + 1] = [slice(None)] * (len(shape) - named)
 
-        index: list[int | slice] = []
+        places: list[int | slice] = []
         reverse: list[int] = []
         new: list[int] = []
         lists: list[tuple[int, TensorBase]] = []
@@ -163,26 +176,26 @@ class Shaping(TensorBase):
                 new.append(place)
                 place += 1
                 continue
-            size = shape[len(index)]
+            size = shape[len(places)]
             if isinstance(entry, TensorBase):
                 lists.append((place, entry))
                 entry = slice(None)
             if isinstance(entry, slice):
-                part, backwards = _forward(entry, size)
+                part, backwards = _forward(cast("slice[Any, Any, Any]", entry), size)
                 if backwards:
                     reverse.append(place)
-                index.append(part)
+                places.append(part)
                 place += 1
-            elif isinstance(entry, int) and not isinstance(entry, bool):
+            elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
                 if not -size <= entry < size:
-                    raise IndexRangeError(f"index {entry} is out of range for axis {len(index)} of shape {shape}")
-                index.append(entry % size)
+                    raise IndexRangeError(f"index {entry} is out of range for axis {len(places)} of shape {shape}")
+                places.append(index(cast("int", entry)) % size)
             else:
                 raise KindError(f"cannot index a tensor with {type(entry).__name__}; use integers, slices, Int tensors")
         if len(lists) > 1:
             raise KindError("indexing with several Int tensors at once is not supported; use take for each axis")
-        whole = all(entry == slice(0, size, 1) for entry, size in zip(index, shape, strict=True))
-        result = self if whole else self._apply("index", tuple(index))
+        whole = all(entry == slice(0, size, 1) for entry, size in zip(places, shape, strict=True))
+        result = self if whole else self._apply("index", tuple(places))
         if new:
             result = result._apply("expand_dims", tuple(new))
         if reverse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -46,13 +47,16 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
 
     # --- products
 
-    def matmul(self, other: Tensor[Any, Any, Any]) -> Self:
+    def __matmul__(self, other: Self) -> Self:
+        return self.matmul(other)
+
+    def matmul(self, other: Self) -> Self:
         """The matrix product over the last two axes; leading axes broadcast, and a vector counts as NumPy has it.
 
         Shapes [..., m, k] and [..., k, n] give [..., m, n]. Raises `ShapeError` where they do not fit.
         """
         operand = self._operand("matmul", other)
-        if operand is NotImplemented or not isinstance(other, Tensor):
+        if operand is NotImplemented or not isinstance(other, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"matmul: the right operand must be a tensor, got {type(other).__name__}")
         left, right = self.ndim, other.ndim
         if left == 0 or right == 0:
@@ -60,7 +64,7 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
         lhs = self if left > 1 else self._apply("expand_dims", (0,))
         rhs = other if right > 1 else other._apply("expand_dims", (1,))
         try:
-            result = self._with(self._ops.matmul(lhs.primitive, rhs.primitive))
+            result = self._with(self._ops["matmul"](lhs.primitive, rhs.primitive))
         except Exception as error:
             raise failure("matmul", self._ops, (lhs.primitive, rhs.primitive), error) from error
         rank = result.ndim
@@ -106,7 +110,7 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
             raise KindError(f"{self.kind.__name__} tensors have no gradients; convert with .float() first")
         return self._with(self._ops.backend.tracked(self.primitive))
 
-    def is_require_grad(self) -> Any:
+    def is_require_grad(self) -> builtins.bool:
         """Does this tensor depend on a leaf of the tape (or is one)?"""
         return self._ops.backend.node_of(self.primitive) is not None
 
@@ -114,11 +118,14 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
         """The same values without their history."""
         return self._with(self._ops.backend.detach(self.primitive))
 
-    def backward(self, cotangent: Tensor[Any, Any, Any] | None = None, *, retain_graph: Any = False) -> Gradients:
+    def backward(
+        self, cotangent: Tensor[Any, Any, Any] | None = None, *, retain_graph: builtins.bool = False
+    ) -> Gradients:
         """The gradients of all leaves that this tensor depends on.
 
-        A tensor of more than one element needs a `cotangent` of its shape, on the inner backend. What the graph saved is
-        freed on the way unless `retain_graph`. Raises `AutodiffError` where there is nothing to differentiate.
+        A tensor of more than one element needs a `cotangent` of its shape, on the inner backend. What the graph saved
+        is freed on the way unless `retain_graph`. Raises `AutodiffError` where there is nothing to differentiate, or
+        the graph has been freed already.
         """
         backend = self._ops.backend
         given = None
@@ -129,7 +136,7 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
                     f"got shape {cotangent.shape} on {cotangent.backend!r}"
                 )
             given = cotangent.primitive
-        return Gradients(backend, backend.backward(self.primitive, given, bool(retain_graph)))
+        return Gradients(backend, backend.backward(self.primitive, given, retain_graph))
 
     def grad(self, gradients: Gradients) -> Tensor[Any, D, K] | None:
         """This leaf's gradient, on the inner backend; None if the differentiated tensor did not depend on it."""
@@ -141,11 +148,11 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
         return None if found is None else wrap(ops_of(backend.inner, Float), found)  # pyright: ignore[reportArgumentType]
 
     def inner(self) -> Tensor[Any, D, K]:
-        """The same values on the inner backend of a decorator."""
+        """The same values on the inner backend of a decorator; with two tapes, what the lower one knows stays."""
         backend = self._ops.backend
         if backend.inner is None:
             raise BackendError(f"{backend!r} has no inner backend: it is no decorator")
-        return wrap(ops_of(backend.inner, self.kind), backend.detach(self.primitive))
+        return wrap(ops_of(backend.inner, self.kind), backend.value(self.primitive))
 
     @staticmethod
     def from_inner(tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
@@ -176,10 +183,20 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=True if copy is None else copy)
 
-    def __float__(self) -> Any:
+    def __dlpack__(self, **options: Any) -> Any:
+        """The array for another library, without a copy where the two agree; see the Array API standard."""
+        return self._ops.backend.to_dlpack(self.primitive, **options)
+
+    def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
+        return self._ops.backend.dlpack_device(self.primitive)
+
+    # With an array or a scalar of NumPy on the left, the operators of this class are asked.
+    __array_priority__ = 1000
+
+    def __float__(self) -> builtins.float:
         return float(self.item())
 
-    def __int__(self) -> Any:
+    def __int__(self) -> builtins.int:
         return int(self.item())
 
     def __repr__(self) -> str:
@@ -221,4 +238,8 @@ def _flatten(tensor: Tensor[Any, Any, Any]) -> tuple[tuple[Any], Ops]:
     return (ops.backend.strip(tensor.primitive),), ops
 
 
-register_node(Node(Tensor, _flatten, lambda ops, leaves: wrap(ops, next(iter(leaves)))))
+def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:
+    return wrap(ops, next(iter(leaves)))
+
+
+register_node(Node(Tensor, _flatten, _unflatten))

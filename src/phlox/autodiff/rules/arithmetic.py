@@ -22,10 +22,10 @@ def _power_base(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
 
 
 def _power_exponent(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
-    """z log(x); zero where x is zero and z too, the limit."""
+    """z log(x); zero where x is zero and y is not negative, the limit."""
     if isinstance(x, (int, float)):
         return B.float_mul(g, B.float_mul(z, math.log(x) if x > 0 else 0.0 if x == 0 else math.nan))
-    zero = B.float_equal(x, 0.0)
+    zero = B.bool_and(B.float_equal(x, 0.0), B.float_less_equal(0.0, y))
     return B.float_mul(g, B.where(zero, 0.0, B.float_mul(z, B.float_log(B.where(zero, 1.0, x)))))
 
 
@@ -88,9 +88,9 @@ ARITHMETIC: dict[str, Rule] = {
     "float_sin": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_cos(x))),
     "float_cos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_mul(g, B.float_sin(x)))),
     "float_tan": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_add(B.float_mul(y, y), 1.0))),
-    "float_tanh": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_sub(1.0, B.float_mul(y, y)))),
-    "float_sigmoid": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_mul(y, B.float_sub(1.0, y)))),
-    "float_relu": Unary("y", lambda B, g, x, y: B.float_mul(g, B.bool_into_float(B.float_less(0.0, y)))),
+    "float_tanh": Unary("y", lambda B, g, x, y: B.float_tanh_backward(g, y)),
+    "float_sigmoid": Unary("y", lambda B, g, x, y: B.float_sigmoid_backward(g, y)),
+    "float_relu": Unary("y", lambda B, g, x, y: B.float_relu_backward(g, y)),
     "float_softplus": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sigmoid(x))),
     "float_clip": General(
         1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.autodiff.build import General, Rule, sum_to
+from phlox.autodiff.build import General, Result, Rule, sum_to
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array
 
@@ -39,8 +39,16 @@ def _conv2d_dw(
     return dx, dg
 
 
+def _conv2d_dx_forward(B: Backend, g: Array, weight: Array, *options: Any) -> Result:
+    return B.conv2d_dx(g, weight, *options), (g, weight)
+
+
+def _conv2d_dw_forward(B: Backend, x: Array, g: Array, *options: Any) -> Result:
+    return B.conv2d_dw(x, g, *options), (x, g)
+
+
 LINEAR: dict[str, Rule] = {
     "float_matmul": General(2, lambda B, x, y: (B.float_matmul(x, y), (x, y)), _matmul),
-    "conv2d_dx": General(2, lambda B, g, w, *rest: (B.conv2d_dx(g, w, *rest), (g, w)), _conv2d_dx),
-    "conv2d_dw": General(2, lambda B, x, g, *rest: (B.conv2d_dw(x, g, *rest), (x, g)), _conv2d_dw),
+    "conv2d_dx": General(2, _conv2d_dx_forward, _conv2d_dx),
+    "conv2d_dw": General(2, _conv2d_dw_forward, _conv2d_dw),
 }

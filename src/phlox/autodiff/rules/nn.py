@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from phlox.autodiff.build import General, Rule
+from typing import Any
+
+from phlox.autodiff.build import General, Gradients, Needed, Result, Rule
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array
 
 
 def _composite(name: str, operands: int) -> Rule:
-    forward, backward = f"{name}_forward", f"{name}_backward"
-    return General(
-        operands,
-        lambda B, *arguments: getattr(B, forward)(*arguments),
-        lambda B, saved, g, needed, *options: getattr(B, backward)(saved, g, needed, *options),
-    )
+    def forward(B: Backend, *arguments: Any) -> Result:
+        return getattr(B, f"{name}_forward")(*arguments)
+
+    def backward(B: Backend, saved: Any, g: Array, needed: Needed, *options: Any) -> Gradients:
+        return getattr(B, f"{name}_backward")(saved, g, needed, *options)
+
+    return General(operands, forward, backward)
 
 
 _OPERANDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from phlox.autodiff.build import General, Rule
@@ -35,26 +36,46 @@ def _extreme(name: str) -> Rule:
 
 
 def _prod(B: Backend, saved: Any, g: Array, needed: object, axes: Axes, keepdims: bool) -> tuple[Array]:
-    """The product of all others, which is right where elements are zero: from below times from above."""
+    """The product of all others, which is right where elements are zero: of those below times of those above."""
     x = saved
     shape = B.shape(x)
     kept = tuple(axis for axis in range(len(shape)) if axis not in axes)
     order = (*kept, *axes)
-    flat = B.reshape(B.permute_dims(x, order), (*(shape[axis] for axis in kept), -1))
-    rank, size = len(kept), B.shape(flat)[-1]
-    parts = [B.index(flat, (*(slice(0, shape[axis], 1) for axis in kept), slice(i, i + 1, 1))) for i in range(size)]
-    one = B.detach(B.float_add(B.float_mul(parts[0], 0.0), 1.0)) if parts else None
-    below, above = [one], [one]
-    for part in parts[:-1]:
-        below.append(B.float_mul(below[-1], part))
-    for part in parts[:0:-1]:
-        above.append(B.float_mul(above[-1], part))
-    if not parts:
-        return (x,)
-    others = B.concat([B.float_mul(a, b) for a, b in zip(below, reversed(above), strict=True)], rank)
-    others = B.reshape(others, tuple(shape[axis] for axis in order))
+    size = math.prod(shape[axis] for axis in axes)
+    flat = B.reshape(B.permute_dims(x, order), (math.prod(shape[axis] for axis in kept), size))
+    above = B.flip(_below(B, B.flip(flat, (1,)), size), (1,))
+    others = B.reshape(B.float_mul(_below(B, flat, size), above), tuple(shape[axis] for axis in order))
     back = tuple(order.index(axis) for axis in range(len(shape)))
     return (B.float_mul(spread(B, g, shape, axes), B.permute_dims(others, back)),)
+
+
+def _below(B: Backend, x: Array, size: int) -> Array:
+    """The product of all elements before each one of a row, by doubling: after n rounds, of the 2**n before it."""
+    y = _shifted(B, x, size, 1)
+    step = 1
+    while step < size - 1:
+        y = B.float_mul(y, _shifted(B, y, size, step))
+        step *= 2
+    return y
+
+
+def _shifted(B: Backend, x: Array, size: int, by: int) -> Array:
+    """Every row moved to the right, ones coming in."""
+    by = min(by, size)
+    return B.pad(B.index(x, (slice(0, B.shape(x)[0], 1), slice(0, size - by, 1))), ((0, 0), (by, 0)), 1.0)
+
+
+def _logsumexp_forward(B: Backend, x: Array, axes: Axes, keepdims: bool) -> tuple[Array, Any]:
+    y = B.float_logsumexp(x, axes, keepdims)
+    return y, (x, y)
+
+
+def _logsumexp(B: Backend, saved: Any, g: Array, needed: object, axes: Axes, keepdims: bool) -> tuple[Array]:
+    """The softmax; of nothing but minus infinities it is zero, the limit."""
+    x, y = saved
+    shape = B.shape(x)
+    y = B.where(B.float_equal(y, -math.inf), 0.0, y)
+    return (B.float_mul(spread(B, g, shape, axes), B.float_exp(B.float_sub(x, spread(B, y, shape, axes)))),)
 
 
 def _cumsum(B: Backend, saved: Any, g: Array, needed: object, axis: int) -> tuple[Array]:
@@ -68,6 +89,7 @@ REDUCTION: dict[str, Rule] = {
         lambda B, shape, g, needed, axes, keepdims: (spread(B, g, shape, axes),),
     ),
     "float_prod": General(1, lambda B, x, axes, keepdims: (B.float_prod(x, axes, keepdims), x), _prod),
+    "float_logsumexp": General(1, _logsumexp_forward, _logsumexp),
     "float_max": _extreme("float_max"),
     "float_min": _extreme("float_min"),
     "float_cumsum": General(1, lambda B, x, axis: (B.float_cumsum(x, axis), None), _cumsum),

@@ -12,9 +12,17 @@ from phlox.backend.contract.nn import ConvOps
 from phlox.backend.contract.required import RandomOps
 from phlox.backend.contract.types import Array
 from phlox.backend.device import Device
-from phlox.backend.element import FLOAT_ELEMENTS, HOST_DTYPES, INT_ELEMENTS, FloatElement, IntElement
+from phlox.backend.element import (
+    FLOAT_ELEMENTS,
+    HOST_DTYPES,
+    INT_ELEMENTS,
+    INT_RANGES,
+    LARGEST,
+    FloatElement,
+    IntElement,
+)
 from phlox.backend.kind import Kind
-from phlox.errors import AutodiffError, BackendError, RangeError
+from phlox.errors import AutodiffError, BackendError, IndexRangeError, RangeError, UnsupportedError
 
 
 class Backend(ConvOps, RandomOps):
@@ -37,7 +45,7 @@ class Backend(ConvOps, RandomOps):
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        raise BackendError(f"{self!r} does not support `{attribute}`; use another backend for it")
+        raise UnsupportedError(f"{self!r} does not support `{attribute}`; use another backend for it")
 
     def __copy__(self) -> Self:
         return self
@@ -49,10 +57,6 @@ class Backend(ConvOps, RandomOps):
 
     def device(self, name: str | None = None) -> Device:
         """The default device, or the one called `name`: `"cpu"`, `"gpu"`, `"gpu:1"`. Raises `DeviceError` if absent."""
-        raise NotImplementedError
-
-    def device_of(self, x: Array) -> Device:
-        """Where a native array lives."""
         raise NotImplementedError
 
     def to_device(self, x: Array, device: Device) -> Array:
@@ -69,6 +73,14 @@ class Backend(ConvOps, RandomOps):
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         """The values as a NumPy array; waits for an asynchronous engine. May share memory: do not write to it."""
         raise NotImplementedError
+
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        """The array as a DLPack capsule; see `__dlpack__` of the Array API standard."""
+        return self.strip(x).__dlpack__(**options)
+
+    def dlpack_device(self, x: Array) -> tuple[int, int]:
+        """The device of an array as DLPack numbers it."""
+        return self.strip(x).__dlpack_device__()
 
     def kind_of(self, x: Array) -> type[Kind]:
         """The kind that a native array belongs to."""
@@ -125,7 +137,21 @@ class Backend(ConvOps, RandomOps):
         """Was this array given away to a compiled function, and is used up?"""
         return False
 
+    def check_indices(self, indices: Array, low: int, high: int) -> None:
+        """`IndexRangeError` unless all of `indices` are in [low, high), where they can be seen (not under a trace)."""
+        if math.prod(self.shape(indices)) == 0 or self.is_traced(indices):
+            return
+        host = self.to_host(indices)
+        least, greatest = int(host.min()), int(host.max())
+        if least < low or greatest >= high:
+            worst = greatest if greatest >= high else least
+            raise IndexRangeError(f"index {worst} is out of range, it must be at least {low} and less than {high}")
+
     # --- the tape, which only a decorator has
+
+    def value(self, x: Array) -> Array:
+        """The inner backend's own array, with its history there."""
+        return x
 
     def tracked(self, x: Array) -> Array:
         """A leaf of the tape with this value."""
@@ -153,6 +179,21 @@ class Backend(ConvOps, RandomOps):
     def host_int_dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of this backend's integers."""
         return HOST_DTYPES[self.int_element]
+
+    def check_number(self, value: float, kind: type[Kind]) -> None:
+        """`RangeError` for a Python number that this backend's elements cannot hold; floats are rounded."""
+        if kind.name == "int":
+            low, high = INT_RANGES[self.int_element]
+            if not low <= value <= high:
+                raise RangeError(
+                    f"{value} does not fit {self!r}'s integers ({self.host_int_dtype}); use a backend of wider ones"
+                )
+        elif kind.name == "float" and (isinstance(value, int) or math.isfinite(value)):
+            largest = LARGEST[self.float_element]
+            if not -largest <= value <= largest:
+                raise RangeError(
+                    f"{value} does not fit {self!r}'s floats ({self.host_float_dtype}); use a backend of wider ones"
+                )
 
     def host_dtype(self, kind: type[Kind]) -> np.dtype[Any]:
         """The NumPy dtype of this backend's elements of a kind."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, ShapeOps
 from phlox.backend.contract.types import Array, Axes, Shape
+from phlox.backend.device import Device
 
 
 class DerivedOps(ShapeOps, FloatOps, IntOps, BoolOps):
@@ -15,6 +16,10 @@ class DerivedOps(ShapeOps, FloatOps, IntOps, BoolOps):
     def shape(self, x: Array) -> Shape:
         """The shape of a native array."""
         return tuple(x.shape)
+
+    def device_of(self, x: Array) -> Device:
+        """Where a native array lives."""
+        raise NotImplementedError
 
     # --- shape
 
@@ -83,6 +88,20 @@ class DerivedOps(ShapeOps, FloatOps, IntOps, BoolOps):
             x = self.int_maximum(x, low)
         return x if high is None else self.int_minimum(x, high)
 
+    # --- derivatives that engines have as single kernels: g times the slope, given the result y
+
+    def float_tanh_backward(self, g: Array, y: Array) -> Array:
+        """g (1 - y^2)."""
+        return self.float_mul(g, self.float_sub(1.0, self.float_mul(y, y)))
+
+    def float_sigmoid_backward(self, g: Array, y: Array) -> Array:
+        """g y (1 - y)."""
+        return self.float_mul(g, self.float_mul(y, self.float_sub(1.0, y)))
+
+    def float_relu_backward(self, g: Array, y: Array) -> Array:
+        """g where y is positive, zero elsewhere."""
+        return self.where(self.float_less(0.0, y), g, 0.0)
+
     # --- comparison
 
     def float_not_equal(self, lhs: Array, rhs: Any) -> Array:
@@ -142,6 +161,12 @@ class DerivedOps(ShapeOps, FloatOps, IntOps, BoolOps):
         deviation = self.float_sub(x, self.float_mean(x, axes, True))
         total = self.float_sum(self.float_square(deviation), axes, keepdims)
         return self.float_mul(total, 1.0 / count if count > 0 else math.nan)
+
+    def float_std(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
+        """The square root of the variance; where that is zero, so is the derivative, which has no limit there."""
+        variance = self.float_var(x, axes, correction, keepdims)
+        flat = self.float_equal(variance, 0.0)
+        return self.where(flat, 0.0, self.float_sqrt(self.where(flat, 1.0, variance)))
 
     def float_logsumexp(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """log(sum(exp(x))), without overflow."""

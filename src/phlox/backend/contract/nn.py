@@ -17,10 +17,10 @@ from phlox.backend.contract.types import Array, Pair, Shape
 Needed: TypeAlias = tuple[bool, ...]
 Gradients: TypeAlias = tuple[Array | None, ...]
 
-_SQRT_HALF = math.sqrt(0.5)
-_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
-_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
-_TANH_CUBIC = 0.044715
+SQRT_HALF = math.sqrt(0.5)
+INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+TANH_CUBIC = 0.044715
 
 
 class DenseOps(DerivedOps):
@@ -107,7 +107,7 @@ class DenseOps(DerivedOps):
         column = self.reshape(g, (rows, 1))
         hit = self.int_equal(self.reshape(targets, (rows, 1)), self.class_numbers(targets, classes))
         difference = self.float_sub(self.float_exp(log_p), self.bool_into_float(hit))
-        return (self.float_mul(difference, column),)
+        return self.float_mul(difference, column), None
 
     def class_numbers(self, like: Array, classes: int) -> Array:
         """0, 1, ..., classes - 1 as a row, on the device of `like`."""
@@ -129,19 +129,19 @@ class DenseOps(DerivedOps):
         cdf = self.normal_cdf(x, approximate)
         x2 = self.float_mul(x, x)
         if approximate:
-            slope = self.float_add(self.float_mul(x2, 6.0 * _TANH_CUBIC * _SQRT_2_OVER_PI), 2.0 * _SQRT_2_OVER_PI)
+            slope = self.float_add(self.float_mul(x2, 6.0 * TANH_CUBIC * SQRT_2_OVER_PI), 2.0 * SQRT_2_OVER_PI)
             density = self.float_mul(self.float_mul(cdf, self.float_sub(1.0, cdf)), slope)
         else:
-            density = self.float_mul(self.float_exp(self.float_mul(x2, -0.5)), _INV_SQRT_2PI)
+            density = self.float_mul(self.float_exp(self.float_mul(x2, -0.5)), INV_SQRT_2PI)
         return (self.float_mul(g, self.float_add(cdf, self.float_mul(x, density))),)
 
     def normal_cdf(self, x: Array, approximate: bool) -> Array:
-        """Phi(x), the distribution function of the standard normal, or (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
+        """The distribution function of the standard normal, or (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
         if approximate:
-            cubic = self.float_add(self.float_mul(self.float_mul(x, x), _TANH_CUBIC * _SQRT_2_OVER_PI), _SQRT_2_OVER_PI)
+            cubic = self.float_add(self.float_mul(self.float_mul(x, x), TANH_CUBIC * SQRT_2_OVER_PI), SQRT_2_OVER_PI)
             inner = self.float_tanh(self.float_mul(x, cubic))
         else:
-            inner = self.float_erf(self.float_mul(x, _SQRT_HALF))
+            inner = self.float_erf(self.float_mul(x, SQRT_HALF))
         return self.float_add(self.float_mul(inner, 0.5), 0.5)
 
     # --- layer norm (Ba, Kiros, Hinton 2016) over the last axis
@@ -225,7 +225,7 @@ class ConvOps(DenseOps):
     def unfold(
         self, x: Array, window: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
     ) -> tuple[Array, tuple[int, int, int]]:
-        """What each window sees, as columns [groups, channels / groups * kh * kw, n * rows * cols]; and (n, rows, cols)."""
+        """What each window sees, as columns [groups, channels / groups * kh * kw, n * rows * cols]; (n, rows, cols)."""
         x = self.pad_image(self.permute_dims(x, (1, 0, 2, 3)), padding, 0.0)
         views = self.window_views(self.shape(x), (window[0], window[1]), stride, dilation)
         parts = [self.expand_dims(self.index(x, view), (1,)) for view in views]

@@ -29,3 +29,8 @@ ArgReduction: TypeAlias = Callable[[Array, int], Array]
 """`(x, axis)`, the axis removed; the first of equal values, and the first NaN before all."""
 
 Arrays: TypeAlias = Sequence[Array]
+
+
+def native(function: Callable[..., Any]) -> Any:
+    """An engine's own function as an operation of a backend, whatever the engine says of its types."""
+    return staticmethod(function)

@@ -1,5 +1,9 @@
 """`Jax`: the contract on JAX arrays, on any device that XLA drives."""
 
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import math
@@ -13,7 +17,7 @@ from jax import lax
 from jax.core import Tracer
 
 from phlox.backend.contract import EngineBackend
-from phlox.backend.contract.types import Array, Binary, Shape, Unary
+from phlox.backend.contract.types import Array, Binary, Shape, Unary, native
 from phlox.backend.device import Device
 from phlox.backend.element import FloatElement, IntElement
 from phlox.backend.jax import ops, random
@@ -24,6 +28,11 @@ from phlox.errors import DeviceError, IndexRangeError, RangeError
 
 _ELEMENTS: dict[str, Any] = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": jnp.int32}
 _PROBE = np.zeros((), np.float32)
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 def _checked(indices: Array, size: int) -> Array:
@@ -128,11 +137,11 @@ class Jax(Composites, EngineBackend):
         jax.eval_shape(fn, donated, kept)
 
     def is_record_error(self, error: Exception) -> bool:
-        return isinstance(error, (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError))
+        return isinstance(error, _NEEDS_VALUES)
 
     # --- shape
 
-    shape = staticmethod(np.shape)
+    shape = native(np.shape)
     reshape = staticmethod(ops.reshape)
     permute_dims = staticmethod(ops.permute_dims)
     broadcast_to = staticmethod(ops.broadcast_to)
@@ -236,7 +245,12 @@ class Jax(Composites, EngineBackend):
         _no_zero(rhs, "modulo")
         return jnp.remainder(lhs, rhs)
 
-    int_pow: Binary = simple(jnp.power)
+    @staticmethod
+    def int_pow(lhs: Array, rhs: Any) -> Array:
+        if not isinstance(rhs, Tracer) and np.any(np.less(np.asarray(rhs), 0)):
+            raise RangeError("an integer to a negative power is no integer; convert with .float() first")
+        return jnp.power(lhs, rhs)
+
     int_maximum: Binary = simple(jnp.maximum)
     int_minimum: Binary = simple(jnp.minimum)
     int_neg: Unary = simple(lax.neg)

@@ -4,6 +4,10 @@ Calling a jitted function costs half of what calling the same function of `jax.n
 `inline=True` leaves the program as if it had been written out.
 """
 
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,9 @@
 """Phlox's classes as JAX PyTrees: all that have been announced, and those that will be."""
 
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

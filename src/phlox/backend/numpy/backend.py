@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from phlox.backend.contract import EngineBackend
-from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary
+from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary, native
 from phlox.backend.device import Device
 from phlox.backend.element import FloatElement
 from phlox.backend.kind import Kind, kind_of_dtype
@@ -83,13 +83,19 @@ class NumPy(Composites, EngineBackend):
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return np.asarray(x)
 
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        return np.asarray(x).__dlpack__(**options)
+
+    def dlpack_device(self, x: Array) -> tuple[int, int]:
+        return np.asarray(x).__dlpack_device__()
+
     def kind_of(self, x: Array) -> type[Kind]:
         return kind_of_dtype(x.dtype)
 
     # --- shape
 
-    shape = staticmethod(np.shape)
-    reshape = staticmethod(np.reshape)
+    shape = native(np.shape)
+    reshape = native(np.reshape)
     permute_dims = staticmethod(np.transpose)
     broadcast_to = staticmethod(np.broadcast_to)
     flip = staticmethod(np.flip)
@@ -128,6 +134,7 @@ class NumPy(Composites, EngineBackend):
     def float_full(self, shape: Shape, value: float, device: Device) -> Array:
         return np.full(shape, value, self.host_float_dtype)
 
+    # These three are not quiet: silence costs twice what they do on small arrays. NumPy warns where they overflow.
     float_add: Binary = staticmethod(np.add)
     float_sub: Binary = staticmethod(np.subtract)
     float_mul: Binary = staticmethod(np.multiply)
@@ -150,7 +157,7 @@ class NumPy(Composites, EngineBackend):
     float_cos: Unary = quiet(np.cos)
     float_tanh: Unary = staticmethod(np.tanh)
     float_erf: Unary = staticmethod(erf)
-    float_square = staticmethod(np.square)
+    float_square = native(np.square)
 
     float_equal: Binary = staticmethod(np.equal)
     float_less: Binary = staticmethod(np.less)
@@ -186,7 +193,8 @@ class NumPy(Composites, EngineBackend):
     @staticmethod
     def float_take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
         out = np.zeros(shape, g.dtype)
-        np.add.at(out, (*(slice(None),) * axis, indices), g)
+        places: Any = (*(slice(None),) * axis, indices)
+        np.add.at(out, places, g)
         return out
 
     @staticmethod
@@ -208,18 +216,26 @@ class NumPy(Composites, EngineBackend):
     int_mul: Binary = quiet(np.multiply)
 
     @staticmethod
+    @np.errstate(all="ignore")
     def int_floordiv(lhs: Array, rhs: Any) -> Array:
         if not np.all(rhs):
             raise ZeroDivisionError("integer division by zero")
         return np.floor_divide(lhs, rhs)
 
     @staticmethod
+    @np.errstate(all="ignore")
     def int_mod(lhs: Array, rhs: Any) -> Array:
         if not np.all(rhs):
             raise ZeroDivisionError("integer modulo by zero")
         return np.remainder(lhs, rhs)
 
-    int_pow: Binary = quiet(np.power)
+    @staticmethod
+    @np.errstate(all="ignore")
+    def int_pow(lhs: Array, rhs: Any) -> Array:
+        if np.any(np.less(rhs, 0)):
+            raise RangeError("an integer to a negative power is no integer; convert with .float() first")
+        return np.power(lhs, rhs)
+
     int_maximum: Binary = staticmethod(np.maximum)
     int_minimum: Binary = staticmethod(np.minimum)
     int_neg: Unary = staticmethod(np.negative)

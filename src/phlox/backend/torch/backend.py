@@ -1,16 +1,21 @@
 """`Torch`: the contract on PyTorch tensors."""
 
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from phlox.backend.contract import EngineBackend
-from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary
+from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary, native
 from phlox.backend.device import Device
 from phlox.backend.kind import Bool, Float, Int, Kind
 from phlox.backend.torch import random
@@ -61,6 +66,26 @@ def _long(indices: Array, size: int) -> Array:
     return torch.where(indices < 0, indices + size, indices)
 
 
+@lru_cache(4096)
+def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
+    """A number other than zero as a tensor of rank 0, which meets tensors on every device."""
+    return torch.tensor(value, dtype=dtype)
+
+
+def _with_numbers(function: Callable[..., Any], dtype: torch.dtype) -> Callable[[Any, Any], Array]:
+    """A function of floats, its numbers kept as tensors: torch takes longer to wrap a number than to multiply by it."""
+
+    def operation(lhs: Any, rhs: Any) -> Array:
+        # Zeros of both signs are the same key to a cache, so they go uncached, as torch wraps them.
+        if type(rhs) is float or type(rhs) is int:
+            rhs = _number(rhs, dtype) if rhs else torch.tensor(rhs, dtype=dtype)
+        elif type(lhs) is float or type(lhs) is int:
+            lhs = _number(lhs, dtype) if lhs else torch.tensor(lhs, dtype=dtype)
+        return function(lhs, rhs)
+
+    return operation
+
+
 def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
     def extreme(lhs: Any, rhs: Any) -> Array:
         if not isinstance(rhs, torch.Tensor):
@@ -85,6 +110,11 @@ class Torch(Composites, EngineBackend):
     def setup(self) -> None:
         self.torch_float = _ELEMENTS[self.float_element]
         self.torch_int = _ELEMENTS[self.int_element]
+        if self.float_element in ("f32", "f64"):  # narrower types would round the number; torch's own way does not
+            self.float_add = _with_numbers(torch.add, self.torch_float)
+            self.float_sub = _with_numbers(torch.sub, self.torch_float)
+            self.float_mul = _with_numbers(torch.mul, self.torch_float)
+            self.float_div = _with_numbers(torch.div, self.torch_float)
 
     # --- arrays and devices
 
@@ -129,11 +159,25 @@ class Torch(Composites, EngineBackend):
 
     def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
         with torch.enable_grad():
-            leaves = [array.detach().requires_grad_(array.dtype.is_floating_point) for array in arrays]
-            out = fn(*leaves)
+            # Arrays with a history of torch's own are those of a gradient that is being differentiated again.
+            again = any(array.requires_grad for array in (*arrays, g))
+            leaves = [
+                array.view_as(array)
+                if array.requires_grad
+                else array.detach().requires_grad_(array.dtype.is_floating_point)
+                for array in arrays
+            ]
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
-            found = iter(torch.autograd.grad(out, wanted, g, allow_unused=True, materialize_grads=True))
+            out = fn(*leaves)
+            if out.requires_grad:
+                options = {"allow_unused": True, "materialize_grads": True, "create_graph": again}
+                found = iter(torch.autograd.grad(out, wanted, g, **options))
+            else:
+                found = iter([torch.zeros_like(leaf) for leaf in wanted])
         return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
+
+    def is_traced(self, x: Array) -> bool:
+        return torch.compiler.is_compiling()
 
     # --- shape
 
@@ -179,8 +223,8 @@ class Torch(Composites, EngineBackend):
     float_add: Binary = staticmethod(operator.add)
     float_sub: Binary = staticmethod(operator.sub)
     float_mul: Binary = staticmethod(operator.mul)
-    float_div: Binary = staticmethod(operator.truediv)
-    float_pow: Binary = staticmethod(operator.pow)
+    float_div: Binary = native(operator.truediv)
+    float_pow: Binary = native(operator.pow)
     float_maximum: Binary = _extreme(torch.maximum, "min")
     float_minimum: Binary = _extreme(torch.minimum, "max")
     float_neg: Unary = staticmethod(torch.neg)
@@ -193,14 +237,14 @@ class Torch(Composites, EngineBackend):
     float_log: Unary = staticmethod(torch.log)
     float_log1p: Unary = staticmethod(torch.log1p)
     float_sqrt: Unary = staticmethod(torch.sqrt)
-    float_rsqrt = staticmethod(torch.rsqrt)
+    float_rsqrt = native(torch.rsqrt)
     float_sin: Unary = staticmethod(torch.sin)
     float_cos: Unary = staticmethod(torch.cos)
     float_tanh: Unary = staticmethod(torch.tanh)
     float_erf: Unary = staticmethod(torch.erf)
-    float_sigmoid = staticmethod(torch.sigmoid)
-    float_relu = staticmethod(torch.relu)
-    float_square = staticmethod(torch.square)
+    float_sigmoid = native(torch.sigmoid)
+    float_relu = native(torch.relu)
+    float_square = native(torch.square)
 
     @staticmethod
     def float_sign(x: Array) -> Array:
@@ -209,7 +253,7 @@ class Torch(Composites, EngineBackend):
     float_equal: Binary = staticmethod(operator.eq)
     float_less: Binary = staticmethod(operator.lt)
     float_less_equal: Binary = staticmethod(operator.le)
-    float_not_equal = staticmethod(operator.ne)
+    float_not_equal = native(operator.ne)
 
     float_sum = _reduction(torch.sum)
     float_max = _reduction(torch.amax)
@@ -275,7 +319,12 @@ class Torch(Composites, EngineBackend):
         _no_zero(rhs, "modulo")
         return lhs % rhs
 
-    int_pow: Binary = staticmethod(operator.pow)
+    @staticmethod
+    def int_pow(lhs: Any, rhs: Any) -> Array:
+        if torch.any(rhs < 0) if isinstance(rhs, torch.Tensor) else rhs < 0:
+            raise RangeError("an integer to a negative power is no integer; convert with .float() first")
+        return lhs**rhs
+
     int_maximum: Binary = _extreme(torch.maximum, "min")
     int_minimum: Binary = _extreme(torch.minimum, "max")
     int_neg: Unary = staticmethod(torch.neg)
@@ -311,9 +360,9 @@ class Torch(Composites, EngineBackend):
     def bool_full(self, shape: Shape, value: bool, device: Device) -> Array:
         return torch.full(shape, value, dtype=torch.bool, device=self.native_device(device))
 
-    bool_and: Binary = staticmethod(operator.and_)
-    bool_or: Binary = staticmethod(operator.or_)
-    bool_xor: Binary = staticmethod(operator.xor)
+    bool_and: Binary = native(operator.and_)
+    bool_or: Binary = native(operator.or_)
+    bool_xor: Binary = native(operator.xor)
     bool_not: Unary = staticmethod(torch.logical_not)
 
     bool_any = _reduction(torch.any)

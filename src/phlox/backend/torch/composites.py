@@ -1,5 +1,9 @@
 """Composites by PyTorch's own kernels, forward and backward."""
 
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,10 +16,17 @@ from phlox.backend.contract.nn import Gradients, Needed
 from phlox.backend.contract.types import Array, Pair, Shape
 
 _aten: Any = torch.ops.aten
+_grad: Any = torch.nn.grad  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Composites(Backend):
     """See `phlox.backend.contract.nn`."""
+
+    float_tanh_backward = staticmethod(_aten.tanh_backward.default)
+    float_sigmoid_backward = staticmethod(_aten.sigmoid_backward.default)
+
+    def float_relu_backward(self, g: Array, y: Array) -> Array:
+        return _aten.threshold_backward.default(g, y, 0)
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         if x.ndim != 2:
@@ -69,12 +80,12 @@ class Composites(Backend):
     def conv2d_dx(
         self, g: Array, weight: Array, shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
     ) -> Array:
-        return torch.nn.grad.conv2d_input(shape, weight, g, stride, padding, dilation, groups)
+        return _grad.conv2d_input(shape, weight, g, stride, padding, dilation, groups)
 
     def conv2d_dw(
         self, x: Array, g: Array, shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
     ) -> Array:
-        return torch.nn.grad.conv2d_weight(x, shape, g, stride, padding, dilation, groups)
+        return _grad.conv2d_weight(x, shape, g, stride, padding, dilation, groups)
 
     def max_pool2d_forward(self, x: Array, window: Pair, stride: Pair, padding: Pair) -> tuple[Array, Any]:
         y, places = _aten.max_pool2d_with_indices(x, window, stride, padding)

@@ -1,0 +1,54 @@
+"""`assert_close`: two tensors, or a tensor and what NumPy holds of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phlox.tensor import Tensor
+from phlox.testing.tolerances import Tolerance, tolerance_of
+
+_EXACT = Tolerance(0.0, 0.0)
+
+
+def assert_close(
+    actual: Tensor[Any, Any, Any], expected: Any, *, tolerance: Tolerance | None = None, name: str = "tensor"
+) -> None:
+    """Raise `AssertionError` unless a tensor has the expected shape and, up to a tolerance, values.
+
+    `expected` is a tensor or anything that NumPy reads as an array; NaN is close to NaN, an infinity to itself. The
+    tolerance is that of the backend's floats unless given; integers and truth values must be equal. The message says
+    how many elements are off, and which one most, under the `name` given.
+
+    >>> import phlox as px
+    >>> assert_close(px.tensor([1.0, 2.0]), [1.0, 2.5], name="y")
+    Traceback (most recent call last):
+    AssertionError: y: 1 of 2 elements are off; worst at (1,): got 2.0, expected 2.5 (tolerance rtol=1e-05, atol=2e-06)
+    """
+    wanted = np.asarray(expected.numpy() if isinstance(expected, Tensor) else expected)
+    if actual.shape != wanted.shape:
+        raise AssertionError(f"{name}: has shape {actual.shape}, expected {wanted.shape}")
+    if tolerance is None:
+        tolerance = tolerance_of(actual.backend) if actual.kind.name == "float" else _EXACT
+    compare(actual.numpy(), wanted, tolerance, name)
+
+
+def compare(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], tolerance: Tolerance, name: str) -> None:
+    """`assert_close` for arrays of one shape."""
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(got - wanted)
+        off = ~((error <= tolerance.atol + tolerance.rtol * np.abs(wanted)) | (got == wanted))
+    off &= ~(np.isnan(got) & np.isnan(wanted))
+    # An infinite expectation would forgive everything.
+    off |= np.isinf(wanted) & (got != wanted)
+    if not off.any():
+        return
+    ranked = np.where(off, np.where(np.isnan(error), np.inf, error), -1.0)
+    place = np.unravel_index(int(ranked.argmax()), ranked.shape)
+    where = tuple(int(i) for i in place)
+    raise AssertionError(
+        f"{name}: {int(off.sum())} of {off.size} elements are off; worst at {where}: got {float(got[place])!r}, "
+        f"expected {float(wanted[place])!r} (tolerance rtol={tolerance.rtol:.3g}, atol={tolerance.atol:.3g})"
+    )

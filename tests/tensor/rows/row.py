@@ -1,0 +1,94 @@
+"""A row of the table of operations: how to call one, on what, and what is right by a reference of others."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Sample = tuple[Any, ...]
+"""Arguments: a NumPy array of floats, ints or booleans becomes a tensor; everything else is passed as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One operation, or one way of calling it."""
+
+    name: str
+    call: Callable[..., Any]
+    """On tensors of Phlox."""
+    reference: Callable[..., Any]
+    """On NumPy arrays of float64, int32 and bool."""
+    samples: tuple[Sample, ...]
+    specials: tuple[Sample, ...] = ()
+    """For the value only: infinities, NaNs, places without a derivative."""
+    torch: Callable[..., Any] | None = None
+    """On tensors of PyTorch in float64: the gradient by its autograd; without, by finite differences of `reference`."""
+    constant: tuple[int, ...] = ()
+    """Float arguments that are not differentiated."""
+    gradient: bool = True
+    second: bool = True
+    """Are second derivatives to be compared too?"""
+    noisy: bool = False
+    """Does NumPy warn? It does where `+`, `-` and `*` overflow or make a NaN: silence would triple their price."""
+    factor: float = 1.0
+    """How much wider than usual the tolerance is."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def normal(*shape: int, scale: float = 1.0) -> np.ndarray[Any, Any]:
+    """Floats that float32 holds exactly, the same for the same shape."""
+    rng = np.random.default_rng(zlib.crc32(repr(shape).encode()))
+    return np.asarray(rng.normal(size=shape) * scale, np.float32).astype(np.float64)
+
+
+def other(*shape: int) -> np.ndarray[Any, Any]:
+    """Floats beside `normal(*shape)`."""
+    return np.asarray(
+        np.random.default_rng(zlib.crc32(repr(shape).encode()) + 1).normal(size=shape), np.float32
+    ).astype(np.float64)
+
+
+def positive(*shape: int) -> np.ndarray[Any, Any]:
+    """Floats between about 0.3 and 3."""
+    return exact(np.exp(np.clip(normal(*shape), -1.2, 1.2)))
+
+
+def unit(*shape: int) -> np.ndarray[Any, Any]:
+    """Floats in (-0.9, 0.9)."""
+    return exact(np.tanh(normal(*shape)) * 0.9)
+
+
+def ints(*shape: int, low: int = -9, high: int = 10) -> np.ndarray[Any, Any]:
+    """Integers in [low, high)."""
+    return np.asarray(
+        np.random.default_rng(zlib.crc32(repr(shape).encode()) + low).integers(low, high, shape), np.int32
+    )
+
+
+def bools(*shape: int) -> np.ndarray[Any, Any]:
+    """Truth values."""
+    return np.asarray(np.random.default_rng(zlib.crc32(repr(shape).encode())).integers(0, 2, shape), np.bool_)
+
+
+def exact(values: Any) -> np.ndarray[Any, Any]:
+    """Rounded to float32, as float64."""
+    return np.asarray(np.asarray(values, np.float32), np.float64)
+
+
+def same(
+    name: str, call: Callable[..., Any], *samples: Sample, specials: tuple[Sample, ...] = (), **options: Any
+) -> Row:
+    """A row whose call means the same to NumPy."""
+    return Row(name, call, call, samples, specials, **options)
+
+
+INF, NAN = float("inf"), float("nan")
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1.5, 3.0, -3.0, 20.0, -20.0, INF, -INF, NAN])
+SHAPES = ((), (5,), (3, 4), (2, 1, 3), (0,), (2, 0, 3))
+"""Of the samples of elementwise operations."""

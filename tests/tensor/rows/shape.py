@@ -1,0 +1,168 @@
+# ruff: noqa: E501
+"""Moving elements about, indexing, and what makes one tensor of several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import phlox as px
+from tests.tensor.rows.row import INF, NAN, Row, bools, exact, ints, normal, other, same
+
+_X = (normal(2, 3, 4),)
+_ALL: tuple[tuple[Any, ...], ...] = (_X, (ints(2, 3, 4),), (bools(2, 3, 4),))
+_NONE = (normal(2, 0, 4),)
+
+
+def _all(name: str, call: Any, reference: Any, *more: Any) -> Row:
+    """For every kind."""
+    return Row(name, call, reference, (*_ALL, *more))
+
+
+MOVES = [
+    _all("reshape", lambda x: x.reshape(4, 6), lambda x: x.reshape(4, 6)),
+    _all("reshape tuple", lambda x: x.reshape((3, -1)), lambda x: x.reshape(3, -1)),
+    Row("reshape of one", lambda x: x.reshape(1, 1), lambda x: x.reshape(1, 1), ((normal(),),)),
+    Row("reshape to one", lambda x: x.reshape(()), lambda x: x.reshape(()), ((normal(1),), (normal(1, 1),))),
+    Row("reshape of nothing", lambda x: x.reshape(0, 3), lambda x: x.reshape(0, 3), (_NONE,)),
+    _all("flatten", lambda x: x.flatten(), lambda x: x.reshape(-1), (normal(),), _NONE),
+    Row("flatten some", lambda x: x.flatten(1), lambda x: x.reshape(2, 12), (_X,)),
+    Row("flatten first", lambda x: x.flatten(0, 1), lambda x: x.reshape(6, 4), (_X,)),
+    _all("permute_dims", lambda x: x.permute_dims(2, 0, 1), lambda x: np.transpose(x, (2, 0, 1)), _NONE),
+    Row("permute_dims tuple", lambda x: x.permute_dims((1, -1, 0)), lambda x: np.transpose(x, (1, 2, 0)), (_X,)),
+    Row("permute_dims of one", lambda x: x.permute_dims(()), lambda x: x, ((normal(),),)),
+    same("T", lambda x: x.T, (normal(3, 4),), (ints(3, 4),)),
+    Row("mT", lambda x: x.mT, lambda x: np.swapaxes(x, -1, -2), (_X,)),
+    same("swapaxes", lambda x: x.swapaxes(0, -1), *_ALL),
+    Row("squeeze", lambda x: x.squeeze(), np.squeeze, ((normal(2, 1, 3, 1),), (normal(1, 1),), (ints(1, 2),), (normal(),))),
+    Row("squeeze some", lambda x: x.squeeze((1, -1)), lambda x: x.squeeze((1, -1)), ((normal(2, 1, 1, 1),),)),
+    Row("expand_dims", lambda x: x.expand_dims(1), lambda x: np.expand_dims(x, 1), (*_ALL, (normal(3),))),
+    Row("expand_dims last", lambda x: x.expand_dims(-1), lambda x: np.expand_dims(x, -1), (_X, (normal(),))),
+    Row("expand_dims several", lambda x: x.expand_dims((0, -1)), lambda x: np.expand_dims(x, (0, -1)), (_X,)),
+    Row("broadcast_to", lambda x: x.broadcast_to((2, 3, 4)), lambda x: np.broadcast_to(x, (2, 3, 4)),
+        ((normal(3, 1),), (normal(),), (normal(4),), (ints(2, 1, 1),), (bools(4),), (normal(2, 3, 4),))),
+    Row("broadcast_to nothing", lambda x: x.broadcast_to((0, 3)), lambda x: np.broadcast_to(x, (0, 3)),
+        ((normal(3),), (normal(1, 3),))),
+    _all("flip", lambda x: x.flip(), np.flip, _NONE),
+    Row("flip some", lambda x: x.flip((0, -1)), lambda x: np.flip(x, (0, 2)), (_X,)),
+    Row("flip one", lambda x: x.flip(1), lambda x: np.flip(x, 1), (_X, (ints(2, 3),))),
+    Row("pad", lambda x: x.pad(((1, 2), (0, 1)), 0.5), lambda x: np.pad(x, ((1, 2), (0, 1)), constant_values=0.5),
+        ((normal(2, 3),), (normal(0, 3),))),
+    Row("pad zeros", lambda x: x.pad(((1, 0), (0, 2))), lambda x: np.pad(x, ((1, 0), (0, 2))),
+        ((normal(2, 3),), (ints(2, 3),), (bools(2, 3),))),
+    Row("pad infinity", lambda x: x.pad(((1, 1),), -INF), lambda x: np.pad(x, 1, constant_values=-INF), ((normal(3),),),
+        torch=lambda x: torch.nn.functional.pad(x, (1, 1), value=-INF), second=False),
+    Row("pad int", lambda x: x.pad(((1, 1),), 7), lambda x: np.pad(x, 1, constant_values=7), ((ints(3),),)),
+    Row("pad bool", lambda x: x.pad(((1, 1),), True), lambda x: np.pad(x, 1, constant_values=True), ((bools(3),),)),
+    Row("split", lambda x: px.concat(list(reversed(x.split(2, 1))), 1),
+        lambda x: np.concatenate([x[:, 2:], x[:, :2]], 1), (_X, (ints(2, 3, 4),))),
+    Row("iteration", lambda x: sum((row * i for i, row in enumerate(x)), px.zeros_like(x[0])), lambda x: x[1] + 2 * x[2],
+        ((normal(3, 4),), (ints(3, 2),))),
+    Row("detach", lambda x: x.detach() * x, lambda x: x * x, ((normal(3),),), torch=lambda x: x.detach() * x, second=False),
+    Row("zeros_like", lambda x: px.zeros_like(x) + x, lambda x: x, (_X, (ints(2),))),
+    Row("ones_like", lambda x: px.ones_like(x) * x, lambda x: x, (_X, (ints(2),))),
+    Row("full_like", lambda x: px.full_like(x, 2) * x, lambda x: 2 * x, (_X, (ints(2),), (normal(0),))),
+    Row("full", lambda x: px.full((2, 3), 0.5, device=x.device) * x, lambda x: np.full((2, 3), 0.5) * x, ((normal(3),),)),
+    Row("zeros, ones", lambda x: px.zeros((2, 1), device=x.device) + px.ones((1, 3), device=x.device) * x,
+        lambda x: np.ones((2, 3)) * x, ((normal(3),), (normal(),))),
+    Row("tensor", lambda x: px.tensor([[1.0, 2.0], [3.0, 4.5]], device=x.device) * x,
+        lambda x: np.array([[1.0, 2.0], [3.0, 4.5]]) * x, ((normal(2),),)),
+]  # fmt: skip
+
+_INDICES: dict[str, Any] = {
+    "[1]": lambda x: x[1],
+    "[-1]": lambda x: x[-1],
+    "[1, 2, 3]": lambda x: x[1, 2, 3],
+    "[:]": lambda x: x[:],
+    "[...]": lambda x: x[...],
+    "[()]": lambda x: x[()],
+    "[0:1]": lambda x: x[0:1],
+    "[:, 1:]": lambda x: x[:, 1:],
+    "[..., -3:-1]": lambda x: x[..., -3:-1],
+    "[:, ::2, 1::2]": lambda x: x[:, ::2, 1::2],
+    "[::-1]": lambda x: x[::-1],
+    "[:, ::-2, 3:0:-1]": lambda x: x[:, ::-2, 3:0:-1],
+    "[1, ::-1, 0]": lambda x: x[1, ::-1, 0],
+    "[2:1]": lambda x: x[2:1],
+    "[:, 5:]": lambda x: x[:, 5:],
+    "[:, -9:9]": lambda x: x[:, -9:9],
+    "[None]": lambda x: x[None],
+    "[:, None, 1]": lambda x: x[:, None, 1],
+    "[..., None]": lambda x: x[..., None],
+    "[None, ..., 0, None]": lambda x: x[None, ..., 0, None],
+    "[1, ..., None, ::-1]": lambda x: x[1, ..., None, ::-1],
+}
+
+INDEXING = [
+    *(same(f"x{name}", call, *_ALL) for name, call in _INDICES.items()),
+    same("x[np.int64(1), np.int32(-1)]", lambda x: x[np.int64(1), np.int32(-1)], *_ALL),
+    same("one[...]", lambda x: x[...], (normal(),)),
+    same("one[None]", lambda x: x[None], (normal(),), (ints(),)),
+    same("none[:, :0]", lambda x: x[:, :0], (normal(2, 3),), (normal(2, 0),)),
+    same("none[::-1]", lambda x: x[::-1], (normal(0, 2),)),
+    Row("x[indices]", lambda x, i: x[i], lambda x, i: x[i],
+        ((normal(4, 3), ints(5, low=-4, high=4)), (ints(4, 3), ints(2, 2, low=0, high=4)), (bools(4), ints(3, low=0, high=4)),
+         (normal(4, 3), ints(low=0, high=4)), (normal(4, 3), ints(0, low=0, high=4)))),
+    Row("x[:, indices]", lambda x, i: x[:, i], lambda x, i: x[:, i], ((normal(2, 4, 3), ints(5, low=-4, high=4)),)),
+    Row("x[1, indices, ::-1]", lambda x, i: x[1, i, ::-1], lambda x, i: x[1][i][:, ::-1],
+        ((normal(2, 4, 3), ints(5, low=-4, high=4)),)),
+    Row("x[None, ..., indices]", lambda x, i: x[None, ..., i], lambda x, i: x[None, ..., i],
+        ((normal(2, 3), ints(2, 2, low=-3, high=3)),)),
+    *(
+        Row(f"take {axis}", lambda x, i, a=axis: x.take(i, a), lambda x, i, a=axis: np.take(x, i, a),
+            ((normal(3, 4, 3), ints(5, low=-3, high=3)), (normal(3, 4, 3), ints(2, 2, low=0, high=3)),
+             (normal(3, 4, 3), ints(low=-3, high=3)), (ints(3, 4, 3), ints(2, low=0, high=3)),
+             (bools(3, 4, 3), ints(2, low=0, high=3)), (normal(3, 4, 3), ints(0, low=0, high=3))))
+        for axis in (0, 1, -1)
+    ),
+    Row("take repeats", lambda x, i: x.take(i), lambda x, i: np.take(x, i, 0),
+        ((normal(3, 2), np.array([1, 1, 1, -2, 0], np.int32)),)),
+    *(
+        Row(f"take_along_axis {axis}", lambda x, i, a=axis: x.take_along_axis(i, a),
+            lambda x, i, a=axis: np.take_along_axis(x, i, a),
+            ((normal(3, 3, 3), ints(3, 3, 3, low=-3, high=3)), (ints(3, 3, 3), ints(3, 3, 3, low=0, high=3))))
+        for axis in (0, 1, -1)
+    ),
+    Row("take_along_axis of fewer", lambda x, i: x.take_along_axis(i, 1), lambda x, i: np.take_along_axis(x, i, 1),
+        ((normal(3, 4), ints(3, 2, low=-4, high=4)), (normal(3, 4), ints(3, 7, low=-4, high=4)),
+         (bools(3, 4), ints(3, 2, low=0, high=4)))),
+    Row("embedding", lambda w, i: px.functional.embedding(w, i), lambda w, i: w[i],
+        ((normal(5, 3), ints(2, 4, low=0, high=5)), (normal(5, 3), ints(low=0, high=5)), (normal(5, 3), ints(0, 2, low=0)))),
+]  # fmt: skip
+
+_CONDITION = bools(3, 4)
+
+JOINS = [
+    Row("concat", lambda x, y: px.concat([x, y], 1), lambda x, y: np.concatenate([x, y], 1),
+        ((normal(2, 3), normal(2, 4)), (ints(2, 3), ints(2, 1)), (bools(2, 3), bools(2, 1)), (normal(2, 3), normal(2, 0)))),
+    Row("concat last", lambda x, y: px.concat((x, y, x), -1), lambda x, y: np.concatenate((x, y, x), -1),
+        ((normal(2, 2, 3), normal(2, 2, 1)),)),
+    Row("concat one", lambda x: px.concat([x]), lambda x: x, ((normal(2, 3),),)),
+    Row("concat with a constant", lambda x, y: px.concat([y, x, y]), lambda x, y: np.concatenate([y, x, y]),
+        ((normal(2, 3), normal(1, 3)),), constant=(1,)),
+    *(
+        Row(f"stack {axis}", lambda x, y, a=axis: px.stack([x, y], a), lambda x, y, a=axis: np.stack([x, y], a),
+            ((normal(2, 3), other(2, 3)), (ints(2, 3), ints(2, 3)), (normal(2, 0), normal(2, 0))))
+        for axis in (0, 1, -1)
+    ),
+    Row("stack of one", lambda x, y: px.stack([x, y]), lambda x, y: np.stack([x, y]), ((normal(), other()),)),
+    Row("where", lambda c, x, y: px.where(c, x, y), np.where,
+        ((_CONDITION, normal(3, 4), other(3, 4)), (_CONDITION, normal(4), normal(3, 1)), (bools(), normal(2, 3), other(2, 3)),
+         (bools(2, 1, 1), normal(3, 4), normal()), (_CONDITION, ints(3, 4), ints(4)), (_CONDITION, bools(3, 4), bools(4)),
+         (bools(0, 3), normal(0, 3), normal(3)))),
+    Row("where number left", lambda c, x: px.where(c, 0.5, x), lambda c, x: np.where(c, 0.5, x), ((_CONDITION, normal(3, 4)),)),
+    Row("where number right", lambda c, x: px.where(c, x, 2), lambda c, x: np.where(c, x, 2),
+        ((_CONDITION, normal(4)), (_CONDITION, ints(4)))),
+    Row("where two numbers", lambda c: px.where(c, 1.5, -2.0), lambda c: np.where(c, 1.5, -2.0), ((_CONDITION,),)),
+    Row("where two ints", lambda c: px.where(c, 1, -2), lambda c: np.where(c, 1, -2), ((_CONDITION,),)),
+    Row("where int and float", lambda c: px.where(c, 1, -0.5), lambda c: np.where(c, 1, -0.5), ((_CONDITION,),)),
+    Row("where two truths", lambda c: px.where(c, False, True), lambda c: ~c, ((_CONDITION,),)),
+    Row("where NaN is not taken", lambda c, x, y: px.where(c, x, y),
+        np.where, ((np.array([True, False]), exact([1.0, NAN]), exact([INF, 2.0])),), torch=torch.where, second=False),
+    Row("where log of zero is not taken", lambda c, x: px.where(c, x, 1.0).log(), lambda c, x: np.log(np.where(c, x, 1.0)),
+        ((np.array([True, False]), exact([2.0, 0.0])),), torch=lambda c, x: torch.where(c, x, 1.0).log(), second=False),
+]  # fmt: skip
+
+ROWS: list[Row] = [*MOVES, *INDEXING, *JOINS]
