@@ -2,53 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any, cast
 
+from phlox.module.fields import Fields
 from phlox.module.param import Param
 
-if TYPE_CHECKING:
-    from phlox.module.module import Module
+_WIDTH = 60
 
 
-def display(module: Module) -> str:
+def display(module: Fields, within: tuple[Fields, ...] = ()) -> str:
     """The module as a tree: shapes of parameters, static fields, children indented."""
+    if any(module is outer for outer in within):
+        return f"{type(module).__name__}(...)"
     lines = [f"{type(module).__name__}({_fields(module)})"]
-    for name, child in _children(module, ""):
-        first, *rest = display(child).splitlines()
+    for name, child in _children(vars(module).items(), ""):
+        first, *rest = display(child, (*within, module)).splitlines()
         lines += [f"  {name}: {first}", *(f"  {line}" for line in rest)]
     return "\n".join(lines)
 
 
-def _children(value: Any, prefix: str) -> list[tuple[str, Module]]:
-    from phlox.module.module import Module
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, (list, tuple)):
+        return enumerate(cast("list[Any]", value))
+    return cast("dict[Any, Any]", value).items() if isinstance(value, dict) else ()
 
-    if isinstance(value, Module):
-        items: Any = value._fields().items()  # pyright: ignore[reportPrivateUsage]
-    elif isinstance(value, (list, tuple)):
-        items = enumerate(value)  # pyright: ignore[reportUnknownArgumentType]
-    else:
-        items = value.items()
-    found: list[tuple[str, Module]] = []
+
+def _children(items: Iterable[tuple[Any, Any]], prefix: str) -> list[tuple[str, Fields]]:
+    found: list[tuple[str, Fields]] = []
     for key, child in items:
         path = f"{prefix}{key}"
-        if isinstance(child, Module):
+        if isinstance(child, Fields):
             found.append((path, child))
-        elif isinstance(child, (list, tuple, dict)):
-            found += _children(child, f"{path}.")
+        else:
+            found += _children(_items(child), f"{path}.")
     return found
 
 
-def _fields(module: Module) -> str:
-    from phlox.module.module import Module
-
+def _fields(module: Fields) -> str:
     shown: list[str] = []
-    for name, value in module._fields().items():  # pyright: ignore[reportPrivateUsage]
+    for name, value in vars(module).items():
         if isinstance(value, Param):
             marks = ("" if value.is_initialized else " deferred") + ("" if value.trained else " not trained")
             shown.append(f"{name} {list(value.shape)}{marks}")
-        elif isinstance(value, Module) or (isinstance(value, (list, tuple, dict)) and _children(value, "")):
-            continue
-        else:
+        elif not isinstance(value, Fields) and not _children(_items(value), ""):
             text = repr(value)
-            shown.append(f"{name}={text if len(text) <= 60 else text[:57] + '...'}")
+            shown.append(f"{name}={text if len(text) <= _WIDTH else text[: _WIDTH - 3] + '...'}")
     return ", ".join(shown)

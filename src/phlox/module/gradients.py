@@ -32,7 +32,7 @@ class GradientsParams:
         """The gradients of those parameters of `module` that the differentiated tensor depended on."""
         found: dict[ParamId, Tensor[Any, Any, Any]] = {}
         for param in module.params():
-            if param.trained and param.is_initialized and param.device.backend is grads.backend:
+            if param.trained and param.is_initialized and param.backend is grads.backend:
                 gradient = param.val().grad(grads)
                 if gradient is not None:
                     found[param.id] = gradient

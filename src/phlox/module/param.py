@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, NewType, Protocol
+from typing import Any, NewType, Protocol, final
 
-from phlox.backend import Device, DeviceLike, Float, Kind, as_device
+from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.errors import ModuleError
+from phlox.module.watch import Watched
 from phlox.random import Key, current, stream
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
@@ -47,7 +48,7 @@ _forbidden: ContextVar[bool] = ContextVar("phlox_no_initializers", default=False
 
 
 @contextmanager
-def no_initializers() -> Iterator[None]:
+def no_initializers() -> Generator[None]:
     """Within this scope running an initializer is an error: proof that a model comes from its record alone."""
     token = _forbidden.set(True)
     try:
@@ -56,32 +57,39 @@ def no_initializers() -> Iterator[None]:
         _forbidden.reset(token)
 
 
-class Param:
+@final
+class Param(Watched):
     """A tensor that a module owns: with an id, and a mark that says whether it is trained.
 
-    Until it is needed a parameter may be *deferred*: it knows its shape and initializer only, see `Param.deferred`. On a
-    backend with a tape, the value of a trained parameter is a leaf of the tape.
+    Until it is needed a parameter may be *deferred*: it knows its shape and initializer only, see `Param.deferred`. On
+    a backend with a tape, the value of a trained parameter is a leaf of the tape.
+
+    Args:
+        value: the tensor.
+        trained: whether optimizers change it; Int and Bool parameters, and running statistics, are not trained.
+        id: of the parameter that this one continues; a new one unless given.
 
     >>> import phlox as px
     >>> px.Param(px.zeros((2, 3))).shape
     (2, 3)
     """
 
-    __slots__ = ("__weakref__", "_deferred", "_tensor", "_watchers", "id", "trained")
+    __slots__ = ("_deferred", "_tensor", "id", "trainable", "trained")
 
     id: ParamId
     trained: bool
-    """Whether optimizers change it; running statistics are not trained. Change it through `Module.freeze`."""
+    """Whether optimizers change it now. Change it through `Module.freeze`."""
+    trainable: bool
+    """Whether it is trained unless frozen: what it was declared as."""
     _tensor: Tensor[Any, Any, Any] | None
     _deferred: Deferred | None
-    _watchers: list[Any]
 
     def __init__(self, value: Tensor[Any, Any, Any], *, trained: bool = True, id: ParamId | None = None) -> None:
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"a Param holds a tensor, got {type(value).__name__}; make one with phlox.tensor(...)")
         self.id = new_id() if id is None else id
-        self.trained = trained and value.kind is Float
-        self._watchers = []
+        self.trained = self.trainable = trained and value.kind is Float
+        self._watchers = ()
         self._deferred = None
         self._tensor = self._leaf(value)
 
@@ -95,19 +103,44 @@ class Param:
         device: DeviceLike | None = None,
         trained: bool = True,
     ) -> Param:
-        """A parameter whose value is made when first needed.
+        """A Float parameter whose value is made when first needed.
 
         It reserves a random sub-stream of its own now, so the value depends on the seed and on the order in which
         parameters are declared, not on what is used first. `fans` default to the first and the last size of the shape.
+
+        Raises `ModuleError` for a size that is no integer, or negative.
         """
+        if not all(isinstance(size, int) and size >= 0 for size in shape):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModuleError(f"a parameter cannot have the shape {shape}: sizes are integers of at least zero")
+        if fans is None:
+            fans = (shape[0], shape[-1]) if shape else (1, 1)
+        deferred = Deferred(tuple(shape), initializer, fans, as_device(device), current().substream())
+        return cls._made(None, deferred, new_id(), trained, trained)
+
+    @classmethod
+    def _made(
+        cls,
+        tensor: Tensor[Any, Any, Any] | None,
+        deferred: Deferred | None,
+        id: ParamId,
+        trained: bool,
+        trainable: bool,
+    ) -> Param:
         self = object.__new__(cls)
-        self.id = new_id()
+        self.id = id
         self.trained = trained
-        self._watchers = []
-        self._tensor = None
-        given = (shape[0], shape[-1]) if fans is None and shape else fans or (1, 1)
-        self._deferred = Deferred(shape, initializer, given, as_device(device), current().substream())
+        self.trainable = trainable
+        self._watchers = ()
+        self._deferred = deferred
+        self._tensor = tensor
         return self
+
+    @classmethod
+    def revive(cls, ops: Ops, array: Any, trained: bool, trainable: bool, id: ParamId) -> Param:
+        """A parameter around an engine's array, or what a PyTree operation puts in its place; never validates."""
+        backend = ops.backend
+        primitive = backend.tracked(array) if trained and backend.differentiates else array
+        return cls._made(Tensor.from_primitive(primitive, backend, ops.kind), None, id, trained, trainable)
 
     def _leaf(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         return value.require_grad() if self.trained and value.backend.differentiates else value.detach()
@@ -122,12 +155,17 @@ class Param:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape, known before the value is."""
-        return self._tensor.shape if self._deferred is None else self._deferred.shape  # pyright: ignore[reportOptionalMemberAccess]
+        return self.val().shape if self._deferred is None else self._deferred.shape
 
     @property
     def device(self) -> Device:
         """Where the value is, or will be."""
-        return self._tensor.device if self._deferred is None else self._deferred.device  # pyright: ignore[reportOptionalMemberAccess]
+        return self.val().device if self._deferred is None else self._deferred.device
+
+    @property
+    def backend(self) -> Backend:
+        """What computes with it."""
+        return self.val().backend if self._deferred is None else self._deferred.device.backend
 
     @property
     def kind(self) -> type[Kind]:
@@ -135,21 +173,23 @@ class Param:
         return Float if self._tensor is None else self._tensor.kind
 
     @property
-    def ops(self) -> Ops:
-        """The backend and kind of the value."""
-        return self.val()._ops  # pyright: ignore[reportPrivateUsage]
+    def mark(self) -> tuple[Ops, bool, bool]:
+        """What a structure remembers of it: backend and kind, and whether it is trained and trainable."""
+        return self.val()._ops, self.trained, self.trainable  # pyright: ignore[reportPrivateUsage]
 
     # --- its value
 
     def val(self) -> Tensor[Any, Any, Any]:
         """The value; made now if it has not been yet."""
-        return self.init() if self._tensor is None else self._tensor
+        tensor = self._tensor
+        return self.init() if tensor is None else tensor
 
     def init(self, key: Key | None = None) -> Tensor[Any, Any, Any]:
         """Make the value now, from the parameter's own sub-stream or from another key; one that is there stays."""
         deferred = self._deferred
         if deferred is None:
-            return self._tensor  # pyright: ignore[reportReturnType]
+            assert self._tensor is not None
+            return self._tensor
         if _forbidden.get():
             raise ModuleError(
                 f"a parameter of shape {deferred.shape} was about to be initialised where that is forbidden; "
@@ -162,55 +202,73 @@ class Param:
             )
         with stream(deferred.key if key is None else key):
             value = deferred.initializer(deferred.shape, deferred.fans, deferred.device)
-        if value.shape != deferred.shape:
-            raise ModuleError(f"an initializer gave shape {value.shape} for a parameter of shape {deferred.shape}")
-        self.set(value)
-        return self._tensor  # pyright: ignore[reportReturnType]
+        if not isinstance(value, Tensor) or value.shape != deferred.shape:  # pyright: ignore[reportUnnecessaryIsInstance]
+            got = f"shape {value.shape}" if isinstance(value, Tensor) else f"a {type(value).__name__}"  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModuleError(f"an initializer gave {got} for a parameter of shape {deferred.shape}")
+        return self._replace(value)
 
     def set(self, value: Tensor[Any, Any, Any]) -> None:
-        """Replace the value, as running statistics do; its shape must be the same."""
+        """Replace the value, as running statistics do; its shape and kind must be the same, and its history is cut.
+
+        Raises `ModuleError` for another shape or kind, and where the value of a transformation would escape from it.
+        """
         if value.shape != self.shape:
             raise ModuleError(f"a parameter of shape {self.shape} cannot take a value of shape {value.shape}")
-        before = self._tensor
-        self._tensor = self._leaf(value)
-        self._deferred = None
-        if before is None or before._ops is not value._ops:  # pyright: ignore[reportPrivateUsage]
-            self._changed()
+        if value.kind is not self.kind:
+            raise ModuleError(f"a parameter of kind {self.kind.__name__} cannot take a value of {value.kind.__name__}")
+        backend = value.backend
+        if backend.is_traced(value.primitive) and backend.bakes_constants() and not self._is_traced():
+            raise ModuleError(
+                f"a parameter of shape {self.shape} that was made outside of a compiled function would be given a "
+                "value from inside, which ends with the call; pass its module to the function as an argument"
+            )
+        self._replace(value)
 
-    def _changed(self) -> None:
-        """Tell the modules that hold it that more than its value has changed."""
-        for watcher in self._watchers:
-            watcher.valid = False
-        self._watchers.clear()
+    def _is_traced(self) -> bool:
+        return self._tensor is not None and self._tensor.backend.is_traced(self._tensor.primitive)
+
+    def _replace(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        before = self._tensor
+        self._tensor = made = self._leaf(value)
+        self._deferred = None
+        if before is None or before._ops is not made._ops:  # pyright: ignore[reportPrivateUsage]
+            self.changed()
+        return made
 
     def set_id(self, id: ParamId) -> None:
         """Take the id of the parameter that it continues, as when loading a record."""
         if id != self.id:
             self.id = id
-            self._changed()
+            self.changed()
 
     def set_trained(self, trained: bool) -> None:
-        """Mark it as trained or not."""
+        """Mark it as trained or not; only Float parameters can be."""
+        trained = trained and self.kind is Float
         if trained != self.trained:
-            self.trained = trained and self.kind is Float
+            self.trained = trained
             if self._tensor is not None:
                 self._tensor = self._leaf(self._tensor)
-            self._changed()
+            self.changed()
 
     # --- others like it, with the same id
 
     def map(self, fn: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]) -> Param:
-        """A parameter whose value is `fn` of this one's (off the tape), with the same id and mark."""
-        return Param(fn(self.val().detach()), trained=self.trained, id=self.id)
+        """A parameter whose value is `fn` of this one's (off the tape), with the same id and marks."""
+        return self.holding(fn(self.val().detach()))
+
+    def holding(self, value: Tensor[Any, Any, Any]) -> Param:
+        """A parameter with another value, and the same id and marks."""
+        twin = Param(value, trained=self.trained, id=self.id)
+        twin.trainable = self.trainable and value.kind is Float
+        return twin
 
     def to_device(self, device: DeviceLike) -> Param:
         """The same parameter on another device; deferred ones stay deferred."""
         target = as_device(device)
-        if self._deferred is None:
+        deferred = self._deferred
+        if deferred is None:
             return self.map(lambda value: value.to_device(target))
-        moved = self.copy()
-        moved._deferred = replace(self._deferred, device=target)
-        return moved
+        return self._made(None, replace(deferred, device=target), self.id, self.trained, self.trainable)
 
     def on_backend_of(self, device: Device) -> Param:
         """The same array seen from a decorator, or from below it: no value is moved."""
@@ -218,14 +276,11 @@ class Param:
             return self.to_device(device)
         tensor = self.val()
         array = tensor.backend.strip(tensor.primitive)
-        return Param(Tensor.from_primitive(array, device.backend, tensor.kind), trained=self.trained, id=self.id)
+        return self.holding(Tensor.from_primitive(array, device.backend, tensor.kind))
 
     def copy(self) -> Param:
         """The same parameter as another object."""
-        twin = object.__new__(Param)
-        twin.id, twin.trained, twin._watchers = self.id, self.trained, []
-        twin._deferred, twin._tensor = self._deferred, self._tensor
-        return twin
+        return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable)
 
     def __copy__(self) -> Param:
         return self.copy()
@@ -235,26 +290,14 @@ class Param:
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.val().detach(), self.trained, self.id)
+        return _restore, (self.val().detach(), self.id, self.trained, self.trainable)
 
     def __repr__(self) -> str:
-        if self._deferred is not None:
-            return f"Param({self.shape} on {self.device}, deferred)"
-        return f"Param({self.shape} on {self.device}{'' if self.trained else ', not trained'})"
+        marks = (", deferred" if self._deferred is not None else "") + ("" if self.trained else ", not trained")
+        return f"Param({self.shape} on {self.device}{marks})"
 
 
-def _restore(value: Tensor[Any, Any, Any], trained: bool, id: ParamId) -> Param:
-    return Param(value, trained=trained, id=id)
-
-
-def revive(ops: Ops, array: Any, trained: bool, id: ParamId) -> Param:
-    """A parameter around one of the engine's arrays, or what a PyTree operation puts in its place; never validates."""
-    self = object.__new__(Param)
-    self.id = id
-    self.trained = trained
-    self._watchers = []
-    self._deferred = None
-    backend = ops.backend
-    primitive = backend.tracked(array) if trained and backend.differentiates else array
-    self._tensor = Tensor.from_primitive(primitive, backend, ops.kind)
-    return self
+def _restore(value: Tensor[Any, Any, Any], id: ParamId, trained: bool, trainable: bool) -> Param:
+    restored = Param(value, trained=trained, id=id)
+    restored.trainable = trainable
+    return restored

@@ -25,10 +25,7 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
 def into_record(module: Module) -> Record:
     """See `Module.into_record`."""
     structure = module.structure()
-    entries = {
-        path: TensorEntry(lazy(path, param.val()), param.id)
-        for path, param in zip(structure.paths, structure.params, strict=True)
-    }
+    entries = {path: TensorEntry(lazy(path, param.val()), param.id) for path, param in structure.named()}
     return Record(entries, {"module": type(module).__name__}, aliases=structure.aliases)
 
 
@@ -40,7 +37,7 @@ def report(module: Module, record: Record, *, strict: bool = True) -> LoadReport
 
 
 def _dtype(param: Param) -> Any:
-    return param.device.backend.host_dtype(param.kind)
+    return param.backend.host_dtype(param.kind)
 
 
 def load_record(module: Module, record: Record, *, strict: bool) -> None:

@@ -8,17 +8,14 @@ parameters say so themselves, plain lists and dicts are compared with what they 
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from phlox.errors import ModuleError
-from phlox.module.param import Param, ParamId, revive
-from phlox.tensor import Tensor
-from phlox.tensor.dispatch import Ops
-
-if TYPE_CHECKING:
-    from phlox.module.module import Module
+from phlox.module.fields import Fields, own_dict, postpone
+from phlox.module.param import Param
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,54 +52,43 @@ class Container:
 Part: TypeAlias = Leaf | Static | Shared | Container
 
 
-class Watcher:
-    """Set to invalid by a part of a module when it changes."""
-
-    __slots__ = ("valid",)
-
-    def __init__(self) -> None:
-        self.valid = True
-
-
 class Structure:
     """A walk over one module: its skeleton, its parameters and their paths."""
 
-    def __init__(self, root: Module) -> None:
+    def __init__(self, root: Fields) -> None:
         walk = _Walk(root)
         self.skeleton: Container = walk.skeleton
         self.params: list[Param] = walk.params
         self.paths: list[str] = walk.paths
         self.aliases: dict[str, str] = walk.aliases
         """For a parameter that stands in several places: its further paths, and the first."""
-        self._watcher = Watcher()
+        self.valid = True
+        """Set to False by a part when it changes."""
+        self.aux: Any = None
+        """Kept here by `phlox.module.template.aux_of`."""
         self._plain = walk.plain
-        self._key: Hashable | None = None
         for part in (*walk.modules, *walk.params):
-            part._watchers.append(self._watcher)  # pyright: ignore[reportPrivateUsage]
+            part.watch(self)
 
     def holds(self) -> bool:
         """Is the module still as it was?"""
-        if not self._watcher.valid:
-            return False
-        for container, elements in self._plain:
-            now = container.values() if type(container) is dict else container
-            if len(now) != len(elements) or not all(map(operator.is_, now, elements)):
-                return False
-        return True
+        return self.valid and all(_same(_contents(whole), parts) for whole, parts in self._plain)
 
-    def key(self) -> Hashable:
-        """What must be equal for two modules to be built alike: structure, static values, what holds each parameter.
-
-        Raises `ModuleError`, with the path, for a static value that cannot be compared.
-        """
-        if self._key is None:
-            leaves = tuple((param.ops, param.trained) for param in self.params)
-            self._key = (_key_of(self.skeleton, ()), leaves)
-        return self._key
+    def named(self) -> Iterator[tuple[str, Param]]:
+        """Paths and parameters, each parameter once."""
+        return zip(self.paths, self.params, strict=True)
 
     def build(self, params: list[Param]) -> Any:
         """A module of this structure around other parameters."""
         return build(self.skeleton, params)
+
+
+def _contents(whole: list[Any] | dict[Any, Any]) -> tuple[Any, ...]:
+    return (*whole, *whole.values()) if isinstance(whole, dict) else tuple(whole)
+
+
+def _same(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def build(skeleton: Container, params: list[Param]) -> Any:
@@ -118,60 +104,58 @@ def build(skeleton: Container, params: list[Param]) -> Any:
             case Shared(number):
                 return made[number]
             case Container(cls, keys, children, number):
-                if cls is list:
-                    whole: Any = [part(child) for child in children]
-                elif cls is dict:
-                    whole = {key: part(child) for key, child in zip(keys, children, strict=True)}
-                elif issubclass(cls, tuple):
-                    elements = [part(child) for child in children]
-                    whole = cls(*elements) if hasattr(cls, "_fields") else tuple(elements)
-                else:
-                    whole = object.__new__(cls)
-                    whole._adopt({key: part(child) for key, child in zip(keys, children, strict=True)})
-                made[number] = whole
+                parts = [part(child) for child in children]
+                made[number] = whole = _assemble(cls, keys, parts)
                 return whole
 
     return part(skeleton)
 
 
-def _is_container(value: Any) -> bool:
-    from phlox.module.module import Module
-
-    kind = type(value)
-    return (
-        kind in (list, dict, tuple)
-        or isinstance(value, Module)
-        or (isinstance(value, tuple) and hasattr(kind, "_fields"))
-    )
+def _assemble(cls: type[Any], keys: tuple[Any, ...], parts: list[Any]) -> Any:
+    if cls is list:
+        return parts
+    make: Any = cls
+    if issubclass(cls, dict):
+        return make(zip(keys, parts, strict=True))
+    if issubclass(cls, tuple):
+        return make(*parts) if hasattr(make, "_fields") else tuple(parts)
+    module: Any = object.__new__(cls)
+    postpone(module, None)
+    own_dict(module).update(zip(keys, parts, strict=True))
+    return module
 
 
 class _Walk:
     """One pass over a module."""
 
-    def __init__(self, root: Module) -> None:
+    def __init__(self, root: Fields) -> None:
         self.params: list[Param] = []
         self.paths: list[str] = []
         self.aliases: dict[str, str] = {}
-        self.modules: list[Module] = []
-        self.plain: list[tuple[Any, tuple[Any, ...]]] = []
+        self.modules: list[Fields] = []
+        self.plain: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...]]] = []
         self._numbers: dict[int, int] = {}
         self._taken: set[str] = set()
         self._containers: dict[int, int] = {}
         self._open: set[int] = set()
-        self._count = 0
-        part = self._part(root, ())
+        part = self._container(root, vars(root), ())
         assert isinstance(part, Container)
         self.skeleton = part
 
     def _part(self, value: Any, path: tuple[str, ...]) -> Part:
-        if type(value) is Param:
+        if isinstance(value, Param):
             return self._param(value, path)
-        return self._container(value, path) if _is_container(value) else Static(value)
+        fields = _fields_of(value)
+        if fields is not None:
+            return self._container(value, fields, path)
+        if isinstance(value, (dict, list, set, frozenset, deque)):
+            _refuse_hidden(cast("Any", value), path)
+        return Static(value)
 
     def _param(self, param: Param, path: tuple[str, ...]) -> Leaf:
         name = ".".join(path)
         if name in self._taken:
-            raise ModuleError(f"two different parameters have the path `{name}`; rename a key or a field")
+            raise ModuleError(f"two parameters have the path `{name}`; rename a key or a field")
         self._taken.add(name)
         number = self._numbers.get(id(param))
         if number is None:
@@ -182,39 +166,53 @@ class _Walk:
             self.aliases[name] = self.paths[number]
         return Leaf(number)
 
-    def _container(self, value: Any, path: tuple[str, ...]) -> Part:
-        from phlox.module.module import Module
-
-        identity = id(value)
+    def _container(self, value: Any, fields: dict[Any, Any], path: tuple[str, ...]) -> Part:
+        identity, cls = id(value), cast("type[Any]", type(value))
         if identity in self._open:
             raise ModuleError(f"`{'.'.join(path)}` contains itself; a module must be a tree")
-        shared = isinstance(value, Module) and identity in self._containers
-        fields: dict[Any, Any]
-        if isinstance(value, Module):
-            fields = value._fields()  # pyright: ignore[reportPrivateUsage]
-        elif type(value) is dict:
-            fields = value  # pyright: ignore[reportUnknownVariableType]
-            self.plain.append((value, tuple(fields.values())))
-        else:
-            fields = dict(enumerate(value))
-            if type(value) is list:
-                self.plain.append((value, tuple(fields.values())))
+        module = value if isinstance(value, Fields) else None
+        shared = None if module is None else self._containers.get(identity)
+        if type(value) is list or isinstance(value, dict):
+            whole = cast("list[Any] | dict[Any, Any]", value)
+            self.plain.append((whole, _contents(whole)))
         self._open.add(identity)
+        # A module that stands elsewhere too is walked again for the further paths of its parameters.
         children = tuple(self._part(child, (*path, str(key))) for key, child in fields.items())
         self._open.discard(identity)
-        if shared:
-            return Shared(self._containers[identity])
-        number = self._containers[identity] = self._count
-        self._count += 1
-        if isinstance(value, Module):
-            self.modules.append(value)
-        return Container(type(value), tuple(fields), children, number)
+        if shared is not None:
+            return Shared(shared)
+        number = self._containers[identity] = len(self._containers)
+        if module is not None:
+            self.modules.append(module)
+        return Container(cls, tuple(fields), children, number)
+
+
+def _refuse_hidden(value: Any, path: tuple[str, ...]) -> None:
+    elements: Any = value.values() if hasattr(value, "values") else value
+    for element in elements:
+        if isinstance(element, (Param, Fields)):
+            raise ModuleError(
+                f"`{'.'.join(path)}` holds a {type(element).__name__} in a {type(value).__name__}, "
+                "where it would not be found; use a list, a tuple or a dict"
+            )
+
+
+def _fields_of(value: Any) -> dict[Any, Any] | None:
+    """What a container holds, by key; None if the value is none."""
+    if isinstance(value, Fields):
+        return vars(value)
+    kind = cast("type[Any]", type(value))
+    if kind is dict or kind is OrderedDict:
+        return dict(value)
+    if kind is list or kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+        return dict(enumerate(cast("Iterable[Any]", value)))
+    return None
 
 
 class ByIdentity:
     """A static value that is compared by identity."""
 
-    __slots__ = ("value",)
+    __slots__ = ("__weakref__", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -226,49 +224,11 @@ class ByIdentity:
         return id(self.value)
 
 
-def _key_of(part: Part, path: tuple[str, ...]) -> Hashable:
-    match part:
-        case Static(value):
-            if isinstance(value, Tensor):
-                return ByIdentity(value)
-            try:
-                hash(value)
-            except TypeError:
-                raise ModuleError(
-                    f"the static field `{'.'.join(path)}` is of type {type(value).__name__}, which cannot be compared "
-                    "and so cannot pass through a transformation; make it a tuple, a frozen dataclass, or a Param of a "
-                    "tensor"
-                ) from None
-            return (type(value), value)
-        case Container(cls, keys, children, _):
-            parts = zip(keys, children, strict=True)
-            return (cls, keys, tuple(_key_of(child, (*path, str(key))) for key, child in parts))
-        case _:
-            return part
-
-
-class Template:
-    """An interned structure: modules built alike share one, so comparing structures is comparing identities.
-
-    It holds what a module is built from when only arrays are given, and no id of any parameter.
-    """
-
-    __slots__ = ("__weakref__", "eager", "leaves", "paths", "plain", "skeleton")
-
-    def __init__(self, structure: Structure) -> None:
-        self.skeleton = structure.skeleton
-        self.paths = tuple(structure.paths)
-        self.leaves: tuple[tuple[Ops, bool], ...] = tuple((param.ops, param.trained) for param in structure.params)
-        self.plain = not any(ops.backend.differentiates for ops, _ in self.leaves)
-        # A field that hides an attribute of the class would be missed by an object that is built on first access.
-        self.eager = any(hasattr(self.skeleton.cls, str(name)) for name in self.skeleton.keys)
-
-    def build(self, arrays: Any, ids: tuple[ParamId, ...]) -> Any:
-        """A module around these arrays."""
-        marks = zip(self.leaves, arrays, ids, strict=True)
-        return build(self.skeleton, [revive(ops, array, trained, id) for (ops, trained), array, id in marks])
-
-
-def each_path(structure: Structure) -> Iterator[tuple[str, Param]]:
-    """Paths and parameters, each parameter once."""
-    return zip(structure.paths, structure.params, strict=True)
+def static_key(value: Any) -> Hashable:
+    """What is equal for static values that are alike: 1, 1.0 and True are not; `TypeError` for what has no hash."""
+    if isinstance(value, float):
+        return type(value), value.hex()  # 0.0 and -0.0 are not alike, NaN and NaN are
+    if isinstance(value, set):
+        value = frozenset(cast("set[Any]", value))
+    hash(value)
+    return cast("type[Any]", type(value)), value

@@ -18,7 +18,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     if keep == 1.0:
         return x
     mask = random.bernoulli(x.shape, keep, device=x.device)
-    return where(mask, x * (1.0 / keep) if keep else 0.0, 0.0)
+    return where(mask, x * (1.0 / keep) if keep else x, 0.0)
 
 
 class Dropout(Module):

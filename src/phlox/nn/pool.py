@@ -9,7 +9,7 @@ from phlox.tensor import Tensor, functional
 
 
 class MaxPool2d(Module):
-    """The greatest value of each window of images [n, channels, height, width]; the stride is the window unless given."""
+    """The greatest value of each window of images [n, channels, height, width]; by default the stride is the window."""
 
     def __init__(self, window: Size2, *, stride: Size2 | None = None, padding: Size2 = 0) -> None:
         self.window, self.stride, self.padding = window, stride, padding

@@ -18,7 +18,7 @@ class Sequential(Module):
     """
 
     def __init__(self, layers: Sequence[Callable[..., Any]]) -> None:
-        self.layers = list(layers)
+        self.layers: list[Any] = list(layers)
 
     def __call__(self, x: Any) -> Any:
         for layer in self.layers:

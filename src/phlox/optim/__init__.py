@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from phlox.module import GradientsParams
 from phlox.optim.adam import Adam, AdamConfig, AdamWConfig
+from phlox.optim.adaptor import OptimizerAdaptor, SimpleOptimizer
 from phlox.optim.clipping import GradientClipping
-from phlox.optim.optimizer import Optimizer, OptimizerAdaptor, SimpleOptimizer
+from phlox.optim.optimizer import Optimizer
 from phlox.optim.schedule import ConstantLr, CosineAnnealingLr, LrSchedule
 from phlox.optim.sgd import Sgd, SgdConfig
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from phlox.config import Config
 from phlox.errors import ConfigError
+from phlox.optim.adaptor import OptimizerAdaptor, SimpleOptimizer
 from phlox.optim.clipping import GradientClipping
-from phlox.optim.optimizer import OptimizerAdaptor, SimpleOptimizer
 from phlox.optim.state import State
 from phlox.tensor import Tensor, zeros_like
 
@@ -24,6 +24,8 @@ class AdamConfig(Config):
     def validate(self) -> None:
         if not (0.0 <= self.beta_1 < 1.0 and 0.0 <= self.beta_2 < 1.0):
             raise ConfigError(f"the betas lie in [0, 1), got {self.beta_1} and {self.beta_2}")
+        if not (self.epsilon >= 0.0 and self.weight_decay >= 0.0):
+            raise ConfigError(f"epsilon and weight_decay are at least zero, got {self.epsilon} and {self.weight_decay}")
 
     def init(self, *, grad_clipping: GradientClipping | None = None) -> OptimizerAdaptor:
         """The optimizer."""

@@ -1,45 +1,117 @@
-"""The interfaces of optimizers: `Optimizer` for modules, `SimpleOptimizer` for one tensor, and what joins them."""
+"""`Optimizer`: what changes a module by its gradients, and keeps its state by parameter id."""
 
 from __future__ import annotations
 
-import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from phlox.backend import Backend, Device, Float
+import numpy as np
+
+from phlox.backend import Backend, Device, Int
 from phlox.backend.kind import KINDS
-from phlox.errors import OptimizerError, RecordError
-from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.errors import CompileError, RecordError
+from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.records import lazy
 from phlox.module.structure import ByIdentity
-from phlox.optim.clipping import GradientClipping
-from phlox.optim.state import Skeleton, State, flatten, from_plain, map_tensors, paths, to_plain, unflatten
+from phlox.optim.state import (
+    INTEGER,
+    Skeleton,
+    State,
+    fits,
+    flatten,
+    from_plain,
+    map_tensors,
+    paths,
+    to_plain,
+    unflatten,
+)
 from phlox.record import LazyTensor, Record, TensorEntry
-from phlox.tensor import Tensor
+from phlox.tensor import Tensor, stack, tensor
 
 M = TypeVar("M", bound=Module)
+
+recording: ContextVar[object | None] = ContextVar("phlox_recording", default=None)
+"""The recording of a compiled function that is going on, if any."""
+
+
+class Form:
+    """The skeletons of the states of several parameters, interned: equal ones are one object."""
+
+    __slots__ = ("__weakref__", "kinds", "skeletons")
+
+    def __init__(self, skeletons: tuple[Skeleton, ...]) -> None:
+        self.skeletons = skeletons
+        self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
+
+
+_forms: weakref.WeakValueDictionary[tuple[Skeleton, ...], Form] = weakref.WeakValueDictionary()
+
+
+def form_of(skeletons: tuple[Skeleton, ...]) -> Form:
+    """The one form of these skeletons."""
+    form = _forms.get(skeletons)
+    return _forms.setdefault(skeletons, Form(skeletons)) if form is None else form
 
 
 class Packed(NamedTuple):
     """All states taken apart, as a compiled function takes and returns them: unpacked when somebody looks."""
 
     ids: tuple[ParamId, ...]
-    skeletons: tuple[Skeleton, ...]
-    leaves: list[Any]
-    """Arrays and numbers."""
-    backend: Backend
+    form: Form
+    leaves: tuple[Any, ...]
+    """Arrays of tensors and real numbers in order; at last one array of all integers, if there are any.
+
+    Every parameter counts its steps, and a program takes longer to start with each array that it is given.
+    """
+    place: Device
+
+    @staticmethod
+    def of(states: dict[ParamId, State], place: Device) -> Packed:
+        """These states taken apart, their tensors on a device."""
+        backend = place.backend
+        flat: list[Any] = []
+        form = form_of(tuple([flatten(brought(state, place), flat) for state in states.values()]))
+        leaves = [
+            leaf.primitive if isinstance(leaf, Tensor) else leaf
+            for leaf, kind in zip(flat, form.kinds, strict=True)
+            if kind != INTEGER
+        ]
+        counts = [leaf for leaf, kind in zip(flat, form.kinds, strict=True) if kind == INTEGER]
+        if counts and all(isinstance(count, int) for count in counts):
+            leaves.append(backend.from_host(np.array(counts, np.int64), Int, place))
+        elif counts:
+            leaves.append(stack([_as_tensor(count, place) for count in counts]).primitive)
+        return Packed(tuple(states), form, tuple(leaves), place)
 
     def unpack(self) -> dict[ParamId, State]:
         """The state of every parameter."""
-        kinds = [kind for skeleton in self.skeletons for _, kind in paths(skeleton)]
-        leaves = iter([self._leaf(kind, leaf) for kind, leaf in zip(kinds, self.leaves, strict=True)])
-        return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, self.skeletons, strict=True)}
+        rest = iter(self.leaves)
+        counts = iter(self._counts())
+        leaves = (next(counts) if kind == INTEGER else self._leaf(kind, next(rest)) for kind in self.form.kinds)
+        return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, self.form.skeletons, strict=True)}
+
+    def _counts(self) -> list[Any]:
+        number = self.form.kinds.count(INTEGER)
+        if not number:
+            return []
+        backend, array = self.place.backend, self.leaves[-1]
+        if not backend.is_traced(array):
+            return backend.to_host(array).tolist()
+        together = Tensor.from_primitive(array, backend, Int)
+        return [together[place].primitive for place in range(number)]
 
     def _leaf(self, kind: str, leaf: Any) -> Any:
+        backend = self.place.backend
         if kind in KINDS:
-            return Tensor.from_primitive(leaf, self.backend, KINDS[kind])
-        return leaf if isinstance(leaf, (int, float)) else self.backend.python_number(leaf)
+            return Tensor.from_primitive(leaf, backend, KINDS[kind])
+        return leaf if isinstance(leaf, float) else backend.python_number(leaf)
+
+
+def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
+    return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
 
 
 class Optimizer(ABC):
@@ -52,10 +124,11 @@ class Optimizer(ABC):
     def __init__(self) -> None:
         self._states: dict[ParamId, State] = {}
         self._packed: Packed | None = None
+        self._home = recording.get()
 
     @abstractmethod
     def step(self, lr: float, module: M, grads: GradientsParams) -> M:
-        """A new module with the parameters after one step at learning rate `lr`; the state of this optimizer goes on."""
+        """A new module with the parameters after one step at learning rate `lr`; the state goes on in this object."""
 
     def init_state(self, tensor: Tensor[Any, Any, Any]) -> State:
         """The state of a parameter before its first step."""
@@ -67,26 +140,35 @@ class Optimizer(ABC):
 
     @property
     def states(self) -> dict[ParamId, State]:
-        """The state of every parameter that has taken a step."""
+        """The state of every parameter that has taken a step.
+
+        Raises `CompileError` inside a compiled function that this optimizer is no argument of.
+        """
+        within = recording.get()
+        if within is not None and within is not self._home:
+            raise CompileError(
+                "an optimizer is used inside a compiled function that it is no argument of, so that its new state "
+                "would end with the call; pass it to the function"
+            )
         if self._packed is not None:
             self._states, self._packed = self._packed.unpack(), None
         return self._states
 
+    def packed_for(self, backend: Backend) -> Packed | None:
+        """The states as a compiled function has left them, if they are on this backend, whatever the device."""
+        packed = self._packed
+        return packed if packed is not None and packed.place.backend is backend else None
+
     def pack(self, place: Device) -> Packed:
         """All states taken apart, their tensors on a device."""
-        backend = place.backend
-        if self._packed is not None and self._packed.backend is backend:
-            return self._packed
-        leaves: list[Any] = []
-        states = self.states
-        skeletons = tuple(flatten(_brought(state, place), leaves) for state in states.values())
-        arrays = [leaf.primitive if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        return Packed(tuple(states), skeletons, arrays, backend)
+        packed = self._packed
+        return packed if packed is not None and packed.place == place else Packed.of(self.states, place)
 
-    def load_packed(self, packed: Packed) -> None:
-        """Take over states as a compiled function returns them."""
+    def load_packed(self, packed: Packed, home: object | None = None) -> None:
+        """Take over states as a compiled function has them; `home` is the recording whose placeholders they are."""
         self._states = {}
         self._packed = packed
+        self._home = home
 
     def into_record(self) -> Record:
         """The state as a record; nothing is copied."""
@@ -107,112 +189,37 @@ class Optimizer(ABC):
     def load_record(self, record: Record) -> None:
         """Take the state from a record; tensors are read, and moved to the parameter's device, at its next step.
 
-        Raises `RecordError` (the record is not an optimizer's) and leaves the state as it was.
+        Raises `RecordError` (the record is not an optimizer's, or damaged) and leaves the state as it was.
         """
+        if record.positional:
+            raise RecordError("a positional record has lost the names that an optimizer's state is kept by")
         states: dict[ParamId, State] = {}
         for path in record.values:
-            if not path.startswith("states.") or not path.endswith(".skeleton"):
-                continue
-            id = path.split(".")[1]
-            skeleton = from_plain(record[path])
-            leaves: list[Any] = []
-            try:
-                for name, _ in paths(skeleton):
-                    entry = record[f"states.{id}.state.{name}" if name else f"states.{id}.state"]
-                    leaves.append(entry.tensor if isinstance(entry, TensorEntry) else entry)
-                states[ParamId(id)] = unflatten(skeleton, iter(leaves))
-            except (KeyError, TypeError, IndexError, ValueError) as error:
-                raise RecordError(f"states.{id}: the optimizer's state is incomplete or damaged ({error})") from error
+            if path.startswith("states.") and path.endswith(".skeleton"):
+                id = path.removeprefix("states.").removesuffix(".skeleton")
+                states[ParamId(id)] = _read_state(record, path, f"states.{id}.state")
         if len(record) and not states:
             raise RecordError("the record holds no optimizer state; was it made from a module?")
         self._states, self._packed = states, None
 
 
-class SimpleOptimizer(ABC):
-    """An optimizer that treats one tensor at a time. `OptimizerAdaptor` does everything else.
-
-    >>> class SignSgd(SimpleOptimizer):
-    ...     def step(self, lr, tensor, grad, state):
-    ...         return tensor - grad.sign() * lr, state
-    """
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        """The state before the first step; None unless the optimizer needs one."""
-        return None
-
-    @abstractmethod
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
-        """The tensor after one step, and the state. All tensors are on one plain device.
-
-        Under `phlox.compile` numbers (`lr`, counts in the state) are stand-ins: do arithmetic on them, do not branch.
-        """
+def _read_state(record: Record, path: str, prefix: str) -> State:
+    leaves: list[Any] = []
+    try:
+        skeleton = from_plain(record[path])
+        for name, kind in paths(skeleton):
+            entry = record[f"{prefix}.{name}" if name else prefix]
+            leaf = entry.tensor if isinstance(entry, TensorEntry) else entry
+            if not fits(kind, leaf):
+                raise RecordError(f"{prefix}.{name}: expected {kind}, found {leaf!r}")
+            leaves.append(leaf)
+        return unflatten(skeleton, iter(leaves))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise RecordError(f"{prefix}: the optimizer's state is incomplete or damaged ({error})") from error
 
 
-class OptimizerAdaptor(Optimizer):
-    """A `SimpleOptimizer` for whole modules.
-
-    Parameters that are not trained, or have no gradient, stay as they are. Gradients and state are brought to the
-    parameter's device. Raises `OptimizerError` for a rate below zero or NaN, and for a gradient of another shape.
-    """
-
-    def __init__(self, optimizer: SimpleOptimizer, *, grad_clipping: GradientClipping | None = None) -> None:
-        super().__init__()
-        self.optimizer = optimizer
-        self.grad_clipping = grad_clipping
-
-    def init_state(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return self.optimizer.init(tensor)
-
-    def settings(self) -> Hashable:
-        fields = (type(self.optimizer), tuple(vars(self.optimizer).items()), self.grad_clipping)
-        try:
-            hash(fields)
-        except TypeError:
-            return ByIdentity(self.optimizer)
-        return fields
-
-    def step(self, lr: float, module: M, grads: GradientsParams) -> M:
-        if isinstance(lr, (int, float)) and not (lr >= 0.0 and math.isfinite(lr)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")
-        states = self.states
-
-        def update(path: str, param: Param) -> Param:
-            grad = grads.get(param.id)
-            if grad is None or not param.trained:
-                return param
-            value = param.val()
-            outer = value.backend
-            tensor = value.inner() if outer.differentiates else value
-            place = tensor.device
-            if grad.shape != tensor.shape:
-                raise OptimizerError(
-                    f"{path}: the gradient has shape {grad.shape}, the parameter {tensor.shape}; "
-                    "is it the gradient of another model?"
-                )
-            if grad.backend is not tensor.backend or grad.device != place:
-                grad = grad.to_device(place)
-            if self.grad_clipping is not None:
-                grad = self.grad_clipping(grad)
-            state = states.get(param.id, _absent)
-            state = self.optimizer.init(tensor) if state is _absent else _brought(state, place)
-            stepped, state = self.optimizer.step(lr, tensor, grad, state)
-            states[param.id] = state
-            moved = Tensor.from_primitive(stepped.primitive, outer, Float)
-            return Param(moved, trained=True, id=param.id)
-
-        return module.map(update)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({type(self.optimizer).__name__}, {len(self.states)} states)"
-
-
-_absent = object()
-
-
-def _brought(state: State, place: Device) -> State:
-    """The state on the parameter's device: it may come from a record or from another backend."""
+def brought(state: State, place: Device) -> State:
+    """The state on a device: it may come from a record or from another backend."""
 
     def bring(leaf: Any) -> Any:
         if isinstance(leaf, LazyTensor):

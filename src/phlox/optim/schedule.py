@@ -32,7 +32,7 @@ class LrSchedule(ABC):
     def load_record(self, record: Record) -> None:
         """Go on where the record stands."""
         taken = record.values.get("taken")
-        if not isinstance(taken, int):
+        if not isinstance(taken, int) or isinstance(taken, bool) or taken < 0:
             raise RecordError("taken: the record is not a schedule's, which has a number of steps taken")
         self.taken = taken
 

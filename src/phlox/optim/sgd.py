@@ -6,8 +6,8 @@ from typing import Any
 
 from phlox.config import Config
 from phlox.errors import ConfigError
+from phlox.optim.adaptor import OptimizerAdaptor, SimpleOptimizer
 from phlox.optim.clipping import GradientClipping
-from phlox.optim.optimizer import OptimizerAdaptor, SimpleOptimizer
 from phlox.optim.state import State
 from phlox.tensor import Tensor, zeros_like
 
@@ -21,6 +21,10 @@ class SgdConfig(Config):
     nesterov: bool = False
 
     def validate(self) -> None:
+        if not (self.momentum >= 0.0 and self.weight_decay >= 0.0):
+            raise ConfigError(
+                f"momentum and weight_decay are at least zero, got {self.momentum} and {self.weight_decay}"
+            )
         if self.nesterov and (self.momentum <= 0.0 or self.dampening != 0.0):
             raise ConfigError("nesterov needs a momentum above zero and no dampening")
 
@@ -32,7 +36,8 @@ class SgdConfig(Config):
 class Sgd(SimpleOptimizer):
     """v = momentum v + (1 - dampening) g;  x = x - lr v  (Sutskever et al. 2013).
 
-    With weight decay g is g + decay x first; with Nesterov's variant the step is along g + momentum v. The first v is g.
+    With weight decay g is g + decay x first; with Nesterov's variant the step is along g + momentum v. The first
+    v is g.
     """
 
     def __init__(self, config: SgdConfig) -> None:

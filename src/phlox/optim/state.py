@@ -1,14 +1,15 @@
 """Optimizer state: any structure of dicts, lists and tuples around tensors, numbers, strings and None.
 
-It is taken apart into its leaves, which change from step to step, and a skeleton, which does not: that is what saving it
-and compiling a step both need.
+It is taken apart into its leaves, which change from step to step, and a skeleton, which does not: that is what saving
+it and compiling a step both need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from phlox.backend.kind import KINDS
 from phlox.errors import OptimizerError
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor
@@ -17,7 +18,8 @@ State: TypeAlias = Any
 Skeleton: TypeAlias = Hashable
 """Nested tuples, the first entry of each saying what it stands for: ("dict", keys, parts), ("leaf", type), ..."""
 
-_INT, _REAL = ("leaf", "integer"), ("leaf", "real")
+INTEGER, REAL = "integer", "real"
+_INT, _REAL = ("leaf", INTEGER), ("leaf", REAL)
 
 
 def flatten(state: State, leaves: list[Any]) -> Skeleton:
@@ -28,11 +30,11 @@ def flatten(state: State, leaves: list[Any]) -> Skeleton:
     if state is None or isinstance(state, (bool, str)):
         return ("plain", state)
     if isinstance(state, dict):
-        keys = tuple(state)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
-        return ("dict", keys, tuple(flatten(part, leaves) for part in state.values()))  # pyright: ignore
+        parts = cast("dict[Any, Any]", state)
+        return ("dict", tuple(parts), tuple(flatten(part, leaves) for part in parts.values()))
     if isinstance(state, (list, tuple)):
         name = "list" if isinstance(state, list) else "tuple"
-        return (name, tuple(flatten(part, leaves) for part in state))  # pyright: ignore[reportUnknownVariableType]
+        return (name, tuple(flatten(part, leaves) for part in cast("list[Any]", state)))
     if isinstance(state, int):
         leaves.append(state)
         return _INT
@@ -55,8 +57,10 @@ def unflatten(skeleton: Any, leaves: Iterator[Any]) -> State:
             return tuple(unflatten(part, leaves) for part in skeleton[1])
         case "plain":
             return skeleton[1]
-        case _:
+        case "leaf":
             return next(leaves)
+        case _:
+            raise ValueError(f"unknown part {skeleton[0]!r}")
 
 
 def paths(skeleton: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -68,20 +72,59 @@ def paths(skeleton: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         case "list" | "tuple":
             for place, part in enumerate(skeleton[1]):
                 yield from paths(part, f"{prefix}.{place}")
-        case "plain":
-            return
-        case _:
+        case "leaf":
             yield prefix.lstrip("."), skeleton[1]
+        case _:
+            return
 
 
 def to_plain(skeleton: Any) -> Any:
     """The skeleton as a value that a record can hold."""
-    return [to_plain(part) for part in skeleton] if isinstance(skeleton, tuple) else skeleton
+    return [to_plain(part) for part in cast("tuple[Any, ...]", skeleton)] if isinstance(skeleton, tuple) else skeleton
 
 
 def from_plain(value: Any) -> Any:
     """The inverse of `to_plain`."""
-    return tuple(from_plain(part) for part in value) if isinstance(value, list) else value
+    return tuple(from_plain(part) for part in cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def fits(kind: str, leaf: Any) -> bool:
+    """Is this leaf, from a record, of the type that the skeleton says?"""
+    if kind in KINDS:
+        return isinstance(leaf, LazyTensor) and leaf.kind == kind
+    number = int if kind == INTEGER else float
+    return isinstance(leaf, number) and not isinstance(leaf, bool)
+
+
+def mismatch(fresh: State, state: State) -> str | None:
+    """What tells a state from one that a fresh optimizer would begin with, if anything: entries, kinds, shapes.
+
+    States may grow, so a list may be longer; an optimizer that begins with None may have any.
+    """
+    if fresh is None:
+        return None
+    if isinstance(fresh, dict):
+        expected = cast("dict[Any, Any]", fresh)
+        if not isinstance(state, dict) or set(expected) != set(cast("dict[Any, Any]", state)):
+            return f"expected {', '.join(map(str, expected))}, found {_described(state)}"
+        return next(
+            (f"{key}: {wrong}" for key, part in expected.items() if (wrong := mismatch(part, state[key]))), None
+        )
+    if isinstance(fresh, Tensor):
+        if not isinstance(state, Tensor) or (state.kind, state.shape) != (fresh.kind, fresh.shape):
+            return f"expected {_described(fresh)}, found {_described(state)}"
+        return None
+    if isinstance(fresh, (list, tuple)) and not isinstance(state, (list, tuple)):
+        return f"expected a {type(cast('object', fresh)).__name__}, found {_described(state)}"
+    return None
+
+
+def _described(state: State) -> str:
+    if isinstance(state, Tensor):
+        return f"{state.kind.__name__} of shape {state.shape}"
+    if isinstance(state, dict):
+        return ", ".join(map(str, cast("dict[Any, Any]", state))) or "nothing"
+    return type(state).__name__
 
 
 def map_tensors(state: State, fn: Callable[[Any], Any]) -> State:

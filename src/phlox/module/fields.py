@@ -1,0 +1,94 @@
+"""The fields of a module, which may not have been built yet."""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Self
+
+from phlox.module.watch import Watched
+
+if TYPE_CHECKING:
+    from phlox.module.structure import Structure
+    from phlox.module.template import Aux
+
+set_slot = object.__setattr__
+_building = RLock()
+
+
+class _Slots(Watched):
+    """What an object has beside its fields; a class of its own, so that `Fields` can stand in front of `__dict__`."""
+
+    __slots__ = ("__dict__", "_pending", "_structure")
+
+    _pending: tuple[Aux, Any] | None
+    _structure: Structure | None
+
+
+own_dict: Any = _Slots.__dict__["__dict__"].__get__
+"""The fields of an object as they stand, built or not."""
+
+
+class Fields(_Slots):
+    """The base of `Module`: an ordinary object or, in its stead, the arrays that its fields are to be built from.
+
+    Most modules that come out of a compiled function go straight into the next call, so nothing is built until a field
+    is first asked for.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        postpone(self, None)
+        return self
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        if self._pending is not None:
+            materialize(self)
+        return own_dict(self)
+
+    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
+
+        def __getattr__(self, name: str) -> Any:
+            # Reached only where ordinary lookup has failed: the fields were not built yet, at least not when it looked.
+            fields = self.__dict__
+            if name in fields:
+                return fields[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._pending is not None:
+            materialize(self)
+        set_slot(self, name, value)
+        self.changed()
+
+    def __delattr__(self, name: str) -> None:
+        if self._pending is not None:
+            materialize(self)
+        object.__delattr__(self, name)
+        self.changed()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.changed()
+
+
+def postpone(module: Fields, pending: tuple[Aux, Any] | None) -> None:
+    """Set up a new object: without fields or, if given a structure and arrays, with those it will have."""
+    set_slot(module, "_pending", pending)
+    set_slot(module, "_structure", None)
+    set_slot(module, "_watchers", ())
+
+
+def materialize(module: Fields) -> None:
+    """Build the fields now if they have not been; other threads see none of them or all."""
+    with _building:
+        pending = module._pending  # pyright: ignore[reportPrivateUsage]
+        if pending is not None:
+            aux, arrays = pending
+            own_dict(module).update(own_dict(aux.template.build(arrays, aux.ids)))
+            set_slot(module, "_pending", None)

@@ -1,0 +1,266 @@
+"""What goes into a compiled function: arrays on one side, structure on the other.
+
+`Reader` takes the arguments of a call apart into arrays and a key that is equal for calls which one program can serve;
+`Rebuilder` puts them together again from placeholders. Parameter ids are in no key: they are told apart by the place of
+the parameter among the arguments, so that two models of one architecture share a program and keep their identities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Device
+from phlox.errors import CompileError
+from phlox.module import GradientsParams, Module, ParamId
+from phlox.module.structure import static_key
+from phlox.module.template import Aux, flatten, unflatten
+from phlox.optim import LrSchedule, Optimizer
+from phlox.optim.optimizer import Packed
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import Ops
+
+Ids: TypeAlias = tuple[ParamId, ...]
+Place: TypeAlias = tuple[int, int]
+"""Which of the arguments with ids, and which of its ids."""
+
+
+class Owned(NamedTuple):
+    """The ids of gradients, which are arguments too."""
+
+    ids: Ids
+
+
+Owner: TypeAlias = Aux | Packed | Owned
+"""What has the ids of an argument."""
+
+_INT_RANGE = range(-(2**31), 2**31)
+
+
+def plain_backend(backend: Backend) -> Backend:
+    """The backend behind all decorators."""
+    while backend.inner is not None:
+        backend = backend.inner
+    return backend
+
+
+def first_backend(values: Iterable[Any]) -> Backend | None:
+    """The backend of the first module or tensor; None if there is none."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return plain_backend(cast("Tensor[Any, Any, Any]", value).backend)
+        if isinstance(value, Module):
+            pending = value._pending  # pyright: ignore[reportPrivateUsage]
+            if pending is None:
+                backends = [param.backend for param in value.structure().params[:1]]
+            else:
+                backends = [ops.backend for ops, _, _ in pending[0].template.marks[:1]]
+            if backends:
+                return plain_backend(backends[0])
+            continue
+        inside: Iterable[Any] = ()
+        if isinstance(value, (list, tuple)):
+            inside = cast("list[Any]", value)
+        elif isinstance(value, dict):
+            inside = cast("dict[Any, Any]", value).values()
+        elif isinstance(value, GradientsParams):
+            inside = (tensor for _, tensor in value.items())
+        found = first_backend(inside)
+        if found is not None:
+            return found
+    return None
+
+
+def used_up(path: str) -> CompileError:
+    """What to say of an argument whose memory was given away."""
+    return CompileError(f"{path} was donated to an earlier call and is used up; pass what that call returned")
+
+
+class Reader:
+    """The arguments of one call, taken apart."""
+
+    __slots__ = ("_known", "_late", "_place", "backend", "donated", "first", "kept", "modules", "optimizers", "owners")
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.donated: list[Any] = []
+        self.kept: list[Any] = [None]  # first the state of the random stream
+        self.modules: list[tuple[Module, int]] = []
+        """With the number of the owner that has their ids."""
+        self.owners: list[Owner] = []
+        self.optimizers: list[tuple[Optimizer, Packed, list[Any]]] = []
+        self.first: tuple[Any, str] | None = None
+        self._late: list[tuple[Optimizer, list[Any]]] = []
+        self._place: Device | None = None
+        self._known: Backend | None = None  # the backend that was last seen to be one of this engine
+
+    @property
+    def place(self) -> Device:
+        """The device of the first array."""
+        if self._place is None:
+            assert self.first is not None
+            array, path = self.first
+            if self.backend.is_gone(array):
+                raise used_up(path)
+            self._place = self.backend.device_of(array)
+        return self._place
+
+    def read(self, value: Any, path: str, leaves: list[Any]) -> Hashable:
+        """Append the arrays of a value, those of a module as one tuple, to `leaves`; what is left is the key."""
+        kind = cast("type[Any]", type(value))
+        if isinstance(value, Tensor):
+            return self._tensor(cast("Tensor[Any, Any, Any]", value), path, leaves)
+        if kind is float:
+            leaves.append(value)
+            return float
+        if isinstance(value, Module):
+            arrays, aux = flatten(value)
+            leaves.append(arrays)
+            self.modules.append((value, len(self.owners)))
+            template = aux.template
+            if arrays and template.marks[0][0].backend is not self._known:
+                self._seen(template.marks[0][0].backend, arrays[0], path)
+            return template, self._own(aux)
+        if kind is int:
+            return self._number(value, path, leaves)
+        if isinstance(value, Optimizer):
+            self._late.append((value, leaves))
+            return "optimizer"
+        if isinstance(value, (list, tuple)):
+            parts = cast("list[Any]", value)
+            return kind, tuple([self.read(part, f"{path}[{i}]", leaves) for i, part in enumerate(parts)])
+        if isinstance(value, dict):
+            items = cast("dict[Any, Any]", value).items()
+            parts = tuple([self.read(part, f"{path}[{key!r}]", leaves) for key, part in items])
+            return kind, tuple([static_key(key) for key, _ in items]), parts
+        if isinstance(value, GradientsParams):
+            parts = tuple([self._tensor(tensor, f"{path}, gradient", leaves) for _, tensor in value.items()])
+            return kind, parts, self._own(Owned(tuple(value)))
+        if isinstance(value, (np.floating, np.integer)):
+            return self._number(cast("Any", value).item(), path, leaves)
+        if isinstance(value, LrSchedule):
+            raise CompileError(f"{path}: a schedule counts its steps outside; pass the rate, {path}.step(), instead")
+        try:
+            return static_key(value)
+        except TypeError:
+            raise CompileError(
+                f"{path}: a {kind.__name__} can be neither an array nor a constant of a compiled function; "
+                "make it a tensor, or something hashable"
+            ) from None
+
+    def read_late(self) -> Hashable:
+        """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none."""
+        key: list[Hashable] = []
+        for optimizer, leaves in self._late:
+            packed = optimizer.packed_for(self.backend) or optimizer.pack(self.place)
+            leaves.append(packed.leaves)
+            self.optimizers.append((optimizer, packed, leaves))
+            key.append((optimizer.settings(), packed.form, self._own(packed)))
+        return tuple(key)
+
+    def _tensor(self, tensor: Tensor[Any, Any, Any], path: str, leaves: list[Any]) -> Ops:
+        ops: Ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
+        backend = ops.backend
+        array = tensor.primitive
+        if backend.differentiates:
+            if backend.node_of(array) is not None:
+                raise CompileError(
+                    f"{path}: a tensor with a history on the tape cannot go into a compiled function, "
+                    "which would lose it; pass it with .detach(), or make it inside"
+                )
+            array = backend.strip(array)
+        leaves.append(array)
+        if backend is not self._known:
+            self._seen(backend, array, path)
+        return ops
+
+    def _number(self, value: float, path: str, leaves: list[Any]) -> Hashable:
+        if isinstance(value, int) and value not in _INT_RANGE:
+            raise CompileError(f"{path}: {value} does not fit the 32-bit integers of a compiled function")
+        leaves.append(value)
+        return type(value)
+
+    def _own(self, owner: Owner) -> Hashable:
+        """How the ids of this argument relate to those of the ones before it."""
+        owners, ids = self.owners, owner.ids
+        relation: Hashable = None
+        for number, earlier in enumerate(owners):
+            if earlier.ids is ids:
+                relation = number
+                break
+        else:
+            if owners:
+                relation = _relation(tuple([earlier.ids for earlier in owners]), ids)
+        owners.append(owner)
+        return relation
+
+    def _seen(self, backend: Backend, array: Any, path: str) -> None:
+        self._known = backend
+        plain = plain_backend(backend)
+        if self.first is None:
+            self.first = array, path
+            self.backend = plain
+        if type(plain) is not type(self.backend):
+            raise CompileError(
+                f"{path}: it is on {plain!r}, and other arguments on {self.backend!r}; "
+                "move it there with .to_device(...)"
+            )
+
+
+@lru_cache(maxsize=256)
+def _relation(earlier: tuple[Ids, ...], ids: Ids) -> Hashable:
+    """Where these ids stand among those that came before: in which as a whole, else one by one; None if in none."""
+    if ids in earlier:
+        return earlier.index(ids)
+    places = first_places(earlier)
+    found = tuple(places.get(id) for id in ids)
+    return found if any(place is not None for place in found) else None
+
+
+def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
+    """Where each id stands first."""
+    places: dict[ParamId, Place] = {}
+    for number, ids in enumerate(owners):
+        for place, id in enumerate(ids):
+            places.setdefault(id, (number, place))
+    return places
+
+
+class Rebuilder:
+    """Puts the arguments together again from placeholders, inside the program that is being recorded."""
+
+    def __init__(self, recording: object) -> None:
+        self.recording = recording
+        self.modules: list[Module] = []
+
+    def rebuild(self, value: Any, leaves: Iterator[Any]) -> Any:
+        """The value with placeholders for its arrays, read in the order in which `Reader` wrote them."""
+        kind = cast("type[Any]", type(value))
+        if isinstance(value, Module):
+            _, aux = flatten(value)
+            module = unflatten(aux, next(leaves))
+            self.modules.append(module)
+            return module
+        if isinstance(value, Tensor):
+            return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]
+        if kind is float or kind is int or (isinstance(value, (np.floating, np.integer))):
+            return next(leaves)
+        if isinstance(value, (list, tuple)):
+            return same_sequence(kind, [self.rebuild(part, leaves) for part in cast("list[Any]", value)])
+        if isinstance(value, dict):
+            return {key: self.rebuild(part, leaves) for key, part in cast("dict[Any, Any]", value).items()}
+        if isinstance(value, GradientsParams):
+            return GradientsParams({id: self.rebuild(tensor, leaves) for id, tensor in value.items()})
+        return value
+
+    def rebuild_late(self, optimizer: Optimizer, packed: Packed, leaves: Iterator[Any]) -> None:
+        """Put the placeholders for its states into an optimizer."""
+        optimizer.load_packed(packed._replace(leaves=next(leaves)), self.recording)
+
+
+def same_sequence(kind: type[Any], parts: list[Any]) -> Any:
+    """A list, tuple or named tuple of these parts."""
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)

@@ -1,0 +1,41 @@
+"""A compiled step whose model moves to another device between calls; in a process that has two."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import numpy as np
+import phlox as px
+from phlox import nn, optim
+from phlox.backend import Autodiff, Jax
+
+def step(model, optimizer, x):
+    loss = model(x).square().mean()
+    return optimizer.step(0.01, model, optim.GradientsParams.from_grads(loss.backward(), model))
+
+def train(places, donate):
+    run = px.compile(step, donate=donate) if donate is not None else step
+    model, optimizer = nn.Linear(3, 2).init(0), optim.AdamWConfig().init()
+    for place in places:
+        device = Autodiff(Jax()).device(place)
+        model = model.to_device(device)
+        for _ in range(2):
+            model = run(model, optimizer, px.ones((4, 3), device=device))
+        assert model.weight.device == device, model.weight.device
+    assert donate is None or run.programs == 1
+    return model.weight.val().numpy()
+
+places = ["cpu:0", "cpu:1", "cpu:0", "cpu:1"]
+expected = train(places, None)
+for donate in ((), ("optimizer",), ("model", "optimizer")):
+    np.testing.assert_allclose(train(places, donate), expected, rtol=1e-5)
+"""
+
+
+def test_states_follow_the_model_to_another_device() -> None:
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "NPROC": "32"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
