@@ -26,8 +26,10 @@ PIP_INSTALL := python -m pip install --quiet
 help:
 	@sed -n 's/^#   //p' Makefile
 
+# One thread: for matrices as small as the demo's, NumPy's threads cost more than they bring, and ten times as much on a
+# machine that is busy.
 demo: .venv/installed-train
-	@$(BIN)/phlox demo --out runs/demo --overwrite $(ARGS)
+	@OPENBLAS_NUM_THREADS=$${OPENBLAS_NUM_THREADS:-1} $(BIN)/phlox demo --out runs/demo --overwrite $(ARGS)
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest $(ARGS)

@@ -1,9 +1,10 @@
-"""Data: the handwritten digits that come with Phlox, images from files, and mini-batches. All of it is plain NumPy."""
+"""Data: the handwritten digits that come with Phlox, images from files, mini-batches. All of it is plain NumPy."""
 
 from __future__ import annotations
 
-from phlox.data.batches import Batches
+from phlox.data.augment import RandomAffine
+from phlox.data.batches import Batches, Transform
 from phlox.data.digits import Digits, Split, load_digits, split
 from phlox.data.files import Images, read_images
 
-__all__ = ["Batches", "Digits", "Images", "Split", "load_digits", "read_images", "split"]
+__all__ = ["Batches", "Digits", "Images", "RandomAffine", "Split", "Transform", "load_digits", "read_images", "split"]

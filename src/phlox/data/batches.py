@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from phlox.backend.numpy.random import fold_in, random_permutation
 from phlox.errors import DataError
+
+Transform: TypeAlias = Callable[[int, tuple[npt.NDArray[Any], ...]], tuple[npt.NDArray[Any], ...]]
+"""`(step, batch)` to the batch that is given out, such as `RandomAffine`; `step` counts batches through all epochs."""
 
 _LAST_SEED = 2**64 - 1
 _LAST_EPOCH = 2**32 - 2  # the position after it is reserved for sub-streams
@@ -34,6 +37,8 @@ class Batches:
         drop_last: whether a last batch of fewer rows is left out. By default it is when shuffling, which is training:
             all steps then have one shape and one weight, and each epoch leaves out other rows. Unshuffled, which is
             evaluation, every row counts and is kept.
+        transform: what each batch goes through, `(step, batch) -> batch`; such as `RandomAffine`. The step of batch `i`
+            of epoch `e` is `e * len(self) + i`.
 
     Raises:
         DataError: no array, lengths that differ, no rows, or a number out of range.
@@ -56,12 +61,14 @@ class Batches:
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool | None = None,
+        transform: Transform | None = None,
     ) -> None:
         self.arrays: tuple[npt.NDArray[Any], ...] = tuple(np.asarray(array) for array in arrays)
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = shuffle if drop_last is None else drop_last
+        self.transform = transform
         shapes = [array.shape for array in self.arrays]
         if not shapes or any(not shape for shape in shapes) or len({shape[0] for shape in shapes}) > 1:
             raise DataError(f"Batches: got arrays of shapes {shapes}; give one or more of the same length")
@@ -98,7 +105,7 @@ class Batches:
             raise DataError(f"Batches: epoch is {epoch}; give 0 to 2**32 - 2")
         if not 0 <= start <= len(self):
             raise DataError(f"Batches: start is {start}, but an epoch has batches 0 to {len(self) - 1}")
-        return self._batches(self._order(epoch), start)
+        return self._batches(self._order(epoch), epoch, start)
 
     def _order(self, epoch: int) -> npt.NDArray[Any] | None:
         if not self.shuffle:
@@ -106,7 +113,10 @@ class Batches:
         key = fold_in((self.seed >> 32, self.seed & 0xFFFFFFFF), _SUB_STREAM)
         return random_permutation(np.array([*key, epoch], dtype=np.uint32), self.num_rows)
 
-    def _batches(self, order: npt.NDArray[Any] | None, start: int) -> Iterator[tuple[npt.NDArray[Any], ...]]:
-        for batch in range(start, len(self)):
-            rows = slice(batch * self.batch_size, (batch + 1) * self.batch_size)
-            yield tuple(array[rows if order is None else order[rows]] for array in self.arrays)
+    def _batches(
+        self, order: npt.NDArray[Any] | None, epoch: int, start: int
+    ) -> Iterator[tuple[npt.NDArray[Any], ...]]:
+        for number in range(start, len(self)):
+            rows = slice(number * self.batch_size, (number + 1) * self.batch_size)
+            batch = tuple(array[rows if order is None else order[rows]] for array in self.arrays)
+            yield batch if self.transform is None else self.transform(epoch * len(self) + number, batch)

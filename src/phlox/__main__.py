@@ -1,0 +1,9 @@
+"""`python -m phlox`."""
+
+from __future__ import annotations
+
+import sys
+
+from phlox.cli.main import main
+
+sys.exit(main())

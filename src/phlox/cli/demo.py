@@ -1,0 +1,81 @@
+"""`phlox demo`: train, test, save, and check what was saved in a new process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import phlox
+from phlox.backend import Device, as_device
+from phlox.models import DigitsRecipe, DigitsTraining
+from phlox.train import RunFolder, progress
+from phlox.train.curves import require_matplotlib
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Carry out the command, and return the exit status."""
+    recipe = _recipe(options)
+    device = as_device(options.device)
+    require_matplotlib()  # before the training rather than after it
+    bar = progress(unit="images")
+    training = DigitsTraining(recipe, device, compile=options.compile)
+    with RunFolder(options.out, overwrite=options.overwrite) as folder:
+        print(_headline(training, device, recipe.seed, compile=options.compile), flush=True)
+        begun = perf_counter()
+        try:
+            path = training.run(folder, [bar])
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"what was written so far is in {folder.partial}") from None
+    last = training.learner.history[-1]
+    tested = len(training.data.test_labels)
+    correct = round(last.held_out["accuracy"] * tested)
+    print(f"Test accuracy: {correct / tested:.2%} ({correct} of {tested} images), {perf_counter() - begun:.1f} s")
+    print(f"Saved in {path}:\n  {' '.join(folder.files)}", flush=True)
+    status = _verify_in_new_process(path)
+    if status == 0:
+        print(f"Try: {_program()} predict {path} {path / 'predictions.npz'}")
+    return status
+
+
+def _recipe(options: argparse.Namespace) -> DigitsRecipe:
+    recipe = DigitsRecipe() if options.config is None else DigitsRecipe.load(options.config)
+    given = {"epochs": options.epochs, "seed": options.seed}
+    return recipe.replace(**{name: value for name, value in given.items() if value is not None})
+
+
+def _headline(training: DigitsTraining, device: Device, seed: int, *, compile: bool) -> str:
+    how = "" if not compile else ", compiled" if device.backend.compiles else ", which has no compiler"
+    images, tests = len(training.data.train_labels), len(training.data.test_labels)
+    size = training.learner.model.num_params()
+    return (
+        f"Handwritten digits: {images:,} to train on, {tests} to test on\n"
+        f"Model: {size:,} parameters, on {device}{how}, seed {seed}"
+    )
+
+
+def _program() -> str:
+    """How this program was called, to be called again."""
+    if Path(sys.argv[0]).name != "phlox":
+        return "python -m phlox"
+    return "phlox" if shutil.which("phlox") else sys.argv[0]
+
+
+def _verify_in_new_process(path: Path) -> int:
+    """`phlox verify` on the folder; what it says is shown, and its exit status returned."""
+    environment: dict[str, Any] = {**os.environ}
+    # The same Phlox, wherever it was imported from, and nothing from the folder that we happen to be in (-P).
+    sources = [str(Path(phlox.__path__[0]).parent), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sources))
+    command = [sys.executable, "-P", "-m", "phlox.cli", "verify", str(path.absolute())]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    sys.stderr.write(finished.stderr)
+    if finished.stdout:
+        print("In a new process:\n" + textwrap.indent(finished.stdout, "  "), end="")
+    return finished.returncode

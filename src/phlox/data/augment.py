@@ -1,0 +1,89 @@
+"""Random distortions of images, for training on more variety than there is data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.backend.numpy.random import fold_in, random_uniform
+from phlox.errors import DataError
+
+_SUB_STREAM = int.from_bytes(b"warp")
+
+
+@dataclass(frozen=True)
+class RandomAffine:
+    """Shifts, turns and stretches each image of a batch a little, by bilinear interpolation; outside is zero.
+
+    A transform for `Batches`: it changes the first array of a batch, images `[n, channels, height, width]`, and passes
+    the others on. What it does to an image depends on `seed`, the step and the place in the batch alone.
+
+    Args:
+        shift: the most that an image moves in each direction, in pixels.
+        turn: the most that it turns, in degrees.
+        stretch: the most that its height and its width each grow or shrink, as a proportion.
+        seed: of the distortions; from 0 to `2**64 - 1`.
+
+    Raises:
+        DataError: a number is out of range.
+
+    >>> import numpy as np
+    >>> images = np.eye(8, dtype=np.float32)[None, None]
+    >>> distort = RandomAffine(shift=1.0, seed=1)
+    >>> bool((distort(5, (images,))[0] == distort(5, (images,))[0]).all())
+    True
+    """
+
+    shift: float = 0.5
+    turn: float = 10.0
+    stretch: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.shift >= 0.0 and 0.0 <= self.turn <= 180.0 and 0.0 <= self.stretch < 1.0):
+            raise DataError(
+                f"{self}: give a shift of 0 or more, a turn of 0 to 180 degrees and a stretch of at least 0 and below 1"
+            )
+        if not 0 <= self.seed < 2**64:
+            raise DataError(f"{self}: give a seed of 0 to 2**64 - 1")
+
+    def __call__(self, step: int, batch: tuple[npt.NDArray[Any], ...]) -> tuple[npt.NDArray[Any], ...]:
+        images, *others = batch
+        if images.ndim != 4 or images.dtype.kind != "f":
+            raise DataError(
+                f"RandomAffine: got {images.dtype} images of shape {images.shape}; "
+                "give floats of shape [n, channels, height, width]"
+            )
+        return self._distorted(images, self._draw(step, len(images))), *others
+
+    def _draw(self, step: int, count: int) -> npt.NDArray[np.float32]:
+        key = fold_in((self.seed >> 32, self.seed & 0xFFFFFFFF), _SUB_STREAM)
+        state = np.array([*key, step], dtype=np.uint32)
+        return random_uniform(state, (5, count, 1, 1), np.dtype(np.float32)) * np.float32(2.0) - np.float32(1.0)
+
+    def _distorted(self, images: npt.NDArray[Any], draw: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        count, _, height, width = images.shape
+        angle, taller, wider, down, right = draw
+        angle, down, right = angle * np.float32(np.pi / 180.0 * self.turn), down * self.shift, right * self.shift
+        # Where in the old image each point of the new one comes from, seen from the middle.
+        rows = np.arange(height, dtype=np.float32)[:, None] - (height - 1) / 2
+        columns = np.arange(width, dtype=np.float32) - (width - 1) / 2
+        sine, cosine = np.sin(angle), np.cos(angle)
+        y = (cosine * rows - sine * columns) * (1.0 + self.stretch * taller) + down + (height - 1) / 2
+        x = (sine * rows + cosine * columns) * (1.0 + self.stretch * wider) + right + (width - 1) / 2
+        # A frame of zeros two wide: whatever lies outside falls on it.
+        padded = np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2)))
+        y, x = np.clip(y + 2.0, 0.0, height + 2.0), np.clip(x + 2.0, 0.0, width + 2.0)
+        top, left = y.astype(np.intp), x.astype(np.intp)
+        below, beside = (y - top)[:, None], (x - left)[:, None]
+        image = np.arange(count, dtype=np.intp)[:, None, None]
+
+        def at(row: npt.NDArray[np.intp], column: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+            return np.moveaxis(padded[image, :, row, column], -1, 1)
+
+        upper = at(top, left) * (1.0 - beside) + at(top, left + 1) * beside
+        lower = at(top + 1, left) * (1.0 - beside) + at(top + 1, left + 1) * beside
+        return (upper * (1.0 - below) + lower * below).astype(images.dtype)

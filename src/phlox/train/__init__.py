@@ -1,0 +1,27 @@
+"""Training: the learner, what it measures, who is told of it, and the folder that a run leaves behind."""
+
+from __future__ import annotations
+
+from phlox.train.curves import draw_curves
+from phlox.train.folder import RunFolder
+from phlox.train.learner import Learner
+from phlox.train.logger import EpochReport, Logger, MetricsFile, Plan, StepReport
+from phlox.train.metrics import Mean, Measure, accuracy
+from phlox.train.progress import PlainProgress, RichProgress, progress
+
+__all__ = [
+    "EpochReport",
+    "Learner",
+    "Logger",
+    "Mean",
+    "Measure",
+    "MetricsFile",
+    "PlainProgress",
+    "Plan",
+    "RichProgress",
+    "RunFolder",
+    "StepReport",
+    "accuracy",
+    "draw_curves",
+    "progress",
+]  # fmt: skip

@@ -1,0 +1,78 @@
+"""Learning curves as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from phlox.errors import ExtraNotInstalledError, RunError
+from phlox.train.logger import EpochReport
+
+_COLOURS = {"train": "#8a94a6", "held out": "#d9480f"}
+_INK = "#2b2f36"
+
+
+def draw_curves(history: Sequence[EpochReport], *, title: str = "") -> bytes:
+    """The learning curves of a training as a PNG picture: a panel for the loss and one for each metric.
+
+    Raises:
+        ExtraNotInstalledError: matplotlib is not installed.
+        RunError: the history is empty.
+    """
+    if not history:
+        raise RunError("there are no epochs to draw curves of; train for one or more")
+    figure_type = require_matplotlib()
+    names = list(history[0].train)
+    figure = figure_type(figsize=(4.6 * len(names), 3.6), dpi=150, layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        _panel(axes, history, name)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=_INK)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def require_matplotlib() -> Any:
+    """Matplotlib's `Figure`, which draws without a window; ExtraNotInstalledError where it is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ExtraNotInstalledError(
+            "the learning curves need matplotlib, which is not installed; install it with: pip install 'phlox[train]'"
+        ) from error
+    return Figure
+
+
+def _panel(axes: Any, history: Sequence[EpochReport], name: str) -> None:
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+
+    epochs = [report.epoch for report in history]
+    curves = {"train": [report.train[name] for report in history]}
+    if all(name in report.held_out for report in history):
+        curves["held out"] = [report.held_out[name] for report in history]
+    for label, values in curves.items():
+        marker = "o" if len(values) == 1 else None
+        last = f"{values[-1]:.1%}" if name == "accuracy" else f"{values[-1]:.3g}"
+        axes.plot(epochs, values, color=_COLOURS[label], linewidth=1.6, marker=marker, label=f"{label}, at last {last}")
+    axes.set_title(name, loc="left", fontsize=10, color=_INK)
+    axes.set_xlabel("epoch", color=_INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # The first epochs are far off; what matters is how the others approach the end.
+    late = [value for values in curves.values() for value in values[len(values) // 8 :]]
+    if name == "accuracy":
+        low, high = min(late), max(max(values) for values in curves.values())
+        axes.set_ylim(max(0.0, low - 0.1 * (1.0 - low)), high + 0.1 * (high - low) + 0.001)
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
+    elif min(min(values) for values in curves.values()) > 0.0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(color="#e6e8ec", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#b9bec7")
+    axes.tick_params(which="both", colors="#555b66", labelsize=8)
+    axes.legend(frameon=False, fontsize=8)

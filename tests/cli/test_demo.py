@@ -1,0 +1,157 @@
+"""The main job, as a user does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+
+from phlox.cli import main
+from phlox.data import load_digits, split
+from tests.cli.support import ENVIRONMENT, SMALL, run
+
+COMMAND = [sys.executable, "-m", "phlox"]
+
+
+def test_everything_with_numpy_alone(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = run("demo", "--out", out, before="sys.modules['jax'] = sys.modules['torch'] = None", cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+    found = re.search(r"^Test accuracy: (\d+\.\d+)% \((\d+) of 359 images\)", done.stdout, re.MULTILINE)
+    assert found is not None, done.stdout
+    assert float(found[1]) >= 98.0
+    assert len(re.findall(r"^epoch +\d+/80  loss .* images/s$", done.stdout, re.MULTILINE)) == 80
+    assert "In a new process:" in done.stdout and "no initializer ran" in done.stdout
+    assert re.search(r"35[789] of 359 predictions agree", done.stdout)
+    assert "\x1b" not in done.stdout
+
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.json", "curves.png", "metrics.jsonl", "model.safetensors", "predictions.npz", "run.json",
+    ]  # fmt: skip
+    config = json.loads((out / "config.json").read_text())
+    assert config["model"]["channels"] == [24, 48] and config["seed"] == 0
+    tensors = load_file(out / "model.safetensors")
+    assert {str(tensor.dtype) for tensor in tensors.values()} == {"float16"}
+    assert tensors["conv_2.weight"].shape == (48, 24, 3, 3)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [*range(1, 81)]
+    assert lines[-1]["held_out_accuracy"] == pytest.approx(int(found[2]) / 359)
+    with Image.open(out / "curves.png") as picture:
+        picture.verify()
+    digits = load_digits()
+    with np.load(out / "predictions.npz") as arrays:
+        np.testing.assert_array_equal(arrays["images"], split(digits.images, digits.labels).test_images)
+        right = (arrays["probabilities"].argmax(axis=-1) == arrays["labels"]).sum()
+        np.testing.assert_allclose(arrays["probabilities"].sum(axis=-1), 1.0, atol=1e-5)
+    assert right == int(found[2])
+
+
+def test_an_old_run_is_kept_unless_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.json").write_text(SMALL)
+    command = ["demo", "--config", str(tmp_path / "small.json"), "--out", str(tmp_path / "run"), "--epochs", "1"]
+    assert main(command) == 0
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    capsys.readouterr()
+    assert main([*command, "--seed", "1"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "--overwrite" in err
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    assert main([*command, "--seed", "1", "--overwrite"]) == 0
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "small.json"]
+
+
+def test_one_seed_one_model(tmp_path: Path) -> None:
+    (tmp_path / "small.json").write_text(SMALL)
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        assert (
+            main(["demo", "--config", f"{tmp_path}/small.json", "--seed", str(seed), "--out", f"{tmp_path}/{name}"])
+            == 0
+        )
+    a, b, c = (load_file(tmp_path / name / "model.safetensors") for name in "abc")
+    assert all((a[path] == b[path]).all() for path in a)
+    assert any((a[path] != c[path]).any() for path in a)
+
+
+def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--out", str(tmp_path / "run")], env=ENVIRONMENT, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            if line.startswith("epoch  2/"):
+                break
+        process.send_signal(signal.SIGINT)
+        rest, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error == f"phlox: interrupted; what was written so far is in {tmp_path / 'run.partial'}\n"
+    assert "Traceback" not in rest and not (tmp_path / "run").exists()
+    assert (tmp_path / "run.partial" / "metrics.jsonl").read_text().endswith("\n")
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_live_bar_on_a_terminal(width: int, tmp_path: Path) -> None:
+    (tmp_path / "small.json").write_text(SMALL)
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "demo", "--config", str(tmp_path / "small.json"), "--out", str(tmp_path / "run")],
+        env={**ENVIRONMENT, "COLUMNS": str(width)}, stdout=slave, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(slave)
+    chunks: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while chunk := os.read(master, 4096):
+                chunks.append(chunk)
+        except OSError:  # how the end of a terminal shows
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    _, error = process.communicate(timeout=60)
+    reader.join()
+    os.close(master)
+    assert process.returncode == 0 and error == b""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(chunks).decode())
+    bars = [line for line in re.split(r"[\r\n]+", text) if re.match(r"(epoch )?\d+/2", line)]
+    assert bars and max(map(len, bars)) <= width
+    assert re.search(r"2/2.*loss \d\.\d+.*acc.*%.*/s.*0:00", bars[-1])
+    assert "Test accuracy" in text
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: Path, small_run: Path) -> None:
+    predict = subprocess.Popen(
+        [*COMMAND, "predict", str(small_run), str(small_run / "predictions.npz")], env=ENVIRONMENT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert predict.stdout is not None
+    predict.stdout.close()
+    assert predict.stderr is not None
+    error = predict.stderr.read()
+    predict.stderr.close()
+    assert predict.wait(60) == 1 and error == b""
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--version"], ["--help"], ["demo", "--help"], ["predict", "--help"], ["verify", "--help"]):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        assert exit_.value.code == 0
+        out, err = capsys.readouterr()
+        assert err == "" and out.count("\n") <= 30
+        if arguments == ["--version"]:
+            assert re.fullmatch(r"phlox \d+\.\d+\.\d+\n", out)
