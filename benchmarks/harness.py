@@ -1,0 +1,96 @@
+"""Timing of contestants in turn, and ratios of what was measured side by side."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One line of the table: how `subject` compares with `peer`."""
+
+    workload: str
+    subject: str
+    peer: str
+    subject_us: float
+    peer_us: float
+    ratio: float
+    low: float
+    high: float
+    target: float | None = None
+    unit: str = "ratio"
+
+    @property
+    def met(self) -> bool | None:
+        """Was the target met? None where there is none."""
+        return None if self.target is None else self.ratio <= self.target
+
+
+def measure(
+    contestants: dict[str, Callable[[], Any]], *, rounds: int = 15, seconds: float = 0.05
+) -> dict[str, list[float]]:
+    """Seconds a call of every contestant, `rounds` times in turn, each turn lasting about `seconds`."""
+    calls: dict[str, int] = {}
+    for name, run in contestants.items():
+        run()
+        start = time.perf_counter()
+        run()
+        once = max(time.perf_counter() - start, 1e-7)
+        calls[name] = max(1, round(seconds / once))
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(rounds):
+            names = list(contestants)
+            for name in names if turn % 2 == 0 else reversed(names):  # so that drift favours nobody
+                run, n = contestants[name], calls[name]
+                start = time.perf_counter()
+                for _ in range(n):
+                    run()
+                times[name].append((time.perf_counter() - start) / n)
+            gc.collect()
+    finally:
+        gc.enable()
+    return times
+
+
+def compare(
+    workload: str,
+    times: dict[str, list[float]],
+    subject: str,
+    peer: str,
+    *,
+    target: float | None = None,
+    extra: bool = False,
+) -> Ratio:
+    """The median of the ratios, turn by turn, with its quartiles; with `extra`, of the differences in nanoseconds."""
+    pairs = list(zip(times[subject], times[peer], strict=True))
+    values = [(a - b) * 1e9 if extra else a / b for a, b in pairs]
+    low, _, high = statistics.quantiles(values, n=4)
+    middle = statistics.median(values)
+    us = [statistics.median(times[name]) * 1e6 for name in (subject, peer)]
+    unit = "ns more" if extra else "ratio"
+    return Ratio(workload, subject, peer, us[0], us[1], middle, low, high, target, unit)
+
+
+def table(rows: list[Ratio]) -> str:
+    """The rows as a Markdown table."""
+    lines = [
+        "| workload | subject | peer | subject us | peer us | figure | quartiles | asked |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        digits = 0 if row.unit != "ratio" else 2
+        asked = "" if row.target is None else f"{row.target:.{digits}f} {'met' if row.met else '**missed**'}"
+        suffix = "" if row.unit == "ratio" else f" {row.unit}"
+        lines.append(
+            f"| {row.workload} | {row.subject} | {row.peer} | {row.subject_us:.1f} | {row.peer_us:.1f} "
+            f"| {row.ratio:.{digits}f}{suffix} | {row.low:.{digits}f} to {row.high:.{digits}f} | {asked} |"
+        )
+    return "\n".join(lines)
