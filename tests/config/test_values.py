@@ -251,7 +251,7 @@ def branches(children: st.SearchStrategy[Branch | Leaf]) -> st.SearchStrategy[Br
 configs = branches(st.recursive(leaves, lambda inner: branches(inner), max_leaves=6))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(configs)
 def test_json_gives_back_any_config(config: Branch) -> None:
     text = config.to_json()
@@ -269,7 +269,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(st.sampled_from(["sizes", "pair", "table", "mode", "leaf", "children", "type", "x"]), json_values)
 )

@@ -281,7 +281,7 @@ def good_files() -> dict[str, bytes]:
 GOOD_FILES = good_files()
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(sorted(GOOD_FILES)), data=st.data())
 def test_damage_is_an_error_of_ours_or_harmless(tmp_path: Path, name: str, data: st.DataObject) -> None:
     content = bytearray(GOOD_FILES[name])

@@ -349,7 +349,7 @@ def change(boxes: list[Any], name: str, which: int, place: int) -> None:
 
 
 @given(changes())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_cached_structure_is_what_a_fresh_walk_finds(steps: list[tuple[str, int, int]]) -> None:
     boxes: list[Any] = [Box(items=[param()], table={"a": param()})]
     for name, which, place in steps:

@@ -203,7 +203,7 @@ def test_permutations_are_the_same_everywhere(engine: Callable[..., Any]) -> Non
 
 
 @given(st.tuples(*[st.integers(0, M32)] * 2, st.integers(0, M32 - 1)), st.integers(-(2**31), 2**31 - 1), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_state(state: tuple[int, int, int], low: int, data: st.DataObject) -> None:
     high, threshold = data.draw(st.integers(low + 1, 2**31)), data.draw(st.integers(0, 65536))
     words, few, s = ref_words(state, 9), ref_words(state, 5), state_of(state)

@@ -42,7 +42,7 @@ COMPRESSIONS = [None, "gzip", "zstd"]
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(record=records())
 def test_any_record(name: str, compression: Any, record: Record) -> None:
     recorder = recorders(AS_IS, compression)[name]

@@ -29,7 +29,7 @@ def header_of(data: bytes) -> dict[str, Any]:
     return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(paths.filter(lambda p: p != "__metadata__"), arrays(), max_size=6), values)
 def test_byte_identical_to_the_library(tensors: dict[str, np.ndarray], value: Any) -> None:
     ours = RECORDER.to_bytes(Record({**tensors, "__metadata__": value}))
@@ -40,7 +40,7 @@ def test_byte_identical_to_the_library(tensors: dict[str, np.ndarray], value: An
     assert ours == theirs
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(paths.filter(lambda p: p != "__metadata__"), arrays(), max_size=6))
 def test_what_the_library_writes_is_read(tensors: dict[str, np.ndarray]) -> None:
     record = RECORDER.from_bytes(safetensors.numpy.save(tensors, metadata={"a": "b"}))

@@ -23,7 +23,7 @@ def numbered(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_indexing(backend: Any, data: st.DataObject) -> None:
     values = numbered(data.draw(SHAPES))
@@ -40,7 +40,7 @@ def test_indexing(backend: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, min_side=0, max_dims=3, max_side=4))
 def test_broadcasting(backend: Any, shapes: Any) -> None:
     a, b = (numbered(shape) for shape in shapes.input_shapes)
@@ -58,7 +58,7 @@ def test_broadcasting(backend: Any, shapes: Any) -> None:
         np.testing.assert_allclose(found.numpy(), lead.sum(once, keepdims=True).reshape(mine.shape), rtol=1e-5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(first=SHAPES, second=SHAPES)
 def test_shapes_that_do_not_broadcast_are_refused(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     try:
@@ -73,7 +73,7 @@ def test_shapes_that_do_not_broadcast_are_refused(first: tuple[int, ...], second
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_reductions(backend: Any, data: st.DataObject) -> None:
     values = numbered(data.draw(SHAPES))
@@ -92,7 +92,7 @@ def test_reductions(backend: Any, data: st.DataObject) -> None:
         assert found is not None and found.shape == values.shape
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(key=st.tuples(st.integers(-9, 9), st.integers(-9, 9)), shape=st.tuples(st.integers(0, 4), st.integers(0, 4)))
 def test_an_index_is_right_or_refused(key: tuple[int, int], shape: tuple[int, int]) -> None:
     values = numbered(shape)
