@@ -354,3 +354,15 @@ print(px.ones((2,)).sum().item())
     assert first == second and name in first and remedy in first and "pip install" in first
     assert value == "2.0"
     assert issubclass(EngineNotInstalledError, PhloxError)
+
+
+def test_a_window_of_more_places_than_a_small_integer_counts() -> None:
+    """The gradient of pooling over 33,124 places goes to the last one where that is the greatest."""
+    side = 182
+    values = np.arange(side * side, dtype=np.float32).reshape(1, 1, side, side)
+    x = px.tensor(values, device=Autodiff(NumPy())).require_grad()
+    gradient = x.grad(px.functional.max_pool2d(x, side).sum().backward())
+    assert gradient is not None
+    expected = np.zeros_like(values)
+    expected[..., -1, -1] = 1.0
+    np.testing.assert_array_equal(gradient.numpy(), expected)

@@ -151,7 +151,7 @@ def one_hot(indices: Tensor[Any, Any, Int], classes: int) -> Tensor[Any, Any, Fl
     if indices.kind is not Int:
         raise KindError(f"one_hot takes an Int tensor, got {indices.kind.__name__}")
     try:
-        indices.backend.check_indices(indices.primitive, 0, classes)
+        indices.backend.check_indices(indices.primitive, classes, from_end=False)
     except IndexRangeError as error:
         raise IndexRangeError(f"one_hot: {error}") from None
     return _hits(indices, arange(classes, device=indices.device))

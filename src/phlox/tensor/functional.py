@@ -81,7 +81,7 @@ def cross_entropy(logits: Tensor, targets: Tensor[Any, Any, Int]) -> Tensor:
     ops = ops_of(backend, Float)
     flat = targets.reshape(count).primitive
     try:
-        backend.check_indices(flat, 0, classes)
+        backend.check_indices(flat, classes, from_end=False)
         losses = wrap(ops, backend.cross_entropy(rows.primitive, flat))
     except Exception as error:
         raise failure("cross_entropy", ops, (rows.primitive, flat), error) from error

@@ -29,15 +29,11 @@ def _power_exponent(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array
     return B.float_mul(g, B.where(zero, 0.0, B.float_mul(z, B.float_log(B.where(zero, 1.0, x)))))
 
 
-def _share(B: Backend, g: Array, mine: Array, other: Array) -> Array:
-    """The share of a greatest (or least) operand: all if it is the result alone, half in a tie, and all of a NaN."""
-    won = B.bool_or(B.float_equal(mine, other), B.bool_not(B.float_equal(mine, mine)))
-    return B.float_mul(g, B.bool_into_float(won))
-
-
 def _chosen(B: Backend, g: Array, mine: Array, other: Array, z: Array) -> Array:
-    tie = B.float_mul(B.bool_into_float(B.float_equal(mine, other)), 0.5)
-    return B.float_sub(_share(B, g, mine, z), B.float_mul(g, tie))
+    """The share of a greatest (or least) operand: all if it alone is the result z, half in a tie, and all of a NaN."""
+    won = B.bool_into_float(B.bool_or(B.float_equal(mine, z), B.bool_not(B.float_equal(mine, mine))))
+    tie = B.bool_into_float(B.float_equal(mine, other))
+    return B.float_mul(g, B.float_sub(won, B.float_mul(tie, 0.5)))
 
 
 def _inside(B: Backend, g: Array, x: Array, low: float | None, high: float | None) -> Array:

@@ -137,17 +137,19 @@ class Backend(ConvOps, RandomOps):
         """Was this array given away to a compiled function, and is used up?"""
         return False
 
-    def check_indices(self, indices: Array, low: int, high: int) -> None:
-        """`IndexRangeError` unless all of `indices` are in [low, high), where they can be seen (not under a trace)."""
+    def check_indices(self, indices: Array, size: int, *, from_end: bool) -> None:
+        """`IndexRangeError` for an index outside an axis of `size`, where it can be seen (not under a trace).
+
+        `from_end` says whether negative ones count from the end, or are out of range too.
+        """
         if math.prod(self.shape(indices)) == 0 or self.is_traced(indices):
             return
         host = self.to_host(indices)
         least, greatest = int(host.min()), int(host.max())
-        if least < low or greatest >= high:
-            worst = greatest if greatest >= high else least
-            raise IndexRangeError(f"index {worst} is out of range, it must be at least {low} and less than {high}")
-
-    # --- the tape, which only a decorator has
+        if least < (-size if from_end else 0) or greatest >= size:
+            worst = greatest if greatest >= size else least
+            bounds = "" if from_end else f"; it must be at least 0 and less than {size}"
+            raise IndexRangeError(f"index {worst} is out of range for an axis of size {size}{bounds}")
 
     def value(self, x: Array) -> Array:
         """The inner backend's own array, with its history there."""

@@ -24,7 +24,7 @@ from phlox.backend.jax import ops, random
 from phlox.backend.jax.composites import Composites
 from phlox.backend.jax.ops import arg_reduction, reduction, simple
 from phlox.backend.kind import Bool, Float, Int, Kind
-from phlox.errors import DeviceError, IndexRangeError, RangeError
+from phlox.errors import DeviceError, RangeError
 
 _ELEMENTS: dict[str, Any] = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": jnp.int32}
 _PROBE = np.zeros((), np.float32)
@@ -33,16 +33,6 @@ _NEEDS_VALUES = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-
-
-def _checked(indices: Array, size: int) -> Array:
-    """The indices, or an error if they can be seen and one is out of range; JAX itself would say nothing."""
-    if not isinstance(indices, Tracer) and indices.size:
-        low, high = int(indices.min()), int(indices.max())
-        if low < -size or high >= size:
-            worst = high if high >= size else low
-            raise IndexRangeError(f"index {worst} is out of range for an axis of size {size}")
-    return indices
 
 
 def _no_zero(divisor: Any, operation: str) -> None:
@@ -150,13 +140,13 @@ class Jax(Composites, EngineBackend):
     pad = staticmethod(ops.pad)
     index = staticmethod(ops.index)
 
-    @staticmethod
-    def take(x: Array, indices: Array, axis: int) -> Array:
-        return ops.take(x, _checked(indices, x.shape[axis]), axis)
+    def take(self, x: Array, indices: Array, axis: int) -> Array:
+        self.check_indices(indices, x.shape[axis], from_end=True)
+        return ops.take(x, indices, axis)
 
-    @staticmethod
-    def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
-        return ops.take_along_axis(x, _checked(indices, x.shape[axis]), axis)
+    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
+        self.check_indices(indices, x.shape[axis], from_end=True)
+        return ops.take_along_axis(x, indices, axis)
 
     def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
         if isinstance(if_true, (int, float)) and isinstance(if_false, (int, float)):

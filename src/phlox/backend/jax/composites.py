@@ -1,8 +1,8 @@
 """Composites as XLA does them best.
 
 On a processor XLA's own convolution is slow where images are small: unfolding them and multiplying matrices wins until
-the unfolded images outgrow the cache. Channels stand last inside,
-where a processor's vectors run along them; the transpositions of neighbours cancel in fusions.
+the unfolded images outgrow the cache. Channels stand last inside, where a processor's vectors run along them; the
+transpositions of neighbours cancel in fusions.
 """
 
 # JAX's annotations leave much unsaid.
@@ -12,7 +12,7 @@ where a processor's vectors run along them; the transpositions of neighbours can
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -135,26 +135,17 @@ def _tiled(x: Array, window: Pair) -> Array:
     return x.reshape(n, height // window[0], window[0], width // window[1], window[1], channels)
 
 
-class Tiles(NamedTuple):
-    """What the derivative of pooling over tiles needs: operand and result, channels last."""
-
-    x: Array
-    y: Array
-
-
 @op(1)
-def max_pool_tiles(x: Array, window: Pair) -> tuple[Array, Tiles]:
-    """The greatest value of each tile, and what its derivative needs."""
-    x = _last(x)
-    y = _tiled(x, window).max((2, 4))
-    return _first(y), Tiles(x, y)
+def max_pool_tiles(x: Array, window: Pair) -> Array:
+    """The greatest value of each tile."""
+    return _first(_tiled(_last(x), window).max((2, 4)))
 
 
-@op(2)
-def max_pool_tiles_backward(saved: Tiles, g: Array, window: Pair) -> Array:
+@op(3)
+def max_pool_tiles_backward(x: Array, y: Array, g: Array, window: Pair) -> Array:
     """The gradient at the first greatest value of each tile, in reading order; a NaN counts as greatest."""
-    x, y = saved
-    tiles, g = _tiled(x, window), _last(g)
+    x, y, g = _last(x), _last(y), _last(g)
+    tiles = _tiled(x, window)
     taken = jnp.zeros(y.shape, jnp.bool_)
     rows: list[Array] = []
     for i in range(window[0]):
@@ -177,14 +168,16 @@ class Composites(Backend):
 
     def max_pool2d_forward(self, x: Array, window: Pair, stride: Pair, padding: Pair) -> tuple[Array, Any]:
         if _tiles(x.shape, window, stride, padding):
-            return max_pool_tiles(x, window)
+            y = max_pool_tiles(x, window)
+            return y, (x, y)
         return super().max_pool2d_forward(x, window, stride, padding)
 
     def max_pool2d_backward(
         self, saved: Any, g: Array, needed: Needed, window: Pair, stride: Pair, padding: Pair
     ) -> Gradients:
-        if isinstance(saved, Tiles):
-            return (max_pool_tiles_backward(saved, g, window),)
+        x, y = saved
+        if _tiles(x.shape, window, stride, padding):
+            return (max_pool_tiles_backward(x, y, g, window),)
         return super().max_pool2d_backward(saved, g, needed, window, stride, padding)
 
 

@@ -156,15 +156,6 @@ def cumsum(x: Array, axis: int) -> Array:
     return jnp.cumsum(x, axis)
 
 
-@op(0, 1, 2, 3)
-def full(shape: Shape, value: float, dtype: Any, device: Any) -> Array:
-    return jnp.full(shape, value, dtype)
-
-
-def matmul(lhs: Array, rhs: Array) -> Array:
-    return jnp.matmul(lhs, rhs)
-
-
 @op(1)
 def cast(x: Array, dtype: Any) -> Array:
     return x.astype(dtype)

@@ -15,7 +15,7 @@ from phlox.backend.kind import Kind, kind_of_dtype
 from phlox.backend.numpy import random
 from phlox.backend.numpy.composites import Composites
 from phlox.backend.numpy.erf import erf
-from phlox.errors import DeviceError, IndexRangeError, RangeError
+from phlox.errors import DeviceError, RangeError
 
 
 def quiet(ufunc: Callable[..., Any]) -> Any:
@@ -37,13 +37,6 @@ def _arg_reduction(find: Callable[..., Any]) -> Any:
         return find(x, axis=axis).astype(self.host_int_dtype)
 
     return reduce
-
-
-def _checked(indices: Array, size: int) -> Array:
-    if indices.size and (indices.min() < -size or indices.max() >= size):
-        worst = indices.max() if indices.max() >= size else indices.min()
-        raise IndexRangeError(f"index {worst} is out of range for an axis of size {size}")
-    return indices
 
 
 def _grid(indices: Array, axis: int) -> tuple[Any, ...]:
@@ -115,13 +108,13 @@ class NumPy(Composites, EngineBackend):
     def index(x: Array, index: Index) -> Array:
         return x[index]
 
-    @staticmethod
-    def take(x: Array, indices: Array, axis: int) -> Array:
-        return np.take(x, _checked(indices, x.shape[axis]), axis)
+    def take(self, x: Array, indices: Array, axis: int) -> Array:
+        self.check_indices(indices, x.shape[axis], from_end=True)
+        return np.take(x, indices, axis)
 
-    @staticmethod
-    def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
-        return np.take_along_axis(x, _checked(indices, x.shape[axis]), axis)
+    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
+        self.check_indices(indices, x.shape[axis], from_end=True)
+        return np.take_along_axis(x, indices, axis)
 
     def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
         # Two Python numbers have no element type of their own to give to the result.

@@ -106,7 +106,7 @@ class Composites(Backend):
         y = parts[0].copy()
         for part in parts[1:]:
             np.maximum(y, part, out=y)
-        place = np.full(y.shape, len(parts) - 1, np.int16)
+        place = np.full(y.shape, len(parts) - 1, np.int32)
         undefined = np.isnan(y)
         some = undefined.any()
         for number in range(len(parts) - 2, -1, -1):

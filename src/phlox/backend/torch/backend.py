@@ -20,7 +20,7 @@ from phlox.backend.device import Device
 from phlox.backend.kind import Bool, Float, Int, Kind
 from phlox.backend.torch import random
 from phlox.backend.torch.composites import Composites
-from phlox.errors import DeviceError, IndexRangeError, RangeError
+from phlox.errors import DeviceError, RangeError
 
 _ELEMENTS: dict[str, torch.dtype] = {
     "f64": torch.float64,
@@ -56,13 +56,8 @@ def _arg_reduction(fn: Callable[..., Any]) -> Any:
 
 
 def _long(indices: Array, size: int) -> Array:
-    """Indices as torch wants them, negative ones counted from the end; out of range is an error."""
+    """Indices as torch wants them, negative ones counted from the end."""
     indices = indices.long()
-    if indices.numel() and not torch.compiler.is_compiling():
-        low, high = int(indices.min()), int(indices.max())
-        if low < -size or high >= size:
-            worst = high if high >= size else low
-            raise IndexRangeError(f"index {worst} is out of range for an axis of size {size}")
     return torch.where(indices < 0, indices + size, indices)
 
 
@@ -202,12 +197,12 @@ class Torch(Composites, EngineBackend):
     def index(x: Array, index: Index) -> Array:
         return x[index]
 
-    @staticmethod
-    def take(x: Array, indices: Array, axis: int) -> Array:
+    def take(self, x: Array, indices: Array, axis: int) -> Array:
+        self.check_indices(indices, x.shape[axis], from_end=True)
         return x[(*(slice(None),) * axis, _long(indices, x.shape[axis]))]
 
-    @staticmethod
-    def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
+    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
+        self.check_indices(indices, x.shape[axis], from_end=True)
         return torch.take_along_dim(x, _long(indices, x.shape[axis]), axis)
 
     def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
