@@ -27,6 +27,10 @@ class IndexRangeError(PhloxError, IndexError):
     """An index lies outside its axis."""
 
 
+class LinalgError(PhloxError, ValueError):
+    """A matrix lacks what an operation needs: it is singular, or not positive definite; names which of a stack."""
+
+
 class BackendError(PhloxError, ValueError):
     """Tensors of different backends met in one operation, or a backend lacks what was asked of it."""
 

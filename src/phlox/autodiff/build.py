@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from phlox.autodiff.record import boxed, link, record_several
 from phlox.autodiff.tape import Found, Node, Tracked, next_id
 from phlox.backend.contract import Backend
-from phlox.backend.contract.types import Array, Shape
+from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 
 UnaryDerivative: TypeAlias = Callable[[Backend, Array, Array, Array], Array]
 """`(B, g, x, y)`: the gradient towards x of y = f(x), in operations of the backend B."""
@@ -23,8 +24,6 @@ BinaryDerivative: TypeAlias = Callable[[Backend, Array, Array, Array, Array], Ar
 """`(B, g, x, y, z)`: the gradient towards one operand of z = f(x, y)."""
 
 Result: TypeAlias = tuple[Array, Any]
-Needed: TypeAlias = tuple[bool, ...]
-Gradients: TypeAlias = tuple[Array | None, ...]
 
 # The unions spell out how many arguments there may be, from which a type checker knows those of a lambda.
 Forward: TypeAlias = (
@@ -84,29 +83,47 @@ class General:
     backward: Backward
 
 
-Rule: TypeAlias = Unary | Binary | General
+@dataclass(frozen=True, slots=True)
+class Several:
+    """An operation with several results, all of them floats; as `General`, but for these two.
+
+    `forward` returns a tuple of results, and what the derivative needs; `backward(B, saved, gs, needed, *options)` gets
+    one gradient a result, None where nobody asked.
+    """
+
+    operands: int
+    forward: Callable[..., tuple[tuple[Array, ...], Any]]
+    backward: Callable[..., Gradients]
+
+
+Rule: TypeAlias = Unary | Binary | General | Several
 
 
 def build(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable[..., Any]:
     """The operation `name` of `inner` as one that records itself when an operand is tracked, that is, a `box`."""
     match rule:
         case Unary():
-            return _unary(box, getattr(inner, name), rule)
+            return _unary(inner, box, getattr(inner, name), rule)
         case Binary():
             return _binary(inner, box, getattr(inner, name), rule)
         case General():
             return _general(inner, box, getattr(inner, name), rule)
+        case Several():
+            return _several(inner, box, getattr(inner, name), rule)
 
 
-def _unary(box: type[Tracked], function: Callable[[Array], Array], rule: Unary) -> Callable[[Array], Array]:
+def _unary(
+    inner: Backend, box: type[Tracked], function: Callable[[Array], Array], rule: Unary
+) -> Callable[[Array], Array]:
+    add = inner.float_add
     saves_x, saves_y = "x" in rule.saves, "y" in rule.saves
     derivative = rule.derivative
 
-    def push(backend: Backend, node: Node, g: Array, found: Found) -> None:
+    def push(node: Node, g: Array, found: Found) -> None:
         x, y = node.saved
-        dx = derivative(backend, g, x, y)
+        dx = derivative(inner, g, x, y)
         parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
-        found[parent] = backend.float_add(found[parent], dx) if parent in found else dx
+        found[parent] = add(found[parent], dx) if parent in found else dx
 
     def operation(x: Array) -> Array:
         if type(x) is not box:
@@ -144,27 +161,27 @@ def _binary(
     both_x, both_y, both_z = (letter in saves for letter in "xyz")
     lhs_x, lhs_y, lhs_z = (letter in saves_lhs for letter in "xyz")
     rhs_x, rhs_y, rhs_z = (letter in saves_rhs for letter in "xyz")
-    shape = inner.shape
+    shape, add = inner.shape, inner.float_add
 
-    def push_lhs(backend: Backend, node: Node, g: Array, found: Found) -> None:
+    def push_lhs(node: Node, g: Array, found: Found) -> None:
         x, y, z, size, _ = node.saved
-        d = lhs(backend, g, x, y, z)
+        d = lhs(inner, g, x, y, z)
         if size is not None:
-            d = sum_to(backend, d, size)
+            d = sum_to(inner, d, size)
         parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
-        found[parent] = backend.float_add(found[parent], d) if parent in found else d
+        found[parent] = add(found[parent], d) if parent in found else d
 
-    def push_rhs(backend: Backend, node: Node, g: Array, found: Found) -> None:
+    def push_rhs(node: Node, g: Array, found: Found) -> None:
         x, y, z, _, size = node.saved
-        d = rhs(backend, g, x, y, z)
+        d = rhs(inner, g, x, y, z)
         if size is not None:
-            d = sum_to(backend, d, size)
+            d = sum_to(inner, d, size)
         parent = node.parents[-1].id  # pyright: ignore[reportOptionalMemberAccess]
-        found[parent] = backend.float_add(found[parent], d) if parent in found else d
+        found[parent] = add(found[parent], d) if parent in found else d
 
-    def push_both(backend: Backend, node: Node, g: Array, found: Found) -> None:
-        push_lhs(backend, node, g, found)
-        push_rhs(backend, node, g, found)
+    def push_both(node: Node, g: Array, found: Found) -> None:
+        push_lhs(node, g, found)
+        push_rhs(node, g, found)
 
     def operation(x: Array, y: Any) -> Array:
         if type(x) is box:
@@ -203,52 +220,59 @@ def _binary(
     return operation
 
 
-def record(
-    box: type[Tracked],
-    operands: tuple[Array, ...],
-    run: Callable[..., tuple[Array, Any]],
-    differentiate: Callable[[Backend, Any, Array, tuple[bool, ...]], tuple[Array | None, ...]],
-) -> Array:
-    """Run on the values of `operands`, of which one at least is tracked, and record how to differentiate it."""
-    values = [x.value if type(x) is box else x for x in operands]
-    y, saved = run(*values)
-    needed = tuple(type(x) is box for x in operands)
-
-    def push(backend: Backend, node: Node, g: Array, found: Found) -> None:
-        for parent, d in zip(node.parents, differentiate(backend, node.saved, g, needed), strict=True):
-            if parent is not None and d is not None:
-                found[parent.id] = backend.float_add(found[parent.id], d) if parent.id in found else d
-
-    node = _new(Node)
-    node.id = next_id()
-    node.parents = tuple(x.node if type(x) is box else None for x in operands)
-    node.push = push
-    node.saved = saved
-    result = _new(box)
-    result.value = y
-    result.node = node
-    return result
-
-
-def _run(forward: Callable[..., Result], inner: Backend, options: tuple[Any, ...], *values: Any) -> Result:
+def _run(forward: Callable[..., Any], inner: Backend, options: tuple[Any, ...], *values: Any) -> Any:
     return forward(inner, *values, *options)
 
 
 def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array], rule: General) -> Callable[..., Array]:
-    count = rule.operands
+    count, add = rule.operands, inner.float_add
     forward: Callable[..., Result] = rule.forward
     backward: Callable[..., Gradients] = rule.backward
 
+    def push(node: Node, g: Array, found: Found) -> None:
+        saved, needed, options = node.saved
+        for parent, d in zip(node.parents, backward(inner, saved, g, needed, *options), strict=True):
+            if parent is not None and d is not None:
+                found[parent.id] = add(found[parent.id], d) if parent.id in found else d
+
     def operation(*arguments: Any) -> Array:
+        parents: list[Node | None] = []
+        values: list[Any] = []
+        tracked = False
+        for x in arguments[:count]:
+            if type(x) is box:
+                tracked = True
+                parents.append(x.node)
+                values.append(x.value)
+            else:
+                parents.append(None)
+                values.append(x)
+        if not tracked:
+            return function(*arguments)
+        options = arguments[count:]
+        y, saved = forward(inner, *values, *options)
+        needed = tuple([parent is not None for parent in parents])
+        return boxed(box, y, link(tuple(parents), push, (saved, needed, options)))
+
+    return operation
+
+
+def _several(
+    inner: Backend, box: type[Tracked], function: Callable[..., tuple[Array, ...]], rule: Several
+) -> Callable[..., tuple[Array, ...]]:
+    count, forward, backward = rule.operands, rule.forward, rule.backward
+
+    def operation(*arguments: Any) -> tuple[Array, ...]:
         operands = arguments[:count]
         if not any(type(x) is box for x in operands):
             return function(*arguments)
         options = arguments[count:]
-        return record(
+        return record_several(
+            inner,
             box,
             operands,
             partial(_run, forward, inner, options),
-            lambda backend, saved, g, needed: backward(backend, saved, g, needed, *options),
+            lambda backend, saved, gs, needed: backward(backend, saved, gs, needed, *options),
         )
 
     return operation

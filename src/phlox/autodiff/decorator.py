@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from phlox.autodiff.build import build, record
+from phlox.autodiff.build import build
+from phlox.autodiff.recompute import Cooked, build_recomputing
+from phlox.autodiff.record import boxed, note, record
 from phlox.autodiff.rules import CONSTANT, RULES
 from phlox.autodiff.tape import Found, Node, Tracked, leaf, walk_back
 from phlox.backend.contract import Backend
-from phlox.backend.contract.types import Array, Arrays, Shape
+from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.errors import AutodiffError, BackendError
@@ -31,6 +33,12 @@ class Autodiff(Backend):
     A float value that nothing differentiates stays the inner backend's own array, so it costs nothing. The decorator
     composes: on `Autodiff(Autodiff(B))`, gradients can be differentiated again.
 
+    Args:
+        inner: the backend that computes.
+        recompute: keep no result of a cheap operation (elementwise, shapes) for the way back, but make it again when a
+            derivative needs it: gradient checkpointing as a strategy, for memory at the price of time. Gradients are
+            the same to the last bit. For whole blocks of a network see `phlox.checkpoint`.
+
     >>> import phlox as px
     >>> from phlox.backend import Autodiff, NumPy
     >>> x = px.tensor(3.0, device=Autodiff(NumPy()).device()).require_grad()
@@ -42,35 +50,44 @@ class Autodiff(Backend):
     inner: Backend  # pyright: ignore[reportIncompatibleVariableOverride]
     box: type[Tracked]
     """The class of its tracked values."""
-    _made: ClassVar[dict[Backend, Autodiff]] = {}
+    recompute: bool
+    """Are cheap values made again instead of kept?"""
+    _made: ClassVar[dict[tuple[Backend, bool], Autodiff]] = {}
 
-    def __new__(cls, inner: Backend) -> Autodiff:
-        if inner in cls._made:
-            return cls._made[inner]
+    def __new__(cls, inner: Backend, *, recompute: bool = False) -> Autodiff:
+        key = (inner, recompute)
+        if key in cls._made:
+            return cls._made[key]
         self = super().__new__(cls)
         self.inner = inner
+        self.recompute = recompute
         self.name = f"autodiff({inner.name})"
         self.float_element = inner.float_element
         self.int_element = inner.int_element
         self.compiles = inner.compiles
-        self.box = box = type("Tracked", (Tracked,), {"__slots__": ()})
+        base: type[Tracked] = Cooked if recompute else Tracked
+        box = cast("type[Tracked]", type("Tracked", (base,), {"__slots__": ()}))
+        self.box = box
+        make = build_recomputing if recompute else build
+        shape = inner.shape
+        self.shape = lambda x: shape(x.value if type(x) is box else x)
         for name in _operations():
             try:
                 if name in RULES:
-                    setattr(self, name, build(inner, box, name, RULES[name]))
+                    setattr(self, name, make(inner, box, name, RULES[name]))
                 elif name in CONSTANT:
                     setattr(self, name, _constant(box, getattr(inner, name)))
                 elif name.startswith(_FORWARDED):
                     setattr(self, name, getattr(inner, name))
             except BackendError:
                 continue  # What the inner backend lacks, this one lacks too.
-        return cls._made.setdefault(inner, self)
+        return cls._made.setdefault(key, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Autodiff, (self.inner,)
+        return _autodiff, (self.inner, self.recompute)
 
     def __repr__(self) -> str:
-        return f"Autodiff({self.inner!r})"
+        return f"Autodiff({self.inner!r}{', recompute=True' * self.recompute})"
 
     # --- the tape
 
@@ -95,12 +112,9 @@ class Autodiff(Backend):
                     "reduce the tensor to one number (.sum(), .mean()), or give one"
                 )
             cotangent = self.inner.float_full(shape, 1.0, self.inner.device_of(x.value))
-        return walk_back(self.inner, x.node, cotangent, retain=retain)
+        return walk_back([x.node], {x.node.id: cotangent}, retain=retain)
 
     # --- arrays and devices
-
-    def shape(self, x: Array) -> Shape:
-        return self.inner.shape(self.value(x))
 
     def device(self, name: str | None = None) -> Device:
         return Device(self, self.inner.device(name).name)
@@ -109,18 +123,33 @@ class Autodiff(Backend):
         return Device(self, self.inner.device_of(self.value(x)).name)
 
     def to_device(self, x: Array, device: Device) -> Array:
+        return self.cast(x, self, device)
+
+    def cast(self, x: Array, target: Backend, device: Device) -> Array:
+        mine, others = _depth(self), _depth(target)
+        if mine > others:  # this tape ends here; those below may go on
+            return _moved(self.inner, self.value(x), target, device)
+        assert isinstance(target, Autodiff)
+        below = Device(target.inner, device.name)
+        if mine < others:
+            return _moved(self, x, target.inner, below)
         if type(x) is not self.box:
-            return self.inner.to_device(x, device)
-
-        def run(value: Array) -> tuple[Array, Device]:
-            return self.inner.to_device(value, device), self.inner.device_of(value)
-
-        return record(
+            return _moved(self.inner, x, target.inner, below)
+        node = note(
+            self.inner,
             self.box,
             (x,),
-            run,
-            lambda backend, origin, g, needed: (backend.to_device(g, origin),),
+            self.inner.device_of(x.value),
+            lambda backend, origin, g, needed: (_moved(target.inner, g, backend, origin),),
         )
+        return boxed(target.box, _moved(self.inner, x.value, target.inner, below), node)
+
+    def full_precision(self) -> Autodiff:
+        return Autodiff(self.inner.full_precision(), recompute=self.recompute)
+
+    def barrier(self, x: Array, after: Array) -> Array:
+        value = self.inner.barrier(self.value(x), self.value(after))
+        return boxed(self.box, value, x.node) if type(x) is self.box else value
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         return self.inner.from_host(array, kind, device)
@@ -142,6 +171,9 @@ class Autodiff(Backend):
 
     def is_traced(self, x: Array) -> bool:
         return self.inner.is_traced(self.value(x))
+
+    def gathers_checks(self, x: Array) -> bool:
+        return self.inner.gathers_checks(self.value(x))
 
     def bakes_constants(self) -> bool:
         return self.inner.bakes_constants()
@@ -186,7 +218,12 @@ class Autodiff(Backend):
                 start += shape[axis]
             return tuple(parts)
 
-        return record(self.box, tuple(arrays), run, differentiate)
+        return record(self.inner, self.box, tuple(arrays), run, differentiate)
+
+    def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
+        if any(type(x) is self.box for x in arrays):
+            raise AutodiffError("this operation has no derivative; cut its operands off the tape with .detach()")
+        return self.inner.on_host(kinds, fn, *arrays)
 
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
         if not any(type(x) is self.box for x in arrays):
@@ -208,10 +245,26 @@ class Autodiff(Backend):
                 found.append(backend.call_native(one, g, *values) if wanted else None)
             return tuple(found)
 
-        return record(self.box, arrays, run, differentiate)
+        return record(self.inner, self.box, arrays, run, differentiate)
 
     def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
         return self.inner.native_vjp(fn, arrays, g)
+
+
+def _depth(backend: Backend) -> int:
+    """How many tapes lie above one another."""
+    depth = 0
+    while backend.inner is not None:
+        backend, depth = backend.inner, depth + 1
+    return depth
+
+
+def _moved(backend: Backend, x: Array, target: Backend, device: Device) -> Array:
+    return backend.to_device(x, device) if target is backend else backend.cast(x, target, device)
+
+
+def _autodiff(inner: Backend, recompute: bool) -> Autodiff:
+    return Autodiff(inner, recompute=recompute)
 
 
 class _NativeGradient:

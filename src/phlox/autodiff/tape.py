@@ -7,21 +7,18 @@ There is no global state: a tape is what can be reached from a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from phlox.backend.contract.types import Array
 from phlox.errors import AutodiffError
 
-if TYPE_CHECKING:
-    from phlox.backend import Backend
-
 Found: TypeAlias = dict[int, Array]
 """Gradients found so far, by node."""
 
-Push: TypeAlias = "Callable[[Backend, Node, Array, Found], None]"
-"""`(backend, node, gradient, found)`: add to `found` what the node's gradient means for its parents."""
+Push: TypeAlias = "Callable[[Node, Array, Found], None]"
+"""`(node, gradient, found)`: add to `found` what the node's gradient means for its parents."""
 
 next_id = count().__next__
 
@@ -55,7 +52,7 @@ class Tracked:
         return self.value.shape
 
 
-def _spent(backend: Backend, node: Node, g: Array, found: Found) -> None:
+def _spent(node: Node, g: Array, found: Found) -> None:
     raise AutodiffError(
         "this graph has been walked back already and has freed what it saved; "
         "call backward(retain_graph=True) the first time to walk it again"
@@ -75,16 +72,25 @@ def leaf(box: type[Tracked], value: Array) -> Tracked:
     return result
 
 
-def walk_back(backend: Backend, root: Node, cotangent: Array, *, retain: bool = False) -> Found:
-    """The gradients of all leaves that `root` depends on, by node, in terms of the inner `backend`."""
-    seen = {root.id: root}
-    stack = [root]
+def walk_back(
+    roots: Sequence[Node], found: Found, *, retain: bool = False, until: Collection[int] = frozenset()
+) -> Found:
+    """Complete `found`, the gradients of `roots`, by those of all leaves that they depend on.
+
+    The nodes numbered in `until` are taken for leaves.
+    """
+    seen = {root.id: root for root in roots}
+    stack = list(roots)
     while stack:
-        for parent in stack.pop().parents:
+        node = stack.pop()
+        if node.id in until:
+            continue
+        for parent in node.parents:
             if parent is not None and parent.id not in seen:
                 seen[parent.id] = parent
                 stack.append(parent)
-    found: Found = {root.id: cotangent}
+    for number in until:
+        seen.pop(number, None)
     # Numbers are given in the order of creation, so every node comes after its parents.
     for number in sorted(seen, reverse=True):
         node = seen[number]
@@ -93,7 +99,7 @@ def walk_back(backend: Backend, root: Node, cotangent: Array, *, retain: bool = 
             continue
         g = found.pop(number, None)
         if g is not None:
-            push(backend, node, g, found)
+            push(node, g, found)
         if not retain:
             node.push = _spent
             node.saved = None

@@ -11,6 +11,7 @@ FloatElement = Literal["f64", "f32", "bf16", "f16"]
 IntElement = Literal["i64", "i32"]
 
 FLOAT_ELEMENTS: tuple[FloatElement, ...] = get_args(FloatElement)
+HALF_ELEMENTS = ("bf16", "f16")
 INT_ELEMENTS: tuple[IntElement, ...] = get_args(IntElement)
 
 HOST_DTYPES: dict[str, np.dtype[Any]] = {

@@ -32,7 +32,8 @@ class GradientsParams:
         """The gradients of those parameters of `module` that the differentiated tensor depended on."""
         found: dict[ParamId, Tensor[Any, Any, Any]] = {}
         for param in module.params():
-            if param.trained and param.is_initialized and param.backend is grads.backend:
+            # Of whichever backend: a tape may go across several.
+            if param.trained and param.is_initialized and param.backend.differentiates:
                 gradient = param.val().grad(grads)
                 if gradient is not None:
                     found[param.id] = gradient

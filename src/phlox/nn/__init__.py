@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phlox.nn.activation import Flatten, Gelu, GeluConfig, Relu, Sigmoid, Silu, Tanh
+from phlox.nn.attention import attention
 from phlox.nn.conv import Conv2d, Conv2dConfig
 from phlox.nn.dropout import Dropout, DropoutConfig, dropout
 from phlox.nn.embedding import Embedding, EmbeddingConfig
@@ -29,6 +30,6 @@ __all__ = [
     "AvgPool2d", "AvgPool2dConfig", "Constant", "Conv2d", "Conv2dConfig", "Dropout", "DropoutConfig", "Embedding",
     "EmbeddingConfig", "Flatten", "Gelu", "GeluConfig", "Initializer", "KaimingNormal", "KaimingUniform", "LayerNorm",
     "LayerNormConfig", "Linear", "LinearConfig", "MaxPool2d", "MaxPool2dConfig", "Normal", "Ones", "Relu", "Sequential",
-    "Sigmoid", "Silu", "Tanh", "Uniform", "XavierNormal", "XavierUniform", "Zeros", "cross_entropy_loss", "dropout",
-    "functional", "mse_loss",
+    "Sigmoid", "Silu", "Tanh", "Uniform", "XavierNormal", "XavierUniform", "Zeros", "attention",
+    "cross_entropy_loss", "dropout", "functional", "mse_loss",
 ]  # fmt: skip

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from phlox.backend.contract.update import AdamNumbers
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.optim.adaptor import OptimizerAdaptor, SimpleOptimizer
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.state import State
 from phlox.tensor import Tensor, zeros_like
+from phlox.tensor.functional import adam_update
 
 
 class AdamConfig(Config):
@@ -59,16 +61,12 @@ class Adam(SimpleOptimizer):
         self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
     ) -> tuple[Tensor[Any, Any, Any], State]:
         c = self.config
-        if c.weight_decay:
-            if self.decoupled:
-                tensor = tensor * (1.0 - lr * c.weight_decay)
-            else:
-                grad = grad + tensor * c.weight_decay
         time = state["time"] + 1
-        m = state["moment_1"] * c.beta_1 + grad * (1.0 - c.beta_1)
-        v = state["moment_2"] * c.beta_2 + grad.square() * (1.0 - c.beta_2)
         expm1 = tensor.backend.number_expm1
         correction_1 = -expm1(time * math.log(c.beta_1)) if c.beta_1 else 1.0
         correction_2 = -expm1(time * math.log(c.beta_2)) if c.beta_2 else 1.0
-        update = m / ((v * (1.0 / correction_2)).sqrt() + c.epsilon)
-        return tensor - update * (lr / correction_1), {"moment_1": m, "moment_2": v, "time": time}
+        numbers = AdamNumbers(
+            lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2
+        )
+        tensor, m, v = adam_update(tensor, grad, state["moment_1"], state["moment_2"], numbers)
+        return tensor, {"moment_1": m, "moment_2": v, "time": time}

@@ -6,10 +6,25 @@ state: a draw is a function of the stream's key and its position in the stream.
 
 from __future__ import annotations
 
-from phlox.random.draws import bernoulli, integers, normal, permutation, uniform
+import sys
+
+from phlox.random.distributions import bernoulli, categorical, choice, exponential, gumbel, laplace, truncated_normal
+from phlox.random.draws import (
+    integers,
+    normal,
+    normal_like,
+    permutation,
+    shuffle,
+    uniform,
+    uniform_like,
+)
 from phlox.random.stream import Key, Stream, TracedStream, current, seed, stream
+from phlox.tensor.guard import guard_functions
 
 __all__ = [
-    "Key", "Stream", "TracedStream", "bernoulli", "current", "integers", "normal", "permutation", "seed", "stream",
-    "uniform",
+    "Key", "Stream", "TracedStream", "bernoulli", "categorical", "choice", "current", "exponential", "gumbel",
+    "integers", "laplace", "normal", "normal_like", "permutation", "seed", "shuffle", "stream", "truncated_normal",
+    "uniform", "uniform_like",
 ]  # fmt: skip
+
+guard_functions(sys.modules[__name__], __all__)

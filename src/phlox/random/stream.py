@@ -60,6 +60,10 @@ class Stream:
         with self._lock:
             self.position += draws
 
+    def replay(self, position: int) -> Stream:
+        """A stream that makes the draws of this one once more, from a position on."""
+        return Stream(self.key, position)
+
     def restart(self, key: Key) -> None:
         """Start anew, from another key."""
         with self._lock:
@@ -90,6 +94,11 @@ class TracedStream(Stream):
     def __init__(self, start: Any) -> None:
         super().__init__((0, 0))
         self.start = start
+
+    def replay(self, position: int) -> Stream:
+        again = TracedStream(self.start)
+        again.position = position
+        return again
 
     def words(self) -> Any:
         return self.start + np.array([0, 0, self.position], np.uint32)

@@ -2,13 +2,91 @@
 
 from __future__ import annotations
 
-from phlox.tensor import functional
-from phlox.tensor.creation import arange, eye, full, full_like, one_hot, ones, ones_like, tensor, zeros, zeros_like
-from phlox.tensor.functions import concat, lift, matmul, maximum, minimum, stack, where
+import sys
+
+from phlox.tensor import functional, linalg, signal
+from phlox.tensor.creation import (
+    arange,
+    eye,
+    full,
+    full_like,
+    linspace,
+    logspace,
+    one_hot,
+    ones,
+    ones_like,
+    tensor,
+    tri,
+    zeros,
+    zeros_like,
+)
+from phlox.tensor.einsum import einsum
+from phlox.tensor.functions import broadcast_arrays, concat, lift, matmul, maximum, meshgrid, minimum, stack, where
 from phlox.tensor.gradients import Gradients
+from phlox.tensor.guard import guard_functions, guard_methods
+from phlox.tensor.interop import from_dlpack
+from phlox.tensor.multiplication import (
+    cross,
+    diag,
+    diag_embed,
+    diagonal,
+    dot,
+    inner,
+    kron,
+    matrix_transpose,
+    outer,
+    tensordot,
+    trace,
+    vdot,
+    vecdot,
+)
 from phlox.tensor.tensor import Tensor
 
 __all__ = [
-    "Gradients", "Tensor", "arange", "concat", "eye", "full", "full_like", "functional", "lift", "matmul", "maximum",
-    "minimum", "one_hot", "ones", "ones_like", "stack", "tensor", "where", "zeros", "zeros_like",
+    "Gradients",
+    "Tensor",
+    "arange",
+    "broadcast_arrays",
+    "concat",
+    "cross",
+    "diag",
+    "diag_embed",
+    "diagonal",
+    "dot",
+    "einsum",
+    "eye",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "functional",
+    "inner",
+    "kron",
+    "lift",
+    "linalg",
+    "linspace",
+    "logspace",
+    "matmul",
+    "matrix_transpose",
+    "maximum",
+    "meshgrid",
+    "minimum",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "outer",
+    "signal",
+    "stack",
+    "tensor",
+    "tensordot",
+    "trace",
+    "tri",
+    "vdot",
+    "vecdot",
+    "where",
+    "zeros",
+    "zeros_like",
 ]  # fmt: skip
+
+guard_methods(Tensor)
+for _module in (sys.modules[__name__], functional, linalg, signal):
+    guard_functions(_module, [_name for _name in vars(_module) if not _name.startswith("_")])

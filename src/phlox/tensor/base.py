@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
-from phlox.errors import KindError, RangeError, ShapeError
+from phlox.errors import CompileError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import Ops, ops_of
-from phlox.tensor.explain import failure, mixed
+from phlox.tensor.explain import failure, mixed, shown
+from phlox.tensor.meeting import is_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from phlox.tensor.tensor import Tensor
 
@@ -50,7 +51,7 @@ class TensorBase:
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of each axis."""
-        return self._ops.backend.shape(self.primitive)
+        return self._ops.shape(self.primitive)
 
     @property
     def ndim(self) -> int:
@@ -64,6 +65,19 @@ class TensorBase:
         for size in self.shape:
             total *= size
         return total
+
+    def _host(self, name: str) -> np.ndarray[Any, Any]:
+        """The values in host memory, which may be the backend's own."""
+        ops = self._ops
+        try:
+            return ops.backend.to_host(self.primitive)
+        except Exception as error:
+            if ops.backend.is_traced(self.primitive):
+                raise CompileError(
+                    f"{name}: the values of a {ops.kind.__name__} tensor of shape {self.shape} are not known while a "
+                    "program is being recorded; compute with the tensor itself (phlox.where for a choice), or outside"
+                ) from error
+            raise failure(name, ops, (self.primitive,), error) from error
 
     # --- carrying out an operation
 
@@ -91,11 +105,23 @@ class TensorBase:
         result.primitive = primitive
         return result
 
+    def _on(self, backend: Backend) -> Self:
+        """The same array on a decorator of this tensor's backend, where it is a constant."""
+        result = self._with(self.primitive)
+        result._ops = ops_of(backend, self._ops.kind)
+        return result
+
+    def _beside(self, other: Any) -> Self:
+        """This tensor on the backend of another operand, if that decorates its own."""
+        if isinstance(other, TensorBase) and is_below(self._ops.backend, other._ops.backend):
+            return self._on(other._ops.backend)
+        return self
+
     def _operand(self, name: str, other: Any) -> Any:
         """The other operand's array or number; `NotImplemented` if it is neither, an error if it cannot meet this."""
         ops = self._ops
         if isinstance(other, TensorBase):
-            if other._ops is not ops:
+            if other._ops is not ops and (other.kind is not ops.kind or not is_below(other.backend, ops.backend)):
                 raise mixed(name, ops, other._ops)
             return other.primitive
         if isinstance(other, np.generic):
@@ -124,21 +150,29 @@ class TensorBase:
 
     def _axis(self, name: str, axis: int) -> int:
         """One axis, counted from the start."""
-        rank = self.ndim
-        try:
-            place = index(axis)
-        except TypeError:
-            raise KindError(f"{name}: an axis is an integer, got {axis!r}") from None
-        if not -rank <= place < rank:
-            raise ShapeError(f"{name}: axis {place} is out of range for a tensor of shape {self.shape}")
-        return place % rank
+        return self._places(name, (axis,))[0]
+
+    def _places(self, name: str, axes: Sequence[Any]) -> tuple[int, ...]:
+        """Axes as they are given, counted from the start."""
+        shape = self.shape
+        rank = len(shape)
+        places: list[int] = []
+        for axis in axes:
+            try:
+                place = index(axis)
+            except TypeError:
+                raise KindError(f"{name}: an axis is an integer, got {shown(axis)}") from None
+            if not -rank <= place < rank:
+                raise ShapeError(f"{name}: axis {place} is out of range for a tensor of shape {shape}")
+            places.append(place % rank)
+        return tuple(places)
 
     def _axes(self, name: str, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
         """Axes in ascending order, counted from the start; None is all of them."""
         if axis is None:
             return tuple(range(self.ndim))
         given = axis if isinstance(axis, (tuple, list)) else (axis,)
-        axes = tuple(sorted(self._axis(name, one) for one in given))
+        axes = tuple(sorted(self._places(name, given)))
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{name}: an axis of shape {self.shape} is named twice in {given}")
         return axes
@@ -162,6 +196,7 @@ def binary(name: str, doc: str) -> Callable[[Any, Any], Any]:
                 pass  # not a tensor
             except Exception as error:
                 raise failure(name, ops, (self.primitive, other.primitive), error) from error
+            self = self._beside(other)
             operand = self._operand(name, other)
             if operand is NotImplemented:
                 return NotImplemented
@@ -191,6 +226,7 @@ def comparison(name: str, doc: str) -> Callable[[Any, Any], Any]:
     """A method of two operands of the same kind whose result is Bool."""
 
     def method(self: Any, other: Any) -> Any:
+        self = self._beside(other)
         operand = self._operand(name, other)
         if operand is NotImplemented:
             return NotImplemented

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import index
 from typing import Any, TypeVar, cast, overload
 
@@ -12,16 +13,22 @@ from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
+from phlox.tensor.interop import copied, own
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
+K = TypeVar("K", bound=Kind)
+
+_PYTHON: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "bool": bool}
+"""The Python type of a kind's values."""
 
 
 def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of these values: numbers, nested sequences of them, or anything that NumPy can read as an array.
+    """A tensor of these values: numbers, nested sequences of them, or an array of any library.
 
-    The kind is that of the values unless given; the element type is the backend's. Raises `RangeError` for a value that
-    does not fit it, `ShapeError` for sequences of unequal length, `KindError` for values that are no numbers.
+    The values are always copied; `from_dlpack` shares memory instead. The kind is that of the values unless given; the
+    element type is the backend's. Raises `RangeError` for a value that does not fit it, `ShapeError` for sequences of
+    unequal length, `KindError` for values that are no numbers.
 
     >>> tensor([[1, 2], [3, 4]]).kind.__name__
     'Int'
@@ -30,8 +37,11 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
     if isinstance(data, Tensor):
         moved = cast("Tensor[Any, Any, Any]", data).to_device(place)
         return moved if kind is None or kind is moved.kind else getattr(moved, kind.name)()
+    if hasattr(data, "__dlpack__") and not isinstance(data, (np.ndarray, np.generic)):
+        made = copied(data, place)
+        return made if kind is None or kind is made.kind else getattr(made, kind.name)()
     try:
-        values = np.asarray(data)
+        values: np.ndarray[Any, Any] = np.asarray(cast(Any, data))
     except ValueError as error:
         raise ShapeError(
             f"tensor: the values do not form an array; are nested sequences of one length? ({error})"
@@ -41,12 +51,14 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
     if values.dtype == object:
         if values.size and all(isinstance(value, int) for value in values.flat):
             raise RangeError(f"tensor: {max(values.flat, key=abs)} does not fit an integer of any backend")
-        raise KindError(f"tensor: cannot make a tensor of {type(data).__name__}; give numbers or sequences of numbers")
+        raise KindError(
+            f"tensor: cannot make a tensor of {type(cast(Any, data)).__name__}; give numbers or sequences of numbers"
+        )
     found = Float if values.size == 0 and not isinstance(data, np.ndarray) else kind_of_dtype(values.dtype)
     wanted = found if kind is None else kind
     if wanted is not found:
         values = _converted(values, found, wanted)
-    return wrap(ops_of(place.backend, wanted), place.backend.from_host(values, wanted, place))
+    return wrap(ops_of(place.backend, wanted), own(values, place.backend.from_host(values, wanted, place)))
 
 
 def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kind]) -> np.ndarray[Any, Any]:
@@ -93,54 +105,135 @@ def full(shape: Sequence[int], value: float, *, device: DeviceLike | None = None
     return wrap(ops_of(place.backend, kind), primitive)
 
 
-def zeros(shape: Sequence[int], *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
-    """A Float tensor of zeros."""
-    return full(shape, 0.0, device=device)
+@overload
+def zeros(shape: Sequence[int], *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
+@overload
+def zeros(shape: Sequence[int], *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
+def zeros(shape: Sequence[int], *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
+    """Zeros of a kind; of Bool, falsehoods."""
+    return full(shape, cast(float, _PYTHON[kind.name](0)), device=device)
 
 
-def ones(shape: Sequence[int], *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
-    """A Float tensor of ones."""
-    return full(shape, 1.0, device=device)
+@overload
+def ones(shape: Sequence[int], *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
+@overload
+def ones(shape: Sequence[int], *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
+def ones(shape: Sequence[int], *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
+    """Ones of a kind; of Bool, truths."""
+    return full(shape, cast(float, _PYTHON[kind.name](1)), device=device)
 
 
 def full_like(like: T, value: float) -> T:
-    """A tensor of the shape, kind and device of another, with one value everywhere."""
+    """A tensor of the shape, kind and device of another, with one value everywhere, which must be of that kind."""
     kind = like.kind
-    python = {"float": float, "int": int, "bool": bool}[kind.name]
+    if like._operand("full_like", value) is NotImplemented:  # pyright: ignore[reportPrivateUsage]
+        raise KindError(f"full_like: the value is a number, got {value!r}")
     like.backend.check_number(value, kind)
-    primitive = getattr(like.backend, f"{kind.name}_full")(like.shape, python(value), like.device)
+    primitive = getattr(like.backend, f"{kind.name}_full")(like.shape, _PYTHON[kind.name](value), like.device)
     return like._with(primitive)  # pyright: ignore[reportPrivateUsage]
 
 
 def zeros_like(like: T) -> T:
     """Zeros of the shape, kind and device of another tensor."""
-    return full_like(like, 0)
+    return full_like(like, _PYTHON[like.kind.name](0))
 
 
 def ones_like(like: T) -> T:
     """Ones of the shape, kind and device of another tensor."""
-    return full_like(like, 1)
+    return full_like(like, _PYTHON[like.kind.name](1))
 
 
-def arange(
+@overload
+def arange(  # pyright: ignore[reportOverlappingOverload]
     start: int, stop: int | None = None, step: int = 1, *, device: DeviceLike | None = None
-) -> Tensor[Any, Any, Int]:
-    """The integers from `start` (zero, if only one number is given) up to but not including `stop`."""
-    try:
-        start, stop, step = index(start), None if stop is None else index(stop), index(step)
-    except TypeError:
-        raise KindError("arange takes integers; for Float values multiply: phlox.arange(n).float() * step") from None
-    if step == 0:
-        raise RangeError("arange: the step is zero")
+) -> Tensor[Any, Any, Int]: ...
+@overload
+def arange(
+    start: float, stop: float | None = None, step: float = 1, *, device: DeviceLike | None = None
+) -> Tensor[Any, Any, Float]: ...
+def arange(
+    start: float, stop: float | None = None, step: float = 1, *, device: DeviceLike | None = None
+) -> Tensor[Any, Any, Any]:
+    """The numbers from `start` (zero, if only one number is given) up to but not including `stop`, `step` apart.
+
+    Integers give an Int tensor, and if one of them is a float, the result is Float: the rounded values of
+    start + i * step, as many as ceil((stop - start) / step). `linspace` is sure of its ends.
+
+    >>> arange(4).tolist(), arange(1.0, 2.0, 0.25).tolist()
+    ([0, 1, 2, 3], [1.0, 1.25, 1.5, 1.75])
+    """
     first, last = (0, start) if stop is None else (start, stop)
     place = as_device(device)
-    return wrap(ops_of(place.backend, Int), place.backend.int_arange(first, last, step, place))
+    if any(isinstance(number, (float, np.floating)) for number in (first, last, step)):
+        if step == 0 or not np.isfinite([first, last, step]).all():
+            raise RangeError(f"arange: needs finite numbers and a step other than zero, got {first}, {last}, {step}")
+        values = np.arange(float(first), float(last), float(step))
+        return wrap(ops_of(place.backend, Float), place.backend.from_host(values, Float, place))
+    try:
+        whole = index(cast(Any, first)), index(cast(Any, last)), index(cast(Any, step))
+    except TypeError:
+        raise KindError(f"arange: takes numbers, got {first!r}, {last!r} and {step!r}") from None
+    if step == 0:
+        raise RangeError("arange: the step is zero")
+    return wrap(ops_of(place.backend, Int), place.backend.int_arange(*whole, place))
 
 
-def eye(n: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
-    """The identity matrix of n rows."""
-    numbers = arange(n, device=device)
-    return _hits(numbers, numbers)
+def linspace(
+    start: float, stop: float, num: int, *, endpoint: bool = True, device: DeviceLike | None = None
+) -> Tensor[Any, Any, Float]:
+    """`num` floats evenly spread from `start` to `stop`, which is the last of them unless `endpoint` is false.
+
+    They are computed in float64 and rounded once, and so the same on every backend.
+
+    >>> linspace(0.0, 1.0, 5).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    return _spaced("linspace", np.linspace, start, stop, num, endpoint, device)
+
+
+def logspace(
+    start: float, stop: float, num: int, *, base: float = 10.0, endpoint: bool = True, device: DeviceLike | None = None
+) -> Tensor[Any, Any, Float]:
+    """`base` to the powers `linspace(start, stop, num)`, rounded once.
+
+    >>> logspace(0, 3, 4).tolist()
+    [1.0, 10.0, 100.0, 1000.0]
+    """
+    if not base > 0.0:
+        raise RangeError(f"logspace: the base must be positive, got {base}")
+    return _spaced("logspace", partial(np.logspace, base=base), start, stop, num, endpoint, device)
+
+
+def _spaced(
+    name: str, fn: Any, start: float, stop: float, num: int, endpoint: bool, device: DeviceLike | None
+) -> Tensor[Any, Any, Float]:
+    sizes_of(name, (num,))
+    place = as_device(device)
+    try:
+        with np.errstate(all="ignore"):
+            values = np.asarray(fn(float(start), float(stop), num, endpoint=endpoint), np.float64)
+    except TypeError:
+        raise KindError(f"{name}: takes numbers, got {start!r} and {stop!r}") from None
+    if not np.isfinite(values).all():
+        raise RangeError(f"{name}: from {start} to {stop} there are values that no float holds")
+    return wrap(ops_of(place.backend, Float), place.backend.from_host(values, Float, place))
+
+
+def eye(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
+    """The n x m matrix (n x n without m) with ones on the k-th diagonal; those above the main one are positive."""
+    rows, columns = sizes_of("eye", (n, n if m is None else m))
+    return _hits(arange(k, k + rows, device=device), arange(columns, device=device))
+
+
+def tri(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
+    """The n x m matrix (n x n without m) with ones on and below the k-th diagonal; see `Tensor.tril`.
+
+    As a mask it is `tri(n).bool()`.
+    """
+    rows, columns = sizes_of("tri", (n, n if m is None else m))
+    place = as_device(device)
+    below = place.backend.bool_tri(rows, columns, min(max(k, -rows), columns), place)
+    return wrap(ops_of(place.backend, Float), place.backend.bool_into_float(below))
 
 
 def one_hot(indices: Tensor[Any, Any, Int], classes: int) -> Tensor[Any, Any, Float]:

@@ -7,9 +7,11 @@ from typing import Any
 
 from phlox.backend import Backend, Float, Kind
 from phlox.backend.contract import ShapeOps
+from phlox.backend.contract.indexing import IndexingOps
+from phlox.backend.contract.shape import ShapingOps
 from phlox.errors import BackendError, KindError
 
-_ANY_KIND = {*ShapeOps.__annotations__, "squeeze", "expand_dims"}
+_ANY_KIND = {*ShapeOps.__annotations__, *vars(ShapingOps), *vars(IndexingOps)}
 _CONVERSIONS = {"float": ".float()", "int": ".int()", "bool": ".bool()"}
 
 
@@ -20,17 +22,21 @@ class Ops(dict[str, Callable[..., Any]]):
     the same one. An operation is found when first asked for. (A dict, since nothing else is read from as fast.)
     """
 
-    __slots__ = ("__weakref__", "backend", "kind")
+    __slots__ = ("__weakref__", "backend", "kind", "shape")
 
     def __init__(self, backend: Backend, kind: type[Kind]) -> None:
         super().__init__()
         self.backend = backend
         self.kind = kind
+        self.shape = backend.shape
 
     # One of a kind: compared by identity, and true though nothing may have been asked for yet.
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return id(self)

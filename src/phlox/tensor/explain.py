@@ -5,11 +5,12 @@ Only ever called once something has gone wrong, so nothing here costs a successf
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from phlox.errors import BackendError, DeviceError, KindError, PhloxError, RangeError, ShapeError
+from phlox.backend import Bool, Float, Int
+from phlox.errors import BackendError, DeviceError, KindError, PhloxError, RangeError, ShapeError, UnsupportedError
 from phlox.tensor.dispatch import Ops
 
 
@@ -27,6 +28,11 @@ def mixed(name: str, lhs: Ops, rhs: Ops) -> PhloxError:
     return KindError(f"{name}: {mine} and {theirs} tensors do not mix; convert the {other} operand with {way}")
 
 
+def is_array(operand: Any) -> bool:
+    """Is this operand an array of some backend, whatever it may be? All else that operations are given is Python's."""
+    return not isinstance(operand, (int, float, complex, str, tuple, list, dict, slice, type, type(None)))
+
+
 def describe(ops: Ops, primitive: Any) -> str:
     """A value in a few words."""
     try:
@@ -38,14 +44,16 @@ def describe(ops: Ops, primitive: Any) -> str:
 def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) -> Exception:
     """The exception to raise in place of `error`, which `ops.<name>(*operands)` raised."""
     backend = ops.backend
-    if isinstance(error, (MemoryError, NotImplementedError)) or backend.is_record_error(error):
+    if isinstance(error, MemoryError) or backend.is_record_error(error):
         return error
-    given = ", ".join(describe(ops, x) if hasattr(x, "shape") else repr(x) for x in operands)
+    given = ", ".join(describe(ops, x) if is_array(x) else repr(x) for x in operands)
+    if isinstance(error, NotImplementedError):
+        return UnsupportedError(f"{name}({given}) is not supported on {backend!r}: {first_line(error)}")
     if isinstance(error, ZeroDivisionError):
         return ZeroDivisionError(f"{name}({given}): {error}")
     if isinstance(error, OverflowError):
         return RangeError(f"{name}({given}) on {backend!r}: {error}")
-    arrays = [x for x in operands if hasattr(x, "shape")]
+    arrays = [x for x in operands if is_array(x)]
     if any(backend.is_gone(backend.strip(x)) for x in arrays):
         return ShapeError(
             f"{name}: a tensor was donated to a compiled function and is used up; use what that function returned"
@@ -71,5 +79,29 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
             np.broadcast_shapes(*shapes)
         except ValueError:
             return ShapeError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast")
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return BackendError(f"{name}({given}) on {backend!r}: {reason}")
+    return BackendError(f"{name}({given}) on {backend!r}: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def shown(value: Any) -> str:
+    """A value in a few words, on one line."""
+    if hasattr(value, "_ops"):
+        try:
+            return f"{value.kind.__name__} {value.shape}"
+        except Exception:
+            return f"a {value.kind.__name__} tensor"
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        return f"a NumPy array of shape {array.shape} (make it a tensor with phlox.tensor)"
+    if isinstance(value, (tuple, list)):
+        parts = cast("list[Any]", value)
+        inside = ", ".join([shown(part) for part in parts[:4]] + ["..."] * (len(parts) > 4))
+        return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
+    if any(value is kind for kind in (Float, Int, Bool)):
+        return value.__name__
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, cast, overload
+
+import numpy as np
 
 from phlox.backend import Bool
-from phlox.errors import KindError, ShapeError
+from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.base import Number
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure, mixed
+from phlox.tensor.meeting import together
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
@@ -28,17 +31,15 @@ def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any
     """
     if condition.kind is not Bool:
         raise KindError(f"where: the condition must be a Bool tensor, got {condition.kind.__name__}")
-    backend = condition.backend
     branches: list[Tensor[Any, Any, Any]] = [x for x in (if_true, if_false) if isinstance(x, Tensor)]
     if not branches:
         numbers = (if_true, float(if_false)) if isinstance(if_true, float) else (if_true, if_false)
         if isinstance(if_false, float):
             numbers = (float(if_true), if_false)
         return where(condition, wrap_number(condition, numbers[0]), numbers[1])
-    ops = branches[0]._ops  # pyright: ignore[reportPrivateUsage]
-    if backend is not ops.backend:
-        raise mixed("where", condition._ops, ops)  # pyright: ignore[reportPrivateUsage]
-    like = branches[0]
+    condition, *branches = together("where", [condition, *branches])
+    like, backend = branches[0], condition.backend
+    ops = like._ops  # pyright: ignore[reportPrivateUsage]
     values = [like._operand("where", x) for x in (if_true, if_false)]  # pyright: ignore[reportPrivateUsage]
     try:
         return wrap(ops, backend.where(condition.primitive, *values))
@@ -53,34 +54,91 @@ def wrap_number(like: Tensor[Any, Any, Any], value: Any) -> Tensor[Any, Any, Any
     return tensor(value, device=like.device)
 
 
-def _same(name: str, tensors: Sequence[T]) -> T:
+def _same(name: str, tensors: Sequence[T]) -> Sequence[T]:
+    """Tensors of one kind, on one backend."""
     if not tensors:
         raise ShapeError(f"{name}: no tensors given")
+    if not all(isinstance(x, Tensor) for x in tensors):  # pyright: ignore[reportUnnecessaryIsInstance]
+        given = ", ".join(type(x).__name__ for x in tensors)
+        raise KindError(f"{name}: takes a sequence of tensors, got {given}")
     first = tensors[0]
     for other in tensors[1:]:
-        if other._ops is not first._ops:  # pyright: ignore[reportPrivateUsage]
+        if other.kind is not first.kind:
             raise mixed(name, first._ops, other._ops)  # pyright: ignore[reportPrivateUsage]
-    return first
+    return together(name, tensors)
 
 
-def concat(tensors: Sequence[T], axis: int = 0) -> T:
-    """Joined along an axis that is there; the other axes must agree."""
-    first = _same("concat", tensors)
+def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
+    """Joined along an axis that is there; the other axes must agree. Without an axis, all in reading order."""
+    tensors = _same("concat", tensors)
+    if axis is None:
+        return concat([x.flatten() for x in tensors])
+    first = tensors[0]
     place = first._axis("concat", axis)  # pyright: ignore[reportPrivateUsage]
     for other in tensors:
         a, b = list(first.shape), list(other.shape)
         if len(a) != len(b) or a[:place] + a[place + 1 :] != b[:place] + b[place + 1 :]:
             raise ShapeError(f"concat: shapes {first.shape} and {other.shape} differ beside axis {place}")
-    return first._with(first.backend.concat([x.primitive for x in tensors], place))  # pyright: ignore[reportPrivateUsage]
+    arrays = [x.primitive for x in tensors]
+    try:
+        return first._with(first.backend.concat(arrays, place))  # pyright: ignore[reportPrivateUsage]
+    except Exception as error:
+        raise failure("concat", first._ops, (*arrays, place), error) from error  # pyright: ignore[reportPrivateUsage]
 
 
 def stack(tensors: Sequence[T], axis: int = 0) -> T:
     """Joined along a new axis; the shapes must be the same."""
-    first = _same("stack", tensors)
+    tensors = _same("stack", tensors)
+    first = tensors[0]
     for other in tensors:
         if other.shape != first.shape:
             raise ShapeError(f"stack: shapes {first.shape} and {other.shape} differ")
     return concat([x.expand_dims(axis) for x in tensors], axis if axis >= 0 else axis + first.ndim + 1)
+
+
+def broadcast_arrays(*tensors: T) -> list[T]:
+    """Tensors broadcast to one shape; their kinds may differ.
+
+    >>> import phlox as px
+    >>> [x.shape for x in broadcast_arrays(px.zeros((3, 1)), px.zeros((2,)))]
+    [(3, 2), (3, 2)]
+    """
+    if not tensors:
+        return []
+    try:
+        shape = np.broadcast_shapes(*(x.shape for x in tensors))
+    except ValueError:
+        given = ", ".join(str(x.shape) for x in tensors)
+        raise ShapeError(f"broadcast_arrays: shapes {given} do not broadcast to one another") from None
+    return [x.broadcast_to(shape) for x in together("broadcast_arrays", tensors)]
+
+
+def meshgrid(*tensors: T, indexing: Literal["xy", "ij"] = "xy") -> list[T]:
+    """The coordinates of the points of a grid, one tensor an axis, of the points along the axes.
+
+    With `"ij"`, n tensors of sizes s1, s2, ..., sn give n tensors of shape (s1, s2, ..., sn); with `"xy"`, which is the
+    Array API's default, the first two of these axes are exchanged. Tensors of rank 0 count as one point.
+
+    >>> import phlox as px
+    >>> x, y = meshgrid(px.arange(3), px.arange(2))
+    >>> x.tolist(), y.tolist()
+    ([[0, 1, 2], [0, 1, 2]], [[0, 0, 0], [1, 1, 1]])
+    """
+    if indexing not in ("xy", "ij"):
+        raise RangeError(f"meshgrid: indexing is 'xy' or 'ij', got {indexing!r}")
+    if any(x.ndim > 1 for x in tensors):
+        given = ", ".join(str(x.shape) for x in tensors)
+        raise ShapeError(f"meshgrid: takes tensors of rank 1, got shapes {given}")
+    rank = len(tensors)
+    order = [*range(rank)]
+    if indexing == "xy" and rank > 1:
+        order[:2] = 1, 0
+    return broadcast_arrays(
+        *(
+            x.reshape(tuple(-1 if axis == place else 1 for axis in range(rank)))
+            for x, place in zip(tensors, order, strict=True)
+        )
+    )
 
 
 def maximum(lhs: T, rhs: T | Number) -> T:

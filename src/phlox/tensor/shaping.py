@@ -1,24 +1,34 @@
-"""Moving elements about: shape, order of axes, indexing."""
+"""Moving elements about: shape, order of axes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 
 from phlox.backend import Bool, Int
-from phlox.errors import IndexRangeError, KindError, ShapeError
+from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import EllipsisType
+Padding: TypeAlias = Literal["constant", "reflect", "symmetric", "edge", "replicate", "wrap", "circular"]
+"""NumPy's names, and PyTorch's two others: `replicate` is `edge`, `circular` is `wrap`."""
 
-    from phlox.tensor.tensor import Tensor
+_SAME = {"replicate": "edge", "circular": "wrap"}
 
-Entry: TypeAlias = "int | slice | EllipsisType | Tensor[Any, Any, Int] | None"
+
+def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
+    """An integer, or a sequence of them, as a tuple."""
+    try:
+        return tuple(index(one) for one in (values if _several(values) else (values,)))
+    except TypeError:
+        raise ShapeError(f"{name}: {what} is an integer, or there is a sequence of them; got {values!r}") from None
+
+
+def _several(values: Any) -> bool:
+    return hasattr(values, "__len__")
 
 
 class Shaping(TensorBase):
@@ -41,17 +51,21 @@ class Shaping(TensorBase):
     def reshape(self, *shape: int | tuple[int, ...]) -> Self:
         """The same elements in reading order in another shape, of which one size may be -1."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        old = self.shape
+        if sizes == old:
+            return self
         try:
             resolved = [index(size) for size in sizes]  # pyright: ignore[reportArgumentType]
         except TypeError:
             raise ShapeError(f"reshape: a shape is made of integers, got {sizes!r}") from None
+        count = math.prod(old)
         if resolved.count(-1) == 1:
             rest = -math.prod(resolved)
-            if rest == 0 or self.size % rest:
-                raise ShapeError(f"reshape: cannot arrange shape {self.shape} as {tuple(resolved)}")
-            resolved[resolved.index(-1)] = self.size // rest
-        if math.prod(resolved) != self.size or min(resolved, default=0) < 0:
-            raise ShapeError(f"reshape: cannot arrange shape {self.shape} as {tuple(resolved)}")
+            if rest == 0 or count % rest:
+                raise ShapeError(f"reshape: cannot arrange shape {old} as {tuple(resolved)}")
+            resolved[resolved.index(-1)] = count // rest
+        if math.prod(resolved) != count or min(resolved, default=0) < 0:
+            raise ShapeError(f"reshape: cannot arrange shape {old} as {tuple(resolved)}")
         return self._apply("reshape", tuple(resolved))
 
     def flatten(self, start: int = 0, end: int = -1) -> Self:
@@ -62,10 +76,21 @@ class Shaping(TensorBase):
         shape = self.shape
         return self._apply("reshape", (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
+    def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
+        """An axis made several of these sizes, of which one may be -1."""
+        place, shape = self._axis("unflatten", axis), self.shape
+        new = _integers("unflatten", "a size", sizes)
+        rest = -math.prod(new)
+        if new.count(-1) == 1 and rest > 0 and shape[place] % rest == 0:
+            new = tuple(shape[place] // rest if size == -1 else size for size in new)
+        if min(new, default=0) < 0 or math.prod(new) != shape[place]:
+            raise ShapeError(f"unflatten: axis {place} of shape {shape} is not as long as the sizes {sizes} together")
+        return self._apply("reshape", (*shape[:place], *new, *shape[place + 1 :]))
+
     def permute_dims(self, *axes: int | tuple[int, ...]) -> Self:
         """The axes in another order."""
         given = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
-        order = tuple(self._axis("permute_dims", axis) for axis in given)  # pyright: ignore[reportArgumentType]
+        order = self._places("permute_dims", given)
         if sorted(order) != list(range(self.ndim)):
             raise ShapeError(f"permute_dims: {given} does not name each axis of shape {self.shape} once")
         return self._apply("permute_dims", order)
@@ -75,6 +100,19 @@ class Shaping(TensorBase):
         order = list(range(self.ndim))
         a, b = self._axis("swapaxes", first), self._axis("swapaxes", second)
         order[a], order[b] = b, a
+        return self._apply("permute_dims", tuple(order))
+
+    def moveaxis(self, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Self:
+        """Axes moved to other places, the others kept in order."""
+        sources = [self._axis("moveaxis", axis) for axis in _integers("moveaxis", "an axis", source)]
+        targets = [self._axis("moveaxis", axis) for axis in _integers("moveaxis", "an axis", destination)]
+        if len(set(sources)) != len(sources) or len(set(targets)) != len(targets) or len(sources) != len(targets):
+            raise ShapeError(
+                f"moveaxis: {source} and {destination} are not equally many different axes of shape {self.shape}"
+            )
+        order = [axis for axis in range(self.ndim) if axis not in sources]
+        for target, axis in sorted(zip(targets, sources, strict=True)):
+            order.insert(target, axis)
         return self._apply("permute_dims", tuple(order))
 
     def squeeze(self, axis: int | tuple[int, ...] | None = None) -> Self:
@@ -104,113 +142,164 @@ class Shaping(TensorBase):
         """In reverse order along these axes."""
         return self._apply("flip", self._axes("flip", axis))
 
-    def pad(self, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Self:
-        """With so many elements of `value` (before, after) added along each axis."""
+    def rot90(self, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Self:
+        """Turned by k right angles in the plane of two axes, from the first one towards the second."""
+        if len(axes) != 2 or len({self._axis("rot90", axis) for axis in axes}) < 2:
+            raise ShapeError(f"rot90: a plane has two different axes, got {axes} of shape {self.shape}")
+        first, second = axes
+        match k % 4:
+            case 0:
+                return self
+            case 1:
+                return self.flip(second).swapaxes(first, second)
+            case 2:
+                return self.flip(axes)
+            case _:
+                return self.swapaxes(first, second).flip(second)
+
+    def roll(self, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Self:
+        """Moved along axes, what leaves at one end coming in at the other; without an axis, in reading order.
+
+        One shift serves all axes, or there is one for each; an axis may be named repeatedly.
+        """
+        shifts = _integers("roll", "a shift", shift)
+        if axis is None:
+            return self._apply("reshape", (self.size,)).roll(sum(shifts), 0)._apply("reshape", self.shape)
+        axes = [self._axis("roll", one) for one in _integers("roll", "an axis", axis)]
+        if not _several(shift):
+            shifts *= len(axes)
+        if len(shifts) != len(axes):
+            raise ShapeError(
+                f"roll: {len(shifts)} shifts do not fit {len(axes)} axes; give one for each, or one for all"
+            )
+        turns = dict.fromkeys(sorted(axes), 0)
+        for one, turn in zip(axes, shifts, strict=True):
+            turns[one] = (turns[one] + turn) % max(self.shape[one], 1)
+        turns = {one: turn for one, turn in turns.items() if turn}
+        return self._apply("roll", tuple(turns.values()), tuple(turns)) if turns else self
+
+    def repeat(self, repeats: int | Sequence[int], axis: int | None = None) -> Self:
+        """Each element so many times, one after the other; without an axis, of the elements in reading order.
+
+        There may be a number for each element along the axis. See `tile` for repeating the whole.
+
+        >>> import phlox as px
+        >>> px.tensor([1, 2]).repeat(2).tolist(), px.tensor([1, 2]).tile((2,)).tolist()
+        ([1, 1, 2, 2], [1, 2, 1, 2])
+        """
+        if axis is None:
+            return self._apply("reshape", (self.size,)).repeat(repeats, 0)
+        place = self._axis("repeat", axis)
+        times = _integers("repeat", "a number of times", repeats)
+        if min(times, default=0) < 0:
+            raise ShapeError(f"repeat: the number of times is negative: {repeats}")
+        if not _several(repeats):
+            return self._apply("repeat", times[0], place)
+        if len(times) != self.shape[place]:
+            raise ShapeError(f"repeat: {len(times)} numbers do not fit axis {place} of shape {self.shape}")
+        backend = self._ops.backend
+        places = backend.from_host(np.repeat(np.arange(len(times)), times), Int, self.device)
+        return self._apply("take", places, place)
+
+    def tile(self, *times: int | tuple[int, ...]) -> Self:
+        """The whole so many times along each axis; of too few numbers or axes, ones are added in front."""
+        given = _integers("tile", "a number of times", times[0] if len(times) == 1 else times)
+        if min(given, default=0) < 0:
+            raise ShapeError(f"tile: the number of times is negative: {given}")
+        missing = len(given) - self.ndim
+        x = self._apply("expand_dims", tuple(range(missing))) if missing > 0 else self
+        return x._apply("tile", (1,) * -missing + given)
+
+    def pad(self, widths: tuple[tuple[int, int], ...], value: float = 0.0, *, mode: Padding = "constant") -> Self:
+        """With so many elements (before, after) added along each axis.
+
+        `mode` says which: `"constant"` adds `value`, `"edge"` (or `"replicate"`) the outermost elements, `"reflect"`
+        the elements mirrored at the outermost, `"symmetric"` mirrored behind it, and `"wrap"` (or `"circular"`) those
+        of the other end. Only `"constant"` adds to an axis of size zero; otherwise that is `ShapeError`.
+
+        >>> import phlox as px
+        >>> px.tensor([1, 2, 3]).pad(((2, 1),), mode="reflect").tolist()
+        [3, 2, 1, 2, 3, 2]
+        """
         if len(widths) != self.ndim or any(len(pair) != 2 or min(pair) < 0 for pair in widths):
             raise ShapeError(f"pad: needs one pair of non-negative widths for each axis of {self.shape}, got {widths}")
-        filling = False if value == 0 and self.kind is Bool else 0 if value == 0 else self._operand("pad", value)
-        return self._apply("pad", tuple((int(a), int(b)) for a, b in widths), filling)
+        pairs = tuple((int(a), int(b)) for a, b in widths)
+        if mode == "constant":
+            filling = False if value == 0 and self.kind is Bool else 0 if value == 0 else self._operand("pad", value)
+            return self._apply("pad", pairs, filling)
+        if mode not in get_args(Padding):
+            raise RangeError(f"pad: the mode is one of {', '.join(get_args(Padding))}, got {mode!r}")
+        if value != 0:
+            raise RangeError(f"pad: only the mode 'constant' takes a value, got {value!r} with mode {mode!r}")
+        if any(size == 0 and any(pair) for size, pair in zip(self.shape, pairs, strict=True)):
+            raise ShapeError(f"pad: mode {mode!r} has no elements to add to the axes of size 0 of shape {self.shape}")
+        return self._apply("extend", pairs, _SAME.get(mode, mode)) if any(map(any, pairs)) else self
 
-    def take(self, indices: Tensor[Any, Any, Int], axis: int = 0) -> Self:
-        """The slices at `indices` along an axis, which their axes replace; negative ones count from the end."""
-        return self._apply("take", self._indices("take", indices), self._axis("take", axis))
+    # --- pieces
 
-    def take_along_axis(self, indices: Tensor[Any, Any, Int], axis: int = -1) -> Self:
-        """For every place of `indices`, the element of the same place but with that index along the axis."""
-        place = self._axis("take_along_axis", axis)
-        mine, theirs = self.shape, indices.shape
-        if len(mine) != len(theirs) or mine != (*theirs[:place], mine[place], *theirs[place + 1 :]):
-            raise ShapeError(
-                f"take_along_axis: indices of shape {indices.shape} do not fit a tensor of shape {self.shape}; "
-                f"they must agree in every axis but {place}"
-            )
-        return self._apply("take_along_axis", self._indices("take_along_axis", indices), place)
-
-    def _indices(self, name: str, indices: TensorBase) -> Any:
-        if indices.kind is not Int or indices.backend is not self.backend:
-            raise KindError(
-                f"{name}: indices must be an Int tensor on {self.backend!r}, "
-                f"got {indices.kind.__name__} on {indices.backend!r}"
-            )
-        return indices.primitive
-
-    def split(self, size: int, axis: int = 0) -> list[Self]:
-        """Pieces of this size along an axis; the last one may be smaller."""
-        if size < 1:
-            raise ShapeError(f"split: pieces of size {size}")
+    def split(self, size: int | Sequence[int], axis: int = 0) -> list[Self]:
+        """Pieces of this size along an axis, of which the last one may be smaller; or pieces of these sizes."""
         place = self._axis("split", axis)
-        before = (slice(None),) * place
-        return [self[(*before, slice(at, at + size))] for at in range(0, self.shape[place], size)]
+        whole = self.shape[place]
+        sizes = _integers("split", "a size", size)
+        if not _several(size):
+            if sizes[0] < 1:
+                raise ShapeError(f"split: pieces of size {size}; a piece has at least one element")
+            ends = [*range(sizes[0], whole, sizes[0]), whole]
+        else:
+            if sum(sizes) != whole or min(sizes, default=0) < 0:
+                raise ShapeError(f"split: pieces of sizes {list(sizes)} do not make up axis {place} of {self.shape}")
+            ends = np.cumsum(sizes).tolist()
+        pieces: list[Self] = []
+        for start, end in zip([0, *ends], ends, strict=False):
+            piece = [slice(0, count, 1) for count in self.shape]
+            piece[place] = slice(start, end, 1)
+            pieces.append(self._apply("index", tuple(piece)))
+        return pieces
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise ShapeError("a tensor of rank 0 has no length")
-        return self.shape[0]
+    def chunk(self, count: int, axis: int = 0) -> list[Self]:
+        """At most `count` pieces along an axis, all of one size but the last one, which may be smaller."""
+        if count < 1:
+            raise ShapeError(f"chunk: a tensor cannot be cut into {count} pieces")
+        return self.split(max(1, -(-self.shape[self._axis("chunk", axis)] // count)), axis)
 
-    def __iter__(self) -> Iterator[Self]:
-        return (self[i] for i in range(len(self)))
+    def unstack(self, axis: int = 0) -> list[Self]:
+        """The slices along an axis, which they lack: what `stack` would join."""
+        place = self._axis("unstack", axis)
+        whole: list[int | slice] = [slice(0, count, 1) for count in self.shape]
+        return [self._apply("index", (*whole[:place], i, *whole[place + 1 :])) for i in range(self.shape[place])]
 
-    def __getitem__(self, key: Entry | tuple[Entry, ...]) -> Self:
-        """Integers, slices, None and `...` as in NumPy; one Int tensor takes along its axis.
+    def unfold(self, axis: int, size: int, step: int = 1) -> Self:
+        """All windows of `size` elements along an axis, `step` apart: the axis counts them, a new last axis is inside.
 
-        An integer out of range is `IndexRangeError`.
+        >>> import phlox as px
+        >>> px.arange(6).unfold(0, 3, step=2).tolist()
+        [[0, 1, 2], [2, 3, 4]]
         """
-        entries: list[Any] = list(key) if isinstance(key, tuple) else [key]
-        shape = self.shape
-        named = sum(entry is not None and entry is not Ellipsis for entry in entries)
-        dots = [at for at, entry in enumerate(entries) if entry is Ellipsis]
-        if len(dots) > 1 or named > len(shape):
-            raise IndexRangeError(f"an index of {named} axes does not fit a tensor of shape {shape}")
-        if not dots:
-            entries.append(Ellipsis)
-        at = dots[0] if dots else len(entries) - 1
-        entries[at : at + 1] = [slice(None)] * (len(shape) - named)
+        place = self._axis("unfold", axis)
+        if step < 1 or not 1 <= size <= self.shape[place]:
+            raise ShapeError(
+                f"unfold: windows of {size} elements, {step} apart, do not fit axis {place} of shape {self.shape}"
+            )
+        return self._apply("windows", place, size, step)
 
-        places: list[int | slice] = []
-        reverse: list[int] = []
-        new: list[int] = []
-        lists: list[tuple[int, TensorBase]] = []
-        place = 0  # the axis of the result that comes next
-        for entry in entries:
-            if entry is None:
-                new.append(place)
-                place += 1
-                continue
-            size = shape[len(places)]
-            if isinstance(entry, TensorBase):
-                lists.append((place, entry))
-                entry = slice(None)
-            if isinstance(entry, slice):
-                part, backwards = _forward(cast("slice[Any, Any, Any]", entry), size)
-                if backwards:
-                    reverse.append(place)
-                places.append(part)
-                place += 1
-            elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
-                if not -size <= entry < size:
-                    raise IndexRangeError(f"index {entry} is out of range for axis {len(places)} of shape {shape}")
-                places.append(index(cast("int", entry)) % size)
-            else:
-                raise KindError(f"cannot index a tensor with {type(entry).__name__}; use integers, slices, Int tensors")
-        if len(lists) > 1:
-            raise KindError("indexing with several Int tensors at once is not supported; use take for each axis")
-        whole = all(entry == slice(0, size, 1) for entry, size in zip(places, shape, strict=True))
-        result = self if whole else self._apply("index", tuple(places))
-        if new:
-            result = result._apply("expand_dims", tuple(new))
-        if reverse:
-            result = result._apply("flip", tuple(reverse))
-        for axis, indices in lists:
-            result = result._apply("take", self._indices("index", indices), axis)
-        return result
+    # --- triangles
 
+    def tril(self, k: int = 0) -> Self:
+        """Matrices (the last two axes) with zeros above the k-th diagonal; those above the main one are positive."""
+        return self._triangle("tril", k, lower=True)
 
-def _forward(entry: slice, size: int) -> tuple[slice, bool]:
-    """The slice with explicit bounds and a positive step, and whether its elements then stand in reverse order."""
-    if entry.step == 0:
-        raise IndexRangeError("a slice has step zero")
-    steps = range(*entry.indices(size))
-    if len(steps) == 0:
-        return slice(0, 0, 1), False
-    low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1])
-    return slice(low, high + 1, abs(steps.step)), steps.step < 0
+    def triu(self, k: int = 0) -> Self:
+        """Matrices (the last two axes) with zeros below the k-th diagonal; those above the main one are positive."""
+        return self._triangle("triu", k, lower=False)
+
+    def _triangle(self, name: str, k: int, *, lower: bool) -> Self:
+        if self.ndim < 2:
+            raise ShapeError(f"{name}: needs a matrix or a stack of them, got shape {self.shape}")
+        rows, columns = self.shape[-2:]
+        backend = self._ops.backend
+        k = min(max(k if lower else k - 1, -rows), columns)
+        below = backend.bool_tri(rows, columns, k, self.device)
+        zero = False if self.kind is Bool else 0
+        kept = (self.primitive, zero) if lower else (zero, self.primitive)
+        return self._with(backend.where(below, *kept))

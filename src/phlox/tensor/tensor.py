@@ -8,22 +8,28 @@ from typing import Any, Generic, Self
 import numpy as np
 from typing_extensions import TypeVar
 
-from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import BackendError, KindError, ShapeError
+from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
 from phlox.tensor.dispatch import Ops, ops_of
+from phlox.tensor.display import text_of
+from phlox.tensor.elementwise import Elementwise
 from phlox.tensor.explain import failure
 from phlox.tensor.gradients import Gradients
+from phlox.tensor.indexing import Indexing
+from phlox.tensor.products import Products
 from phlox.tensor.reduction import Reduction
 from phlox.tensor.shaping import Shaping
+from phlox.tensor.sorting import Sorting
 
 B = TypeVar("B", bound=Backend, default=Any)
 D = TypeVar("D", default=Any)
 K = TypeVar("K", bound=Kind, default=Float)
 
 
-class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
+class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, Indexing, Sorting, Generic[B, D, K]):
     """Numbers of one kind in an array of any rank, on one device of one backend. Immutable; cheap to share.
 
     Make one with `phlox.tensor`, `zeros`, `arange`, `random.normal`, ... To a type checker it is `Tensor[B, D, K]`: its
@@ -45,32 +51,6 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
         """A tensor around one of the backend's own arrays, as it is."""
         return wrap(ops_of(backend, backend.kind_of(primitive) if kind is None else kind), primitive)
 
-    # --- products
-
-    def __matmul__(self, other: Self) -> Self:
-        return self.matmul(other)
-
-    def matmul(self, other: Self) -> Self:
-        """The matrix product over the last two axes; leading axes broadcast, and a vector counts as NumPy has it.
-
-        Shapes [..., m, k] and [..., k, n] give [..., m, n]. Raises `ShapeError` where they do not fit.
-        """
-        operand = self._operand("matmul", other)
-        if operand is NotImplemented or not isinstance(other, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise KindError(f"matmul: the right operand must be a tensor, got {type(other).__name__}")
-        left, right = self.ndim, other.ndim
-        if left == 0 or right == 0:
-            raise ShapeError(f"matmul: shapes {self.shape} and {other.shape}; both operands need an axis")
-        lhs = self if left > 1 else self._apply("expand_dims", (0,))
-        rhs = other if right > 1 else other._apply("expand_dims", (1,))
-        try:
-            result = self._with(self._ops["matmul"](lhs.primitive, rhs.primitive))
-        except Exception as error:
-            raise failure("matmul", self._ops, (lhs.primitive, rhs.primitive), error) from error
-        rank = result.ndim
-        dropped = (*((rank - 2,) if left == 1 else ()), *((rank - 1,) if right == 1 else ()))
-        return result._apply("squeeze", dropped) if dropped else result
-
     # --- kinds and devices
 
     def float(self) -> Tensor[B, D, Float]:
@@ -86,18 +66,53 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
         return self if self.kind is Bool else self._apply_to(Bool, "into_bool")  # pyright: ignore[reportReturnType]
 
     def to_device(self, device: DeviceLike) -> Tensor[Any, D, K]:
-        """On another device, be it another backend's; the same tensor if it is there already.
+        """On another device, be it another backend's; the same tensor if it is there already. Differentiable.
 
-        Between backends the values pass through host memory and leave the tape.
+        Values are rounded to the other backend's elements; one that does not fit is `RangeError` (not under a trace).
         """
         target = as_device(device)
         backend = self._ops.backend
-        if target.backend is backend:
-            if target == self.device:
-                return self
-            return self._with(backend.to_device(self.primitive, target))
-        host = backend.to_host(self.primitive)
-        return wrap(ops_of(target.backend, self.kind), target.backend.from_host(host, self.kind, target))
+        try:
+            if target.backend is backend:
+                return self if target == self.device else self._with(backend.to_device(self.primitive, target))
+            backend.check_fits(self.primitive, target.backend)
+            return wrap(ops_of(target.backend, self.kind), backend.cast(self.primitive, target.backend, target))
+        except Exception as error:
+            raise failure("to_device", self._ops, (self.primitive,), error) from error
+
+    def to_full_precision(self) -> Tensor[Any, D, K]:
+        """On the same engine and device at f32 where the backend has half precision; otherwise this very tensor.
+
+        For what is numerically delicate; `from_full_precision` is the way back. Differentiable.
+
+        >>> import phlox as px
+        >>> from phlox.backend import NumPy
+        >>> x = px.full((3000,), 100.0, device=NumPy(float="f16"))
+        >>> x.square().mean().item(), x.to_full_precision().square().sum().item()
+        (10000.0, 30000000.0)
+        """
+        return self._at_precision(self._ops.backend.full_precision())
+
+    def from_full_precision(self, like: Tensor[Any, Any, Any] | Backend) -> Tensor[Any, D, K]:
+        """On the backend of `like`, on this device: the way back from `to_full_precision`.
+
+        Values round as results of arithmetic do, so one that is too large becomes an infinity. Raises `BackendError` if
+        that backend is not this one at another precision.
+        """
+        backend = like.backend if isinstance(like, Tensor) else like
+        if backend.full_precision() is not self._ops.backend.full_precision():
+            raise BackendError(
+                f"from_full_precision: {backend!r} is not {self._ops.backend!r} at another precision; "
+                "between backends move with .to_device(...)"
+            )
+        return self._at_precision(backend)
+
+    def _at_precision(self, backend: Backend) -> Tensor[Any, Any, Any]:
+        mine = self._ops.backend
+        if backend is mine:
+            return self
+        place = Device(backend, self.device.name)
+        return wrap(ops_of(backend, self.kind), mine.cast(self.primitive, backend, place))
 
     # --- autodiff
 
@@ -139,11 +154,14 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
         return Gradients(backend, backend.backward(self.primitive, given, retain_graph))
 
     def grad(self, gradients: Gradients) -> Tensor[Any, D, K] | None:
-        """This leaf's gradient, on the inner backend; None if the differentiated tensor did not depend on it."""
+        """This leaf's gradient, on its inner backend; None if the differentiated tensor did not depend on it.
+
+        That tensor may have been on another backend: `to_device` and `to_full_precision` are steps of the tape.
+        """
         backend = self._ops.backend
-        if backend is not gradients.backend:
-            raise BackendError(f"these gradients are of {gradients.backend!r}, the tensor is on {backend!r}")
         node = backend.node_of(self.primitive)
+        if node is None and backend is not gradients.backend:
+            raise BackendError(f"grad: the gradients are of {gradients.backend!r}, the tensor is on {backend!r}")
         found = None if node is None else gradients.found.get(node.id)
         return None if found is None else wrap(ops_of(backend.inner, Float), found)  # pyright: ignore[reportArgumentType]
 
@@ -165,8 +183,7 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array, read-only since it may share memory; waits for an asynchronous engine."""
-        host = self._ops.backend.to_host(self.primitive)
-        view = host.view()
+        view = self._host("numpy").view()
         view.flags.writeable = False
         return view
 
@@ -174,14 +191,14 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
         """The value of a tensor of one element as a Python number; otherwise `ShapeError`."""
         if self.size != 1:
             raise ShapeError(f"item: a tensor of shape {self.shape} is not a single value")
-        return self._ops.backend.to_host(self.primitive).item()
+        return self._host("item").item()
 
     def tolist(self) -> Any:
         """The values as nested lists."""
-        return self.numpy().tolist()
+        return self._host("tolist").tolist()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
-        return np.array(self.numpy(), dtype=dtype, copy=True if copy is None else copy)
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
         """The array for another library, without a copy where the two agree; see the Array API standard."""
@@ -200,13 +217,9 @@ class Tensor(Arithmetic, Reduction, Shaping, Generic[B, D, K]):
         return int(self.item())
 
     def __repr__(self) -> str:
-        backend = self._ops.backend
-        head = f"Tensor({self.kind.__name__} {self.shape} on {self.device}"
-        if backend.is_traced(self.primitive):
-            return f"{head}, traced)"
-        values = np.array2string(self.numpy(), separator=", ", threshold=50, edgeitems=3, precision=5)
-        joint = "\n" if "\n" in values else " "
-        return f"{head}:{joint}{values})"
+        return text_of(self._ops.backend, self._ops.kind, self.primitive)
+
+    # The values are what is pickled: history ends there. A copy is the tensor itself, which nothing can change.
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.numpy(), self._ops.backend, self.kind, self.device.name)

@@ -9,6 +9,7 @@ from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from phlox.backend import Backend
+from phlox.backend.checks import checks_are_on
 from phlox.errors import CompileError
 from phlox.module import Module
 from phlox.optim.optimizer import recording
@@ -63,7 +64,7 @@ class Compiled(Generic[P, R]):
                 raise CompileError(f"donate: {self._name} has no parameter {name!r} (it has {', '.join(named)})")
         self._donated = frozenset(donate)
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        self._places = [(name, name in self._donated) for name in positional]
+        self._places = positional
         self._programs: dict[Hashable, Program] = {}
         self._first_states: dict[Hashable, list[list[Place]]] = {}
 
@@ -94,7 +95,7 @@ class Compiled(Generic[P, R]):
         self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], call: Call, key: Hashable
     ) -> tuple[Call, Program]:
         """The program for a call that none has been recorded for: a new one, unless it only lacks optimizer states."""
-        program = Program(self._fn, self._name, backend)
+        program = Program(self._fn, self._name, backend, checks_are_on())
         found = self._first_states.get(key)
         if found is None:
             found = self._first_states[key] = program.find_states(call)
@@ -104,17 +105,20 @@ class Compiled(Generic[P, R]):
 
     def _read(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Hashable]:
         reader = Reader(backend)
+        checked = checks_are_on()
+        # What is checked may be refused, and then nothing may be lost.
+        donating = frozenset[str]() if checked else self._donated
         places, last = self._places, len(self._places)
         named: list[tuple[str, Any, list[Any]]] = []
-        key: list[Hashable] = [backend, len(values)]
+        key: list[Hashable] = [backend, checked, len(values)]
         for number, value in enumerate(values):
-            name, donated = places[number] if number < last else (f"argument {number}", False)
-            leaves = reader.donated if donated else reader.kept
+            name = places[number] if number < last else f"argument {number}"
+            leaves = reader.donated if name in donating else reader.kept
             named.append((name, value, leaves))
             key.append(reader.read(value, name, leaves))
         for name in sorted(kwargs):
             value = kwargs[name]
-            leaves = reader.donated if name in self._donated else reader.kept
+            leaves = reader.donated if name in donating else reader.kept
             named.append((name, value, leaves))
             key.append((name, reader.read(value, name, leaves)))
         key.append(reader.read_late())

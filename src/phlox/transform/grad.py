@@ -26,7 +26,9 @@ def value_and_grad(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     def evaluate(target: Any, *arguments: Any, **options: Any) -> tuple[Any, Any]:
         if isinstance(target, Tensor):
             given = cast("Tensor[Any, Any, Any]", target)
-            leaf = (given if given.backend.differentiates else Tensor.from_inner(given)).require_grad()
+            # One that another tape follows must not lose it: the gradient's own derivative may be asked for.
+            follows = given.backend.differentiates and not given.is_require_grad()
+            leaf = (given if follows else Tensor.from_inner(given)).require_grad()
             value = fn(leaf, *arguments, **options)
             return value, leaf.grad(_loss(value).backward())
         if not isinstance(target, Module):

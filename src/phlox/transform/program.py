@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import islice
 from threading import RLock
 from typing import Any, NamedTuple, cast
 
 from phlox import random
-from phlox.backend import Backend
+from phlox.backend import Backend, Device
+from phlox.backend.checks import Check, gathering
 from phlox.backend.pytree import Node, register_node
-from phlox.errors import CompileError, RandomnessError
+from phlox.errors import CompileError, DeviceError, RandomnessError
 from phlox.module import Module, Param
 from phlox.module.template import Aux, flatten
 from phlox.optim.optimizer import Packed, recording
@@ -40,6 +42,8 @@ class Meaning:
     changed: list[tuple[int, int, int, Backend]]
     """Module, parameter, array, and the backend that it is seen from."""
     draws: int
+    checks: list[Check]
+    """What is checked after the call; its numbers are the last of the arrays."""
 
 
 class Outcome:
@@ -84,8 +88,8 @@ _nothing = nullcontext()
 class Program:
     """A function of certain structures, as the engine runs it."""
 
-    def __init__(self, fn: Callable[..., Any], name: str, backend: Backend) -> None:
-        self.fn, self.name, self.backend = fn, name, backend
+    def __init__(self, fn: Callable[..., Any], name: str, backend: Backend, checked: bool) -> None:
+        self.fn, self.name, self.backend, self.checked = fn, name, backend, checked
         self.run = backend.compile(self._body)
         self.draws = True  # until it is known that it does not
 
@@ -104,6 +108,8 @@ class Program:
             finally:
                 _call.reset(token)
             arrays, meaning = outcome.arrays, outcome.meaning
+            if meaning.checks:
+                self._judge(arrays, meaning.checks)
             self.draws = bool(meaning.draws)
             if meaning.draws:
                 self._check_stream(arrays, words)
@@ -117,6 +123,14 @@ class Program:
             param.set(Tensor.from_primitive(arrays[at], backend, param.kind))
         return result
 
+    def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
+        """Raise what the first failed check says, unless this is itself part of a program."""
+        numbers = iter(arrays[len(arrays) - sum(check.count for check in checks) :])
+        for check in checks:
+            mine = list(islice(numbers, check.count))
+            if not any(map(self.backend.is_traced, mine)):
+                check.raise_for([self.backend.to_host(number).item() for number in mine])
+
     def _explain(self, error: Exception, call: Call) -> None:
         """Raise an error that says more, if there is more to be said, or `StatesElsewhere` if that is all."""
         cause: BaseException | None = error
@@ -128,16 +142,26 @@ class Program:
                     f"({str(cause).strip().splitlines()[0]})"
                 ) from error
             cause = cause.__cause__
+        devices: dict[Device, str] = {}
         for name, value, _ in call.named:
             leaves: list[Any] = []
             Reader(self.backend).read(value, name, leaves)
-            if any(map(self.backend.is_gone, _arrays(leaves))):
+            arrays = _arrays(leaves)
+            if any(map(self.backend.is_gone, arrays)):
                 raise used_up(f"{self.name}: {name}") from error
+            for array in arrays:
+                if not self.backend.is_traced(array):
+                    devices.setdefault(self.backend.device_of(array), name)
         left = [optimizer for optimizer, packed, _ in call.reader.optimizers if self._is_elsewhere(packed, call.reader)]
         for optimizer in left:
             optimizer.load_packed(Packed.of(optimizer.states, call.reader.place))
         if left:
             raise StatesElsewhere from error
+        if len(devices) > 1 and isinstance(error, ValueError):
+            have = " and ".join(f"{name} on {device}" for device, name in devices.items())
+            raise DeviceError(
+                f"{self.name}: the arguments are on different devices, {have}; move one with .to_device(...)"
+            ) from error
 
     def _is_elsewhere(self, packed: Packed, reader: Reader) -> bool:
         arrays = _arrays(packed.leaves)
@@ -169,9 +193,12 @@ class Program:
             names = [name for name, _, _ in call.named[positional:]]
             keywords = dict(zip(names, values[positional:], strict=True))
             before = [(module.params(), [param.val() for param in module.params()]) for module in rebuilder.modules]
-            with random.stream(stream):
+            with random.stream(stream), gathering(self.checked, stream.start) as gathered:
                 result = self.fn(*values[:positional], **keywords)
-            return self._outcome(reader, rebuilder.modules, before, result, stream.position)
+            outcome = self._outcome(reader, rebuilder.modules, before, result, stream.position)
+            outcome.meaning.checks.extend(gathered.checks)
+            outcome.arrays = [*outcome.arrays, *gathered.numbers]
+            return outcome
         finally:
             recording.reset(token)
             for optimizer, packed, _ in reader.optimizers:
@@ -204,7 +231,7 @@ class Program:
                     changed.append((number, place, len(writer.arrays), value.backend))
                     writer.arrays.append(value.backend.strip(value.primitive))
         state_ids = [tuple(optimizer.states) for optimizer, _, _ in reader.optimizers]
-        return Outcome(writer.arrays, Meaning(make, states, state_ids, changed, draws))
+        return Outcome(writer.arrays, Meaning(make, states, state_ids, changed, draws, []))
 
     def find_states(self, call: Call) -> list[list[Place]]:
         """The parameters that each optimizer makes a state for, if not all of them have one.

@@ -5,11 +5,18 @@ from __future__ import annotations
 from phlox.autodiff.build import Rule
 from phlox.autodiff.rules.arithmetic import ARITHMETIC
 from phlox.autodiff.rules.constant import CONSTANT
-from phlox.autodiff.rules.linear import LINEAR
+from phlox.autodiff.rules.conv import CONV
+from phlox.autodiff.rules.indexing import INDEXING
+from phlox.autodiff.rules.linalg import LINALG
 from phlox.autodiff.rules.nn import NN
 from phlox.autodiff.rules.reduction import REDUCTION
 from phlox.autodiff.rules.shape import SHAPE
+from phlox.autodiff.rules.signal import SIGNAL
+from phlox.autodiff.rules.sorting import SORTING
+from phlox.autodiff.rules.special import SPECIAL
 
-RULES: dict[str, Rule] = {**ARITHMETIC, **REDUCTION, **SHAPE, **LINEAR, **NN}
+RULES: dict[str, Rule] = {
+    **ARITHMETIC, **SPECIAL, **REDUCTION, **SHAPE, **INDEXING, **SORTING, **LINALG, **SIGNAL, **CONV, **NN,
+}  # fmt: skip
 
 __all__ = ["CONSTANT", "RULES"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from phlox.autodiff.build import Binary, D, General, Rule, Unary
+from phlox.autodiff.build import Binary, D, General, Rule, Unary, sum_to
 from phlox.backend.contract import Backend
-from phlox.backend.contract.types import Array
+from phlox.backend.contract.types import Array, Gradients, Needed
 
 _LOG2, _LOG10 = math.log(2.0), math.log(10.0)
-_TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
 
 def _power_base(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
@@ -36,11 +36,25 @@ def _chosen(B: Backend, g: Array, mine: Array, other: Array, z: Array) -> Array:
     return B.float_mul(g, B.float_sub(won, B.float_mul(tie, 0.5)))
 
 
-def _inside(B: Backend, g: Array, x: Array, low: float | None, high: float | None) -> Array:
-    """The gradient where x lies within the bounds, they included."""
-    if low is not None:
-        g = B.where(B.float_less(x, low), 0.0, g)
-    return g if high is None else B.where(B.float_less(high, x), 0.0, g)
+def _clip(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
+    """To x within the bounds, they included; to a bound where it is the result and x is not."""
+    x, low, high = saved
+    dx = dlow = dhigh = None
+    if needed[0]:
+        dx = g if low is None else B.where(B.float_less(x, low), 0.0, g)
+        dx = sum_to(B, dx if high is None else B.where(B.float_less(high, x), 0.0, dx), B.shape(x))
+    if needed[1]:
+        below = B.float_less(x, low)
+        below = below if high is None else B.bool_and(below, B.float_less_equal(low, high))
+        dlow = sum_to(B, B.where(below, g, 0.0), B.shape(low))
+    if needed[2]:
+        above = B.float_less(high, x if low is None else B.float_maximum(x, low))
+        dhigh = sum_to(B, B.where(above, g, 0.0), B.shape(high))
+    return dx, dlow, dhigh
+
+
+def _zero(B: Backend, g: Array, *_: Any) -> Array:
+    return B.float_mul(g, 0.0)
 
 
 ARITHMETIC: dict[str, Rule] = {
@@ -64,13 +78,24 @@ ARITHMETIC: dict[str, Rule] = {
         D("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
         D("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
     ),
+    # With remainder: x = floordiv(x, y) y + mod(x, y).
+    "float_fmod": Binary(
+        D("", lambda B, g, x, y, z: g),
+        D("xy", lambda B, g, x, y, z: B.float_neg(B.float_mul(g, B.float_trunc(B.float_div(x, y))))),
+    ),
+    "float_mod": Binary(
+        D("", lambda B, g, x, y, z: g),
+        D("xy", lambda B, g, x, y, z: B.float_neg(B.float_mul(g, B.float_floordiv(x, y)))),
+    ),
+    "float_floordiv": Binary(D("", _zero), D("", _zero)),
     # y = f(x)
     "float_neg": Unary("", lambda B, g, x, y: B.float_neg(g)),
     "float_abs": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sign(x))),
-    "float_sign": Unary("", lambda B, g, x, y: B.float_mul(g, 0.0)),
-    "float_floor": Unary("", lambda B, g, x, y: B.float_mul(g, 0.0)),
-    "float_ceil": Unary("", lambda B, g, x, y: B.float_mul(g, 0.0)),
-    "float_round": Unary("", lambda B, g, x, y: B.float_mul(g, 0.0)),
+    "float_sign": Unary("", _zero),
+    "float_floor": Unary("", _zero),
+    "float_ceil": Unary("", _zero),
+    "float_round": Unary("", _zero),
+    "float_trunc": Unary("", _zero),
     "float_exp": Unary("y", lambda B, g, x, y: B.float_mul(g, y)),
     "float_expm1": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_add(y, 1.0))),
     "float_log": Unary("x", lambda B, g, x, y: B.float_div(g, x)),
@@ -86,15 +111,5 @@ ARITHMETIC: dict[str, Rule] = {
     "float_tan": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_add(B.float_mul(y, y), 1.0))),
     "float_tanh": Unary("y", lambda B, g, x, y: B.float_tanh_backward(g, y)),
     "float_sigmoid": Unary("y", lambda B, g, x, y: B.float_sigmoid_backward(g, y)),
-    "float_relu": Unary("y", lambda B, g, x, y: B.float_relu_backward(g, y)),
-    "float_softplus": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sigmoid(x))),
-    "float_clip": General(
-        1,
-        lambda B, x, low, high: (B.float_clip(x, low, high), x),
-        lambda B, x, g, needed, low, high: (_inside(B, g, x, low, high),),
-    ),
-    "float_erf": Unary(
-        "x",
-        lambda B, g, x, y: B.float_mul(g, B.float_mul(B.float_exp(B.float_neg(B.float_mul(x, x))), _TWO_OVER_SQRT_PI)),
-    ),
+    "float_clip": General(3, lambda B, x, low, high: (B.float_clip(x, low, high), (x, low, high)), _clip),
 }

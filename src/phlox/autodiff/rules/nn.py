@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.autodiff.build import General, Gradients, Needed, Result, Rule
+from phlox.autodiff.build import General, Result, Rule, Several
 from phlox.backend.contract import Backend
-from phlox.backend.contract.types import Array
+from phlox.backend.contract.types import Array, Gradients, Needed
 
 
 def _composite(name: str, operands: int) -> Rule:
@@ -16,19 +16,30 @@ def _composite(name: str, operands: int) -> Rule:
     def backward(B: Backend, saved: Any, g: Array, needed: Needed, *options: Any) -> Gradients:
         return getattr(B, f"{name}_backward")(saved, g, needed, *options)
 
-    return General(operands, forward, backward)
+    return (Several if name in _SEVERAL else General)(operands, forward, backward)
 
 
 _OPERANDS = {
     "linear": 3,
     "softmax": 1,
     "log_softmax": 1,
-    "cross_entropy": 2,
+    "cross_entropy": 3,
+    "ctc_loss": 4,
     "gelu": 1,
+    "glu": 1,
     "layer_norm": 3,
-    "conv2d": 3,
-    "max_pool2d": 1,
-    "avg_pool2d": 1,
+    "rms_norm": 2,
+    "group_norm": 3,
+    "batch_norm_train": 3,
+    "attention": 6,
+    "interpolate": 1,
+    "grid_sample": 2,
+    "conv": 3,
+    "max_pool": 1,
+    "avg_pool": 1,
 }
+
+_SEVERAL = frozenset({"batch_norm_train"})
+"""Those with several results; their backward gets one gradient a result."""
 
 NN: dict[str, Rule] = {name: _composite(name, operands) for name, operands in _OPERANDS.items()}

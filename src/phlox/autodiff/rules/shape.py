@@ -49,36 +49,16 @@ SHAPE: dict[str, Rule] = {
     "flip": General(
         1, lambda B, x, axes: (B.flip(x, axes), None), lambda B, saved, g, needed, axes: (B.flip(g, axes),)
     ),
+    "roll": General(
+        1,
+        lambda B, x, shifts, axes: (B.roll(x, shifts, axes), None),
+        lambda B, saved, g, needed, shifts, axes: (B.roll(g, tuple(-shift for shift in shifts), axes),),
+    ),
+    "windows": General(
+        1,
+        lambda B, x, axis, size, step: (B.windows(x, axis, size, step), B.shape(x)),
+        lambda B, shape, g, needed, axis, size, step: (B.float_windows_adjoint(g, axis, size, step, shape),),
+    ),
     "pad": General(1, lambda B, x, widths, value: (B.pad(x, widths, value), B.shape(x)), _unpad),
     "where": General(3, _where_forward, _where_backward),
-    "index": General(
-        1,
-        lambda B, x, index: (B.index(x, index), B.shape(x)),
-        lambda B, shape, g, needed, index: (B.float_index_adjoint(g, shape, index),),
-    ),
-    "float_index_adjoint": General(
-        1,
-        lambda B, g, shape, index: (B.float_index_adjoint(g, shape, index), None),
-        lambda B, saved, g, needed, shape, index: (B.index(g, index),),
-    ),
-    "take": General(
-        1,
-        lambda B, x, indices, axis: (B.take(x, indices, axis), B.shape(x)),
-        lambda B, shape, g, needed, indices, axis: (B.float_take_adjoint(g, indices, axis, shape),),
-    ),
-    "float_take_adjoint": General(
-        1,
-        lambda B, g, indices, axis, shape: (B.float_take_adjoint(g, indices, axis, shape), None),
-        lambda B, saved, g, needed, indices, axis, shape: (B.take(g, indices, axis),),
-    ),
-    "take_along_axis": General(
-        1,
-        lambda B, x, indices, axis: (B.take_along_axis(x, indices, axis), B.shape(x)),
-        lambda B, shape, g, needed, indices, axis: (B.float_take_along_axis_adjoint(g, indices, axis, shape),),
-    ),
-    "float_take_along_axis_adjoint": General(
-        1,
-        lambda B, g, indices, axis, shape: (B.float_take_along_axis_adjoint(g, indices, axis, shape), None),
-        lambda B, saved, g, needed, indices, axis, shape: (B.take_along_axis(g, indices, axis),),
-    ),
 }

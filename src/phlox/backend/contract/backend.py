@@ -8,12 +8,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from phlox.backend.contract.nn import ConvOps
+from phlox.backend import checks
 from phlox.backend.contract.required import RandomOps
-from phlox.backend.contract.types import Array
+from phlox.backend.contract.types import Array, Kinds
+from phlox.backend.contract.update import UpdateOps
 from phlox.backend.device import Device
 from phlox.backend.element import (
     FLOAT_ELEMENTS,
+    HALF_ELEMENTS,
     HOST_DTYPES,
     INT_ELEMENTS,
     INT_RANGES,
@@ -25,7 +27,7 @@ from phlox.backend.kind import Kind
 from phlox.errors import AutodiffError, BackendError, IndexRangeError, RangeError, UnsupportedError
 
 
-class Backend(ConvOps, RandomOps):
+class Backend(UpdateOps, RandomOps):
     """A small immutable value that names element types and holds operations on an engine's own arrays.
 
     Backends are equal and hashable by value; equal backends are one object. Write one by subclassing
@@ -73,6 +75,67 @@ class Backend(ConvOps, RandomOps):
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         """The values as a NumPy array; waits for an asynchronous engine. May share memory: do not write to it."""
         raise NotImplementedError
+
+    def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
+        if any(self.is_traced(x) for x in arrays):
+            raise UnsupportedError(f"{self!r} cannot do this while a program is being recorded, only eagerly")
+        device = self.device_of(arrays[0])
+        found = fn(*(self.to_host(x) for x in arrays))
+        if not isinstance(kinds, tuple):
+            return self._computed(found, kinds, device)
+        return tuple(self._computed(x, kind, device) for x, kind in zip(found, kinds, strict=True))
+
+    def _computed(self, found: Any, kind: type[Kind], device: Device) -> Array:
+        """A result found on the host; rounded as results are, so that what is too large becomes an infinity."""
+        host = np.asarray(found)
+        if kind.name == "float":
+            with np.errstate(over="ignore"):
+                host = host.astype(self.host_float_dtype, copy=False)
+        return self.from_host(host, kind, device)
+
+    def cast(self, x: Array, target: Backend, device: Device) -> Array:
+        """The values as an array of the engine behind `target`, on `device`, rounded to its elements.
+
+        Floats round as the results of arithmetic do: what is too large becomes an infinity. An integer that does not
+        fit is `RangeError`. Within one engine this is a conversion on the device; else it goes through host memory.
+        """
+        if self.is_traced(x):
+            raise UnsupportedError(
+                f"a tensor on {self!r} cannot go to {target!r} while a program is being recorded: that needs its values"
+            )
+        return engine_of(target)._computed(self.to_host(x), self.kind_of(x), device)
+
+    def full_precision(self) -> Backend:
+        """This backend with f32 in place of half-precision floats; itself where they are f32 or f64."""
+        return self
+
+    def element(self, kind: type[Kind]) -> Any:
+        """The engine's own type of the elements of a kind."""
+        return self.host_dtype(kind)
+
+    def check_fits(self, x: Array, target: Backend) -> None:
+        """`RangeError` for a finite value that `target`'s elements cannot hold, where it can be seen (no trace)."""
+        kind = self.kind_of(x)
+        engine = engine_of(target)
+        narrower = {
+            "float": LARGEST[engine.float_element] < LARGEST[self.float_element],
+            "int": INT_RANGES[engine.int_element][1] < INT_RANGES[self.int_element][1],
+            "bool": False,
+        }
+        if narrower[kind.name] and not self.is_traced(x) and isinstance(engine, EngineBackend):
+            engine.fit(self.to_host(x), kind)
+
+    def from_dlpack(self, x: Any, device: Device) -> Array:
+        """An array, of whatever element type, in the memory of another library's where it can be there.
+
+        `x` has the methods `__dlpack__` and `__dlpack_device__` of the Array API standard. What cannot be taken is any
+        exception.
+        """
+        raise UnsupportedError(f"{self!r} takes no arrays of other libraries through DLPack")
+
+    def duplicate(self, x: Array) -> Array:
+        """The same values in memory of their own."""
+        return self.from_host(self.to_host(x).copy(), self.kind_of(x), self.device_of(x))
 
     def to_dlpack(self, x: Array, **options: Any) -> Any:
         """The array as a DLPack capsule; see `__dlpack__` of the Array API standard."""
@@ -137,19 +200,38 @@ class Backend(ConvOps, RandomOps):
         """Was this array given away to a compiled function, and is used up?"""
         return False
 
-    def check_indices(self, indices: Array, size: int, *, from_end: bool) -> None:
+    def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
         """`IndexRangeError` for an index outside an axis of `size`, where it can be seen (not under a trace).
 
-        `from_end` says whether negative ones count from the end, or are out of range too.
+        `from_end` says whether negative ones count from the end, or are out of range too. Returns whether there may be
+        any negative ones.
         """
-        if math.prod(self.shape(indices)) == 0 or self.is_traced(indices):
-            return
-        host = self.to_host(indices)
-        least, greatest = int(host.min()), int(host.max())
-        if least < (-size if from_end else 0) or greatest >= size:
+        shape = self.shape(indices)
+        if math.prod(shape) == 0:
+            return False
+
+        def judge(least: int, greatest: int) -> Exception | None:
+            if least >= (-size if from_end else 0) and greatest < size:
+                return None
             worst = greatest if greatest >= size else least
             bounds = "" if from_end else f"; it must be at least 0 and less than {size}"
-            raise IndexRangeError(f"index {worst} is out of range for an axis of size {size}{bounds}")
+            return IndexRangeError(f"index {worst} is out of range for an axis of size {size}{bounds}")
+
+        if not self.is_traced(indices):
+            host = self.to_host(indices)
+            least = int(host.min())
+            error = judge(least, int(host.max()))
+            if error is not None:
+                raise error
+            return least < 0
+        if self.gathers_checks(indices):
+            axes = tuple(range(len(shape)))
+            checks.leave(judge, self.int_min(indices, axes, False), self.int_max(indices, axes, False))
+        return True
+
+    def gathers_checks(self, x: Array) -> bool:
+        """Does the program that this placeholder belongs to gather checks? See `phlox.backend.checks`."""
+        return False
 
     def value(self, x: Array) -> Array:
         """The inner backend's own array, with its history there."""
@@ -202,6 +284,13 @@ class Backend(ConvOps, RandomOps):
         return {"float": self.host_float_dtype, "int": self.host_int_dtype, "bool": HOST_DTYPES["bool"]}[kind.name]
 
 
+def engine_of(backend: Backend) -> Backend:
+    """The backend behind all decorators."""
+    while backend.inner is not None:
+        backend = backend.inner
+    return backend
+
+
 class EngineBackend(Backend):
     """Base of the backends that stand directly on an engine: `NumPy(float="f32", int="i32")`."""
 
@@ -227,6 +316,9 @@ class EngineBackend(Backend):
 
     def setup(self) -> None:
         """Prepare what depends on the element types; called once for each value."""
+
+    def full_precision(self) -> Backend:
+        return type(self)(int=self.int_element) if self.float_element in HALF_ELEMENTS else self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.float_element, self.int_element)

@@ -81,13 +81,6 @@ class FloatOps:
     """Toward zero; NaN and values out of range are RangeError where they can be seen (not under a trace)."""
     float_into_bool: Unary
 
-    # The adjoints of the indexing functions: each is the transpose of a linear map, and so its derivative rule.
-    float_index_adjoint: Callable[[Array, Shape, Index], Array]
-    """`(g, shape, index)`: zeros of `shape` with `g` written at a basic index."""
-    float_take_adjoint: Callable[[Array, Array, int, Shape], Array]
-    """`(g, indices, axis, shape)`: zeros of `shape` with `g` added at `indices` along the axis; repeats add up."""
-    float_take_along_axis_adjoint: Callable[[Array, Array, int, Shape], Array]
-
 
 class IntOps:
     """Whole numbers, of two's complement: arithmetic wraps around."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from phlox.backend.kind import Kind
 
 Array: TypeAlias = Any
 """A backend's own array: `numpy.ndarray`, `jax.Array`, `torch.Tensor`, or what a decorator makes of one."""
@@ -15,8 +18,17 @@ Axes: TypeAlias = tuple[int, ...]
 Index: TypeAlias = tuple[int | slice, ...]
 """One entry an axis: an integer in range, or a slice whose bounds are in range and whose step is positive."""
 
-Pair: TypeAlias = tuple[int, int]
-"""A height and a width."""
+Widths: TypeAlias = tuple[tuple[int, int], ...]
+"""A pair (before, after) an axis."""
+
+Kinds: TypeAlias = "type[Kind] | tuple[type[Kind], ...]"
+"""The kind of a result, or those of several."""
+
+Needed: TypeAlias = tuple[bool, ...]
+"""For each operand: does anybody ask for its gradient?"""
+
+Gradients: TypeAlias = tuple[Array | None, ...]
+"""One gradient an operand."""
 
 Unary: TypeAlias = Callable[[Array], Array]
 Binary: TypeAlias = Callable[[Array, Any], Array]

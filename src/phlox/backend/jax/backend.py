@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +18,33 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from phlox.backend.contract import EngineBackend
+from phlox.backend import checks
+from phlox.backend.contract import Backend, EngineBackend
+from phlox.backend.contract.backend import engine_of
 from phlox.backend.contract.types import Array, Binary, Shape, Unary, native
+from phlox.backend.contract.widening import delicate, widen
 from phlox.backend.device import Device
-from phlox.backend.element import FloatElement, IntElement
-from phlox.backend.jax import ops, random
-from phlox.backend.jax.composites import Composites
-from phlox.backend.jax.ops import arg_reduction, reduction, simple
-from phlox.backend.kind import Bool, Float, Int, Kind
+from phlox.backend.element import HALF_ELEMENTS, HOST_DTYPES, INT_RANGES
+from phlox.backend.jax import ops, random, x64
+from phlox.backend.jax.attention import Attention
+from phlox.backend.jax.conv import Conv
+from phlox.backend.jax.dense import Dense
+from phlox.backend.jax.elementwise import Elementwise
+from phlox.backend.jax.indexing import Indexing
+from phlox.backend.jax.linalg import Linalg
+from phlox.backend.jax.loss import Loss
+from phlox.backend.jax.norm import Norm
+from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
+from phlox.backend.jax.pooling import Pooling
+from phlox.backend.jax.reduction import Reduction
+from phlox.backend.jax.sampling import Sampling
+from phlox.backend.jax.shape import Shaping
+from phlox.backend.jax.signal import Signal
+from phlox.backend.jax.sorting import Sorting
+from phlox.backend.kind import Int, Kind, kind_of_dtype
 from phlox.errors import DeviceError, RangeError
 
-_ELEMENTS: dict[str, Any] = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": jnp.int32}
+_ELEMENTS: dict[str, Any] = {name: jnp.dtype(dtype) for name, dtype in HOST_DTYPES.items()}
 _PROBE = np.zeros((), np.float32)
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -35,20 +53,34 @@ _NEEDS_VALUES = (
 )
 
 
-def _no_zero(divisor: Any, operation: str) -> None:
-    if not isinstance(divisor, Tracer) and not np.all(np.asarray(divisor)):
-        raise ZeroDivisionError(f"integer {operation} by zero")
+def _recast(source: Any, target: Any, x: Any) -> Any:
+    """An array of one float type as one of another, anything else as it is."""
+    return ops.cast(x, target) if getattr(x, "dtype", None) == source else x
 
 
-class Jax(Composites, EngineBackend):
-    """JAX arrays: compiled by XLA, on a processor, a GPU or a TPU; f32 by default, or bf16, f16."""
+class Jax(
+    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
+    Sampling, EngineBackend,
+):  # fmt: skip
+    """JAX arrays: compiled by XLA, on a processor, a GPU or a TPU; f32 by default, or f64, bf16, f16.
+
+    With f64 or i64, JAX's 64-bit types are switched on only inside Phlox's own operations (`phlox.compile` and the tape
+    included), on the thread that runs them; the rest of the process sees JAX as it was. Raw `jax.jit`, `vmap` and
+    `scan` of a model hold f64 too, but in raw `jax.grad` JAX writes the derivatives outside of our operations, at 32
+    bits: call it within `jax.enable_x64(True)`. At half precision, what the contract derives is computed in f32.
+    """
 
     name = "jax"
-    floats: ClassVar[tuple[FloatElement, ...]] = ("f32", "bf16", "f16")
-    ints: ClassVar[tuple[IntElement, ...]] = ("i32",)
 
     def setup(self) -> None:
         self._float = _ELEMENTS[self.float_element]
+        self._int = _ELEMENTS[self.int_element]
+        if self.float_element in HALF_ELEMENTS:
+            wide = type(self)(int=self.int_element)
+            grow, shrink = partial(_recast, self._float, wide._float), partial(_recast, wide._float, self._float)
+            widen(self, wide, delicate(self), grow, shrink)
+        if self.float_element == "f64" or self.int_element == "i64":
+            x64.switch_on(self, self._float, self._int)
 
     # --- arrays and devices
 
@@ -82,25 +114,59 @@ class Jax(Composites, EngineBackend):
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         return self.place(jnp.asarray(self.fit(array, kind)), device)
 
+    def cast(self, x: Array, target: Backend, device: Device) -> Array:
+        engine = engine_of(target)
+        if not isinstance(engine, Jax):
+            return super().cast(x, target, device)
+        kind = self.kind_of(x)
+        dtype = engine.element(kind)
+        if x.dtype != dtype:
+            if kind is Int:
+                self.check_fits(x, engine)
+            x = x64.in_x64(ops.cast)(x, dtype)
+        return x if isinstance(x, Tracer) or engine.device_of(x).name == device.name else engine.to_device(x, device)
+
+    def element(self, kind: type[Kind]) -> Any:
+        """JAX's type of the elements of a kind."""
+        return {"float": self._float, "int": self._int, "bool": _ELEMENTS["bool"]}[kind.name]
+
+    def from_dlpack(self, x: Any, device: Device) -> Array:
+        if isinstance(x, Tracer):
+            return x
+        # With 64-bit types on, or they would be cut down on the way.
+        return self.place(x64.in_x64(jnp.from_dlpack)(x), device)
+
     def place(self, x: Array, device: Device) -> Array:
-        """On the device asked for; on the default one arrays stay uncommitted, as JAX makes them."""
-        if isinstance(x, Tracer) or device.name == self.device().name:
+        """On the device asked for, and held to it, so that arrays on two devices cannot meet."""
+        if isinstance(x, Tracer):
+            return x
+        devices = jax.devices()
+        if len(devices) == 1 and device.name == _device_name(devices[0]):
             return x
         return self.to_device(x, device)
+
+    def duplicate(self, x: Array) -> Array:
+        return jnp.array(x, copy=True)
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return np.asarray(x)
 
     def kind_of(self, x: Array) -> type[Kind]:
-        if x.dtype == jnp.bool_:
-            return Bool
-        return Int if jnp.issubdtype(x.dtype, jnp.integer) else Float
+        return kind_of_dtype(x.dtype)
 
     def is_number(self, value: object) -> bool:
         return isinstance(value, (Tracer, jax.Array)) and value.ndim == 0
 
     def is_traced(self, x: Array) -> bool:
         return isinstance(x, Tracer)
+
+    def gathers_checks(self, x: Array) -> bool:
+        anchor = checks.placeholder()
+        # What belongs to a trace within the program's (of a scan's body) cannot leave it.
+        return anchor is not None and getattr(x, "_trace", None) is getattr(anchor, "_trace", self)
+
+    def barrier(self, x: Array, after: Array) -> Array:
+        return lax.optimization_barrier((x, after))[0] if isinstance(x, Tracer) else x
 
     def bakes_constants(self) -> bool:
         # Under jit, scan and checkpoint, an operation on constants is recorded; under grad and vmap, it is done.
@@ -138,15 +204,6 @@ class Jax(Composites, EngineBackend):
     flip = staticmethod(ops.flip)
     concat = staticmethod(ops.concat)
     pad = staticmethod(ops.pad)
-    index = staticmethod(ops.index)
-
-    def take(self, x: Array, indices: Array, axis: int) -> Array:
-        self.check_indices(indices, x.shape[axis], from_end=True)
-        return ops.take(x, indices, axis)
-
-    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
-        self.check_indices(indices, x.shape[axis], from_end=True)
-        return ops.take_along_axis(x, indices, axis)
 
     def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
         if isinstance(if_true, (int, float)) and isinstance(if_false, (int, float)):
@@ -162,12 +219,16 @@ class Jax(Composites, EngineBackend):
     float_sub: Binary = simple(jnp.subtract)
     float_mul: Binary = simple(jnp.multiply)
     float_div: Binary = simple(jnp.divide)
-    float_pow: Binary = simple(jnp.power)
+
+    def float_pow(self, lhs: Any, rhs: Any) -> Array:
+        # As the other engines have it: at minus infinity and minus zero a power would differ.
+        return self.float_sqrt(lhs) if type(rhs) is float and rhs == 0.5 else _power(lhs, rhs)
+
     float_maximum: Binary = simple(jnp.maximum)
     float_minimum: Binary = simple(jnp.minimum)
     float_neg: Unary = simple(lax.neg)
     float_abs: Unary = simple(lax.abs)
-    float_sign: Unary = simple(lax.sign)
+    float_sign: Unary = simple(lambda x: jnp.where(x == 0, jnp.zeros_like(x), lax.sign(x)))  # of -0.0, too, it is 0.0
     float_floor: Unary = simple(lax.floor)
     float_ceil: Unary = simple(lax.ceil)
     float_round: Unary = simple(jnp.rint)
@@ -198,25 +259,30 @@ class Jax(Composites, EngineBackend):
     float_matmul: Binary = simple(jnp.matmul)
 
     def float_into_int(self, x: Array) -> Array:
+        low, high = INT_RANGES[self.int_element]
+
+        def error(worst: float) -> Exception:
+            return RangeError(f"{worst} does not fit {self!r}'s integers ({self._int.name})")
+
         if not isinstance(x, Tracer):
             host = np.asarray(x, np.float64)
-            outside = ~((np.trunc(host) >= -(2.0**31)) & (np.trunc(host) < 2.0**31))
+            outside = ~((np.trunc(host) >= low) & (np.trunc(host) < high + 1))
             if outside.any():
-                raise RangeError(f"{host[outside].flat[0]} does not fit {self!r}'s integers (int32)")
-        return ops.cast(x, jnp.int32)
+                raise error(host[outside].flat[0])
+        elif x.size and self.gathers_checks(x):
+            outside = ~((jnp.trunc(x) >= float(low)) & (jnp.trunc(x) < high + 1.0))
+            worst = x.reshape(-1)[jnp.argmax(outside.reshape(-1))]
+            checks.leave(lambda some, worst: error(worst) if some else None, jnp.any(outside), worst)
+        return ops.cast(x, self._int)
 
     @staticmethod
     def float_into_bool(x: Array) -> Array:
         return ops.cast(x, jnp.bool_)
 
-    float_index_adjoint = staticmethod(ops.index_adjoint)
-    float_take_adjoint = staticmethod(ops.take_adjoint)
-    float_take_along_axis_adjoint = staticmethod(ops.take_along_axis_adjoint)
-
     # --- int
 
     def int_full(self, shape: Shape, value: int, device: Device) -> Array:
-        return self.place(_full(shape, jnp.int32, value), device)
+        return self.place(_full(shape, self._int, value), device)
 
     def int_arange(self, start: int, stop: int, step: int, device: Device) -> Array:
         return self.from_host(np.arange(start, stop, step, dtype=np.int64), Int, device)
@@ -225,21 +291,26 @@ class Jax(Composites, EngineBackend):
     int_sub: Binary = simple(jnp.subtract)
     int_mul: Binary = simple(jnp.multiply)
 
-    @staticmethod
-    def int_floordiv(lhs: Array, rhs: Any) -> Array:
-        _no_zero(rhs, "division")
-        return jnp.floor_divide(lhs, rhs)
+    def int_floordiv(self, lhs: Array, rhs: Any) -> Array:
+        self._forbid(operator.eq, rhs, ZeroDivisionError("integer division by zero"))
+        return _floor_divide(lhs, rhs)
 
-    @staticmethod
-    def int_mod(lhs: Array, rhs: Any) -> Array:
-        _no_zero(rhs, "modulo")
-        return jnp.remainder(lhs, rhs)
+    def int_mod(self, lhs: Array, rhs: Any) -> Array:
+        self._forbid(operator.eq, rhs, ZeroDivisionError("integer modulo by zero"))
+        return _remainder(lhs, rhs)
 
-    @staticmethod
-    def int_pow(lhs: Array, rhs: Any) -> Array:
-        if not isinstance(rhs, Tracer) and np.any(np.less(np.asarray(rhs), 0)):
-            raise RangeError("an integer to a negative power is no integer; convert with .float() first")
-        return jnp.power(lhs, rhs)
+    def int_pow(self, lhs: Array, rhs: Any) -> Array:
+        negative = RangeError("an integer to a negative power is no integer; convert with .float() first")
+        self._forbid(operator.lt, rhs, negative)
+        return _int_power(lhs, rhs)
+
+    def _forbid(self, compare: Callable[[Any, int], Any], x: Any, error: Exception) -> None:
+        """Raise the error where an integer compares so with zero; in a program that gathers checks, after the run."""
+        if not isinstance(x, Tracer):
+            if np.any(compare(np.asarray(x), 0)):
+                raise error
+        elif self.gathers_checks(x):
+            checks.leave(lambda some: error if some else None, jnp.any(compare(x, 0)))
 
     int_maximum: Binary = simple(jnp.maximum)
     int_minimum: Binary = simple(jnp.minimum)
@@ -249,8 +320,8 @@ class Jax(Composites, EngineBackend):
     int_equal: Binary = simple(jnp.equal)
     int_less: Binary = simple(jnp.less)
     int_less_equal: Binary = simple(jnp.less_equal)
-    int_sum = reduction(jnp.sum, dtype=jnp.int32)
-    int_prod = reduction(jnp.prod, dtype=jnp.int32)
+    int_sum = whole_reduction(jnp.sum)
+    int_prod = whole_reduction(jnp.prod)
     int_max = reduction(jnp.max)
     int_min = reduction(jnp.min)
     int_argmax = arg_reduction(lax.argmax)
@@ -276,9 +347,8 @@ class Jax(Composites, EngineBackend):
     bool_any = reduction(jnp.any)
     bool_all = reduction(jnp.all)
 
-    @staticmethod
-    def bool_into_int(x: Array) -> Array:
-        return ops.cast(x, jnp.int32)
+    def bool_into_int(self, x: Array) -> Array:
+        return ops.cast(x, self._int)
 
     def bool_into_float(self, x: Array) -> Array:
         return ops.cast(x, self._float)
@@ -307,6 +377,27 @@ def _full(shape: Shape, dtype: Any, value: Any) -> Array:
 
 
 _where = jax.jit(jnp.where, inline=True)
+_power = jax.jit(jnp.power, inline=True)
+
+
+@jax.jit
+def _int_power(x: Array, exponent: Array) -> Array:
+    """By squaring; JAX's own sees no more than six bits of the exponent."""
+    kind = jnp.result_type(x, exponent)
+    shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(exponent))
+    x, exponent = (jnp.broadcast_to(jnp.asarray(one, kind), shape) for one in (x, exponent))
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        result, base, left = state
+        return jnp.where(left & 1, result * base, result), base * base, left >> 1
+
+    # A negative exponent, which only a program lets pass, counts as none.
+    start = (jnp.ones_like(x), x, jnp.maximum(exponent, 0))
+    return lax.while_loop(lambda state: jnp.any(state[2] > 0), step, start)[0]
+
+
+_floor_divide = jax.jit(jnp.floor_divide, inline=True)
+_remainder = jax.jit(jnp.remainder, inline=True)
 
 
 def _device_name(device: Any) -> str:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from phlox.backend.contract.types import Array, Axes, Index, Shape
+from phlox.backend.contract.types import Array, Axes, Shape
 
 
 def op(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -37,6 +37,16 @@ def reduction(fn: Callable[..., Any], **options: Any) -> Any:
     @op(1, 2)
     def reduce(x: Array, axes: Axes, keepdims: bool) -> Array:
         return fn(x, axis=axes, keepdims=keepdims, **options)
+
+    return staticmethod(reduce)
+
+
+def whole_reduction(fn: Callable[..., Any]) -> Any:
+    """A reduction of integers, which wraps around instead of becoming a wider one."""
+
+    @op(1, 2)
+    def reduce(x: Array, axes: Axes, keepdims: bool) -> Array:
+        return fn(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
 
     return staticmethod(reduce)
 
@@ -85,75 +95,9 @@ def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
     return lax.pad(x, jnp.asarray(value, x.dtype), [(before, after, 0) for before, after in widths])
 
 
-def _static(index: Index) -> tuple[Any, ...]:
-    """Slices as hashable triples, which is what a static argument has to be."""
-    return tuple((entry.start, entry.stop, entry.step or 1) if isinstance(entry, slice) else entry for entry in index)
-
-
-def _kept(entries: tuple[Any, ...]) -> list[tuple[int, int, int]]:
-    """Every entry as (start, stop, step), an integer as a slice of one."""
-    return [entry if isinstance(entry, tuple) else (entry, entry + 1, 1) for entry in entries]
-
-
-@op(1)
-def _index(x: Array, entries: tuple[Any, ...]) -> Array:
-    if not entries:
-        return x
-    starts, stops, steps = zip(*_kept(entries), strict=True)
-    part = lax.slice(x, starts, stops, steps)
-    dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
-    return lax.squeeze(part, dropped) if dropped else part
-
-
-def index(x: Array, index: Index) -> Array:
-    return _index(x, _static(index))
-
-
-@op(1, 2)
-def _index_adjoint(g: Array, shape: Shape, entries: tuple[Any, ...]) -> Array:
-    # As a padding, which XLA fuses with its neighbours, where a scatter would stand alone.
-    dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
-    g = lax.expand_dims(g, dropped) if dropped else g
-    config = [
-        (start, size - start - (count - 1) * step - 1, step - 1) if count else (size, 0, 0)
-        for (start, _, step), size, count in zip(_kept(entries), shape, g.shape, strict=True)
-    ]
-    return lax.pad(g, jnp.zeros((), g.dtype), config)
-
-
-def index_adjoint(g: Array, shape: Shape, index: Index) -> Array:
-    return _index_adjoint(g, shape, _static(index))
-
-
-# Out of range under a trace: NaN for floats, the least integer for ints; eager calls have been checked before.
-
-
-@op(2)
-def take(x: Array, indices: Array, axis: int) -> Array:
-    return jnp.take(x, indices, axis, mode="fill")
-
-
-@op(2)
-def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
-    return jnp.take_along_axis(x, indices, axis, mode="fill")
-
-
-@op(2, 3)
-def take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
-    place = (*(slice(None),) * axis, indices)
-    return jnp.zeros(shape, g.dtype).at[place].add(g, mode="drop")
-
-
-@op(2, 3)
-def take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
-    grid = list(jnp.ogrid[tuple(slice(size) for size in indices.shape)])
-    grid[axis] = indices
-    return jnp.zeros(shape, g.dtype).at[tuple(grid)].add(g, mode="drop")
-
-
 @op(1)
 def cumsum(x: Array, axis: int) -> Array:
-    return jnp.cumsum(x, axis)
+    return jnp.cumsum(x, axis, dtype=x.dtype)
 
 
 @op(1)

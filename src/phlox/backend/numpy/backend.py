@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
 from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary, native
+from phlox.backend.contract.widening import COMPUTING, widen
 from phlox.backend.device import Device
-from phlox.backend.element import FloatElement
+from phlox.backend.element import HALF_ELEMENTS, HOST_DTYPES
 from phlox.backend.kind import Kind, kind_of_dtype
 from phlox.backend.numpy import random
-from phlox.backend.numpy.composites import Composites
+from phlox.backend.numpy.attention import Attention
+from phlox.backend.numpy.conv import Conv
+from phlox.backend.numpy.dense import Dense
+from phlox.backend.numpy.elementwise import Elementwise
 from phlox.backend.numpy.erf import erf
+from phlox.backend.numpy.indexing import Indexing
+from phlox.backend.numpy.linalg import Linalg
+from phlox.backend.numpy.loss import Loss
+from phlox.backend.numpy.norm import Norm
+from phlox.backend.numpy.pooling import Pooling
+from phlox.backend.numpy.reduction import Reduction
+from phlox.backend.numpy.shape import Shaping
+from phlox.backend.numpy.signal import Signal
+from phlox.backend.numpy.sorting import Sorting
+from phlox.backend.numpy.update import Update
 from phlox.errors import DeviceError, RangeError
 
 
 def quiet(ufunc: Callable[..., Any]) -> Any:
     """A function whose infinities and NaNs are results like others, as on every engine, not warnings."""
     return staticmethod(np.errstate(all="ignore")(ufunc))
+
+
+_SINGLE = np.dtype(np.float32)
+
+
+def _recast(source: np.dtype[Any], target: np.dtype[Any], x: Any) -> Any:
+    """An array of one float type as one of another, anything else as it is."""
+    if getattr(x, "dtype", None) != source:
+        return x
+    with np.errstate(over="ignore"):
+        return np.asarray(x, target)
 
 
 def _reduction(ufunc: np.ufunc, dtype: str | None = None) -> Any:
@@ -39,15 +65,14 @@ def _arg_reduction(find: Callable[..., Any]) -> Any:
     return reduce
 
 
-def _grid(indices: Array, axis: int) -> tuple[Any, ...]:
-    """The index that addresses `indices` along `axis`, and every other axis in step."""
-    grid = list(np.ogrid[tuple(slice(size) for size in indices.shape)])
-    grid[axis] = indices
-    return tuple(grid)
+class NumPy(
+    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
+    Update, EngineBackend,
+):  # fmt: skip
+    """The reference engine: no dependency but NumPy; f32 by default, or f64, bf16, f16.
 
-
-class NumPy(Composites, EngineBackend):
-    """The reference engine: no dependency but NumPy; f32 by default, or `NumPy(float="f64")`.
+    At half precision it keeps its arrays narrow, but computes in f32 and rounds every result once: NumPy's own
+    arithmetic would stop adding ones at 256, and mix its types.
 
     >>> import phlox as px
     >>> px.ones((2,), device=NumPy()).sum().item()
@@ -55,7 +80,12 @@ class NumPy(Composites, EngineBackend):
     """
 
     name = "numpy"
-    floats: ClassVar[tuple[FloatElement, ...]] = ("f32", "f64")
+
+    def setup(self) -> None:
+        if self.float_element in HALF_ELEMENTS:
+            narrow = self.host_float_dtype
+            wide = type(self)(int=self.int_element)
+            widen(self, wide, COMPUTING, partial(_recast, narrow, _SINGLE), partial(_recast, _SINGLE, narrow))
 
     # --- arrays and devices
 
@@ -73,11 +103,23 @@ class NumPy(Composites, EngineBackend):
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         return self.fit(array, kind)
 
+    def from_dlpack(self, x: Any, device: Device) -> Array:
+        return cast(Any, x) if isinstance(x, np.ndarray) else np.from_dlpack(x)
+
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return np.asarray(x)
 
     def to_dlpack(self, x: Array, **options: Any) -> Any:
-        return np.asarray(x).__dlpack__(**options)
+        x = np.asarray(x)
+        if x.dtype == HOST_DTYPES["bf16"]:
+            raise BufferError(
+                "NumPy cannot hand bfloat16 to DLPack; take .numpy(), or move it to Torch or Jax with .to_device"
+            )
+        # What others do not take: strides backwards, and to older ones memory that must not be written.
+        old = (options.get("max_version") or (0, 0)) < (1, 0)
+        if options.get("copy") is None and (min(x.strides, default=0) < 0 or (old and not x.flags.writeable)):
+            x = x.copy()
+        return x.__dlpack__(**options)
 
     def dlpack_device(self, x: Array) -> tuple[int, int]:
         return np.asarray(x).__dlpack_device__()
@@ -88,8 +130,17 @@ class NumPy(Composites, EngineBackend):
     # --- shape
 
     shape = native(np.shape)
-    reshape = native(np.reshape)
-    permute_dims = staticmethod(np.transpose)
+
+    # As methods of the array, which NumPy's functions of these names would look up at three times the price.
+
+    @staticmethod
+    def reshape(x: Array, shape: Shape) -> Array:
+        return x.reshape(shape)
+
+    @staticmethod
+    def permute_dims(x: Array, axes: Axes) -> Array:
+        return x.transpose(axes)
+
     broadcast_to = staticmethod(np.broadcast_to)
     flip = staticmethod(np.flip)
 
@@ -117,9 +168,11 @@ class NumPy(Composites, EngineBackend):
         return np.take_along_axis(x, indices, axis)
 
     def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
-        # Two Python numbers have no element type of their own to give to the result.
-        if isinstance(if_true, (int, float)) and isinstance(if_false, (int, float)):
+        # Two Python numbers have no element type of their own to give to the result, and bfloat16 adapts to no float.
+        if isinstance(if_true, float) or (isinstance(if_true, int) and isinstance(if_false, (int, float))):
             if_true = np.asarray(if_true, self.host_float_dtype)
+        if isinstance(if_false, float):
+            if_false = np.asarray(if_false, self.host_float_dtype)
         return np.where(condition, if_true, if_false)
 
     # --- float
@@ -176,25 +229,6 @@ class NumPy(Composites, EngineBackend):
     @staticmethod
     def float_into_bool(x: Array) -> Array:
         return np.not_equal(x, 0)
-
-    @staticmethod
-    def float_index_adjoint(g: Array, shape: Shape, index: Index) -> Array:
-        out = np.zeros(shape, g.dtype)
-        out[index] = g
-        return out
-
-    @staticmethod
-    def float_take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
-        out = np.zeros(shape, g.dtype)
-        places: Any = (*(slice(None),) * axis, indices)
-        np.add.at(out, places, g)
-        return out
-
-    @staticmethod
-    def float_take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
-        out = np.zeros(shape, g.dtype)
-        np.add.at(out, _grid(indices, axis), g)
-        return out
 
     # --- int
 

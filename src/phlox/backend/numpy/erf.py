@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-# erf(x) = x P(x^2) / Q(x^2) on [-LIMIT, LIMIT], beyond which it rounds to one in float32; the minimax coefficients that
-# Eigen and XLA use, highest power first.
+from phlox.backend.contract.special import ERFC
+from phlox.backend.numpy.blocks import Block, by_blocks
+
+# In single precision: erf(x) = x P(x^2) / Q(x^2) on [-LIMIT, LIMIT], beyond which it rounds to one; the minimax
+# coefficients that Eigen and XLA use, highest power first.
 _LIMIT = 3.832506856900711
 _P = (
     -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
@@ -18,36 +20,44 @@ _Q = (
     -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03, -1.42647390514189e-02,
 )  # fmt: skip
 
-_exact = np.frompyfunc(math.erf, 1, 1)
+_NEAR = (
+    -4.2320376764874592e-12, 8.7097552328517897e-11, -1.2164764337224506e-9, 1.4792435426962471e-8,
+    -1.6364645854816388e-7, 1.6462045711013025e-6, -1.4925647581008593e-5, 0.00012055332903350668,
+    -0.00085483270219454273, 0.0052239776254234544, -0.026866170645129854, 0.1128379167095512, -0.37612638903183752,
+    1.1283791670955126,
+)  # fmt: skip
+"""In double precision: erf(x) / x in powers of x^2, for |x| <= 1; beyond, it is one minus `erfc`."""
 
 
 def erf(x: Any) -> Any:
-    """The error function: by a rational function in float32 (to 4e-7), by the C library in float64."""
+    """The error function, to 4e-7 in float32 and to a few roundings in float64."""
     x = np.asarray(x)
-    if x.dtype != np.float32:
-        return np.asarray(_exact(x), x.dtype).reshape(x.shape)
-    flat = x.reshape(-1)
-    out = np.empty_like(flat)
-    for start in range(0, flat.size, BLOCK):
-        erf_block(flat[start : start + BLOCK], out[start : start + BLOCK])
-    return out.reshape(x.shape)
+    return by_blocks(_single if x.dtype == np.float32 else _double, x)
 
 
-BLOCK = 16384
-"""Elements a block: the temporaries of a blocked composite stay in the second-level cache."""
+def _horner(coefficients: tuple[float, ...], x: Block, out: Block) -> Block:
+    """A polynomial, from the highest power to the lowest, into `out`, which must not be `x`."""
+    out[...] = coefficients[0]
+    for coefficient in coefficients[1:]:
+        out *= x
+        out += coefficient
+    return out
 
 
-def erf_block(x: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
-    """erf of a float32 block into `out`, which must not be `x`."""
+def _single(x: Block, out: Block) -> None:
     clipped = np.clip(x, -_LIMIT, _LIMIT)
     square = clipped * clipped
-    q = np.full_like(square, _Q[0])
-    for coefficient in _Q[1:]:
-        q *= square
-        q += coefficient
-    out[...] = _P[0]
-    for coefficient in _P[1:]:
-        out *= square
-        out += coefficient
+    _horner(_P, square, out)
     out *= clipped
-    out /= q
+    out /= _horner(_Q, square, np.empty_like(out))
+
+
+def _double(x: Block, out: Block) -> None:
+    size = np.minimum(np.abs(x), 7.0)
+    far = _horner(ERFC, 1.0 - 6.0 / (size + 3.0), np.empty_like(out))
+    far *= np.exp(-size * size)
+    far /= 2.0 * size + 1.0
+    np.copysign(1.0 - far, x, out=out)
+    near = np.abs(x) < 1.0
+    few = x[near]
+    out[near] = few * _horner(_NEAR, few * few, np.empty_like(few))

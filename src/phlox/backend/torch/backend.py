@@ -8,19 +8,36 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from phlox.backend.contract import EngineBackend
-from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary, native
+from phlox.backend.contract import Backend, EngineBackend
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.contract.catalogue import whole
+from phlox.backend.contract.types import Array, Axes, Binary, Shape, Unary, native
+from phlox.backend.contract.widening import COMPUTING, delicate, widen
 from phlox.backend.device import Device
+from phlox.backend.element import HOST_DTYPES
 from phlox.backend.kind import Bool, Float, Int, Kind
 from phlox.backend.torch import random
-from phlox.backend.torch.composites import Composites
-from phlox.errors import DeviceError, RangeError
+from phlox.backend.torch.attention import Attention
+from phlox.backend.torch.conv import Conv
+from phlox.backend.torch.dense import Dense
+from phlox.backend.torch.elementwise import Elementwise
+from phlox.backend.torch.indexing import Indexing
+from phlox.backend.torch.linalg import Linalg
+from phlox.backend.torch.loss import Loss
+from phlox.backend.torch.norm import Norm
+from phlox.backend.torch.pooling import Pooling
+from phlox.backend.torch.reduction import Reduction
+from phlox.backend.torch.sampling import Sampling
+from phlox.backend.torch.shape import Shaping
+from phlox.backend.torch.signal import Signal
+from phlox.backend.torch.sorting import Sorting
+from phlox.errors import DeviceError, KindError, RangeError
 
 _ELEMENTS: dict[str, torch.dtype] = {
     "f64": torch.float64,
@@ -30,6 +47,10 @@ _ELEMENTS: dict[str, torch.dtype] = {
     "i64": torch.int64,
     "i32": torch.int32,
 }
+
+
+_LACKING = frozenset({"avg_pool", "float_pow"})
+"""What PyTorch has not at half precision on a processor, or not right: (-inf) ** 0.5 is NaN there."""
 
 
 def _reduction(fn: Callable[..., Any]) -> Any:
@@ -53,12 +74,6 @@ def _arg_reduction(fn: Callable[..., Any]) -> Any:
         return fn(x, axis).to(self.torch_int)
 
     return reduction
-
-
-def _long(indices: Array, size: int) -> Array:
-    """Indices as torch wants them, negative ones counted from the end."""
-    indices = indices.long()
-    return torch.where(indices < 0, indices + size, indices)
 
 
 @lru_cache(4096)
@@ -92,13 +107,24 @@ def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
     return staticmethod(extreme)
 
 
+def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
+    """A tensor of one float type as one of another, anything else as it is."""
+    return x.to(target) if getattr(x, "dtype", None) is source else x
+
+
 def _no_zero(divisor: Any, operation: str) -> None:
     if not (torch.all(divisor != 0) if isinstance(divisor, torch.Tensor) else divisor):
         raise ZeroDivisionError(f"integer {operation} by zero")
 
 
-class Torch(Composites, EngineBackend):
-    """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's."""
+class Torch(
+    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
+    Sampling, EngineBackend,
+):  # fmt: skip
+    """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
+
+    At half precision PyTorch does what it has; what the contract derives is computed in f32 and rounded once.
+    """
 
     name = "torch"
 
@@ -110,6 +136,11 @@ class Torch(Composites, EngineBackend):
             self.float_sub = _with_numbers(torch.sub, self.torch_float)
             self.float_mul = _with_numbers(torch.mul, self.torch_float)
             self.float_div = _with_numbers(torch.div, self.torch_float)
+        else:
+            wide = type(self)(int=self.int_element)
+            grow = partial(_recast, self.torch_float, torch.float32)
+            names = [name for name in COMPUTING if name in delicate(self) or whole(name) in _LACKING]
+            widen(self, wide, names, grow, partial(_recast, torch.float32, self.torch_float))
 
     # --- arrays and devices
 
@@ -141,15 +172,46 @@ class Torch(Composites, EngineBackend):
             host = torch.from_numpy(fitted.copy() if fitted is array or not fitted.flags.writeable else fitted)
         return host.reshape(array.shape).to(self.native_device(device))
 
+    def cast(self, x: Array, target: Backend, device: Device) -> Array:
+        engine = engine_of(target)
+        if not isinstance(engine, Torch):
+            return super().cast(x, target, device)
+        kind = self.kind_of(x)
+        if kind is Int:
+            self.check_fits(x, engine)
+        return x.to(self.native_device(device), engine.element(kind))
+
+    def element(self, kind: type[Kind]) -> torch.dtype:
+        """PyTorch's type of the elements of a kind."""
+        return {"float": self.torch_float, "int": self.torch_int, "bool": torch.bool}[kind.name]
+
+    def from_dlpack(self, x: Any, device: Device) -> Array:
+        if isinstance(x, torch.Tensor):
+            return x.detach().to(self.native_device(device))
+        if min(getattr(x, "strides", ()), default=0) < 0:  # which ends the process
+            raise BufferError("PyTorch takes no strides backwards")
+        return torch.from_dlpack(x).to(self.native_device(device))
+
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        # Memory that is repeated by strides of zero is not taken by all.
+        if 0 in x.stride() and options.get("copy") is None:
+            x = x.contiguous()
+        return x.__dlpack__(**options)
+
+    def duplicate(self, x: Array) -> Array:
+        return x.clone()
+
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         x = x.detach().cpu()
         if x.dtype == torch.bfloat16:
-            return x.contiguous().view(torch.int16).numpy().view(self.host_float_dtype)
+            return x.contiguous().view(torch.int16).numpy().view(HOST_DTYPES["bf16"])
         return x.numpy()
 
     def kind_of(self, x: Array) -> type[Kind]:
         if x.dtype == torch.bool:
             return Bool
+        if x.dtype.is_complex:
+            raise KindError(f"no tensor kind holds elements of type {x.dtype}; give floats, ints or booleans")
         return Float if x.dtype.is_floating_point else Int
 
     def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
@@ -192,18 +254,6 @@ class Torch(Composites, EngineBackend):
     def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
         flat = [width for pair in reversed(widths) for width in pair]
         return torch.nn.functional.pad(x, flat, value=value)
-
-    @staticmethod
-    def index(x: Array, index: Index) -> Array:
-        return x[index]
-
-    def take(self, x: Array, indices: Array, axis: int) -> Array:
-        self.check_indices(indices, x.shape[axis], from_end=True)
-        return x[(*(slice(None),) * axis, _long(indices, x.shape[axis]))]
-
-    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
-        self.check_indices(indices, x.shape[axis], from_end=True)
-        return torch.take_along_dim(x, _long(indices, x.shape[axis]), axis)
 
     def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
         if isinstance(if_true, (int, float)) and isinstance(if_false, (int, float)):
@@ -273,24 +323,6 @@ class Torch(Composites, EngineBackend):
     @staticmethod
     def float_into_bool(x: Array) -> Array:
         return x != 0
-
-    @staticmethod
-    def float_index_adjoint(g: Array, shape: Shape, index: Index) -> Array:
-        out = torch.zeros(shape, dtype=g.dtype, device=g.device)
-        out[index] = g
-        return out
-
-    @staticmethod
-    def float_take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
-        out = torch.zeros(shape, dtype=g.dtype, device=g.device)
-        flat = indices.reshape(-1)
-        rows = g.reshape(*shape[:axis], flat.shape[0], *shape[axis + 1 :])
-        return out.index_add_(axis, _long(flat, shape[axis]), rows)
-
-    @staticmethod
-    def float_take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
-        out = torch.zeros(shape, dtype=g.dtype, device=g.device)
-        return out.scatter_add_(axis, _long(indices, shape[axis]), g)
 
     # --- int
 

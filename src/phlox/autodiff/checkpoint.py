@@ -1,0 +1,63 @@
+"""Gradient checkpointing of a function: its values are forgotten, and computed again on the way back.
+
+Griewank and Walther, "Revolve", 2000; Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost", 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from phlox.autodiff.record import link, parts
+from phlox.autodiff.tape import Found, Node, next_id, walk_back
+from phlox.backend.contract.types import Array
+
+if TYPE_CHECKING:
+    from phlox.autodiff.decorator import Autodiff
+
+Again: TypeAlias = Callable[[Array | None], Sequence[Array]]
+"""Runs the function; given an array, in such a way that a compiler cannot merge it with an earlier run."""
+
+
+def checkpoint(backend: Autodiff, run: Again) -> Sequence[Array]:
+    """What `run(None)` returns, its tape replaced by one node that runs the function once more."""
+    start = next_id()
+    results = run(None)
+    tracked = [place for place, x in enumerate(results) if type(x) is backend.box]
+    outside = _entrances([results[place].node for place in tracked], start)
+    if not outside:
+        return results
+    until = frozenset(node.id for node in outside)
+
+    def push(node: Node, shares: Any, found: Found) -> None:
+        again = run(next(iter(shares.values())))
+        roots = [again[tracked[place]].node for place in shares]
+        # What other operations have found for the nodes outside is added to where it belongs, by their own backends.
+        inside: Found = {number: found.pop(number) for number in until if number in found}
+        for root, share in zip(roots, shares.values(), strict=True):
+            inside[root.id] = backend.inner.float_add(inside[root.id], share) if root.id in inside else share
+        walk_back(roots, inside, until=until)
+        found.update({number: inside[number] for number in until if number in inside})
+
+    whole = link(tuple(outside), push, None)
+    boxes = parts(backend.box, tuple(results[place].value for place in tracked), whole)
+    forgotten = list(results)
+    for place, x in zip(tracked, boxes, strict=True):
+        forgotten[place] = x
+    return forgotten
+
+
+def _entrances(roots: Sequence[Node], start: int) -> list[Node]:
+    """The nodes that the tape between `start` and `roots` was entered by: older ones, and leaves."""
+    seen: set[int] = set()
+    stack, found = list(roots), list[Node]()
+    while stack:
+        node = stack.pop()
+        if node.id in seen:
+            continue
+        seen.add(node.id)
+        if node.id < start or node.push is None:
+            found.append(node)
+        else:
+            stack.extend(parent for parent in node.parents if parent is not None)
+    return found

@@ -1,0 +1,142 @@
+"""Gradient checkpointing as a strategy: no result of a cheap operation is kept for the way back.
+
+What a derivative needs is kept as it is only if it was expensive to compute; a cheap value is kept as a recipe, made of
+the cheap operations that lead to it from expensive values, and made again when it is needed. (Burn's balanced
+checkpointing.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from phlox.autodiff.build import Binary, General, Rule, Several, Unary, build, sum_to
+from phlox.autodiff.record import boxed, note
+from phlox.autodiff.rules.arithmetic import ARITHMETIC
+from phlox.autodiff.rules.shape import SHAPE
+from phlox.autodiff.rules.special import SPECIAL
+from phlox.autodiff.tape import Tracked
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed
+
+CHEAP = frozenset({*ARITHMETIC, *SPECIAL, *SHAPE, "gelu"})
+"""Operations that take about as long as reading their operands and writing their result."""
+
+
+class Recipe:
+    """How to make a value again: a function and its arguments, some of which are recipes themselves."""
+
+    __slots__ = ("arguments", "function", "value")
+
+    def __init__(self, function: Callable[..., Array], arguments: tuple[Any, ...]) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.value: Array | None = None
+
+    def make(self) -> Array:
+        """The value, made once and kept for as long as anybody has the recipe."""
+        stack: list[Recipe] = [
+            self
+        ]  # of its own: a chain of cheap operations may be longer than Python's stack is deep
+        while stack:
+            recipe = stack[-1]
+            missing = [x for x in recipe.arguments if type(x) is Recipe and x.value is None]
+            if missing and recipe.value is None:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            if recipe.value is None:
+                recipe.value = recipe.function(*(x.value if type(x) is Recipe else x for x in recipe.arguments))
+                recipe.arguments = ()
+        return self.value
+
+
+class Cooked(Tracked):
+    """A tracked value that was cheap, if it has a recipe."""
+
+    __slots__ = ("recipe",)
+
+    recipe: Recipe
+
+
+def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable[..., Any]:
+    """As `build`, for an operation that keeps recipes of cheap values in place of the values."""
+    if isinstance(rule, Several):
+        return build(inner, box, name, rule)
+    function = getattr(inner, name)
+    whole = _as_general(function, rule)
+    count, cheap = whole.operands, name in CHEAP
+    forward: Callable[..., tuple[Array, Any]] = whole.forward
+    backward: Callable[..., Gradients] = whole.backward
+
+    def operation(*arguments: Any) -> Array:
+        operands, options = arguments[:count], arguments[count:]
+        if not any(type(x) is box for x in operands):
+            return function(*arguments)
+        y, saved = forward(inner, *(x.value if type(x) is box else x for x in operands), *options)
+        cooked = (cast(Any, x) for x in operands if type(x) is box and hasattr(x, "recipe"))
+        recipes: dict[int, Recipe] = {id(x.value): x.recipe for x in cooked}
+        recipe = None
+        if cheap:
+            sources = (getattr(x, "recipe", x.value) if type(x) is box else x for x in operands)
+            recipe = recipes[id(y)] = Recipe(function, (*sources, *options))
+
+        def differentiate(backend: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
+            return backward(backend, _unpacked(saved), g, needed, *options)
+
+        result = boxed(box, y, note(inner, box, operands, _packed(saved, recipes), differentiate))
+        if recipe is not None:
+            cast(Any, result).recipe = recipe
+        return result
+
+    return operation
+
+
+def _packed(saved: Any, recipes: dict[int, Recipe]) -> Any:
+    """What a derivative needs, with recipes in place of the values that have one."""
+    if isinstance(saved, (tuple, list)):
+        return tuple(_packed(x, recipes) for x in cast("tuple[Any, ...]", saved))
+    return recipes.get(id(saved), saved)
+
+
+def _unpacked(saved: Any) -> Any:
+    if isinstance(saved, tuple):
+        return tuple(map(_unpacked, cast("tuple[Any, ...]", saved)))
+    return saved.make() if type(saved) is Recipe else saved
+
+
+def _as_general(function: Callable[..., Array], rule: Unary | Binary | General) -> General:
+    """A rule in the form that serves all."""
+    if isinstance(rule, General):
+        return rule
+    if isinstance(rule, Unary):
+        return General(1, *_unary(function, rule))
+    return General(2, *_binary(function, rule))
+
+
+def _unary(function: Callable[..., Array], rule: Unary) -> tuple[Any, Any]:
+    def forward(B: Backend, x: Array) -> tuple[Array, Any]:
+        y = function(x)
+        return y, (x if "x" in rule.saves else None, y if "y" in rule.saves else None)
+
+    def backward(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
+        return (rule.derivative(B, g, *saved),)
+
+    return forward, backward
+
+
+def _binary(function: Callable[..., Array], rule: Binary) -> tuple[Any, Any]:
+    saves = rule.lhs.saves + rule.rhs.saves
+
+    def forward(B: Backend, x: Any, y: Any) -> tuple[Array, Any]:
+        z = function(x, y)
+        values = tuple(v if letter in saves else None for v, letter in ((x, "x"), (y, "y"), (z, "z")))
+        shapes = tuple(() if isinstance(v, (int, float)) else B.shape(v) for v in (x, y))
+        return z, (values, *shapes)
+
+    def backward(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
+        (x, y, z), *shapes = saved
+        sides = zip((rule.lhs, rule.rhs), shapes, needed, strict=True)
+        return tuple(sum_to(B, d.derivative(B, g, x, y, z), shape) if wanted else None for d, shape, wanted in sides)
+
+    return forward, backward

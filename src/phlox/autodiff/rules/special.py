@@ -1,0 +1,130 @@
+"""Elementwise functions beyond arithmetic, and activations. In every rule g is the gradient of the result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phlox.autodiff.build import Binary, D, General, Result, Rule, Unary
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed
+
+_LOG2 = math.log(2.0)
+_HALF_SQRT_PI = 0.5 * math.sqrt(math.pi)
+
+
+def _times_bell(B: Backend, g: Array, x: Array, factor: float) -> Array:
+    """g times factor times exp(-x^2)."""
+    return B.float_mul(g, B.float_mul(B.float_exp(B.float_neg(B.float_mul(x, x))), factor))
+
+
+def _one_minus_square(B: Backend, x: Array) -> Array:
+    """1 - x^2, of full precision near one."""
+    return B.float_mul(B.float_sub(1.0, x), B.float_add(x, 1.0))
+
+
+def _per_length(B: Backend, g: Array, length: Array) -> Array:
+    """g divided by a length; where that is zero, so is what g is a multiple of, and the gradient shall be."""
+    return B.float_div(g, B.where(B.float_equal(length, 0.0), 1.0, length))
+
+
+def _share(B: Backend, g: Array, mine: Any, other: Any) -> Array:
+    """The share of an operand of logaddexp: exp(mine) / (exp(mine) + exp(other)), half of equals."""
+    same = B.float_equal(mine, other)
+    ahead = B.float_sub(mine, B.where(same, 0.0, other))  # never inf - inf
+    return B.float_mul(g, B.where(same, 0.5, B.float_sigmoid(ahead)))
+
+
+def _xlogy_x(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
+    """log(y); zero where x is zero and y is not positive, so that entropies have a gradient there."""
+    flat = B.bool_and(B.float_equal(x, 0.0), B.float_less_equal(y, 0.0))
+    return B.float_mul(g, B.where(flat, 0.0, B.float_log(B.where(flat, 1.0, y))))
+
+
+def _xlogy_y(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
+    """x / y; zero where x is zero."""
+    zero = B.float_equal(x, 0.0)
+    return B.float_mul(g, B.where(zero, 0.0, B.float_div(x, B.where(zero, 1.0, y))))
+
+
+def _atan2(B: Backend, g: Array, coordinate: Any, y: Any, x: Any) -> Array:
+    """The other coordinate over x^2 + y^2; zero at the origin."""
+    length = B.float_hypot(y, x)
+    return _per_length(B, _per_length(B, B.float_mul(g, coordinate), length), length)
+
+
+_FUNCTIONS: dict[str, Rule] = {
+    # Trigonometric
+    "float_asin": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_sqrt(_one_minus_square(B, x)))),
+    "float_acos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_div(g, B.float_sqrt(_one_minus_square(B, x))))),
+    "float_atan": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_add(B.float_mul(x, x), 1.0))),
+    "float_atan2": Binary(
+        D("xy", lambda B, g, x, y, z: _atan2(B, g, y, x, y)),
+        D("xy", lambda B, g, x, y, z: B.float_neg(_atan2(B, g, x, x, y))),
+    ),
+    # Hyperbolic
+    "float_sinh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_cosh(x))),
+    "float_cosh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sinh(x))),
+    "float_asinh": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_hypot(x, 1.0))),
+    "float_acosh": Unary(
+        "x",
+        lambda B, g, x, y: B.float_div(
+            B.float_div(g, B.float_sqrt(B.float_sub(x, 1.0))), B.float_sqrt(B.float_add(x, 1.0))
+        ),
+    ),
+    "float_atanh": Unary("x", lambda B, g, x, y: B.float_div(g, _one_minus_square(B, x))),
+    # Powers, logarithms, probabilities
+    "float_hypot": Binary(
+        D("xz", lambda B, g, x, y, z: B.float_mul(g, _per_length(B, x, z))),
+        D("yz", lambda B, g, x, y, z: B.float_mul(g, _per_length(B, y, z))),
+    ),
+    "float_cbrt": Unary("y", lambda B, g, x, y: B.float_div(g, B.float_mul(B.float_mul(y, y), 3.0))),
+    "float_sinc": Unary("x", lambda B, g, x, y: B.float_sinc_backward(g, x)),
+    "float_exp2": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_mul(y, _LOG2))),
+    "float_logaddexp": Binary(
+        D("xy", lambda B, g, x, y, z: _share(B, g, x, y)), D("xy", lambda B, g, x, y, z: _share(B, g, y, x))
+    ),
+    "float_xlogy": Binary(D("xy", _xlogy_x), D("xy", _xlogy_y)),
+    "float_logit": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, B.float_sub(1.0, x)))),
+    # Error and gamma functions
+    "float_erf": Unary("x", lambda B, g, x, y: _times_bell(B, g, x, 1.0 / _HALF_SQRT_PI)),
+    "float_erfc": Unary("x", lambda B, g, x, y: _times_bell(B, g, x, -1.0 / _HALF_SQRT_PI)),
+    "float_erfinv": Unary(
+        "y", lambda B, g, x, y: B.float_mul(g, B.float_mul(B.float_exp(B.float_mul(y, y)), _HALF_SQRT_PI))
+    ),
+    "float_lgamma": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_digamma(x))),
+    "float_digamma": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_trigamma(x))),
+}
+
+
+def _activation(name: str, options: bool) -> Rule:
+    """The rule of an activation whose derivative the backend has; see `contract.nn.activation`."""
+    slope = f"{name}_backward"
+    if not options:
+        return Unary("x", lambda B, g, x, y: getattr(B, slope)(g, x))
+
+    def forward(B: Backend, x: Array, *options: Any) -> Result:
+        return getattr(B, name)(x, *options), x
+
+    def backward(B: Backend, x: Any, g: Array, needed: Needed, *options: Any) -> Gradients:
+        return (getattr(B, slope)(g, x, *options),)
+
+    return General(1, forward, backward)
+
+
+_PLAIN = (
+    "softplus", "log_sigmoid", "silu", "mish", "softsign", "tanhshrink", "hardsigmoid", "hardswish",
+)  # fmt: skip
+_WITH_OPTIONS = ("leaky_relu", "threshold", "elu", "hardtanh", "softshrink", "hardshrink")
+
+_ACTIVATIONS: dict[str, Rule] = {
+    "float_relu": Unary("y", lambda B, g, x, y: B.float_relu_backward(g, y)),
+    "float_prelu": Binary(
+        D("xy", lambda B, g, x, y, z: B.where(B.float_less(0.0, x), g, B.float_mul(g, y))),
+        D("x", lambda B, g, x, y, z: B.where(B.float_less(0.0, x), 0.0, B.float_mul(g, x))),
+    ),
+    **{f"float_{name}": _activation(f"float_{name}", False) for name in _PLAIN},
+    **{f"float_{name}": _activation(f"float_{name}", True) for name in _WITH_OPTIONS},
+}
+
+SPECIAL: dict[str, Rule] = {**_FUNCTIONS, **_ACTIVATIONS}

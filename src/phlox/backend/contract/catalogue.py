@@ -1,0 +1,70 @@
+"""The operations of the contract by name: what is required, what is derived, and what each engine makes of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from phlox.backend.contract.backend import Backend
+from phlox.backend.contract.core import CoreOps
+from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps, ShapeOps
+from phlox.errors import BackendError
+
+Provision: TypeAlias = Literal["native", "derived", "unsupported"]
+
+_REQUIRED = (ShapeOps, FloatOps, IntOps, BoolOps, RandomOps)
+
+REQUIRED: frozenset[str] = frozenset(name for family in _REQUIRED for name in family.__annotations__)
+"""What a backend must have."""
+
+_FAMILIES = [cls for cls in Backend.__mro__ if issubclass(cls, CoreOps) and cls not in (Backend, CoreOps)]
+
+DERIVED: dict[str, type[Any]] = {
+    name: family
+    for family in reversed(_FAMILIES)
+    for name, value in vars(family).items()
+    if not name.startswith("_") and (callable(value) or isinstance(value, staticmethod))
+} | {"detach": CoreOps}
+"""What is defined in terms of other operations, and the family that defines it."""
+
+OPERATIONS: frozenset[str] = REQUIRED | DERIVED.keys()
+"""All of them."""
+
+
+_PARTS = ("_forward", "_backward", "_dx", "_dw")
+
+
+def families() -> dict[str, list[str]]:
+    """The operations by family, a composite's own forward and backward functions left out: they are part of it."""
+    named = {f"required: {family.__name__.removesuffix('Ops').lower()}": family.__annotations__ for family in _REQUIRED}
+    found = {title: list(names) for title, names in named.items()}
+    for family in reversed(_FAMILIES):
+        own = [name for name, owner in DERIVED.items() if owner is family and whole(name) == name]
+        if own:
+            found[family.__name__.removesuffix("Ops").lower()] = own
+    return found
+
+
+def whole(name: str) -> str:
+    """The operation that this one is part of, as `f_forward` and `f_backward` are of a composite `f`; or itself."""
+    return next((cut for suffix in _PARTS if (cut := name.removesuffix(suffix)) != name and cut in OPERATIONS), name)
+
+
+def provision(backend: Backend, name: str) -> Provision:
+    """How a backend comes by an operation: by a function of its own, by the contract's definition, or not at all.
+
+    A composite is native where any of its functions is.
+    """
+    try:
+        getattr(backend, name)
+    except BackendError:
+        return "unsupported"
+    parts = [name + suffix for suffix in ("", *_PARTS) if name + suffix in OPERATIONS]
+    return "derived" if all(_is_derived(backend, part) for part in parts) else "native"
+
+
+def _is_derived(backend: Backend, name: str) -> bool:
+    own = vars(backend).get(name)
+    if own is not None and not hasattr(own, "__wrapped__"):  # what is only wrapped is what the class has
+        return False
+    owner = next((cls for cls in type(backend).__mro__ if name in vars(cls)), None)
+    return owner is DERIVED.get(name, Backend)

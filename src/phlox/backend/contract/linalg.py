@@ -1,0 +1,177 @@
+"""Linear algebra, derived.
+
+Decompositions are unique here, so that every engine gives the same factors: a triangular factor R has no negative
+diagonal, and of an eigenvector or left singular vector the first component that is nearly the largest is positive.
+Where an operation needs of a matrix what it lacks, that is `LinalgError` where it can be seen, and NaN under a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from phlox.backend.contract import decompositions as host
+from phlox.backend.contract.matrices import arranged, diagonal, identity, last, layout, products_without, transposed
+from phlox.backend.contract.sorting import SortingOps
+from phlox.backend.contract.types import Array, Axes
+from phlox.backend.kind import Float
+
+NEARLY = 0.99
+"""Which share of the largest component another must have to be taken for as large."""
+
+
+class LinalgOps(SortingOps):
+    """Products, decompositions and solutions of stacks of matrices [..., m, n]."""
+
+    # --- products
+
+    def float_dot_general(self, x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
+        """The product over the paired axes `batch` and `summed` of x and of y, summed over the latter.
+
+        The result's axes are those of `batch`, the others of x in order, the others of y in order.
+        """
+        return self._dot_general(self.float_matmul, self.float_mul, x, y, batch, summed)
+
+    def int_dot_general(self, x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
+        """See `float_dot_general`."""
+        return self._dot_general(self.int_matmul, self.int_mul, x, y, batch, summed)
+
+    def _dot_general(
+        self,
+        matmul: Callable[[Array, Array], Array],
+        multiply: Callable[[Array, Array], Array],
+        x: Array,
+        y: Array,
+        batch: tuple[Axes, Axes],
+        summed: tuple[Axes, Axes],
+    ) -> Array:
+        plan = layout(self.shape(x), self.shape(y), batch, summed)
+        left = arranged(self, x, plan.order_x, plan.matrices_x)
+        right = arranged(self, y, plan.order_y, plan.matrices_y)
+        product = (matmul if plan.sums else multiply)(left, right)
+        return product if plan.result is None else self.reshape(product, plan.result)
+
+    # --- solutions
+
+    def solve(self, a: Array, b: Array) -> Array:
+        """The x of a x = b, for matrices a [..., n, n] and b [..., n, k]; a singular a is LinalgError."""
+        return self.on_host(Float, host.solve, a, b)
+
+    def solve_triangular(self, a: Array, b: Array, lower: bool, unit: bool) -> Array:
+        """`solve`, reading of a only a triangle; `unit` takes its diagonal for ones."""
+        return self.on_host(Float, partial(host.solve_triangular, lower=lower, unit=unit), a, b)
+
+    def inv(self, a: Array) -> Array:
+        """The inverse; of a singular matrix LinalgError."""
+        return self.solve(a, identity(self, self.shape(a)[-1], a))
+
+    def pinv(self, a: Array, rtol: float) -> Array:
+        """The pseudo-inverse (Moore, Penrose), singular values up to rtol times the largest being taken for zero."""
+        u, s, vh = self.svd(a, False)
+        if 0 in self.shape(a):
+            return transposed(self, a)
+        axis = (len(self.shape(s)) - 1,)
+        counts = self.float_less(self.float_mul(self.float_max(s, axis, True), rtol), s)
+        inverse = self.where(counts, self.float_reciprocal(self.where(counts, s, 1.0)), 0.0)
+        scaled = self.float_mul(transposed(self, vh), self.expand_dims(inverse, (len(self.shape(s)) - 1,)))
+        return self.float_matmul(scaled, transposed(self, u))
+
+    # --- functions of a matrix
+
+    def det(self, a: Array) -> Array:
+        """The determinant."""
+        return self.on_host(Float, host.det, a)
+
+    def slogdet(self, a: Array) -> tuple[Array, Array]:
+        """The sign of the determinant and the logarithm of its magnitude: of a singular matrix 0 and minus infinity."""
+        return self.on_host((Float, Float), host.slogdet, a)
+
+    def adjugate(self, a: Array) -> Array:
+        """The transposed matrix of cofactors: the derivative of the determinant, for singular matrices too."""
+        u, s, vh = self.svd(a, False)
+        sign = self.float_sign(self.float_mul(self.det(u), self.det(vh)))
+        others = self.float_mul(products_without(self, s, 1), self.expand_dims(sign, (len(self.shape(sign)),)))
+        scaled = self.float_mul(transposed(self, vh), self.expand_dims(others, (len(self.shape(s)) - 1,)))
+        return self.float_matmul(scaled, transposed(self, u))
+
+    def matrix_exp(self, a: Array) -> Array:
+        """The sum of a^k / k! over k."""
+        return self.on_host(Float, host.matrix_exp, a)
+
+    # --- decompositions
+
+    def cholesky(self, a: Array) -> Array:
+        """The lower triangular L of L L' = (a + a') / 2; LinalgError where that is not positive definite."""
+        return self.on_host(Float, host.cholesky, a)
+
+    def qr(self, a: Array, complete: bool) -> tuple[Array, Array]:
+        """q with orthonormal columns [..., m, k] and upper triangular r [..., k, n], k = min(m, n); a = q r.
+
+        No element of the diagonal of r is negative. If `complete`, q is [..., m, m] and r [..., m, n].
+        """
+        return self._without_negatives(*self.on_host((Float, Float), partial(host.qr, complete=complete), a))
+
+    def svd(self, a: Array, full: bool) -> tuple[Array, Array, Array]:
+        """u [..., m, k], the singular values s [..., k] in descending order, and vh [..., k, n]; a = u diag(s) vh.
+
+        If `full`, u is [..., m, m] and vh [..., n, n].
+        """
+        return self._oriented_svd(*self.on_host((Float,) * 3, partial(host.svd, full=full), a))
+
+    def svdvals(self, a: Array) -> Array:
+        """The singular values in descending order."""
+        return self.svd(a, False)[1]
+
+    def eigh(self, a: Array) -> tuple[Array, Array]:
+        """The eigenvalues of (a + a') / 2 in ascending order, and its eigenvectors as columns."""
+        return self._oriented_eigh(*self.on_host((Float, Float), host.eigh, a))
+
+    def eigvalsh(self, a: Array) -> Array:
+        """The eigenvalues of (a + a') / 2 in ascending order."""
+        return self.eigh(a)[0]
+
+    # --- the signs that decompositions leave open
+
+    def _symmetric(self, x: Array) -> Array:
+        return self.float_mul(self.float_add(x, transposed(self, x)), 0.5)
+
+    def _without_negatives(self, q: Array, r: Array) -> tuple[Array, Array]:
+        signs = self.where(self.float_less(diagonal(self, r), 0.0), -1.0, 1.0)
+        *batch, count = self.shape(signs)
+        missing = self.shape(q)[-1] - count
+        if missing:  # a complete q has more columns than r has a diagonal
+            signs = self.pad(signs, (*((0, 0),) * len(batch), (0, missing)), 1.0)
+        rank = len(batch)
+        return self.float_mul(q, self.expand_dims(signs, (rank,))), self.float_mul(
+            r, self.expand_dims(signs, (rank + 1,))
+        )
+
+    def _oriented_eigh(self, w: Array, v: Array) -> tuple[Array, Array]:
+        return w, self.float_mul(v, self._signs(v)) if 0 not in self.shape(v) else v
+
+    def _oriented_svd(self, u: Array, s: Array, vh: Array) -> tuple[Array, Array, Array]:
+        if 0 in self.shape(s):
+            return u, s, vh
+        *batch, count = self.shape(s)
+        columns, rows = self.shape(u)[-1], self.shape(vh)[-2]
+        signs = self._signs(u)
+        across = self.reshape(signs, (*batch, columns, 1))
+        if rows < columns:
+            across = self.index(across, last(self.shape(across), slice(0, rows, 1), slice(0, 1, 1)))
+        elif rows > columns:
+            across = self.pad(across, (*((0, 0),) * len(batch), (0, rows - count), (0, 0)), 1.0)
+        return self.float_mul(u, signs), s, self.float_mul(vh, across)
+
+    def _signs(self, v: Array) -> Array:
+        """For each column, [..., 1, k], the sign of its first component within a hundredth of the largest.
+
+        Rounding could turn the order of equal components, as eigenvectors often have, but hardly spans a hundredth.
+        """
+        *batch, n, _ = self.shape(v)
+        down = (len(batch),)
+        size = self.float_abs(v)
+        near = self.float_less_equal(self.float_mul(self.float_max(size, down, True), NEARLY), size)
+        order = self.reshape(self.int_arange(n, 0, -1, self.device_of(v)), (n, 1))
+        place = self.where(near, order, 0)
+        first = self.int_equal(place, self.int_max(place, down, True))
+        return self.where(self.float_less(self.float_sum(self.where(first, v, 0.0), down, True), 0.0), -1.0, 1.0)

@@ -1,0 +1,76 @@
+"""The operations of the contract by backend: what `phlox backends` prints, and the page in the documentation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from phlox.backend.contract.backend import Backend
+from phlox.backend.contract.catalogue import families, provision
+
+SIGNS = {"native": "native", "derived": "derived", "unsupported": "-"}
+WIDE = "f32"
+"""Said of an operation that a half-precision backend computes in single precision."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How each backend comes by each operation; `None` stands for a backend whose engine is not installed."""
+
+    backends: dict[str, Backend | None]
+    """By name."""
+
+    def cell(self, operation: str, name: str) -> str:
+        """How one backend comes by one operation, in a word or two."""
+        backend = self.backends[name]
+        if backend is None:
+            return "not installed"
+        how = provision(backend, operation)
+        widened = how != "unsupported" and hasattr(vars(backend).get(operation), "widened")
+        return f"{SIGNS[how]}, {WIDE}" if widened else SIGNS[how]
+
+    def summary(self) -> list[str]:
+        """A line a backend: how many operations it has, and how."""
+        operations = [name for names in families().values() for name in names]
+        lines: list[str] = []
+        for name, backend in self.backends.items():
+            if backend is None:
+                lines.append(f"{name}: its engine is not installed")
+                continue
+            count = Counter(provision(backend, operation) for operation in operations)
+            missing = f", {count['unsupported']} unsupported" if count["unsupported"] else ""
+            lines.append(
+                f"{backend!r}: {len(operations)} operations, "
+                f"{count['native']} native, {count['derived']} derived{missing}"
+            )
+        return lines
+
+    def text(self) -> str:
+        """As columns for a terminal, by family."""
+        columns = list(self.backends)
+        rows = [(title, [(name, [self.cell(name, one) for one in columns]) for name in names])
+                for title, names in families().items()]  # fmt: skip
+        first = max(len(name) for _, body in rows for name, _ in body) + 2
+        widths = [
+            max(len(one), *(len(cells[i]) for _, body in rows for _, cells in body)) for i, one in enumerate(columns)
+        ]
+        lines = [_line("", columns, first, widths)]
+        for title, body in rows:
+            lines += ["", title]
+            lines += [_line(f"  {name}", cells, first, widths) for name, cells in body]
+        return "\n".join([*lines, "", *self.summary()])
+
+    def markdown(self) -> str:
+        """As tables of Markdown, one a family."""
+        columns = list(self.backends)
+        lines = [f"- {line}" for line in self.summary()]
+        for title, names in families().items():
+            lines += ["", f"### {title[0].upper()}{title[1:]}", ""]
+            lines += ["| operation | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+            lines += [f"| `{name}` | " + " | ".join(self.cell(name, one) for one in columns) + " |" for name in names]
+        return "\n".join(lines)
+
+
+def _line(name: str, cells: list[str], first: int, widths: list[int]) -> str:
+    columns = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return (name.ljust(first) + "  " + "  ".join(columns)).rstrip()

@@ -1,0 +1,172 @@
+"""Pooling over any number of spatial axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phlox.backend.contract.nn.conv import ConvOps
+from phlox.backend.contract.types import Array, Gradients, Index, Needed, Shape, Widths
+from phlox.backend.device import Device
+
+
+class PoolingOps(ConvOps):
+    """x [n, channels, *spatial] made smaller, window by window; options as in `ConvOps`.
+
+    A window's sum and its maximum are taken axis by axis, which costs its sides added, not multiplied.
+    """
+
+    # --- the greatest value
+
+    def max_pool(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
+        """The greatest value of each window; NaN wins; padding counts as minus infinity."""
+        return self.max_pool_forward(x, window, stride, padding, dilation)[0]
+
+    def max_pool_forward(
+        self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape
+    ) -> tuple[Array, Any]:
+        """See `max_pool`."""
+        stages = [self._pad_spatial(x, padding, -math.inf)]
+        # The last axis first: then the first of the greatest along each axis is the first in reading order.
+        for axis in reversed(range(len(window))):
+            views = self._views(self.shape(stages[-1]), 2 + axis, window[axis], stride[axis], dilation[axis])
+            stages.append(self._greatest(stages[-1], views))
+        return stages[-1], tuple(stages)
+
+    def max_pool_backward(
+        self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, dilation: Shape
+    ) -> Gradients:
+        """The gradient goes to the first greatest element of each window, in reading order."""
+        for axis in range(len(window)):
+            x, y = saved[-2 - axis], saved[-1 - axis]
+            views = self._views(self.shape(x), 2 + axis, window[axis], stride[axis], dilation[axis])
+            g = self._to_greatest(x, y, g, views)
+        return (self._unpad_spatial(g, padding),)
+
+    def _greatest(self, x: Array, views: list[Index]) -> Array:
+        """The greatest of x at each of the views."""
+        y = self.index(x, views[0])
+        for view in views[1:]:
+            y = self.float_maximum(y, self.index(x, view))
+        return y
+
+    def _to_greatest(self, x: Array, y: Array, g: Array, views: list[Index]) -> Array:
+        """`g` added up where the first of the views of x has y, the greatest."""
+        undefined = self.float_isnan(y)  # A NaN equals nothing: the first NaN counts as the greatest.
+        shares: list[Array] = []
+        free: Array | None = None
+        for view in views:
+            part = self.index(x, view)
+            hit = self.bool_or(self.float_equal(part, y), self.bool_and(undefined, self.float_isnan(part)))
+            shares.append(self.where(hit if free is None else self.bool_and(hit, free), g, 0.0))
+            free = self.bool_not(hit) if free is None else self.bool_and(free, self.bool_not(hit))
+        return self._spread(shares, self.shape(x), views)
+
+    # --- the mean: `counted` says how much of the padding counts, as zeros; the rest is as if it were not there
+
+    def avg_pool(self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
+        """The mean of each window."""
+        total = self._pad_spatial(x, padding, 0.0)
+        for axis in reversed(range(len(window))):
+            total = self._total(total, self._views(self.shape(total), 2 + axis, window[axis], stride[axis], 1))
+        return self._share(total, self.shape(x), window, stride, padding, counted)
+
+    def avg_pool_forward(
+        self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths
+    ) -> tuple[Array, Any]:
+        """See `avg_pool`."""
+        return self.avg_pool(x, window, stride, padding, counted), self.shape(x)
+
+    def avg_pool_backward(
+        self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, counted: Widths
+    ) -> Gradients:
+        """The transpose of `avg_pool`: each window's gradient is shared out evenly."""
+        g = self._share(g, saved, window, stride, padding, counted)
+        for axis, (size, (before, after)) in enumerate(zip(saved[2:], padding, strict=True)):
+            have = self.shape(g)
+            shape = (*have[: 2 + axis], before + size + after, *have[3 + axis :])
+            views = self._views(shape, 2 + axis, window[axis], stride[axis], 1)
+            g = self._spread([g] * len(views), shape, views)
+        return (self._unpad_spatial(g, padding),)
+
+    def _total(self, x: Array, views: list[Index]) -> Array:
+        """The sum of x at the views."""
+        total = self.index(x, views[0])
+        for view in views[1:]:
+            total = self.float_add(total, self.index(x, view))
+        return total
+
+    def _share(self, y: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
+        """`y`, one element a window over an input of `shape`, divided by how much in its window counts."""
+        factor = 1.0
+        for axis, (side, outer, inner) in enumerate(zip(window, padding, counted, strict=True)):
+            if inner == outer:
+                factor /= side
+                continue
+            ones = self.float_full((inner[0] + shape[2 + axis] + inner[1],), 1.0, self.device_of(y))
+            ones = self.pad(ones, ((outer[0] - inner[0], outer[1] - inner[1]),), 0.0)
+            counts = self._total(ones, self._views(self.shape(ones), 0, side, stride[axis], 1))
+            y = self.float_div(y, self.reshape(counts, (-1, *(1 for _ in window[axis + 1 :]))))
+        return y if factor == 1.0 else self.float_mul(y, factor)
+
+    # --- pooling to given sizes: window i of an axis goes from floor(i size / count) up to ceil((i + 1) size / count)
+
+    def adaptive_max_pool(self, x: Array, counts: Shape) -> Array:
+        """The greatest value of each of `counts` windows an axis, as `max_pool` has it."""
+        sides: list[int] = []
+        for axis, count in enumerate(counts, 2):
+            size = self.shape(x)[axis]
+            if size % count:  # side by side, short windows with their last element once more
+                places, _, lasts = self._adaptive_windows(size, count, self.device_of(x))
+                x = self.take(x, self.reshape(self.int_minimum(places, lasts), (-1,)), axis)
+            sides.append(self.shape(x)[axis] // count)
+        window = tuple(sides)
+        return self.max_pool(x, window, window, ((0, 0),) * len(window), (1,) * len(window))
+
+    def adaptive_avg_pool(self, x: Array, counts: Shape) -> Array:
+        """The mean of each of `counts` windows an axis."""
+        y = self.adaptive_sum_pool(x, counts)
+        factor = 1.0
+        for axis, (size, count) in enumerate(zip(self.shape(x)[2:], counts, strict=True), 2):
+            if size % count == 0:
+                factor *= count / size
+            elif count % size:
+                _, starts, lasts = self._adaptive_windows(size, count, self.device_of(x))
+                lengths = self.int_into_float(self.int_add(self.int_sub(lasts, starts), 1))
+                y = self.float_div(y, self.reshape(lengths, (count, *(1 for _ in counts[axis - 1 :]))))
+        return y if factor == 1.0 else self.float_mul(y, factor)
+
+    def adaptive_sum_pool(self, x: Array, counts: Shape) -> Array:
+        """The sum of each of `counts` windows an axis.
+
+        Window i of `count` over `size` sees j just when window j of `size` over `count` sees i. So this map's transpose
+        is the same map, back to the old sizes.
+        """
+        for axis, count in enumerate(counts, 2):
+            shape = self.shape(x)
+            size = shape[axis]
+            before, after = shape[:axis], shape[axis + 1 :]
+            if size % count == 0:
+                x = self.float_sum(self.reshape(x, (*before, count, size // count, *after)), (axis + 1,), False)
+            elif count % size == 0:
+                x = self.broadcast_to(self.expand_dims(x, (axis + 1,)), (*before, size, count // size, *after))
+                x = self.reshape(x, (*before, count, *after))
+            else:
+                places, _, lasts = self._adaptive_windows(size, count, self.device_of(x))
+                x = self.take(x, self.int_minimum(places, lasts), axis)
+                inside = self.reshape(self.int_less_equal(places, lasts), (count, -1, *(1 for _ in after)))
+                x = self.float_sum(self.where(inside, x, 0.0), (axis + 1,), False)
+        return x
+
+    def _adaptive_windows(self, size: int, count: int, device: Device) -> tuple[Array, Array, Array]:
+        """The places from each window's first on [count, longest], perhaps past its last; first and last [count, 1]."""
+        side, rest = divmod(size, count)
+        numbers = self.reshape(self.int_arange(0, count, 1, device), (count, 1))
+        # i size / count = i side + i rest / count, whose products stay small.
+        starts = self.int_floordiv(self.int_mul(numbers, rest), count)
+        starts = self.int_add(self.int_mul(numbers, side), starts)
+        ends = self.int_floordiv(self.int_add(self.int_mul(numbers, rest), rest + count - 1), count)
+        lasts = self.int_add(self.int_mul(self.int_add(numbers, 1), side), self.int_sub(ends, 1))
+        lengths = {-(-(i + 1) * size // count) - i * size // count for i in range(count // math.gcd(size, count))}
+        places = self.int_add(starts, self.int_arange(0, max(lengths), 1, device))
+        return places, starts, lasts

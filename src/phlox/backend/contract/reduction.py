@@ -1,0 +1,201 @@
+"""Reductions and scans, derived."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from phlox.backend.contract.elementwise import ElementwiseOps
+from phlox.backend.contract.shape import part
+from phlox.backend.contract.types import Array, Axes, Shape
+
+Between: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
+"""Where a quantile falls between two elements: in proportion, at either, at the nearer one (of two equally near the
+one of even rank), or in the middle."""
+
+
+class ReductionOps(ElementwiseOps):
+    """Many elements made one."""
+
+    if TYPE_CHECKING:  # defined by families that come later
+
+        def float_sort(self, x: Array, axis: int, descending: bool) -> Array: ...
+        def float_take_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array: ...
+
+    def float_mean(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        """The arithmetic mean; of nothing, NaN."""
+        count = self._count(x, axes)
+        return self.float_mul(self.float_sum(x, axes, keepdims), 1.0 / count if count else math.nan)
+
+    def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
+        """The variance, over n - correction; of too few elements, NaN."""
+        count = self._count(x, axes) - correction
+        deviation = self.float_sub(x, self.float_mean(x, axes, True))
+        total = self.float_sum(self.float_square(deviation), axes, keepdims)
+        return self.float_mul(total, 1.0 / count if count > 0 else math.nan)
+
+    def float_std(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
+        """The square root of the variance; where that is zero, so is the derivative, which has no limit there."""
+        return self._root(self.float_var(x, axes, correction, keepdims))
+
+    def float_logsumexp(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        """log(sum(exp(x))), without overflow."""
+        highest = self.detach(self.float_max(x, axes, True))
+        # An infinite maximum must not become inf - inf; the sum then is an infinity of itself.
+        shift = self.where(self.float_isfinite(highest), highest, 0.0)
+        total = self.float_log(self.float_sum(self.float_exp(self.float_sub(x, shift)), axes, keepdims))
+        return self.float_add(total, shift if keepdims else self.squeeze(shift, axes))
+
+    def float_norm(self, x: Array, axes: Axes, p: float, keepdims: bool) -> Array:
+        """(sum |x|^p)^(1/p); for p infinite the greatest |x| or the least, for p = 0 how many are not zero.
+
+        Where all elements are zero, so is the derivative.
+        """
+        if p == 0:
+            return self.float_sum(self.bool_into_float(self.float_not_equal(x, 0.0)), axes, keepdims)
+        if p == 2:
+            return self._root(self.float_sum(self.float_square(x), axes, keepdims))
+        size = self.float_abs(x)
+        if math.isinf(p):
+            return (self.float_max if p > 0 else self.float_min)(size, axes, keepdims)
+        if p == 1:
+            return self.float_sum(size, axes, keepdims)
+        return self.float_pow(self.float_sum(self.float_pow(size, p), axes, keepdims), 1.0 / p)
+
+    def float_order_statistics(self, x: Array, axes: Axes, ranks: tuple[int, ...], keepdims: bool) -> Array:
+        """The elements of these ranks (0 is the least) along a new first axis; NaN where there is one."""
+        rows = self._rows(x, axes)
+        last = len(self.shape(rows)) - 1
+        size = self.shape(rows)[last]
+        order = self.float_sort(rows, last, False)
+        found = [part(self, order, last, rank, rank + 1) for rank in ranks]
+        greatest = part(self, order, last, size - 1, size)  # NaN counts as that
+        y = self.concat(found, last) if len(found) > 1 else found[0]
+        y = self.where(self.float_isnan(greatest), math.nan, y)
+        return self._ranked(y, self.shape(x), axes, keepdims)
+
+    def float_quantile(self, x: Array, axes: Axes, q: tuple[float, ...], between: Between, keepdims: bool) -> Array:
+        """The quantiles along a new first axis; NaN where there is one."""
+        places = [_place(self._count(x, axes), one, between) for one in q]
+        ranks = tuple(sorted({rank for low, high, _ in places for rank in (low, high)}))
+        y = self.float_order_statistics(x, axes, ranks, keepdims)
+        mixed: list[Array] = []
+        for low, high, share in places:
+            a = self._at(y, ranks.index(low))
+            if high != low:
+                b = self._at(y, ranks.index(high))
+                between_them = self.float_add(self.float_mul(a, 1.0 - share), self.float_mul(b, share))
+                # Two equal infinities are that infinity.
+                a = self.where(self.float_equal(a, b), a, between_them)
+            mixed.append(a)
+        return self.concat(mixed, 0) if len(mixed) > 1 else mixed[0]
+
+    def float_median(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        """The middle, or the mean of the middle two; NaN where there is one."""
+        return self.squeeze(self.float_quantile(x, axes, (0.5,), "linear", keepdims), (0,))
+
+    def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        """How many are true, as integers."""
+        return self.int_sum(self.bool_into_int(x), axes, keepdims)
+
+    # --- scans
+
+    def float_cumprod(self, x: Array, axis: int) -> Array:
+        """The product of each element and all before it."""
+        return self._scan(x, axis, self.float_mul)
+
+    def int_cumprod(self, x: Array, axis: int) -> Array:
+        """The product of each element and all before it."""
+        return self._scan(x, axis, self.int_mul)
+
+    def float_cummax(self, x: Array, axis: int) -> Array:
+        """The greatest of each element and all before it; NaN wins."""
+        return self._scan(x, axis, self.float_maximum)
+
+    def int_cummax(self, x: Array, axis: int) -> Array:
+        """The greatest of each element and all before it."""
+        return self._scan(x, axis, self.int_maximum)
+
+    def float_cummin(self, x: Array, axis: int) -> Array:
+        """The least of each element and all before it; NaN wins."""
+        return self._scan(x, axis, self.float_minimum)
+
+    def int_cummin(self, x: Array, axis: int) -> Array:
+        """The least of each element and all before it."""
+        return self._scan(x, axis, self.int_minimum)
+
+    def float_logcumsumexp(self, x: Array, axis: int) -> Array:
+        """log(cumsum(exp(x))), without overflow."""
+        return self._scan(x, axis, self._log_add)
+
+    def float_windows_adjoint(self, g: Array, axis: int, size: int, step: int, shape: Shape) -> Array:
+        """Zeros of `shape` with `g` added at its `windows`; what overlaps adds up."""
+        count = self.shape(g)[axis]
+        last = len(shape)
+        device = self.device_of(g)
+        starts = self.reshape(self.int_arange(0, count * step, step, device), (count, 1))
+        order = (*range(axis + 1), last, *range(axis + 1, last))
+        places = self.int_add(starts, self.int_arange(0, size, 1, device))
+        return self.float_take_adjoint(self.permute_dims(g, order), places, axis, shape)
+
+    # --- helpers
+
+    def _root(self, x: Array) -> Array:
+        """The square root, which an engine's own autodiff, too, takes to be flat at zero."""
+        flat = self.float_equal(x, 0.0)
+        return self.where(flat, 0.0, self.float_sqrt(self.where(flat, 1.0, x)))
+
+    def _count(self, x: Array, axes: Axes) -> int:
+        return math.prod(self.shape(x)[axis] for axis in axes)
+
+    def _rows(self, x: Array, axes: Axes) -> Array:
+        """These axes made one, the last."""
+        shape = self.shape(x)
+        kept = tuple(axis for axis in range(len(shape)) if axis not in axes)
+        return self.reshape(
+            self.permute_dims(x, (*kept, *axes)), (*(shape[axis] for axis in kept), self._count(x, axes))
+        )
+
+    def _ranked(self, y: Array, shape: Shape, axes: Axes, keepdims: bool) -> Array:
+        """Several results of each row, from the last axis to the first; the reduced axes of `shape` as asked for."""
+        last = len(self.shape(y)) - 1
+        y = self.permute_dims(y, (last, *range(last)))
+        return self.expand_dims(y, tuple(axis + 1 for axis in axes)) if keepdims and axes else y
+
+    def _at(self, x: Array, place: int) -> Array:
+        """One entry of the first axis, which stays."""
+        return part(self, x, 0, place, place + 1)
+
+    def _scan(self, x: Array, axis: int, combine: Callable[[Array, Array], Array]) -> Array:
+        """All elements up to each one combined, by doubling: after n rounds, up to 2**n of them."""
+        size = self.shape(x)[axis]
+        step = 1
+        while step < size:
+            later = combine(part(self, x, axis, 0, size - step), part(self, x, axis, step, size))
+            x = self.concat((part(self, x, axis, 0, step), later), axis)
+            step *= 2
+        return x
+
+    def _log_add(self, lhs: Array, rhs: Array) -> Array:
+        """log(exp(lhs) + exp(rhs))."""
+        equal = self.float_equal(lhs, rhs)  # two infinities must not become inf - inf
+        distance = self.where(equal, 0.0, self.float_abs(self.float_sub(lhs, rhs)))
+        return self.float_add(self.float_maximum(lhs, rhs), self.float_log1p(self.float_exp(self.float_neg(distance))))
+
+
+def _place(count: int, q: float, between: Between) -> tuple[int, int, float]:
+    """The ranks of the two elements that a quantile lies between, and how far towards the second."""
+    exact = q * (count - 1)
+    low, high = math.floor(exact), math.ceil(exact)
+    match between:
+        case "lower":
+            return low, low, 0.0
+        case "higher":
+            return high, high, 0.0
+        case "nearest":
+            return round(exact), round(exact), 0.0
+        case "midpoint":
+            return low, high, 0.5
+        case "linear":
+            return low, high, exact - low

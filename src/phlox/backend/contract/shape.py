@@ -1,0 +1,109 @@
+"""Shapes, derived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from phlox.backend.contract.core import CoreOps
+from phlox.backend.contract.types import Array, Axes, Shape
+from phlox.backend.device import Device
+
+Mode: TypeAlias = Literal["reflect", "symmetric", "edge", "wrap"]
+"""How a tensor goes on beyond its ends, as NumPy names it: mirrored at the last element or behind it, by the last
+element, or from the other end."""
+
+
+def part(ops: CoreOps, x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
+    """The elements from `start` up to but not including `stop` along an axis."""
+    whole = [slice(0, size, 1) for size in ops.shape(x)]
+    whole[axis] = slice(start, stop, step)
+    return ops.index(x, tuple(whole))
+
+
+def replaced(sizes: Shape, axis: int, *new: int) -> Shape:
+    """A shape with other sizes in the place of one."""
+    return (*sizes[:axis], *new, *sizes[axis + 1 :])
+
+
+class ShapingOps(CoreOps):
+    """Moving elements about; the same function for every kind."""
+
+    def squeeze(self, x: Array, axes: Axes) -> Array:
+        """Remove axes of size one."""
+        return self.reshape(x, tuple(size for axis, size in enumerate(self.shape(x)) if axis not in axes))
+
+    def expand_dims(self, x: Array, axes: Axes) -> Array:
+        """Insert axes of size one at these places of the result."""
+        sizes = iter(self.shape(x))
+        rank = len(self.shape(x)) + len(axes)
+        return self.reshape(x, tuple(1 if axis in axes else next(sizes) for axis in range(rank)))
+
+    def roll(self, x: Array, shifts: tuple[int, ...], axes: Axes) -> Array:
+        """Move elements along axes, those that leave at one end coming in at the other; one shift an axis."""
+        for shift, axis in zip(shifts, axes, strict=True):
+            size = self.shape(x)[axis]
+            turn = shift % size if size else 0
+            if turn:
+                x = self.concat((part(self, x, axis, size - turn, size), part(self, x, axis, 0, size - turn)), axis)
+        return x
+
+    def repeat(self, x: Array, times: int, axis: int) -> Array:
+        """Each element so many times, one after the other."""
+        shape = self.shape(x)
+        spread = self.broadcast_to(self.expand_dims(x, (axis + 1,)), replaced(shape, axis, shape[axis], times))
+        return self.reshape(spread, replaced(shape, axis, shape[axis] * times))
+
+    def tile(self, x: Array, times: tuple[int, ...]) -> Array:
+        """The whole so many times along each axis."""
+        shape = self.shape(x)
+        apart = self.expand_dims(x, tuple(range(0, 2 * len(shape), 2)))
+        sizes = tuple(size for pair in zip(times, shape, strict=True) for size in pair)
+        return self.reshape(
+            self.broadcast_to(apart, sizes), tuple(n * size for n, size in zip(times, shape, strict=True))
+        )
+
+    def extend(self, x: Array, widths: tuple[tuple[int, int], ...], mode: Mode) -> Array:
+        """Pad with the array's own elements; no axis that grows is empty."""
+        for axis, (before, after) in enumerate(widths):
+            if before or after:
+                places = np.pad(np.arange(self.shape(x)[axis]), (before, after), mode=mode)
+                x = self.concat([self._run(x, axis, *run) for run in _runs(places)], axis)
+        return x
+
+    def _run(self, x: Array, axis: int, start: int, step: int, count: int) -> Array:
+        """`count` elements along an axis, each one `step` (1, 0 or -1) beside the one before."""
+        if step == 0:
+            return self.broadcast_to(part(self, x, axis, start, start + 1), replaced(self.shape(x), axis, count))
+        if step > 0:
+            return part(self, x, axis, start, start + count)
+        return self.flip(part(self, x, axis, start - count + 1, start + 1), (axis,))
+
+    def windows(self, x: Array, axis: int, size: int, step: int) -> Array:
+        """The windows of `size` elements, `step` apart: the axis counts them, and a new last one is inside them."""
+        shape = self.shape(x)
+        count = (shape[axis] - size) // step + 1
+        device = self.device_of(x)
+        starts = self.reshape(self.int_arange(0, count * step, step, device), (count, 1))
+        found = self.take(x, self.int_add(starts, self.int_arange(0, size, 1, device)), axis)
+        order = (*range(axis + 1), *range(axis + 2, len(shape) + 1), axis + 1)
+        return self.permute_dims(found, order)
+
+    def bool_tri(self, rows: int, columns: int, k: int, device: Device) -> Array:
+        """A matrix that is true on and below its k-th diagonal; the main one is the 0-th, those above are positive."""
+        places = self.reshape(self.int_arange(k, k + rows, 1, device), (rows, 1))
+        return self.int_less_equal(self.int_arange(0, columns, 1, device), places)
+
+
+def _runs(places: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int]]:
+    """Places as runs (start, step, count) in which each one is `step`, which is 1, 0 or -1, beside the one before."""
+    steps = np.diff(places)
+    start = 0
+    while start < len(places):
+        step = int(steps[start]) if start < len(steps) and abs(steps[start]) <= 1 else 1
+        turns = np.flatnonzero(steps[start:] != step)
+        count = int(turns[0]) + 1 if len(turns) else len(places) - start
+        yield int(places[start]), step, count
+        start += count

@@ -1,0 +1,99 @@
+"""Attention on JAX: as one program, the queries in chunks whose scores stay in a processor's cache."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.jax.fused import fused
+
+_CHUNK = 64
+_MOST = 16  # chunks; each is a piece of the program
+
+
+def _spans(n: int, m: int, causal: bool) -> list[tuple[slice, int]]:
+    """Chunks of queries, and how many keys they see."""
+    step = max(_CHUNK, -(-n // _MOST)) if jax.default_backend() == "cpu" else n
+    rows = [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    return [(span, min(span.stop, m) if causal else m) for span in rows]
+
+
+def _part(mask: Array | None, rows: slice, keys: int) -> Array | None:
+    """What of a mask meets these queries and keys."""
+    if mask is None:
+        return None
+    found: Array = mask if mask.shape[2] == 1 else mask[:, :, rows]
+    return found if found.shape[3] == 1 else found[..., :keys]
+
+
+def _forward(
+    self: Any,
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    allowed: Array | None,
+    kept: Array | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+) -> tuple[Array, Any]:
+    n, m = query.shape[2], key.shape[2]
+    parts: list[Array] = []
+    saved: list[Any] = []
+    for rows, keys in _spans(n, m, causal):
+        seen = _part(allowed, rows, keys)
+        if causal:
+            earlier = jnp.arange(keys) <= jnp.arange(rows.start, rows.stop)[:, None]
+            seen = earlier[None, None] if seen is None else seen & earlier
+        masks = _part(bias, rows, keys), seen, _part(kept, rows, keys)
+        y, state = AttentionOps.attention_forward(
+            self, query[:, :, rows], key[:, :, :keys], value[:, :, :keys], *masks, False, scale, dropout
+        )
+        parts.append(y)
+        saved.append(state[4:])
+    return jnp.concatenate(parts, 2), (query, key, value, bias, tuple(saved))
+
+
+def _backward(self: Any, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float) -> Gradients:
+    query, key, value, bias, states = saved
+    m = key.shape[2]
+    dqs: list[Array] = []
+    dk: Any = None
+    dv: Any = None
+    dbias = None
+    whole_bias = needed[3] and bias.shape[2] == 1
+    biases: list[Array] = []
+    for (rows, keys), state in zip(_spans(query.shape[2], m, causal), states, strict=True):
+        part = query[:, :, rows], key[:, :, :keys], value[:, :, :keys], _part(bias, rows, keys), *state
+        found: Any = AttentionOps.attention_backward(self, part, g[:, :, rows], needed, False, scale, dropout)
+        dq, dkey, dvalue, db, *_ = found
+        if needed[0]:
+            dqs.append(dq)
+        short = ((0, 0), (0, 0), (0, m - keys), (0, 0))
+        if needed[1]:
+            dk = jnp.pad(dkey, short) if dk is None else dk.at[:, :, :keys].add(dkey)
+        if needed[2]:
+            dv = jnp.pad(dvalue, short) if dv is None else dv.at[:, :, :keys].add(dvalue)
+        if needed[3]:
+            db = db if db.shape[3] == bias.shape[3] else jnp.pad(db, ((0, 0), (0, 0), (0, 0), (0, m - keys)))
+            biases.append(db)
+    if biases:
+        dbias = sum(biases[1:], biases[0]) if whole_bias else jnp.concatenate(biases, 2)
+    return jnp.concatenate(dqs, 2) if dqs else None, dk, dv, dbias, None, None
+
+
+class Attention(Backend):
+    """See `phlox.backend.contract.nn.attention`."""
+
+    attention_forward = fused(_forward, 6, 7, 8)
+    attention_backward = fused(_backward, 2, 3, 4, 5)

@@ -1,0 +1,182 @@
+"""Reading and writing at places given by integers on JAX."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.indexing import Mode
+from phlox.backend.contract.types import Array, Index, Shape, native
+from phlox.backend.jax.ops import op
+
+
+def _static(index: Index) -> tuple[Any, ...]:
+    """Slices as hashable triples, which is what a static argument has to be."""
+    return tuple((entry.start, entry.stop, entry.step or 1) if isinstance(entry, slice) else entry for entry in index)
+
+
+def _kept(entries: tuple[Any, ...]) -> list[tuple[int, int, int]]:
+    """Every entry as (start, stop, step), an integer as a slice of one."""
+    return [entry if isinstance(entry, tuple) else (entry, entry + 1, 1) for entry in entries]
+
+
+@op(1)
+def _index(x: Array, entries: tuple[Any, ...]) -> Array:
+    if not entries:
+        return x
+    starts, stops, steps = zip(*_kept(entries), strict=True)
+    part = lax.slice(x, starts, stops, steps)
+    dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
+    return lax.squeeze(part, dropped) if dropped else part
+
+
+def _from(entries: tuple[Any, ...]) -> Array | None:
+    """Where the slices begin, if not all at zero and all of them have no gaps.
+
+    Given as an array, they share one program: eager code that walks over an axis would compile one for every step.
+    """
+    kept = _kept(entries)
+    starts = np.array([start for start, _, _ in kept], np.int32)
+    return starts if starts.any() and all(step == 1 for _, _, step in kept) else None
+
+
+@op(2)
+def _index_from(x: Array, starts: Array, entries: tuple[Any, ...]) -> Array:
+    """As `_index`, but `entries` hold the sizes alone."""
+    part = lax.dynamic_slice(x, starts, [stop for _, stop, _ in _kept(entries)])
+    dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
+    return lax.squeeze(part, dropped) if dropped else part
+
+
+def _sizes(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The entries, moved to begin at zero."""
+    return tuple((0, max(e[1] - e[0], 0), 1) if isinstance(e, tuple) else 0 for e in entries)
+
+
+def _read(x: Array, index: Index) -> Array:
+    entries = _static(index)
+    starts = None if isinstance(x, Tracer) else _from(entries)
+    return _index(x, entries) if starts is None else _index_from(x, starts, _sizes(entries))
+
+
+@op(1, 2)
+def _index_adjoint(g: Array, shape: Shape, entries: tuple[Any, ...]) -> Array:
+    # As a padding, which XLA fuses with its neighbours, where a scatter would stand alone.
+    dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
+    g = lax.expand_dims(g, dropped) if dropped else g
+    config = [
+        (start, size - start - (count - 1) * step - 1, step - 1) if count else (size, 0, 0)
+        for (start, _, step), size, count in zip(_kept(entries), shape, g.shape, strict=True)
+    ]
+    return lax.pad(g, jnp.zeros((), g.dtype), config)
+
+
+@op(3)
+def _index_set_from(x: Array, values: Array, starts: Array, entries: tuple[Any, ...]) -> Array:
+    dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
+    return lax.dynamic_update_slice(x, lax.expand_dims(values, dropped), starts)
+
+
+@op(2)
+def _index_set(x: Array, values: Array, entries: tuple[Any, ...]) -> Array:
+    place = tuple(slice(*entry) if isinstance(entry, tuple) else entry for entry in entries)
+    return x.at[place].set(values)
+
+
+@op(1)
+def _zeros_like(g: Array, shape: Shape) -> Array:
+    return jnp.zeros(shape, g.dtype)
+
+
+def _adjoint(g: Array, shape: Shape, index: Index) -> Array:
+    entries = _static(index)
+    starts = None if isinstance(g, Tracer) or not g.size else _from(entries)
+    if starts is None:
+        return _index_adjoint(g, shape, entries)
+    return _index_set_from(_zeros_like(g, shape), g, starts, _sizes(entries))
+
+
+def _write(x: Array, values: Array, index: Index) -> Array:
+    entries = _static(index)
+    starts = None if isinstance(x, Tracer) or isinstance(values, Tracer) or not values.size else _from(entries)
+    if starts is None:
+        return _index_set(x, values, entries)
+    return _index_set_from(x, values, starts, _sizes(entries))
+
+
+# Out of range under a trace: NaN for floats, the least integer for ints; eager calls have been checked before.
+
+
+@op(2)
+def _take(x: Array, indices: Array, axis: int) -> Array:
+    if not x.shape[axis]:  # of which JAX gets the shape of the result wrong
+        nothing = jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0
+        return jnp.full((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), nothing, x.dtype)
+    return jnp.take(x, indices, axis, mode="fill")
+
+
+@op(2)
+def _take_along_axis(x: Array, indices: Array, axis: int) -> Array:
+    return jnp.take_along_axis(x, indices, axis, mode="fill")
+
+
+@op(2, 3)
+def _take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+    place = (*(slice(None),) * axis, indices)
+    return jnp.zeros(shape, g.dtype).at[place].add(g, mode="drop")
+
+
+@op(2, 3)
+def _take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+    grid = list(jnp.ogrid[tuple(slice(size) for size in indices.shape)])
+    grid[axis] = indices
+    return jnp.zeros(shape, g.dtype).at[tuple(grid)].add(g, mode="drop")
+
+
+_WRITES = {"add": "add", "mul": "multiply", "min": "min", "max": "max"}
+
+
+@op(3)
+def _scatter(x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
+    if not updates.size:
+        return x
+    if mode != "set":
+        return getattr(x.at[positions], _WRITES[mode])(updates, mode="drop")
+    # XLA does not say which of several comes last, so each of them brings what the last one does.
+    places = jnp.arange(positions.shape[0], dtype=jnp.int32)
+    last = jnp.full(x.shape[:1], -1, jnp.int32).at[positions].max(places, mode="drop")
+    winners = jnp.take(last, positions, mode="fill", fill_value=0)
+    return x.at[positions].set(jnp.take(updates, winners, 0, mode="clip"), mode="drop")
+
+
+class Indexing(Backend):
+    """See `phlox.backend.contract.indexing`."""
+
+    index = native(_read)
+    float_index_adjoint = native(_adjoint)
+    index_set = native(_write)
+    float_take_adjoint = native(_take_adjoint)
+    float_take_along_axis_adjoint = native(_take_along_axis_adjoint)
+
+    def take(self, x: Array, indices: Array, axis: int) -> Array:
+        self.check_indices(indices, x.shape[axis], from_end=True)
+        return _take(x, indices, axis)
+
+    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
+        self.check_indices(indices, x.shape[axis], from_end=True)
+        return _take_along_axis(x, indices, axis)
+
+    def float_scatter(self, x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
+        self.check_indices(positions, x.shape[0], from_end=True)
+        return _scatter(x, positions, updates, mode)
+
+    int_scatter = float_scatter

@@ -1,0 +1,140 @@
+"""Linear algebra on JAX."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.decompositions import NOT_FINITE, NOT_POSITIVE, SINGULAR, refuse
+from phlox.backend.contract.types import Array, Axes
+from phlox.backend.jax.ops import op, simple
+
+
+def _checked(found: tuple[Any, Array], what: str) -> Any:
+    """The result of a function that also says which matrices it cannot do; under a trace that is seen in the result."""
+    result, bad = found
+    if not isinstance(bad, Tracer):
+        refuse(np.asarray(bad), what)
+    return result
+
+
+@op(2, 3)
+def dot_general(x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
+    """See `phlox.backend.contract.linalg`."""
+    return lax.dot_general(x, y, (summed, batch))
+
+
+def _broadcast(a: Array, b: Array) -> tuple[Array, Array]:
+    """Matrices in stacks of one shape."""
+    stack = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return jnp.broadcast_to(a, (*stack, *a.shape[-2:])), jnp.broadcast_to(b, (*stack, *b.shape[-2:]))
+
+
+def _zero_on_diagonal(a: Array) -> Array:
+    return (jnp.diagonal(a, axis1=-2, axis2=-1) == 0).any(-1)
+
+
+def _not_finite(a: Array) -> Array:
+    return ~jnp.isfinite(a).all((-2, -1))
+
+
+@jax.jit
+def _solve(a: Array, b: Array) -> tuple[Array, Array]:
+    lu, _, order = lax.linalg.lu(a)
+    singular = _zero_on_diagonal(lu)
+    lu, b = _broadcast(lu, b)
+    order = jnp.broadcast_to(order[..., None], (*b.shape[:-1], 1))
+    b = jnp.take_along_axis(b, order, -2)
+    y = lax.linalg.triangular_solve(lu, b, left_side=True, lower=True, unit_diagonal=True)
+    x = lax.linalg.triangular_solve(lu, y, left_side=True, lower=False)
+    return jnp.where(singular[..., None, None], jnp.nan, x), singular
+
+
+@op(2, 3)
+def _solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> tuple[Array, Array]:
+    singular = jnp.zeros(a.shape[:-2], jnp.bool_) if unit else _zero_on_diagonal(a)
+    x = lax.linalg.triangular_solve(*_broadcast(a, b), left_side=True, lower=lower, unit_diagonal=unit)
+    return jnp.where(singular[..., None, None], jnp.nan, x), singular
+
+
+@op(0)
+def _cholesky(B: Any, a: Array) -> tuple[Array, Array]:
+    y = lax.linalg.cholesky(B._symmetric(a), symmetrize_input=False)
+    return y, jnp.isnan(jnp.diagonal(y, axis1=-2, axis2=-1)).any(-1)
+
+
+@op(0, 2)
+def _qr(B: Any, a: Array, complete: bool) -> tuple[Array, Array]:
+    return B._without_negatives(*jnp.linalg.qr(a, mode="complete" if complete else "reduced"))
+
+
+@op(0, 2)
+def _svd(B: Any, a: Array, full: bool) -> tuple[tuple[Array, Array, Array], Array]:
+    return B._oriented_svd(*jnp.linalg.svd(a, full_matrices=full)), _not_finite(a)
+
+
+@op()
+def _svdvals(a: Array) -> tuple[Array, Array]:
+    return jnp.linalg.svdvals(a), _not_finite(a)
+
+
+@op(0)
+def _eigh(B: Any, a: Array) -> tuple[tuple[Array, Array], Array]:
+    return B._oriented_eigh(*jnp.linalg.eigh(B._symmetric(a), symmetrize_input=False)), _not_finite(a)
+
+
+@op(0)
+def _eigvalsh(B: Any, a: Array) -> tuple[Array, Array]:
+    return jnp.linalg.eigvalsh(B._symmetric(a), symmetrize_input=False), _not_finite(a)
+
+
+@op()
+def _slogdet(a: Array) -> tuple[Array, Array]:
+    sign, logarithm = jnp.linalg.slogdet(a)
+    return sign, logarithm
+
+
+class Linalg(Backend):
+    """See `phlox.backend.contract.linalg`."""
+
+    float_dot_general = staticmethod(dot_general)
+    int_dot_general = staticmethod(dot_general)
+    det = simple(jnp.linalg.det)
+    matrix_exp = simple(jax.scipy.linalg.expm)
+
+    def solve(self, a: Array, b: Array) -> Array:
+        return _checked(_solve(a, b), SINGULAR)
+
+    def solve_triangular(self, a: Array, b: Array, lower: bool, unit: bool) -> Array:
+        return _checked(_solve_triangular(a, b, lower, unit), SINGULAR)
+
+    def slogdet(self, a: Array) -> tuple[Array, Array]:
+        return _slogdet(a)
+
+    def cholesky(self, a: Array) -> Array:
+        return _checked(_cholesky(self, a), NOT_POSITIVE)
+
+    def qr(self, a: Array, complete: bool) -> tuple[Array, Array]:
+        return _qr(self, a, complete)
+
+    def svd(self, a: Array, full: bool) -> tuple[Array, Array, Array]:
+        return _checked(_svd(self, a, full), NOT_FINITE)
+
+    def svdvals(self, a: Array) -> Array:
+        return _checked(_svdvals(a), NOT_FINITE)
+
+    def eigh(self, a: Array) -> tuple[Array, Array]:
+        return _checked(_eigh(self, a), NOT_FINITE)
+
+    def eigvalsh(self, a: Array) -> Array:
+        return _checked(_eigvalsh(self, a), NOT_FINITE)

@@ -1,0 +1,87 @@
+"""Pooling as XLA does it best: a reduction over tiles, where the windows are tiles."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax.numpy as jnp
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.nn.pooling import PoolingOps
+from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
+from phlox.backend.jax.conv import channels_first, channels_last
+from phlox.backend.jax.ops import op
+
+
+def _tiled(x: Array, window: Shape) -> Array:
+    """x [n, *spatial, channels] with every spatial axis as two, of tiles and of places in a tile."""
+    split = [part for size, side in zip(x.shape[1:], window, strict=False) for part in (size // side, side)]
+    return x.reshape(len(x), *split, x.shape[-1])
+
+
+@op(1)
+def max_pool_tiles(x: Array, window: Shape) -> Array:
+    """The greatest value of each tile."""
+    return channels_first(_tiled(channels_last(x), window).max(tuple(range(2, 2 + 2 * len(window), 2))))
+
+
+@op(3)
+def max_pool_tiles_backward(x: Array, y: Array, g: Array, window: Shape) -> Array:
+    """The gradient at the first greatest value of each tile, in reading order; a NaN counts as greatest."""
+    x, y, g = channels_last(x), channels_last(y), channels_last(g)
+    tiles = _tiled(x, window)
+    taken = jnp.zeros(y.shape, jnp.bool_)
+    parts: list[Array] = []
+    for place in itertools.product(*map(range, window)):
+        part = tiles[(slice(None), *itertools.chain(*((slice(None), at) for at in place)))]
+        hit = (part == y) | jnp.isnan(part)
+        parts.append(jnp.where(hit & ~taken, g, 0.0))
+        taken |= hit
+    for axis in range(len(window), 0, -1):  # the last axis of the places runs fastest
+        side = window[axis - 1]
+        parts = [jnp.stack(parts[at : at + side], 1 + axis) for at in range(0, len(parts), side)]
+    return channels_first(parts[0].reshape(x.shape))
+
+
+_max_pool_forward = op(0, 2, 3, 4, 5)(PoolingOps.max_pool_forward)
+_max_pool_backward = op(0, 3, 4, 5, 6, 7)(PoolingOps.max_pool_backward)
+
+
+class Pooling(Backend):
+    """See `phlox.backend.contract.nn.pooling`."""
+
+    def max_pool_forward(
+        self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape
+    ) -> tuple[Array, Any]:
+        if _tiles(x.shape, window, stride, padding, dilation):
+            y = max_pool_tiles(x, window)
+            return y, (x, y)
+        return _max_pool_forward(self, x, window, stride, padding, dilation)
+
+    def max_pool_backward(
+        self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, dilation: Shape
+    ) -> Gradients:
+        if _tiles(saved[0].shape, window, stride, padding, dilation):
+            return (max_pool_tiles_backward(*saved, g, window),)
+        return _max_pool_backward(self, saved, g, needed, window, stride, padding, dilation)
+
+    avg_pool = op(0, 2, 3, 4, 5)(PoolingOps.avg_pool)
+    avg_pool_backward = op(0, 1, 3, 4, 5, 6, 7)(PoolingOps.avg_pool_backward)
+    adaptive_avg_pool = op(0, 2)(PoolingOps.adaptive_avg_pool)
+    adaptive_sum_pool = op(0, 2)(PoolingOps.adaptive_sum_pool)
+    adaptive_max_pool = op(0, 2)(PoolingOps.adaptive_max_pool)
+
+
+def _tiles(shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> bool:
+    """Do the windows tile the image?"""
+    return (
+        stride == window
+        and not any(map(any, padding))
+        and set(dilation) == {1}
+        and not any(size % side for size, side in zip(shape[2:], window, strict=True))
+    )

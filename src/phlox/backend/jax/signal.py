@@ -1,0 +1,60 @@
+"""Fourier transforms on JAX."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.signal import SignalOps
+from phlox.backend.contract.types import Array
+from phlox.backend.jax.ops import op
+
+
+def _complex(x: Array) -> Array:
+    return lax.complex(x[..., 0], x[..., 1])
+
+
+def _pairs(x: Array) -> Array:
+    return jnp.stack([x.real, x.imag], -1)
+
+
+@op()
+def rfft(x: Array) -> Array:
+    """See `phlox.backend.contract.signal`."""
+    return _pairs(jnp.fft.rfft(x))
+
+
+@op(1)
+def irfft(x: Array, n: int) -> Array:
+    """See `phlox.backend.contract.signal`."""
+    return jnp.fft.irfft(_complex(x), n, norm="forward")
+
+
+@op(1)
+def fft(x: Array, inverse: bool) -> Array:
+    """See `phlox.backend.contract.signal`."""
+    z = _complex(x)
+    return _pairs(jnp.fft.ifft(z, norm="forward") if inverse else jnp.fft.fft(z))
+
+
+_frame = op(0, 2, 3)(SignalOps.frame)
+_overlap_add = op(0, 2, 3)(SignalOps.overlap_add)
+
+
+class Signal(Backend):
+    """See `phlox.backend.contract.signal`."""
+
+    rfft = staticmethod(rfft)
+    irfft = staticmethod(irfft)
+    fft = staticmethod(fft)
+
+    def frame(self, x: Array, length: int, hop: int) -> Array:
+        return _frame(self, x, length, hop)
+
+    def overlap_add(self, x: Array, hop: int, size: int) -> Array:
+        return _overlap_add(self, x, hop, size)

@@ -1,0 +1,186 @@
+"""Attention on NumPy: some heads at a time, and some of their queries, so that the scores stay in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.numpy.blocks import LARGE, Block, in_blocks, scratch
+
+
+class Attention(Backend):
+    """See `phlox.backend.contract.nn.attention`. Inside, arrays are [batch * groups, heads / groups, n, ...]."""
+
+    def attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None,
+        allowed: Array | None,
+        kept: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+    ) -> Array:
+        return _forward(query, key, value, (bias, allowed, kept), causal, scale, dropout, weights=None)
+
+    def attention_forward(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None,
+        allowed: Array | None,
+        kept: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+    ) -> tuple[Array, Any]:
+        groups = key.shape[0] * key.shape[1]
+        # Zeros, where causal chunks write nothing; the system gives such pages for free.
+        shape = (groups, query.shape[1] // max(key.shape[1], 1), query.shape[2], key.shape[2])
+        weights = np.zeros(shape, query.dtype) if causal else np.empty(shape, query.dtype)
+        y = _forward(query, key, value, (bias, allowed, kept), causal, scale, dropout, weights)
+        return y, (query, key, value, bias, kept, weights, y)
+
+    def attention_backward(
+        self, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
+    ) -> Gradients:
+        query, key, value, _, kept, weights, y = saved
+        if needed[3] or not weights.size:
+            saved = (*saved[:5], weights.reshape(*query.shape[:3], key.shape[2]), y)
+            return super().attention_backward(saved, g, needed, causal, scale, dropout)
+        groups, share, n, m = weights.shape
+        q, g, along = (x.reshape(groups, share, n, x.shape[3]) for x in (query, g, _along(g, y)))
+        k, v = (x.reshape(groups, m, x.shape[3]) for x in (key, value))
+        mask = _grouped(kept, key, share)
+        dq = np.empty(q.shape, q.dtype)
+        dk: Any = np.zeros(k.shape, k.dtype)
+        dv: Any = np.zeros(v.shape, v.dtype)
+
+        def work(start: int, stop: int) -> None:
+            for rows, keys in _chunks(stop - start, share, n, m, causal):
+                at = (slice(start, stop), slice(None), rows)
+                p, gs = weights[(*at, slice(0, keys))], g[at]
+                if needed[2]:
+                    dropped = p if mask is None else _dropped(p, _part(mask, start, stop, rows, keys), dropout, 1)
+                    dv[start:stop, :keys] += np.add.reduce(np.matmul(dropped.swapaxes(2, 3), gs), 1)
+                if not (needed[0] or needed[1]):
+                    continue
+                ds = scratch(p)
+                np.matmul(gs, v[start:stop, None, :keys].swapaxes(2, 3), out=ds)
+                if mask is not None:
+                    ds = _dropped(ds, _part(mask, start, stop, rows, keys), dropout, 0)
+                ds -= along[at]
+                ds *= p
+                if needed[0]:
+                    np.matmul(ds, k[start:stop, None, :keys], out=dq[at])
+                if needed[1]:
+                    dk[start:stop, :keys] += np.add.reduce(np.matmul(ds.swapaxes(2, 3), q[at]), 1)
+            dq[start:stop] *= scale
+            dk[start:stop] *= scale
+
+        in_blocks(work, groups, share * n * m)
+        found: tuple[Any, ...] = dq.reshape(query.shape), dk.reshape(key.shape), dv.reshape(value.shape)
+        return *(one if wanted else None for one, wanted in zip(found, needed, strict=False)), None, None, None
+
+
+def _forward(
+    query: Block,
+    key: Block,
+    value: Block,
+    masks: tuple[Block | None, Block | None, Block | None],
+    causal: bool,
+    scale: float,
+    dropout: float,
+    weights: Block | None,
+) -> Block:
+    """The result; the weights into memory that is given, if they are wanted."""
+    (batch, heads, n, d), (groups, m) = query.shape, key.shape[1:3]
+    share = heads // max(groups, 1)
+    q = (query * np.asarray(scale, query.dtype)).reshape(batch * groups, share, n, d)
+    k, v = key.reshape(batch * groups, m, d), value.reshape(batch * groups, m, value.shape[3])
+    y = np.empty((batch * groups, share, n, value.shape[3]), query.dtype)
+    bias, allowed, kept = (_grouped(mask, key, share) for mask in masks)
+    hidden = None if allowed is None else ~allowed
+    later = ~np.tri(n, m, dtype=np.bool_) if causal else None
+    emptied = bias is not None or hidden is not None
+
+    def work(start: int, stop: int) -> None:
+        for rows, keys in _chunks(stop - start, share, n, m, causal):
+            at = (slice(start, stop), slice(None), rows)
+            if weights is None:
+                p = scratch(q, 0, (stop - start, share, rows.stop - rows.start, keys))
+            else:
+                p = weights[(*at, slice(0, keys))]
+            np.matmul(q[at], k[start:stop, None, :keys].swapaxes(2, 3), out=p)
+            if bias is not None:
+                p += _part(bias, start, stop, rows, keys)
+            if hidden is not None:
+                np.copyto(p, -np.inf, where=_part(hidden, start, stop, rows, keys))
+            if later is not None:
+                np.copyto(p, -np.inf, where=later[rows, :keys])
+            highest = np.maximum.reduce(p, 3, keepdims=True)
+            if emptied:
+                highest[highest == -np.inf] = 0.0
+            p -= highest
+            np.exp(p, out=p)
+            total = np.add.reduce(p, 3, keepdims=True)
+            if emptied:
+                total[total == 0.0] = 1.0
+            p /= total
+            if kept is not None:
+                p = _dropped(p, _part(kept, start, stop, rows, keys), dropout, 1)
+            np.matmul(p, v[start:stop, None, :keys], out=y[at])
+
+    in_blocks(work, batch * groups, share * n * m)
+    return y.reshape(*query.shape[:3], value.shape[3])
+
+
+def _chunks(groups: int, share: int, n: int, m: int, causal: bool) -> Iterator[tuple[slice, int]]:
+    """Queries whose scores fit the cache, and how many keys they see."""
+    step = max(16, LARGE // (groups * share * m))
+    if causal:
+        step = min(step, 128)
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        yield slice(start, stop), min(stop, m) if causal else m
+
+
+def _grouped(mask: Block | None, key: Block, share: int) -> Block | None:
+    """A mask [batch or 1, heads or 1, ...] as [batch * groups or 1, heads / groups or 1, ...]."""
+    if mask is None:
+        return None
+    batch, groups = key.shape[:2]
+    if mask.shape[:2] == (1, 1):
+        return mask
+    rest = mask.shape[2:]
+    return np.broadcast_to(mask, (batch, groups * share, *rest)).reshape(batch * groups, share, *rest)
+
+
+def _part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
+    """What of a mask meets these groups, queries and keys."""
+    return mask[
+        slice(None) if len(mask) == 1 else slice(start, stop),
+        :,
+        slice(None) if mask.shape[2] == 1 else rows,
+        slice(None) if mask.shape[3] == 1 else slice(0, keys),
+    ]
+
+
+def _dropped(p: Block, kept: Block, dropout: float, slot: int) -> Block:
+    """The weights that are kept, grown, in scratch memory."""
+    out = p if slot == 0 else scratch(p, slot)
+    np.multiply(p, 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0, out=out)
+    np.copyto(out, 0.0, where=~kept)
+    return out
+
+
+def _along(g: Block, y: Block) -> Block:
+    """g y' of each query."""
+    return np.add.reduce(g * y, 3, keepdims=True)

@@ -1,0 +1,127 @@
+"""Work on large arrays in blocks that fit the cache, spread over threads where there is enough of it.
+
+What a block gives depends on neither the other blocks nor the thread that does it, and where blocks begin depends on
+the shapes alone: so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+Block = np.ndarray[Any, Any]
+
+SMALL = 1 << 16
+"""Elements a block on one thread: a handful of buffers stay in the second-level cache."""
+LARGE = 1 << 17
+"""Elements a block on several threads: NumPy holds the interpreter's lock between its loops, so these must be long."""
+SPREAD = 1 << 20
+"""From as many elements on, other threads help."""
+_WIDE = 1 << 12
+_MOST = 8  # threads; what is done here is soon bound by memory
+
+
+@cache
+def _pool(process: int) -> tuple[ThreadPoolExecutor, int]:
+    """The threads that help, and how many they are; a forked process needs its own."""
+    from concurrent.futures import ThreadPoolExecutor  # which takes its time to import
+
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    helpers = min(cores, _MOST) - 1
+    return ThreadPoolExecutor(max(helpers, 1), "phlox-numpy"), helpers
+
+
+def in_blocks(work: Callable[[int, int], None], items: int, size: int) -> None:
+    """`work(start, stop)` for consecutive parts of range(items), where an item is `size` elements of work.
+
+    Parts are of about `SMALL` elements, or of `LARGE` where several threads work at once. Infinities and NaNs are
+    results like others.
+    """
+    spread = items * size >= SPREAD
+    step = max(1, (LARGE if spread else SMALL) // max(size, 1))
+    with np.errstate(all="ignore"):
+        if not spread or step >= items:
+            for start in range(0, items, step):
+                work(start, min(start + step, items))
+            return
+        pool, helpers = _pool(os.getpid())
+        starts = iter(range(0, items, step))
+
+        def help_out() -> None:
+            for start in starts:
+                work(start, min(start + step, items))
+
+        # Each helper needs the caller's error state; one that has not begun when all is done need not begin.
+        others: list[Future[None]] = [pool.submit(copy_context().run, help_out) for _ in range(helpers)]
+        help_out()
+        for other in others:
+            if not other.cancel():
+                other.result()
+
+
+def by_blocks(fn: Callable[..., None], *arrays: Block) -> Block:
+    """`fn(*blocks, out)` for every block of arrays of one shape and type, elementwise; the `out`s joined."""
+    flat: list[Block] = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+    out: Block = np.empty_like(flat[0])
+
+    def work(start: int, stop: int) -> None:
+        fn(*(array[start:stop] for array in flat), out[start:stop])
+
+    in_blocks(work, out.size, 1)
+    return out.reshape(arrays[0].shape)
+
+
+def by_rows(fn: Callable[..., None], *arrays: Block) -> Block:
+    """`fn(*blocks, out)` for blocks of whole rows of arrays of one shape [..., width] and type; the `out`s joined."""
+    rows = [rows_of(array) for array in arrays]
+    out = np.empty_like(rows[0])
+
+    def work(start: int, stop: int) -> None:
+        fn(*(array[start:stop] for array in rows), out[start:stop])
+
+    in_blocks(work, *out.shape)
+    return out.reshape(arrays[0].shape)
+
+
+def rows_of(x: Block) -> Block:
+    """An array [..., width], width not zero, as [rows, width] in order."""
+    return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+
+
+def dot(x: Block, y: Block) -> Block:
+    """The products of rows [rows, width], as [rows, 1]; with a row of ones, their sums.
+
+    Where rows are wide, in pairs: more accurate, and not in the hands of a BLAS that might use threads of its own.
+    """
+    if x.shape[1] <= _WIDE:
+        return np.vecdot(x, y)[:, None]
+    return np.add.reduce(np.multiply(x, y, out=scratch(x, -1)), 1, keepdims=True)
+
+
+_own = threading.local()
+
+
+def scratch(like: Block, slot: int = 0, shape: tuple[int, ...] | None = None) -> Block:
+    """Memory of this thread's own, of the type of `like` and its shape, or another.
+
+    The next call for this slot gives the same memory again.
+    """
+    size = like.size if shape is None else math.prod(shape)
+    buffers = cast("dict[Any, Block]", _own.__dict__)
+    buffer = buffers.get((slot, like.dtype))
+    if buffer is None or buffer.size < size:
+        buffer = np.empty(max(size, SMALL), like.dtype)
+        if size <= 4 * LARGE:
+            buffers[slot, like.dtype] = buffer
+    return buffer[:size].reshape(like.shape if shape is None else shape)

@@ -1,0 +1,105 @@
+"""Convolution by PyTorch's own kernels, forward and backward."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
+
+_aten: Any = torch.ops.aten
+
+
+def even(x: Array, padding: Widths, value: float = 0.0) -> tuple[Array, Shape]:
+    """x padded by what is uneven in `padding`, and what is left to pad on both sides of each axis alike.
+
+    >>> x, left = even(torch.zeros(1, 1, 4), ((2, 1),))
+    >>> tuple(x.shape), left
+    ((1, 1, 5), (1,))
+    """
+    left = tuple(map(min, padding))
+    if all(before == after for before, after in padding):
+        return x, left
+    return functional.pad(x, list(chain.from_iterable(reversed(uneven(padding)))), value=value), left
+
+
+def uneven(padding: Widths) -> Widths:
+    """What is left of a padding once the same has been taken from both sides."""
+    return tuple((before - min(before, after), after - min(before, after)) for before, after in padding)
+
+
+class Conv(Backend):
+    """See `phlox.backend.contract.nn.conv`."""
+
+    def conv(
+        self, x: Array, weight: Array, bias: Array | None, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    ) -> Array:
+        if not _native(x.shape, weight.shape):
+            return super().conv(x, weight, bias, stride, padding, dilation, groups)
+        x, left = even(x, padding)
+        return torch.convolution(x, weight, bias, stride, left, dilation, False, (0,) * len(stride), groups)
+
+    def conv_backward(
+        self, saved: Any, g: Array, needed: Needed, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    ) -> Gradients:
+        x, weight = saved
+        if not _native(x.shape, weight.shape):
+            return super().conv_backward(saved, g, needed, stride, padding, dilation, groups)
+        x, left = even(x, padding)
+        dx, dw, db = _backward(g, x, weight, stride, left, dilation, groups, needed)
+        return None if dx is None else self._unpad_spatial(dx, uneven(padding)), dw, db
+
+    def conv_dx(
+        self, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    ) -> Array:
+        if not _native(shape, weight.shape):
+            return super().conv_dx(g, weight, shape, stride, padding, dilation, groups)
+        rest = uneven(padding)
+        sizes = (size + before + after for size, (before, after) in zip(shape[2:], rest, strict=True))
+        like = g.new_empty(1).expand(*shape[:2], *sizes)  # Of the input only its shape matters.
+        left = tuple(map(min, padding))
+        dx, _, _ = _backward(g, like, weight, stride, left, dilation, groups, (True, False, False))
+        return self._unpad_spatial(dx, rest)
+
+    def conv_dw(
+        self, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    ) -> Array:
+        if not _native(x.shape, shape):
+            return super().conv_dw(x, g, shape, stride, padding, dilation, groups)
+        x, left = even(x, padding)
+        like = g.new_empty(1).expand(shape)
+        return _backward(g, x, like, stride, left, dilation, groups, (False, True, False))[1]
+
+    def im2col(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
+        if len(window) != 2 or not x.numel():
+            return super().im2col(x, window, stride, padding, dilation)
+        x, left = even(x, padding)
+        return functional.unfold(x, window, dilation, left, stride)
+
+    def col2im(
+        self, columns: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape
+    ) -> Array:
+        if len(window) != 2 or not math.prod(shape) or any(before != after for before, after in padding):
+            return super().col2im(columns, shape, window, stride, padding, dilation)
+        return functional.fold(columns, shape[2:], window, dilation, tuple(map(min, padding)), stride)
+
+
+def _native(x: Shape, weight: Shape) -> bool:
+    """Does PyTorch have this convolution? It has one to three spatial axes, and none over nothing."""
+    return len(x) <= 5 and math.prod(x) > 0 and math.prod(weight) > 0
+
+
+def _backward(
+    g: Array, x: Array, weight: Array, stride: Shape, padding: Shape, dilation: Shape, groups: int, needed: Needed
+) -> Any:
+    options = (stride, padding, dilation, False, (0,) * len(stride), groups, list(needed))
+    return _aten.convolution_backward(g, x, weight, [weight.shape[0]], *options)

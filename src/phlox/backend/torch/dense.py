@@ -1,0 +1,57 @@
+"""Linear maps and activations by PyTorch's own kernels, forward and backward."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed
+
+_aten: Any = torch.ops.aten
+
+
+class Dense(Backend):
+    """See `phlox.backend.contract.nn.dense`."""
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        if x.ndim != 2:
+            return self.linear(x.reshape(-1, x.shape[-1]), weight, bias).reshape(*x.shape[:-1], weight.shape[1])
+        return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+
+    def linear_backward(self, saved: Any, g: Array, needed: Needed) -> Gradients:
+        x, weight = saved
+        if x.ndim != 2:
+            rows = math.prod(x.shape[:-1])
+            g, flat = g.reshape(rows, weight.shape[1]), x.reshape(rows, weight.shape[0])
+        else:
+            flat = x
+        dx = torch.mm(g, weight.t()) if needed[0] else None
+        dw = torch.mm(flat.t(), g) if needed[1] else None
+        db = g.sum(0) if needed[2] else None
+        return (dx if dx is None or x.ndim == 2 else dx.reshape(x.shape)), dw, db
+
+    def softmax(self, x: Array, axis: int) -> Array:
+        return torch.softmax(x, axis)
+
+    def softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
+        return (_aten._softmax_backward_data(g, saved, axis, g.dtype),)
+
+    def log_softmax(self, x: Array, axis: int) -> Array:
+        return torch.log_softmax(x, axis)
+
+    def log_softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
+        return (_aten._log_softmax_backward_data(g, saved, axis, g.dtype),)
+
+    def gelu(self, x: Array, approximate: bool) -> Array:
+        return functional.gelu(x, approximate="tanh" if approximate else "none")
+
+    def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
+        return (_aten.gelu_backward(g, saved, approximate="tanh" if approximate else "none"),)

@@ -1,0 +1,80 @@
+"""Normalisation by PyTorch's own kernels, forward and backward."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed
+
+_aten: Any = torch.ops.aten
+
+
+class Norm(Backend):
+    """See `phlox.backend.contract.nn.norm`."""
+
+    def layer_norm_forward(
+        self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
+    ) -> tuple[Array, Any]:
+        y, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], gamma, beta, epsilon)
+        return y, (x, mean, rstd, gamma, beta)
+
+    def layer_norm_backward(self, saved: Any, g: Array, needed: Needed, epsilon: float) -> Gradients:
+        x, mean, rstd, gamma, beta = saved
+        mask = [*needed]
+        return _aten.native_layer_norm_backward(g.contiguous(), x, x.shape[-1:], mean, rstd, gamma, beta, mask)
+
+    def group_norm_forward(
+        self, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float
+    ) -> tuple[Array, Any]:
+        if not x.numel():
+            return super().group_norm_forward(x, gamma, beta, groups, epsilon)
+        x = x.contiguous()
+        sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+        y, mean, rstd = torch.native_group_norm(x, gamma, beta, *sizes, groups, epsilon)
+        return y, (x, mean, rstd, gamma, sizes)
+
+    def group_norm_backward(self, saved: Any, g: Array, needed: Needed, groups: int, epsilon: float) -> Gradients:
+        if len(saved) == 3:
+            return super().group_norm_backward(saved, g, needed, groups, epsilon)
+        x, mean, rstd, gamma, sizes = saved
+        return _aten.native_group_norm_backward(g.contiguous(), x, mean, rstd, gamma, *sizes, groups, [*needed])
+
+    def batch_norm_train_forward(
+        self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
+    ) -> tuple[tuple[Array, Array, Array], Any]:
+        channels = x.shape[1]
+        count = x.numel() // max(channels, 1)
+        if count < 2 or x.dtype not in (torch.float32, torch.float64):
+            return super().batch_norm_train_forward(x, gamma, beta, epsilon)
+        # With a momentum of one, the running statistics become those of the batch, the variance over count - 1.
+        mean, variance = x.new_zeros(channels), x.new_zeros(channels)
+        y, _, rstd = torch.native_batch_norm(x, gamma, beta, mean, variance, True, 1.0, epsilon)
+        return (y, mean, variance * ((count - 1) / count)), (x, mean, rstd, gamma)
+
+    def batch_norm_train_backward(
+        self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, epsilon: float
+    ) -> Gradients:
+        if len(saved) == 3:
+            return super().batch_norm_train_backward(saved, gs, needed, epsilon)
+        x, mean, rstd, gamma = saved
+        g, *statistics = gs
+        dx = dgamma = dbeta = None
+        if g is not None:
+            dx, dgamma, dbeta = _aten.native_batch_norm_backward(
+                g, x, gamma, None, None, mean, rstd, True, epsilon, [*needed]
+            )
+        if any(one is not None for one in statistics):
+            shape = (-1, *(1 for _ in x.shape[2:]))
+            rstd = rstd.reshape(shape)
+            normed = (x - mean.reshape(shape)) * rstd
+            also = super().batch_norm_train_backward((normed, rstd, None), (None, *statistics), needed, epsilon)[0]
+            dx = also if dx is None else dx + also
+        return dx, dgamma, dbeta

@@ -1,0 +1,59 @@
+"""Reductions and scans on PyTorch."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Axes, Shape, native
+
+_aten: Any = torch.ops.aten
+
+
+def _values(fn: Callable[..., Any]) -> Any:
+    """A function whose results are values and their places, as one of the values."""
+    return staticmethod(lambda x, axis: fn(x, axis).values)
+
+
+class Reduction(Backend):
+    """See `phlox.backend.contract.reduction`. Over no axes at all, torch would reduce over every one."""
+
+    torch_int: torch.dtype
+
+    def float_mean(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        return torch.mean(x, axes, keepdims) if axes else x
+
+    def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
+        if not axes or x.numel() == 0 or self._count(x, axes) <= correction:  # of which torch warns
+            return super().float_var(x, axes, correction, keepdims)
+        return torch.var(x, axes, correction=correction, keepdim=keepdims)
+
+    def float_logsumexp(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        return torch.logsumexp(x, axes, keepdims) if axes else x
+
+    def float_norm(self, x: Array, axes: Axes, p: float, keepdims: bool) -> Array:
+        if not axes or x.numel() == 0:
+            return super().float_norm(x, axes, p, keepdims)
+        return torch.linalg.vector_norm(x, p, axes, keepdims)
+
+    def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        return torch.sum(x, axes, keepdims, dtype=self.torch_int) if axes else x.to(self.torch_int)
+
+    float_cumprod = native(torch.cumprod)
+    float_logcumsumexp = native(torch.logcumsumexp)
+
+    def int_cumprod(self, x: Array, axis: int) -> Array:
+        return torch.cumprod(x, axis, dtype=self.torch_int)
+
+    float_cummax = int_cummax = _values(torch.cummax)
+    float_cummin = int_cummin = _values(torch.cummin)
+
+    def float_windows_adjoint(self, g: Array, axis: int, size: int, step: int, shape: Shape) -> Array:
+        return _aten.unfold_backward(g, shape, axis, size, step)

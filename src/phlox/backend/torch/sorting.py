@@ -1,0 +1,59 @@
+"""Order: sorting, searching, counting on PyTorch."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array
+
+
+class Sorting(Backend):
+    """See `phlox.backend.contract.sorting`."""
+
+    torch_int: torch.dtype
+
+    def float_argsort(self, x: Array, axis: int, descending: bool) -> Array:
+        return torch.sort(x, dim=axis, descending=descending, stable=True).indices.to(self.torch_int)
+
+    int_argsort = float_argsort
+
+    def float_sort(self, x: Array, axis: int, descending: bool) -> Array:
+        return torch.sort(x, dim=axis, descending=descending, stable=True).values
+
+    int_sort = float_sort
+
+    def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
+        if x.dtype.itemsize > 4 or x.numel() < 4096:
+            return self._first(self.float_argsort(x, axis, largest), k, axis)
+        # torch gives any of equal elements; with their places behind them no two are equal.
+        keys = x
+        if x.dtype.is_floating_point:
+            bits = (x.float() + 0.0).view(torch.int32)
+            keys = torch.where(torch.isnan(x), 2**31 - 1, bits ^ ((bits >> 31) & (2**31 - 1)))
+        size = x.shape[axis]
+        places = torch.arange(size, device=x.device).reshape(-1, *(1,) * (x.ndim - 1 - axis))
+        packed = (keys.long() << 32) | (size - 1 - places if largest else places)
+        found = torch.topk(packed, k, axis, largest).values & (2**32 - 1)
+        return (size - 1 - found if largest else found).to(self.torch_int)
+
+    int_argtopk = float_argtopk
+
+    def float_searchsorted(self, x: Array, values: Array, right: bool) -> Array:
+        # torch puts NaN nowhere in particular; as an infinity it stands right but for the bounds of the two.
+        size = x.shape[-1]
+        undefined = torch.isnan(x)
+        numbers = size - undefined.sum(-1, keepdim=True, dtype=self.torch_int)
+        found = self.int_searchsorted(torch.where(undefined, torch.inf, x), values, right)
+        found = torch.minimum(found, numbers)
+        return torch.where(torch.isnan(values), size if right else numbers, found).to(self.torch_int)
+
+    def int_searchsorted(self, x: Array, values: Array, right: bool) -> Array:
+        options: Any = {"right": right}
+        return torch.searchsorted(x.contiguous(), values.contiguous(), **options).to(self.torch_int)

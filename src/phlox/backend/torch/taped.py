@@ -1,0 +1,29 @@
+"""PyTorch's own tape for one operation: where its kernels have derivatives that are reached in no other way."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from phlox.backend.contract.types import Array, Gradients, Needed
+
+
+def taped(fn: Callable[..., Array], *arrays: Array) -> tuple[Array, tuple[Array, tuple[Array, ...]]]:
+    """The result of `fn`, and what `pull` needs: the result with its history, and where that begins."""
+    with torch.enable_grad():
+        leaves = tuple(array.detach().requires_grad_() for array in arrays)
+        y = fn(*leaves)
+    return y.detach(), (y, leaves)
+
+
+def pull(saved: tuple[Array, tuple[Array, ...]], g: Array, needed: Needed) -> Gradients:
+    """The gradients towards the arrays that are `needed`."""
+    y, leaves = saved
+    wanted = [leaf for leaf, want in zip(leaves, needed, strict=True) if want]
+    found = iter(torch.autograd.grad(y, wanted, g, retain_graph=True) if wanted else ())
+    return tuple(next(found) if want else None for want in needed)

@@ -1,0 +1,277 @@
+"""Distributions made of the generator's draws.
+
+At half precision they are computed in float32 and rounded once, so that the tails and small probabilities are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from phlox.backend import Backend, Bool, Device, DeviceLike, EngineBackend, Float, Int, as_device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.quantile import NODES, STEPS
+from phlox.errors import KindError, RangeError, ShapeError
+from phlox.random.draws import draw, integers, permutation
+from phlox.random.stream import current
+from phlox.tensor import Tensor, tensor, where
+from phlox.tensor.creation import sizes_of
+
+_Floats = Tensor[Any, Any, Float]
+
+
+def _wide(backend: Backend) -> Backend:
+    """The engine behind a backend, with floats of single precision at least."""
+    engine = engine_of(backend)
+    if engine.float_element in ("f32", "f64"):
+        return engine
+    assert isinstance(engine, EngineBackend)
+    return type(engine)(float="f32", int=engine.int_element)
+
+
+def _uniform(shape: tuple[int, ...], place: Device) -> _Floats:
+    """In [0, 1), on the wide engine."""
+    wide = _wide(place.backend)
+    state = current().draw(place.backend)
+    return Tensor.from_primitive(wide.random_uniform(state, shape, Device(wide, place.name)), wide, Float)
+
+
+def _back(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
+    """From the wide engine to where it was asked for."""
+    backend, target = x.backend, place.backend
+    found = x.primitive if backend is engine_of(target) else backend.cast(x.primitive, target, place)
+    return Tensor.from_primitive(found, target, x.kind)
+
+
+def _transformed(
+    name: str, shape: Sequence[int], scale: float, device: DeviceLike | None, fn: Callable[[_Floats], _Floats]
+) -> _Floats:
+    if not scale >= 0.0:
+        raise RangeError(f"{name}: the scale must not be negative, got {scale}")
+    place = as_device(device)
+    return _back(fn(_uniform(sizes_of(name, shape), place)), place)
+
+
+_LEAST = 2.0**-25
+"""In the place of zero among multiples of 2**-24."""
+
+
+def bernoulli(shape: Sequence[int], p: float | _Floats, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Bool]:
+    """Truth values, each true with probability `p`.
+
+    A number counts to the nearest 1/65536. A tensor of probabilities broadcasts to `shape` and says where the result
+    lives; each of its elements counts to 24 bits. Raises `RangeError` for what is no probability (of a tensor, not
+    under a trace).
+
+    >>> import phlox as px
+    >>> px.random.bernoulli((2, 2), px.tensor([0.0, 1.0])).tolist()
+    [[False, True], [False, True]]
+    """
+    sizes = sizes_of("bernoulli", shape)
+    if not isinstance(p, Tensor):
+        if not 0.0 <= p <= 1.0:
+            raise RangeError(f"bernoulli: a probability lies between 0 and 1, got {p}")
+        return draw("bernoulli", Bool, device, sizes, round(p * 65536))
+    if p.kind is not Float:
+        raise KindError(f"bernoulli: takes a Float tensor, got {p.kind.__name__}; convert with .float() first")
+    chances = _widened(p)
+    if not chances.backend.is_traced(chances.primitive) and not bool(((chances >= 0.0) & (chances <= 1.0)).all()):
+        raise RangeError("bernoulli: a probability lies between 0 and 1, which some of the tensor do not")
+    return _back(_uniform(sizes, p.device) < chances.broadcast_to(sizes), p.device)
+
+
+def exponential(shape: Sequence[int], scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
+    """Floats of the exponential distribution of mean `scale`: -scale log(1 - u) for u uniform in [0, 1).
+
+    The same on every backend up to the last bits of the engine's logarithm.
+    """
+    return _transformed("exponential", shape, scale, device, lambda u: (-u).log1p() * -scale)
+
+
+def gumbel(shape: Sequence[int], loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
+    """Floats of the Gumbel distribution: loc - scale log(e) for e exponential.
+
+    The same on every backend up to the last bits of the engine's logarithm.
+    """
+    return _transformed("gumbel", shape, scale, device, lambda u: (-(-u.maximum(_LEAST)).log1p()).log() * -scale + loc)
+
+
+def laplace(shape: Sequence[int], loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
+    """Floats of the Laplace distribution: loc - scale sign(v) log(1 - 2 |v|) for v uniform around zero.
+
+    The same on every backend up to the last bits of the engine's logarithm.
+    """
+
+    def made(u: _Floats) -> _Floats:
+        v = u.maximum(_LEAST) - 0.5
+        return v.sign() * (v.abs() * -2.0).log1p() * -scale + loc
+
+    return _transformed("laplace", shape, scale, device, made)
+
+
+def truncated_normal(
+    shape: Sequence[int],
+    mean: float = 0.0,
+    std: float = 1.0,
+    low: float = -2.0,
+    high: float = 2.0,
+    *,
+    device: DeviceLike | None = None,
+) -> _Floats:
+    """Floats of the normal distribution within `low` and `high` standard deviations from the mean, the ends included.
+
+    Not by rejection: of the 2**25 normal numbers that the generator knows, those within the bounds are equally likely,
+    and so the draws are bit-identical on every backend, as `normal`'s are. Raises `RangeError` for bounds that hold
+    fewer than 1024 of them (about 3e-5 of the distribution).
+
+    >>> import phlox as px
+    >>> x = px.random.truncated_normal((1000,), std=0.5)
+    >>> bool((x.abs() <= 1.0).all())
+    True
+    """
+    first, end = (math.ceil(math.erfc(-bound / math.sqrt(2.0)) * 2.0**24 - 0.5) for bound in (low, high))
+    if not (low < high and end - first >= 1024 and std >= 0.0):
+        raise RangeError(
+            f"truncated_normal: too little of the normal distribution lies between {low} and {high} standard deviations"
+            if std >= 0.0
+            else f"truncated_normal: the standard deviation must not be negative, got {std}"
+        )
+    place = as_device(device)
+    wide = _wide(place.backend)
+    above = Device(wide, place.name)
+    state = current().draw(place.backend)
+    drawn = wide.random_integers(state, sizes_of("truncated_normal", shape), first, end, above)
+    x = _quantile(Tensor.from_primitive(drawn, wide, Int), above).clip(low, high)
+    return _back(x if (mean, std) == (0.0, 1.0) else x * std + mean, place)
+
+
+def _quantile(j: Tensor[Any, Any, Int], place: Device) -> _Floats:
+    """The normal quantile at (j + 1/2) / 2**25, as `phlox.backend.quantile` has it, in operations of Int tensors."""
+    upper = j >= 2**24
+    m = where(upper, -j + 2**25, j + 1)
+    # m = mantissa * 2**(exponent - 23), with the mantissa in [2**23, 2**24].
+    exponent = m * 0 + 23
+    for shift in (16, 8, 4, 2, 1):
+        small = m < 2 ** (24 - shift)
+        m = where(small, m * 2**shift, m)
+        exponent = where(small, exponent - shift, exponent)
+    node = exponent * 512 + m // 2**14 - 512
+    nodes, steps = tensor(NODES, device=place), tensor(STEPS, device=place)
+    size = (nodes.take(node) - steps.take(node) * (m % 2**14) // 2**14).float() * 2.0**-26
+    return where(upper, size, -size)
+
+
+def categorical(
+    logits: Tensor[Any, Any, Float] | None = None,
+    shape: Sequence[int] = (),
+    *,
+    probs: Tensor[Any, Any, Float] | None = None,
+    axis: int = -1,
+) -> Tensor[Any, Any, Int]:
+    """Classes along an axis, each drawn in proportion to exp(logits), or to `probs`, which need not add up to one.
+
+    The axis of the classes is taken away, and `shape` put in front: independent draws from each distribution. A class
+    of probability zero (of logit minus infinity) never comes. Each draw takes one uniform number u of 24 bits and finds
+    the class at which the running sum of probabilities reaches (1 - u) of the whole; so the same logits give the same
+    classes on every backend, unless u falls upon a border up to the rounding of that sum.
+
+    Raises `RangeError` where no class is possible, or a weight is negative or NaN (not under a trace).
+
+    >>> import phlox as px
+    >>> x = px.random.categorical(probs=px.tensor([[0.0, 2.0], [1.0, 0.0]]), shape=(3,))
+    >>> x.tolist()
+    [[1, 0], [1, 0], [1, 0]]
+    """
+    if (logits is None) == (probs is None):
+        raise KindError("categorical: give either logits or probs")
+    given = probs if logits is None else logits
+    assert given is not None
+    if given.kind is not Float:
+        raise KindError(f"categorical: takes a Float tensor, got {given.kind.__name__}; convert with .float() first")
+    place = given._axis("categorical", axis)  # pyright: ignore[reportPrivateUsage]
+    if given.shape[place] == 0:
+        raise ShapeError(f"categorical: there are no classes along axis {place} of shape {given.shape}")
+    device, draws = given.device, sizes_of("categorical", shape)
+    x = _widened(given).moveaxis(place, -1)
+    if logits is None:
+        weights = x
+    else:
+        highest = x.max(-1, keepdims=True)
+        weights = (x - where(highest.isfinite(), highest, 0.0)).exp()
+    # Zero weights are made to add nothing at all, not even what rounding makes of the sum.
+    sums = where(weights > 0.0, weights.cumsum(-1), 0.0).cummax(-1)
+    _check_weights("categorical", weights, sums)
+    batch = x.shape[:-1]
+    unit = _uniform((*batch, math.prod(draws)), device)
+    sought = (-unit + 1.0) * sums[..., -1:]
+    found = sums.backend.float_searchsorted(sums.primitive, sought.primitive, False)
+    classes = Tensor.from_primitive(found, sums.backend, Int).reshape((*batch, *draws))
+    rank = len(batch)
+    classes = classes.permute_dims((*range(rank, rank + len(draws)), *range(rank)))
+    return _back(classes, device)
+
+
+def _widened(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    """The values on the wide engine, off every tape."""
+    backend = x.backend
+    engine, wide = engine_of(backend), _wide(backend)
+    values = backend.strip(x.primitive)
+    if wide is not engine:
+        values = engine.cast(values, wide, Device(wide, x.device.name))
+    return Tensor.from_primitive(values, wide, Float)
+
+
+def _check_weights(name: str, weights: Tensor[Any, Any, Any], sums: Tensor[Any, Any, Any]) -> None:
+    if weights.backend.is_traced(weights.primitive):
+        return
+    totals = sums[..., -1]
+    if not bool((weights >= 0.0).all()) or not bool(((totals > 0.0) & totals.isfinite()).all()):
+        raise RangeError(f"{name}: weights must be finite and not negative, and one of each distribution positive")
+
+
+def choice(
+    x: Tensor[Any, Any, Any] | int,
+    shape: Sequence[int] = (),
+    *,
+    replace: bool = True,
+    probs: Tensor[Any, Any, Float] | None = None,
+    axis: int = 0,
+    device: DeviceLike | None = None,
+) -> Tensor[Any, Any, Any]:
+    """Slices of a tensor along an axis, which `shape` replaces; of a number n, integers from 0 to n - 1.
+
+    Each one is as likely as any other, or in proportion to `probs` (of shape [n]). Without replacement none comes
+    twice; with `probs` they then come one after the other, in proportion to the weights of those that are left
+    (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+
+    Raises `ShapeError` for probs of another shape, `RangeError` where there are too few to choose from.
+    """
+    draws = sizes_of("choice", shape)
+    count = math.prod(draws)
+    if isinstance(x, Tensor):
+        axis, device = x._axis("choice", axis), x.device  # pyright: ignore[reportPrivateUsage]
+        n = x.shape[axis]
+    else:
+        (n,) = sizes_of("choice", (x,))
+    if probs is not None and probs.shape != (n,):
+        raise ShapeError(f"choice: probs must be of shape ({n},), one for each to choose from, got {probs.shape}")
+    if (n == 0 and count) or (not replace and count > n):
+        raise RangeError(f"choice: cannot choose {count} of {n}{'' if replace else ' without replacement'}")
+    if replace:
+        found = integers(draws, 0, max(n, 1), device=device) if probs is None else categorical(shape=draws, probs=probs)
+    elif probs is None:
+        found = permutation(n, device=device)[:count].reshape(draws)
+    else:
+        found = _without_replacement(probs, count).reshape(draws)
+    return x.take(found, axis) if isinstance(x, Tensor) else found
+
+
+def _without_replacement(probs: Tensor[Any, Any, Any], count: int) -> Tensor[Any, Any, Any]:
+    weights = _widened(probs)
+    _check_weights("choice", weights, weights.cumsum(0))
+    if not weights.backend.is_traced(weights.primitive) and int(weights.count_nonzero()) < count:
+        raise RangeError(f"choice: cannot choose {count} without replacement where fewer weights are positive")
+    waits = (-_uniform(weights.shape, probs.device).maximum(_LEAST)).log1p() / -weights
+    order = weights.backend.float_argsort(waits.primitive, 0, False)
+    return _back(Tensor.from_primitive(order, weights.backend, Int)[:count], probs.device)

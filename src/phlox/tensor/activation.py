@@ -1,0 +1,175 @@
+"""Activations of neural networks."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from phlox.backend import Float
+from phlox.errors import RangeError, ShapeError
+from phlox.tensor.base import Number
+from phlox.tensor.operands import Operands
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+class Activation(Operands):
+    """Elementwise, but for those that take an axis. Where the slope jumps, the gradient is the one that PyTorch takes.
+
+    Each is a function too: `phlox.functional.relu(x)` is `x.relu()`.
+    """
+
+    __slots__ = ()
+
+    # --- rectifiers
+
+    def relu(self) -> Self:
+        """max(x, 0)."""
+        return self._apply("relu")
+
+    def relu6(self) -> Self:
+        """min(max(x, 0), 6) (Krizhevsky 2010)."""
+        return self._apply("hardtanh", 0.0, 6.0)
+
+    def leaky_relu(self, slope: Number = 0.01) -> Self:
+        """x where it is positive, elsewhere slope x (Maas, Hannun, Ng 2013)."""
+        return self._apply("leaky_relu", self._number("leaky_relu", "slope", slope))
+
+    def prelu(self, weight: Self) -> Self:
+        """x where it is positive, elsewhere weight x, the weight being learned (He et al. 2015).
+
+        The weight is of one element, or has one for each channel, which is axis 1 (of a vector, axis 0). Raises
+        `ShapeError` where it does not fit.
+        """
+        me, (slopes,) = self._meeting("prelu", weight)
+        rank, shape = me.ndim, weight.shape
+        axis = min(1, rank - 1)
+        if weight.size == 1:
+            fitting: tuple[int, ...] = ()
+        elif rank and shape == (me.shape[axis],):
+            fitting = tuple(shape[0] if place == axis else 1 for place in range(rank))
+        else:
+            raise ShapeError(
+                f"prelu: weight of shape {shape} does not fit x of shape {me.shape}; "
+                f"it must have one element, or one for each channel, along axis 1 of x"
+            )
+        return me._apply("prelu", me._ops.backend.reshape(slopes, fitting))
+
+    def threshold(self, threshold: Number, value: Number) -> Self:
+        """x above the threshold, elsewhere the value."""
+        return self._apply(
+            "threshold", self._number("threshold", "threshold", threshold), self._number("threshold", "value", value)
+        )
+
+    # --- exponential units
+
+    def elu(self, alpha: Number = 1.0) -> Self:
+        """x where it is positive, elsewhere alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016)."""
+        return self._apply("elu", self._number("elu", "alpha", alpha), 1.0, 1.0)
+
+    def selu(self) -> Self:
+        """`elu`, scaled so that a network keeps mean zero and variance one (Klambauer et al. 2017)."""
+        return self._apply("elu", _SELU_ALPHA, _SELU_SCALE, 1.0)
+
+    def celu(self, alpha: Number = 1.0) -> Self:
+        """x where it is positive, elsewhere alpha (exp(x / alpha) - 1), which is smooth (Barron 2017)."""
+        scale = self._number("celu", "alpha", alpha)
+        if isinstance(scale, (int, float)) and scale == 0:
+            raise RangeError("celu: `alpha` must not be zero; its limit there is relu")
+        return self._apply("elu", scale, 1.0, 1.0 / scale)
+
+    # --- smooth ones
+
+    def sigmoid(self) -> Self:
+        """1 / (1 + exp(-x))."""
+        return self._apply("sigmoid")
+
+    def log_sigmoid(self) -> Self:
+        """The logarithm of `sigmoid`, without loss."""
+        return self._apply("log_sigmoid")
+
+    def softplus(self, beta: Number = 1.0) -> Self:
+        """log(1 + exp(beta x)) / beta, without overflow."""
+        factor = self._number("softplus", "beta", beta)
+        if isinstance(factor, (int, float)) and factor == 1:
+            return self._apply("softplus")
+        return self._apply("mul", factor)._apply("softplus")._apply("div", factor)
+
+    def silu(self) -> Self:
+        """x sigmoid(x) (Elfwing, Uchibe, Doya 2017)."""
+        return self._apply("silu")
+
+    def gelu(self, *, approximate: bool = False) -> Self:
+        """x times the normal distribution function of x (Hendrycks and Gimpel 2016), or its approximation by tanh."""
+        return self._apply("gelu", approximate)
+
+    def mish(self) -> Self:
+        """x tanh(softplus(x)) (Misra 2019)."""
+        return self._apply("mish")
+
+    def softsign(self) -> Self:
+        """x / (1 + |x|)."""
+        return self._apply("softsign")
+
+    def tanhshrink(self) -> Self:
+        """x - tanh(x)."""
+        return self._apply("tanhshrink")
+
+    # --- of straight pieces
+
+    def hardtanh(self, low: Number = -1.0, high: Number = 1.0) -> Self:
+        """x bound below and above; as `clip`, but with gradient zero at the bounds."""
+        return self._apply("hardtanh", self._number("hardtanh", "low", low), self._number("hardtanh", "high", high))
+
+    def hardsigmoid(self) -> Self:
+        """x / 6 + 1/2, bound by zero and one (Howard et al. 2019)."""
+        return self._apply("hardsigmoid")
+
+    def hardswish(self) -> Self:
+        """x hardsigmoid(x) (Howard et al. 2019)."""
+        return self._apply("hardswish")
+
+    def hardshrink(self, bound: Number = 0.5) -> Self:
+        """x where |x| is beyond the bound, elsewhere zero."""
+        return self._apply("hardshrink", self._number("hardshrink", "bound", bound))
+
+    def softshrink(self, bound: Number = 0.5) -> Self:
+        """x drawn toward zero by the bound, and zero within it."""
+        return self._apply("softshrink", self._number("softshrink", "bound", bound))
+
+    # --- gated: an axis is halved, and one half scales the other
+
+    def glu(self, axis: int = -1) -> Self:
+        """a sigmoid(b), a and b being the halves of an axis of even size (Dauphin et al. 2017)."""
+        return self._gated("glu", axis, "sigmoid")
+
+    def swiglu(self, axis: int = -1) -> Self:
+        """silu(a) b, a and b being the halves of an axis of even size (Shazeer 2020)."""
+        return self._gated("swiglu", axis, "silu")
+
+    def geglu(self, axis: int = -1) -> Self:
+        """gelu(a) b, a and b being the halves of an axis of even size (Shazeer 2020)."""
+        return self._gated("geglu", axis, "gelu")
+
+    def _gated(self, name: str, axis: int, gate: str) -> Self:
+        place = self._axis(name, axis)
+        if self.shape[place] % 2:
+            raise ShapeError(f"{name}: axis {place} of shape {self.shape} must be of even size, to be halved")
+        return self._apply("glu", place, gate)
+
+    # --- along an axis
+
+    def softmax(self, axis: int = -1) -> Self:
+        """exp(x) / sum(exp(x)) along an axis, without overflow."""
+        return self._softmax("softmax", axis)
+
+    def softmin(self, axis: int = -1) -> Self:
+        """`softmax` of -x."""
+        return self._apply("neg")._softmax("softmax", axis)
+
+    def log_softmax(self, axis: int = -1) -> Self:
+        """The logarithm of `softmax`, without loss."""
+        return self._softmax("log_softmax", axis)
+
+    def _softmax(self, name: str, axis: int) -> Self:
+        place = self._axis(name, axis)
+        return self if self.shape[place] == 0 and self.kind is Float else self._apply(name, place)

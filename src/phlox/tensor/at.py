@@ -1,0 +1,103 @@
+"""`x.at[key]`: a place to write, which makes a new tensor."""
+
+# A part of the tensor in a file of its own.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from phlox.backend import Bool
+from phlox.errors import KindError, ShapeError
+from phlox.tensor.base import Number, TensorBase
+from phlox.tensor.key import ELEMENTWISE, Entry, parse, sole_mask
+
+if TYPE_CHECKING:
+    from phlox.backend.contract.indexing import Mode
+
+X = TypeVar("X", bound=TensorBase)
+
+
+class At(Generic[X]):
+    """What `x.at` is, until a key says where."""
+
+    __slots__ = ("_x",)
+
+    def __init__(self, x: X) -> None:
+        self._x = x
+
+    def __getitem__(self, key: Entry | tuple[Entry, ...]) -> Place[X]:
+        return Place(self._x, key)
+
+
+class Place(Generic[X]):
+    """`x.at[key]`. The values `v` are numbers, or tensors that broadcast to the shape of `x[key]`."""
+
+    __slots__ = ("_key", "_x")
+
+    def __init__(self, x: X, key: Any) -> None:
+        self._x, self._key = x, key
+
+    def get(self) -> X:
+        """x[key]."""
+        x, key = parse(self._x, self._key)
+        return key.read(x)
+
+    def set(self, v: X | Number) -> X:
+        """x with v there; of several for one place, the last."""
+        return self._write("set", v)
+
+    def add(self, v: X | Number) -> X:
+        """x with v added there; all for one place add up."""
+        return self._write("add", v)
+
+    def sub(self, v: X | Number) -> X:
+        """x with v subtracted there; all for one place are."""
+        return self._write("add", v._apply("neg") if isinstance(v, TensorBase) else -v)
+
+    def mul(self, v: X | Number) -> X:
+        """x multiplied by v there; all for one place are factors."""
+        return self._write("mul", v)
+
+    def min(self, v: X | Number) -> X:
+        """The least of x and v there; NaN wins."""
+        return self._write("min", v)
+
+    def max(self, v: X | Number) -> X:
+        """The greatest of x and v there; NaN wins."""
+        return self._write("max", v)
+
+    def _write(self, mode: Mode, v: X | Number) -> X:
+        x, name = self._x._beside(v)._beside(self._key), f"at[...].{mode}"
+        if x.kind is Bool and mode != "set":
+            raise KindError(f"{name}: Bool tensors can only be set; convert with .int() first")
+        mask = sole_mask(x, self._key)
+        if mask is not None and (not isinstance(v, TensorBase) or v.ndim <= x.ndim - mask.ndim):
+            # One value, or row, for all that the mask marks: how many they are need not be known.
+            values = filled(x, name, v, x.shape[mask.ndim :])
+            if mode != "set":
+                values = x._apply(ELEMENTWISE[mode], values.primitive)
+            mask = mask._apply("reshape", (*mask.shape, *(1,) * (x.ndim - mask.ndim)))
+            return x._with(x.backend.where(mask.primitive, values.primitive, x.primitive))
+        x, key = parse(x, self._key)
+        return key.write(x, filled(x, name, v, key.result_shape()), mode)
+
+
+def filled(x: X, name: str, value: Any, shape: tuple[int, ...]) -> X:
+    """A number, or a tensor that broadcasts, as a tensor of x's kind and of this shape."""
+    operand = x._operand(name, value)
+    if operand is NotImplemented:
+        raise KindError(f"{name}: the value must be a number or a {x.kind.__name__} tensor, got {type(value).__name__}")
+    if isinstance(value, TensorBase):
+        made = x._with(operand)
+    else:
+        stands_in = not isinstance(operand, (bool, int, float))
+        made = x._with(getattr(x.backend, f"{x.kind.name}_full")((), 0 if stands_in else operand, x.device))
+        if stands_in:  # an argument of a traced function, whose own element type is not ours
+            made = made._apply("add", operand)
+    short = made.shape
+    if short == shape:
+        return made
+    if len(short) > len(shape) or any(a not in (1, b) for a, b in zip(short[::-1], shape[::-1], strict=False)):
+        raise ShapeError(f"{name}: a value of shape {short} does not broadcast to the shape {shape} that is written")
+    return made._apply("broadcast_to", shape)

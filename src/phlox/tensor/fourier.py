@@ -1,0 +1,218 @@
+"""Fourier transforms, and the pairs of tensors that stand for complex ones."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from phlox.backend import DeviceLike, Float
+from phlox.errors import KindError, ShapeError
+from phlox.tensor.creation import tensor, zeros_like
+from phlox.tensor.functions import concat, stack, where
+from phlox.tensor.tensor import Tensor
+
+Norm: TypeAlias = Literal["backward", "ortho", "forward"]
+"""Where the factor 1 / n stands: before the inverse, its root before both, or before the transform."""
+
+
+class Complex(NamedTuple):
+    """A complex tensor.
+
+    >>> import phlox as px
+    >>> px.signal.Complex(px.tensor([3.0]), px.tensor([4.0])).abs().tolist()
+    [5.0]
+    """
+
+    real: Tensor
+    imag: Tensor
+
+    def abs(self) -> Tensor:
+        """The magnitude; where it is zero, so is its gradient."""
+        squares = self.power()
+        flat = squares == 0.0
+        return where(flat, 0.0, where(flat, 1.0, squares).sqrt())
+
+    def power(self) -> Tensor:
+        """The square of the magnitude."""
+        return self.real.square() + self.imag.square()
+
+    def __mul__(self, other: object) -> Complex:
+        """The product with another complex tensor, or with a real one or a number."""
+        if isinstance(other, Complex):
+            real = self.real * other.real - self.imag * other.imag
+            return Complex(real, self.real * other.imag + self.imag * other.real)
+        return Complex(self.real * other, self.imag * other)  # type: ignore[operator]
+
+    def conj(self) -> Complex:
+        """The conjugate."""
+        return Complex(self.real, -self.imag)
+
+
+# --- how transforms are called
+
+
+def float_of(name: str, x: Any) -> Tensor:
+    """A Float tensor that has an axis; `KindError` or `ShapeError` for what is none."""
+    if not isinstance(x, Tensor):
+        raise KindError(f"{name} takes a Float tensor, got {type(x).__name__}")
+    if x.kind is not Float:
+        raise KindError(f"{name} takes Float tensors, got {x.kind.__name__}; convert with .float() first")
+    if x.ndim == 0:
+        raise ShapeError(f"{name}: needs an axis, got shape ()")
+    return cast(Tensor, x)
+
+
+def _pair(name: str, x: Any) -> Tensor:
+    """The two parts along a last axis."""
+    if not isinstance(x, tuple) or len(cast("tuple[Any, ...]", x)) != 2:
+        raise KindError(f"{name} takes a pair of Float tensors (real, imag), got {type(cast(Any, x)).__name__}")
+    real, imag = (float_of(name, part) for part in cast("tuple[Any, Any]", x))
+    if real.shape != imag.shape:
+        raise ShapeError(f"{name}: the real part of shape {real.shape} and the imaginary {imag.shape} differ")
+    return stack([real, imag], -1)
+
+
+def _parts(x: Tensor, place: int) -> Complex:
+    """What stands along the last axis as two tensors, the axis before it back in its place."""
+    real, imag = x[..., 0], x[..., 1]
+    return Complex(_last_to(real, place), _last_to(imag, place))
+
+
+def _to_last(x: Tensor, place: int, rank: int) -> Tensor:
+    """An axis moved behind the others (of the first `rank`)."""
+    if place == rank - 1:
+        return x
+    return x.permute_dims((*(axis for axis in range(rank) if axis != place), place, *range(rank, x.ndim)))
+
+
+def _last_to(x: Tensor, place: int) -> Tensor:
+    """The last axis moved to this place."""
+    rank = x.ndim
+    return x if place == rank - 1 else x.permute_dims((*range(place), rank - 1, *range(place, rank - 1)))
+
+
+def sized(x: Tensor, n: int, axis: int) -> Tensor:
+    """Cropped at the end, or padded with zeros, along an axis."""
+    have = x.shape[axis]
+    if n < have:
+        return x[(*(slice(None),) * axis, slice(0, n))]
+    return x if n == have else x.pad(tuple((0, n - have if one == axis else 0) for one in range(x.ndim)))
+
+
+def _length(name: str, n: int | None, otherwise: int) -> int:
+    n = otherwise if n is None else n
+    if n < 1:
+        raise ShapeError(f"{name}: the length of the transform must be at least 1, got {n}")
+    return n
+
+
+def _scale(name: str, n: int, norm: Norm, inverse: bool) -> float:
+    if norm not in ("backward", "ortho", "forward"):
+        raise ShapeError(f"{name}: norm must be 'backward', 'ortho' or 'forward', got {norm!r}")
+    if norm == "ortho":
+        return n**-0.5
+    return 1.0 / n if inverse == (norm == "backward") else 1.0
+
+
+def _scaled(x: Tensor, scale: float) -> Tensor:
+    return x if scale == 1.0 else x * scale
+
+
+def rfft(x: Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Complex:
+    """The Fourier transform of a real signal: its n // 2 + 1 frequencies from zero up.
+
+    Args:
+        x: the signal along one axis, of any size.
+        n: the length of the transform; the signal is cropped or padded with zeros to it.
+        axis: along which axis.
+        norm: by what to scale: "backward": nothing, "ortho": 1 / sqrt(n), "forward": 1 / n.
+
+    >>> import phlox as px
+    >>> px.signal.rfft(px.tensor([1.0, 2.0, 3.0, 4.0])).real.tolist()
+    [10.0, -2.0, -2.0]
+    """
+    x = float_of("rfft", x)
+    place = x._axis("rfft", axis)  # pyright: ignore[reportPrivateUsage]
+    n = _length("rfft", n, x.shape[place])
+    scale = _scale("rfft", n, norm, False)
+    y = sized(_to_last(x, place, x.ndim), n, x.ndim - 1)._apply("rfft")  # pyright: ignore[reportPrivateUsage]
+    return _parts(_scaled(y, scale), place)
+
+
+def irfft(x: tuple[Tensor, Tensor], n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Tensor:
+    """The real signal of n samples whose `rfft` is x.
+
+    `n` is twice the number of frequencies less two unless given; say it for odd lengths. The frequencies are cropped,
+    or padded with zeros, to n // 2 + 1. An imaginary part of the first (and, for even n, of the last) has no effect.
+
+    >>> import phlox as px
+    >>> px.signal.irfft(px.signal.rfft(px.tensor([1.0, 2.0, 3.0])), 3).numpy().round(4)
+    array([1., 2., 3.], dtype=float32)
+    """
+    z = _pair("irfft", x)
+    rank = z.ndim - 1
+    place = x[0]._axis("irfft", axis)  # pyright: ignore[reportPrivateUsage]
+    n = _length("irfft", n, 2 * (z.shape[place] - 1))
+    scale = _scale("irfft", n, norm, True)
+    z = sized(_to_last(z, place, rank), n // 2 + 1, rank - 1)
+    return _last_to(_scaled(z._apply("irfft", n), scale), place)  # pyright: ignore[reportPrivateUsage]
+
+
+def _fft(name: str, x: Any, n: int | None, axis: int, norm: Norm, inverse: bool) -> Complex:
+    z = _pair(name, (x, zeros_like(cast(Tensor, x))) if isinstance(x, Tensor) and x.kind is Float else x)
+    rank = z.ndim - 1
+    place = z[..., 0]._axis(name, axis)  # pyright: ignore[reportPrivateUsage]
+    n = _length(name, n, z.shape[place])
+    scale = _scale(name, n, norm, inverse)
+    z = sized(_to_last(z, place, rank), n, rank - 1)._apply("fft", inverse)  # pyright: ignore[reportPrivateUsage]
+    return _parts(_scaled(z, scale), place)
+
+
+def fft(x: tuple[Tensor, Tensor] | Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Complex:
+    """The Fourier transform of a complex signal, or of a real one with all n frequencies; options as for `rfft`.
+
+    >>> import phlox as px
+    >>> px.signal.fft(px.tensor([1.0, 2.0, 3.0, 4.0])).imag.tolist()
+    [0.0, 2.0, 0.0, -2.0]
+    """
+    return _fft("fft", x, n, axis, norm, False)
+
+
+def ifft(
+    x: tuple[Tensor, Tensor] | Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward"
+) -> Complex:
+    """The inverse of `fft`."""
+    return _fft("ifft", x, n, axis, norm, True)
+
+
+# --- frequencies
+
+
+def fftfreq(n: int, d: float = 1.0, *, device: DeviceLike | None = None) -> Tensor:
+    """The frequencies of `fft`, in cycles per unit of the distance d between samples: first those from zero up."""
+    return tensor(np.fft.fftfreq(_length("fftfreq", n, n), d), device=device)
+
+
+def rfftfreq(n: int, d: float = 1.0, *, device: DeviceLike | None = None) -> Tensor:
+    """The frequencies of `rfft`, in cycles per unit of the distance d between samples."""
+    return tensor(np.fft.rfftfreq(_length("rfftfreq", n, n), d), device=device)
+
+
+def _shifted(name: str, x: Tensor, axis: int | tuple[int, ...] | None, back: bool) -> Tensor:
+    for place in x._axes(name, axis):  # pyright: ignore[reportPrivateUsage]
+        size = x.shape[place]
+        middle = size // 2 if back else (size + 1) // 2
+        before: tuple[slice, ...] = (slice(None),) * place
+        x = concat([x[(*before, slice(middle, None))], x[(*before, slice(0, middle))]], place)
+    return x
+
+
+def fftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """The frequencies of `fft` in ascending order, zero in the middle; along all axes unless given."""
+    return _shifted("fftshift", x, axis, False)
+
+
+def ifftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """The inverse of `fftshift`."""
+    return _shifted("ifftshift", x, axis, True)

@@ -1,0 +1,119 @@
+"""Attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phlox.backend import Bool, Float
+from phlox.errors import KindError, RangeError, ShapeError
+from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.tensor import Tensor
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor[Any, Any, Any] | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    kept: Tensor[Any, Any, Bool] | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax(scale query key' + bias) value (Vaswani et al. 2017): for each query a weighted mean of the values.
+
+    Args:
+        query: [..., heads, n, d]; of rank 2, [n, d], it is one head.
+        key: [..., groups, m, d], where the heads divide into groups of consecutive ones that share keys and values
+            (Ainslie et al. 2023); as many groups as heads is the usual case, one is multi-query attention.
+        value: [..., groups, m, e].
+        mask: Bool, true where a query may see a key; or Float, added to the scores. Broadcasts to [..., heads, n, m].
+        bias: Float, added to the scores besides a Bool mask; broadcasts likewise.
+        causal: query i sees keys 0 to i only. With n and m different, both count from the start (as in PyTorch).
+        scale: 1 / sqrt(d) unless given.
+        kept: with `dropout`, the weights that are not dropped, as a Bool tensor that broadcasts like the mask;
+            `phlox.nn.attention` draws it.
+        dropout: the rate at which weights were dropped, for which those `kept` make up.
+
+    Returns [..., heads, n, e]. A query that sees no key gives zeros, and has no gradient. Leading axes must agree.
+
+    >>> import phlox as px
+    >>> x = px.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> px.functional.attention(x, x, x, causal=True)[0].tolist()
+    [1.0, 0.0]
+    """
+    expect("attention", Float, query=query, key=key, value=value, bias=bias)
+    expect("attention", Bool, kept=kept)
+    if mask is not None and (not isinstance(mask, Tensor) or mask.kind not in (Bool, Float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(
+            f"attention: mask must be a Bool tensor (true: may be seen) or a Float one (added to the scores), "
+            f"got {mask.kind.__name__ if isinstance(mask, Tensor) else type(mask).__name__}"  # pyright: ignore[reportUnnecessaryIsInstance]
+        )
+    *leading, n, d = query.shape if query.ndim > 1 else (0, 0)
+    _check_shapes(query, key, value)
+    if not 0.0 <= dropout <= 1.0:
+        raise RangeError(f"attention: dropout lies between 0 and 1, got {dropout}")
+    if (kept is None) != (dropout == 0.0):
+        raise RangeError(
+            "attention: dropout takes a rate and `kept`, the weights that stay; phlox.nn.attention draws them"
+        )
+    batch, heads = math.prod(leading[:-1]), leading[-1] if leading else 1
+    m, e = value.shape[-2:]
+    groups = key.shape[-3] if leading else 1
+    shape = (*leading, n, e)
+    if not m or not batch * heads * n * e:
+        return _nothing(query, key, value, shape)
+    if mask is not None and mask.kind is Float:
+        mask, bias = None, mask if bias is None else mask + bias
+    scores = (*leading, n, m)
+    masks = [_of_rank_4(what, x, scores, batch, heads) for what, x in (("bias", bias), ("mask", mask), ("kept", kept))]
+    y = compute(
+        "attention",
+        query.reshape((batch, heads, n, d)),
+        key.reshape((batch, groups, m, d)),
+        value.reshape((batch, groups, m, e)),
+        *masks,
+        causal,
+        1.0 / math.sqrt(max(d, 1)) if scale is None else scale,
+        dropout,
+    )
+    return y.reshape(shape)
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    q, k, v = query.shape, key.shape, value.shape
+    fits = len(q) == len(k) == len(v) >= 2 and q[-1] == k[-1] and k[:-1] == v[:-1] and q[:-3] == k[:-3]
+    if not fits or (len(q) > 2 and q[-3] and (not k[-3] or q[-3] % k[-3])):
+        raise ShapeError(
+            f"attention: query {q}, key {k} and value {v} do not fit; they must be [..., heads, n, d], "
+            f"[..., groups, m, d] and [..., groups, m, e], and the heads must divide into the groups"
+        )
+
+
+def _nothing(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Zeros, which depend on the operands in form only."""
+    from phlox.tensor.creation import zeros
+
+    return zeros(shape, device=query.device) + (query.sum() + key.sum() + value.sum()) * 0.0
+
+
+def _of_rank_4(
+    what: str, x: Tensor[Any, Any, Any] | None, scores: tuple[int, ...], batch: int, heads: int
+) -> Tensor[Any, Any, Any] | None:
+    """A mask shaped to meet [batch, heads, n, m]."""
+    if x is None:
+        return None
+    rank = len(scores)
+    shape = (*(1 for _ in range(rank - x.ndim)), *x.shape)
+    if x.ndim > rank or any(size not in (1, whole) for size, whole in zip(shape, scores, strict=True)):
+        raise ShapeError(f"attention: {what} of shape {x.shape} does not broadcast to the scores, {scores}")
+    leading = shape[:-3]
+    if any(size != 1 for size in leading) and leading != scores[:-3]:
+        shape = (*scores[:-3], *shape[-3:])
+        x = x.broadcast_to(shape)
+        leading = shape[:-3]
+    head = shape[-3] if rank > 2 else 1
+    return x.reshape((math.prod(leading), head, *shape[-2:]))

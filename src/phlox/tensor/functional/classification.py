@@ -1,0 +1,182 @@
+"""Losses of classes. Each takes `reduction`: "mean" (unless said), "sum", or "none" for the losses one by one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phlox.backend import Bool, Float, Int
+from phlox.errors import KindError, RangeError, ShapeError
+from phlox.tensor.explain import failure
+from phlox.tensor.functional.operands import Reduction, compute, expect, expect_pair, meet, reduced
+from phlox.tensor.functions import where
+from phlox.tensor.tensor import Tensor
+
+
+def cross_entropy(
+    logits: Tensor,
+    targets: Tensor[Any, Any, Int] | Tensor,
+    *,
+    axis: int = -1,
+    weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """The negative log-likelihood of the targets under softmax(logits).
+
+    Args:
+        logits: Float; `axis` is that of the classes, of size `classes`.
+        targets: class numbers, an Int tensor of the shape of logits without `axis`; or, for each class its probability,
+            a Float tensor of the shape of logits.
+        weight: [classes], by which the losses of a class are multiplied; a constant. The mean is then the weighted one.
+        label_smoothing: the share of each target that is spread evenly over all classes (Szegedy et al. 2016).
+        ignore_index: rows with this target count for nothing, in the mean too.
+        reduction: "mean", "sum" or "none".
+
+    Raises `IndexRangeError` for a class number out of range. The mean over no rows is NaN.
+
+    >>> import phlox as px
+    >>> px.functional.cross_entropy(px.zeros((2, 4)), px.tensor([0, 3])).item()
+    1.386...
+    """
+    expect("cross_entropy", Float, logits=logits, weight=weight)
+    if not isinstance(targets, Tensor) or targets.kind is Bool:  # pyright: ignore[reportUnnecessaryIsInstance]
+        expect("cross_entropy", Int, targets=targets)
+    logits, goal, weight = meet("cross_entropy", logits, targets, weight)
+    place = logits._axis("cross_entropy", axis)  # pyright: ignore[reportPrivateUsage]
+    shape, classes = logits.shape, logits.shape[place]
+    rest = (*shape[:place], *shape[place + 1 :])
+    hard = goal.kind is Int
+    if not classes or goal.shape != (rest if hard else shape):
+        raise ShapeError(
+            f"cross_entropy: targets of shape {goal.shape} do not fit logits of shape {shape} with classes along "
+            f"axis {place}; class numbers (Int) are of shape {rest}, probabilities (Float) of shape {shape}"
+        )
+    if weight is not None and weight.shape != (classes,):
+        raise ShapeError(f"cross_entropy: weight of shape {weight.shape} does not fit {classes} classes")
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise RangeError(f"cross_entropy: label_smoothing lies between 0 and 1, got {label_smoothing}")
+    weight = None if weight is None else weight.detach()
+    if not hard:
+        if ignore_index is not None:
+            raise KindError("cross_entropy: ignore_index is for class numbers; targets that are Float have none")
+        losses = _soft_cross_entropy(logits, goal, place, weight, label_smoothing)
+        return reduced("cross_entropy", losses, reduction)
+    rows = logits if place == len(shape) - 1 else logits.moveaxis(place, -1)
+    rows, flat = rows.reshape((math.prod(rest), classes)), goal.reshape((math.prod(rest),))
+    check_classes("cross_entropy", flat, classes, ignore_index)
+    losses = compute("cross_entropy", rows, flat, weight, label_smoothing, ignore_index).reshape(rest)
+    return _weighted_mean(losses, goal, weight, ignore_index, reduction, "cross_entropy")
+
+
+def _soft_cross_entropy(logits: Tensor, targets: Tensor, place: int, weight: Tensor | None, smoothing: float) -> Tensor:
+    classes = logits.shape[place]
+    if smoothing:
+        targets = targets * (1.0 - smoothing) + smoothing / classes
+    if weight is not None:
+        targets = targets * weight.reshape((classes, *(1 for _ in logits.shape[place + 1 :])))
+    return -(targets * logits.log_softmax(place)).sum(place)
+
+
+def check_classes(name: str, targets: Tensor[Any, Any, Int], classes: int, ignored: int | None) -> None:
+    """`IndexRangeError` for a class number out of range."""
+    backend, flat = targets.backend, targets.primitive
+    if ignored is not None and not backend.is_traced(flat):
+        flat = backend.where(backend.int_equal(flat, ignored), 0, flat)
+    try:
+        backend.check_indices(flat, classes, from_end=False)
+    except Exception as error:
+        raise failure(name, targets._ops, (flat,), error) from error  # pyright: ignore[reportPrivateUsage]
+
+
+def _weighted_mean(
+    losses: Tensor,
+    targets: Tensor[Any, Any, Int],
+    weight: Tensor | None,
+    ignored: int | None,
+    reduction: Reduction,
+    name: str,
+) -> Tensor:
+    """The losses reduced; the mean is over the weights of the targets that count."""
+    if reduction != "mean" or (weight is None and ignored is None):
+        return reduced(name, losses, reduction)
+    kept = None if ignored is None else targets != ignored
+    if weight is None:
+        assert kept is not None
+        return losses.sum() / kept.float().sum()
+    weights = weight.take(targets if kept is None else where(kept, targets, 0), 0)
+    return losses.sum() / (weights if kept is None else where(kept, weights, 0.0)).sum()
+
+
+def nll_loss(
+    log_p: Tensor,
+    targets: Tensor[Any, Any, Int],
+    *,
+    axis: int = -1,
+    weight: Tensor | None = None,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """-log_p of each target class, for log-probabilities along `axis`; the options are those of `cross_entropy`."""
+    expect("nll_loss", Float, log_p=log_p, weight=weight)
+    expect("nll_loss", Int, targets=targets)
+    log_p, targets, weight = meet("nll_loss", log_p, targets, weight)
+    place = log_p._axis("nll_loss", axis)  # pyright: ignore[reportPrivateUsage]
+    rest = (*log_p.shape[:place], *log_p.shape[place + 1 :])
+    classes = log_p.shape[place]
+    if not classes or targets.shape != rest or (weight is not None and weight.shape != (classes,)):
+        raise ShapeError(
+            f"nll_loss: targets of shape {targets.shape} and weight {None if weight is None else weight.shape} do not "
+            f"fit log_p of shape {log_p.shape} with classes along axis {place}; they must be {rest} and {(classes,)}"
+        )
+    check_classes("nll_loss", targets, classes, ignore_index)
+    kept = None if ignore_index is None else targets != ignore_index
+    numbers = targets if kept is None else where(kept, targets, 0)
+    losses = -log_p.take_along_axis(numbers.expand_dims(place), place).squeeze(place)
+    if weight is not None:
+        weight = weight.detach()
+        losses = losses * weight.take(numbers, 0)
+    losses = losses if kept is None else where(kept, losses, 0.0)
+    return _weighted_mean(losses, targets, weight, ignore_index, reduction, "nll_loss")
+
+
+def binary_cross_entropy(
+    p: Tensor, target: Tensor, *, weight: Tensor | None = None, reduction: Reduction = "mean"
+) -> Tensor:
+    """-(target log p + (1 - target) log(1 - p)) for probabilities p; the logarithms count as at least -100.
+
+    `weight`, a constant, multiplies the losses. From logits `binary_cross_entropy_with_logits` is more accurate.
+    """
+    expect("binary_cross_entropy", Float, weight=weight)
+    expect_pair("binary_cross_entropy", p, target)
+    losses = -(target * p.log().maximum(-100.0) + (1.0 - target) * (-p).log1p().maximum(-100.0))
+    return reduced("binary_cross_entropy", _weighed(losses, weight), reduction)
+
+
+def binary_cross_entropy_with_logits(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """The binary cross-entropy of sigmoid(logits), without overflow or loss.
+
+    `weight` multiplies the losses, `pos_weight` the part of the positive targets; both are constants, and broadcast.
+
+    >>> import phlox as px
+    >>> px.functional.binary_cross_entropy_with_logits(px.tensor([0.0]), px.tensor([1.0])).item()
+    0.693...
+    """
+    expect("binary_cross_entropy_with_logits", Float, weight=weight, pos_weight=pos_weight)
+    expect_pair("binary_cross_entropy_with_logits", logits, target)
+    below = (-logits).softplus()  # -log sigmoid(logits)
+    positive = target if pos_weight is None else target * pos_weight.detach()
+    losses = (1.0 - target) * (logits + below) + positive * below
+    return reduced("binary_cross_entropy_with_logits", _weighed(losses, weight), reduction)
+
+
+def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
+    return losses if weight is None else losses * weight.detach()

@@ -1,0 +1,363 @@
+"""Convolution, transposed convolution, and windows as columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from phlox.errors import ShapeError
+from phlox.tensor.functional.call import Padding, Sizes, call, fixed, sizes, widths
+from phlox.tensor.tensor import Tensor
+
+Shape: TypeAlias = tuple[int, ...]
+
+_SPATIAL = {1: "length", 2: "height, width", 3: "depth, height, width"}
+_WINDOW = {1: "k", 2: "kh, kw", 3: "kd, kh, kw"}
+
+
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolution of sequences: x [n, channels, length], weight [out, channels / groups, k], bias [out].
+
+    Options are as in `conv2d`; a causal convolution has `padding=((dilation * (k - 1), 0),)`.
+
+    >>> import phlox as px
+    >>> conv1d(px.ones((2, 3, 8)), px.ones((4, 3, 3)), padding=((2, 0),)).shape
+    (2, 4, 8)
+    """
+    return _conv("conv1d", 1, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolution of images: x [n, channels, height, width], weight [out, channels / groups, kh, kw], bias [out].
+
+    As everywhere in the field this is cross-correlation: the weight is not flipped. The result is [n, out, rows,
+    columns] with rows = (height + before + after - dilation (kh - 1) - 1) // stride + 1, columns alike.
+
+    `stride` and `dilation` are a number, or one an axis. `padding`, of zeros, is a number, one an axis, a pair
+    (before, after) an axis, "valid" for none, or "same" for as much as makes rows = ceil(height / stride), the odd
+    one after (as TensorFlow and JAX have it, and at stride 1 PyTorch). Output channel o sees the channels of its group
+    o // (out / groups) only. Raises `ShapeError` where the shapes do not fit.
+
+    >>> import phlox as px
+    >>> x, weight = px.ones((2, 3, 8, 8)), px.ones((4, 3, 3, 3))
+    >>> conv2d(x, weight, padding=1).shape, conv2d(x, weight, stride=2, padding="same").shape
+    ((2, 4, 8, 8), (2, 4, 4, 4))
+    >>> conv2d(x, weight, padding=((1, 0), (2, 2))).shape
+    (2, 4, 7, 10)
+    """
+    return _conv("conv2d", 2, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolution of volumes: x [n, channels, depth, height, width], weight [out, channels / groups, kd, kh, kw].
+
+    Options are as in `conv2d`.
+
+    >>> import phlox as px
+    >>> conv3d(px.ones((1, 2, 4, 8, 8)), px.ones((3, 2, 3, 3, 3)), padding="same").shape
+    (1, 3, 4, 8, 8)
+    """
+    return _conv("conv3d", 3, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv_transpose1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Transposed convolution of sequences: x [n, channels, length], weight [channels, out / groups, k], bias [out].
+
+    Options are as in `conv_transpose2d`.
+
+    >>> import phlox as px
+    >>> conv_transpose1d(px.ones((2, 3, 8)), px.ones((3, 4, 2)), stride=2).shape
+    (2, 4, 16)
+    """
+    return _transposed("conv_transpose1d", 1, x, weight, bias, stride, padding, output_padding, dilation, groups)
+
+
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Transposed convolution of images: x [n, channels, rows, columns], weight [channels, out / groups, kh, kw].
+
+    The transpose of the linear map that `conv2d` is (its gradient towards its input), with the same options. The result
+    is [n, out, height, width] with height = (rows - 1) stride - before - after + dilation (kh - 1) + 1 +
+    output_padding, width alike. `padding` (a number, one an axis, or a pair (before, after) an axis) is what that
+    `conv2d` would pad, so here it is cut off; `output_padding`, less than the stride, tells apart the heights from
+    which it comes to the same rows (Dumoulin and Visin, A guide to convolution arithmetic, 2016).
+
+    >>> import phlox as px
+    >>> conv_transpose2d(px.ones((2, 3, 8, 8)), px.ones((3, 4, 3, 3)), stride=2, padding=1, output_padding=1).shape
+    (2, 4, 16, 16)
+    """
+    return _transposed("conv_transpose2d", 2, x, weight, bias, stride, padding, output_padding, dilation, groups)
+
+
+def conv_transpose3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Transposed convolution of volumes: weight [channels, out / groups, kd, kh, kw]; see `conv_transpose2d`.
+
+    >>> import phlox as px
+    >>> conv_transpose3d(px.ones((1, 2, 4, 4, 4)), px.ones((2, 3, 2, 2, 2)), stride=2).shape
+    (1, 3, 8, 8, 8)
+    """
+    return _transposed("conv_transpose3d", 3, x, weight, bias, stride, padding, output_padding, dilation, groups)
+
+
+def unfold(x: Tensor, window: Sizes, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1) -> Tensor:
+    """What each window sees of x [n, channels, *spatial], as columns [n, channels * places in the window, windows].
+
+    Places and windows are both in reading order. Options are as in `conv2d`; any number of spatial axes will do.
+
+    >>> import phlox as px
+    >>> unfold(px.arange(6).float().reshape(1, 1, 2, 3), 2).tolist()
+    [[[0.0, 1.0], [1.0, 2.0], [3.0, 4.0], [4.0, 5.0]]]
+    """
+    if x.ndim < 3:
+        raise ShapeError(f"unfold: x must be [n, channels, *spatial], got shape {x.shape}")
+    sides = sizes("unfold", "window", window, x.ndim - 2, 1)
+    strides, dilations = _steps("unfold", x.ndim - 2, stride, dilation)
+    pads = _pads("unfold", x.shape[2:], sides, strides, padding, dilations)
+    return call("unfold", x, sides, strides, pads, dilations, operation="im2col")
+
+
+def fold(
+    columns: Tensor,
+    size: Sequence[int],
+    window: Sizes,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """The transpose of `unfold`: columns [n, channels * places, windows] added up where their windows looked.
+
+    The result is [n, channels, *size], `size` one number a spatial axis. What windows share is summed, so folding what
+    was unfolded multiplies each element by the number of windows that see it.
+
+    >>> import phlox as px
+    >>> fold(px.ones((1, 4, 2)), (2, 3), 2).tolist()
+    [[[[1.0, 2.0, 1.0], [1.0, 2.0, 1.0]]]]
+    """
+    axes = len(size) if isinstance(size, Sequence) else 0  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not axes:
+        raise ShapeError(f"fold: size must be a sequence, one integer a spatial axis, got {size!r}")
+    spatial = sizes("fold", "size", size, axes, 0)
+    sides = sizes("fold", "window", window, axes, 1)
+    strides, dilations = _steps("fold", axes, stride, dilation)
+    pads = _pads("fold", spatial, sides, strides, padding, dilations)
+    reach = _reach(sides, dilations)
+    counts = [
+        (have + sum(pad) - far) // step + 1 for have, pad, far, step in zip(spatial, pads, reach, strides, strict=True)
+    ]
+    places, windows = math.prod(sides), math.prod(counts)
+    if columns.ndim != 3 or columns.shape[1] % places or columns.shape[2] != windows:
+        raise ShapeError(
+            f"fold: columns must be [n, channels * {places}, {windows}] for windows of {sides} over {spatial}, "
+            f"got shape {columns.shape}"
+        )
+    shape = (columns.shape[0], columns.shape[1] // places, *spatial)
+    return call("fold", columns, shape, sides, strides, pads, dilations, operation="col2im")
+
+
+def _conv(
+    name: str,
+    axes: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Padding,
+    dilation: Sizes,
+    groups: int,
+) -> Tensor:
+    options = _conv_options(name, axes, *_shapes(x, weight, bias), *map(fixed, (stride, padding, dilation)), groups)
+    return call(name, x, weight, bias, *options, groups, operation="conv")
+
+
+@lru_cache(1024, typed=True)
+def _conv_options(
+    name: str,
+    axes: int,
+    x: Shape,
+    weight: Shape,
+    bias: Shape | None,
+    stride: Sizes,
+    padding: Padding,
+    dilation: Sizes,
+    groups: int,
+) -> tuple[Any, ...]:
+    """Stride, padding and dilation, an entry an axis; what follows from shapes is found once for many calls."""
+    strides, dilations = _steps(name, axes, stride, dilation)
+    _ranks(name, axes, x, weight, "[out, channels / groups, ")
+    out, per_group, *window = weight
+    if groups < 1 or x[1] != per_group * groups or out % groups:
+        raise ShapeError(
+            f"{name}: x of shape {x} does not fit weight of shape {weight} in {groups} groups; "
+            f"x needs {per_group * groups} channels, and the {out} outputs must divide into the groups"
+        )
+    _bias(name, bias, out)
+    return strides, _pads(name, x[2:], tuple(window), strides, padding, dilations), dilations
+
+
+def _transposed(
+    name: str,
+    axes: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Padding,
+    output_padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+) -> Tensor:
+    given = (stride, padding, output_padding, dilation)
+    options = _transposed_options(name, axes, *_shapes(x, weight, bias), *map(fixed, given), groups)
+    y = call(name, x, weight, *options, groups, operation="conv_dx")
+    return y if bias is None else y + bias.reshape(bias.shape[0], *(1,) * axes)
+
+
+@lru_cache(1024, typed=True)
+def _transposed_options(
+    name: str,
+    axes: int,
+    x: Shape,
+    weight: Shape,
+    bias: Shape | None,
+    stride: Sizes,
+    padding: Padding,
+    output_padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+) -> tuple[Any, ...]:
+    """The shape of the result; stride, padding and dilation, an entry an axis."""
+    strides, dilations = _steps(name, axes, stride, dilation)
+    extra = sizes(name, "output_padding", output_padding, axes, 0)
+    _ranks(name, axes, x, weight, "[channels, out / groups, ")
+    channels, per_group, *window = weight
+    if groups < 1 or x[1] != channels or channels % groups:
+        raise ShapeError(
+            f"{name}: x of shape {x} does not fit weight of shape {weight} in {groups} groups; "
+            f"x needs {channels} channels, which must divide into the groups"
+        )
+    out = per_group * groups
+    _bias(name, bias, out)
+    if isinstance(padding, str):
+        raise ShapeError(
+            f"{name}: padding must be numbers, got {padding!r}; give one or a pair (before, after) an axis"
+        )
+    pads = widths(name, padding, x[2:], strides, strides)
+    if any(more >= step for more, step in zip(extra, strides, strict=True)):
+        raise ShapeError(f"{name}: output_padding {extra} must be less than the stride {strides}")
+    reach = _reach(tuple(window), dilations)
+    spatial = tuple(
+        (have - 1) * step - sum(pad) + far + more
+        for have, step, pad, far, more in zip(x[2:], strides, pads, reach, extra, strict=True)
+    )
+    if min(window) < 1 or min(x[2:]) < 1 or min(spatial) < 1:
+        raise ShapeError(
+            f"{name}: x of shape {x} with weight of shape {weight} makes a result of size {spatial}; "
+            f"every size must be at least 1"
+        )
+    return (x[0], out, *spatial), strides, pads, dilations
+
+
+def _shapes(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Shape, Shape, Shape | None]:
+    return x.shape, weight.shape, None if bias is None else bias.shape
+
+
+def _steps(name: str, axes: int, stride: Sizes, dilation: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return sizes(name, "stride", stride, axes, 1), sizes(name, "dilation", dilation, axes, 1)
+
+
+def _ranks(name: str, axes: int, x: Shape, weight: Shape, channels: str) -> None:
+    if len(x) != 2 + axes or len(weight) != 2 + axes:
+        raise ShapeError(
+            f"{name}: x must be [n, channels, {_SPATIAL[axes]}] and weight {channels}{_WINDOW[axes]}], "
+            f"got shapes {x} and {weight}"
+        )
+
+
+def _bias(name: str, bias: Shape | None, out: int) -> None:
+    if bias is not None and bias != (out,):
+        raise ShapeError(f"{name}: bias of shape {bias} does not fit {out} output channels")
+
+
+def _reach(window: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
+    """How far a window reaches along each axis."""
+    return tuple(step * (side - 1) + 1 for side, step in zip(window, dilation, strict=True))
+
+
+def _pads(
+    name: str,
+    have: tuple[int, ...],
+    window: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: Padding,
+    dilation: tuple[int, ...],
+) -> tuple[tuple[int, int], ...]:
+    """The padding in pairs; an error unless one window fits."""
+    if min(window) < 1:
+        raise ShapeError(f"{name}: the kernel has size {window}; it needs at least one place an axis")
+    reach = _reach(window, dilation)
+    pads = widths(name, padding, have, reach, stride)
+    if any(size + sum(pad) < far for size, pad, far in zip(have, pads, reach, strict=True)):
+        raise ShapeError(
+            f"{name}: the kernel {window}, which reaches over {reach}, is larger than the padded input, "
+            f"{have} with padding {pads}"
+        )
+    return pads

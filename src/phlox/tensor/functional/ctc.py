@@ -1,0 +1,79 @@
+"""Connectionist temporal classification."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phlox.backend import Float, Int
+from phlox.errors import RangeError, ShapeError
+from phlox.tensor.creation import arange
+from phlox.tensor.functional.classification import check_classes
+from phlox.tensor.functional.operands import Reduction, compute, expect, meet, reduced
+from phlox.tensor.functions import where
+from phlox.tensor.tensor import Tensor
+
+
+def ctc_loss(
+    log_p: Tensor,
+    targets: Tensor[Any, Any, Int],
+    input_lengths: Tensor[Any, Any, Int],
+    target_lengths: Tensor[Any, Any, Int],
+    *,
+    blank: int = 0,
+    zero_infinity: bool = False,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Connectionist temporal classification (Graves et al. 2006): -log of the probability of all paths to a target.
+
+    Args:
+        log_p: log-probabilities [time, n, classes], as of `log_softmax`.
+        targets: class numbers [n, length], none of them `blank`; what lies beyond a target's length counts for nothing.
+        input_lengths: [n], how many time steps of each example count.
+        target_lengths: [n].
+        blank: the class that stands for no label.
+        zero_infinity: count targets that no path of the length spells as zero instead of infinity.
+        reduction: "mean" (over the batch, of losses over their target lengths), "sum" or "none".
+
+    The gradient of an infinite loss is zero.
+    """
+    expect("ctc_loss", Float, log_p=log_p)
+    expect("ctc_loss", Int, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
+    if log_p.ndim != 3 or not log_p.shape[0] or not log_p.shape[2]:
+        raise ShapeError(f"ctc_loss: log_p must be [time, n, classes] of a time step at least, got shape {log_p.shape}")
+    steps, n, classes = log_p.shape
+    if targets.ndim != 2 or len(targets) != n or input_lengths.shape != (n,) or target_lengths.shape != (n,):
+        raise ShapeError(
+            f"ctc_loss: targets of shape {targets.shape}, input_lengths {input_lengths.shape} and target_lengths "
+            f"{target_lengths.shape} do not fit log_p of shape {log_p.shape}; they must be ({n}, length), ({n},) and "
+            f"({n},)"
+        )
+    if not 0 <= blank < classes:
+        raise RangeError(f"ctc_loss: blank must be one of the {classes} classes, got {blank}")
+    length = targets.shape[1]
+    for what, lengths, most in (("input", input_lengths, steps), ("target", target_lengths, length)):
+        _check_lengths(what, lengths, most)
+    log_p, targets, input_lengths, target_lengths = meet("ctc_loss", log_p, targets, input_lengths, target_lengths)
+    if length:
+        # Only within their lengths need targets be classes.
+        inside = _places(targets) < target_lengths.expand_dims(1)
+        check_classes("ctc_loss", where(inside, targets, blank), classes, None)
+    losses = compute("ctc_loss", log_p, targets, input_lengths, target_lengths, blank)
+    if zero_infinity:
+        losses = where(losses == math.inf, 0.0, losses)
+    if reduction == "mean":
+        losses = losses / target_lengths.maximum(1).float()
+    return reduced("ctc_loss", losses, reduction)
+
+
+def _places(targets: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Int]:
+    return arange(targets.shape[1], device=targets.device).reshape((1, targets.shape[1]))
+
+
+def _check_lengths(what: str, lengths: Tensor[Any, Any, Int], most: int) -> None:
+    backend = lengths.backend
+    if not lengths.size or backend.is_traced(lengths.primitive):
+        return
+    host = backend.to_host(lengths.primitive)
+    if host.min() < 0 or host.max() > most:
+        raise RangeError(f"ctc_loss: {what}_lengths must lie between 0 and {most}, got {host.tolist()}")

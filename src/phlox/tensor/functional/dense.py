@@ -1,0 +1,131 @@
+"""Linear and bilinear maps, embeddings, and rearrangements of pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.backend import Float, Int
+from phlox.errors import KindError, RangeError, ShapeError
+from phlox.tensor.creation import arange
+from phlox.tensor.functional.operands import compute, expect, meet
+from phlox.tensor.functions import concat, where
+from phlox.tensor.tensor import Tensor
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight + bias, for x [..., inputs], weight [inputs, outputs] and bias [outputs]."""
+    expect("linear", Float, x=x, weight=weight, bias=bias)
+    have, matrix = x.shape, weight.shape
+    if len(matrix) != 2 or have[-1:] != matrix[:1]:
+        raise ShapeError(
+            f"linear: x of shape {have} does not fit weight of shape {matrix}; "
+            f"the last axis of x must be the first of weight"
+        )
+    if bias is not None and bias.shape != matrix[1:]:
+        raise ShapeError(f"linear: bias of shape {bias.shape} does not fit weight of shape {matrix}")
+    return compute("linear", x, weight, bias)
+
+
+def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x' weight[o] y + bias[o] for each output o.
+
+    For x [..., i], y [..., j] of the same leading axes, weight [outputs, i, j] and bias [outputs]: [..., outputs].
+    """
+    expect("bilinear", Float, x=x, y=y, weight=weight, bias=bias)
+    fits = weight.ndim == 3 and x.ndim > 0 and x.shape[:-1] == y.shape[:-1]
+    if not fits or (x.shape[-1], y.shape[-1]) != weight.shape[1:]:
+        raise ShapeError(
+            f"bilinear: x of shape {x.shape}, y of shape {y.shape} and weight of shape {weight.shape} do not fit; "
+            f"they must be [..., i], [..., j] and [outputs, i, j]"
+        )
+    outputs, i, j = weight.shape
+    if bias is not None and bias.shape != (outputs,):
+        raise ShapeError(f"bilinear: bias of shape {bias.shape} does not fit {outputs} outputs")
+    half = x @ weight.permute_dims((1, 0, 2)).reshape((i, outputs * j))
+    found = (half.reshape((*x.shape[:-1], outputs, j)) * y.expand_dims(-2)).sum(-1)
+    return found if bias is None else found + bias
+
+
+def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: int | None = None) -> Tensor:
+    """The rows of weight [entries, width] at `indices` [...]: [..., width].
+
+    The row at `padding_index` gets no gradient. An index out of range is `IndexRangeError`.
+    """
+    expect("embedding", Float, weight=weight)
+    expect("embedding", Int, indices=indices)
+    if weight.ndim != 2:
+        raise ShapeError(f"embedding: weight must be [entries, width], got shape {weight.shape}")
+    weight, indices = meet("embedding", weight, indices)
+    entries = weight.shape[0]
+    found = weight.take(indices, 0)
+    if padding_index is None:
+        return found
+    if not -entries <= padding_index < entries:
+        raise RangeError(f"embedding: padding_index {padding_index} is out of range for {entries} entries")
+    padding = ((indices == padding_index % entries) | (indices == padding_index % entries - entries)).expand_dims(-1)
+    return where(padding, found.detach(), found)
+
+
+def rotary_embedding(
+    x: Tensor, positions: Tensor[Any, Any, Int] | None = None, *, base: float = 10000.0, interleaved: bool = False
+) -> Tensor:
+    """Rotate pairs of elements of x [..., n, d] by angles that grow with the position (Su et al. 2021).
+
+    Args:
+        x: Float, queries or keys; d is even.
+        positions: Int, broadcasting to [..., n]; 0 to n - 1 unless given.
+        base: pair i of d / 2 turns by position * base ** (-2 i / d).
+        interleaved: are the pairs neighbours, as in the paper, or elements half the width apart, as in most models?
+    """
+    expect("rotary_embedding", Float, x=x)
+    expect("rotary_embedding", Int, positions=positions)
+    if x.ndim < 2 or x.shape[-1] % 2:
+        raise ShapeError(f"rotary_embedding: x must be [..., n, d] with d even, got shape {x.shape}")
+    *_, n, d = x.shape
+    if positions is None:
+        positions = arange(n, device=x.device)
+    half = d // 2
+    turns = base ** (arange(half, device=x.device).float() * (-2.0 / max(d, 1)))
+    angles = positions.float().expand_dims(-1) * turns
+    cos, sin = angles.cos(), angles.sin()
+    if interleaved:
+        pairs = x.reshape((*x.shape[:-1], half, 2))
+        a, b = pairs[..., :1], pairs[..., 1:]
+        cos, sin = cos.expand_dims(-1), sin.expand_dims(-1)
+        return concat([a * cos - b * sin, a * sin + b * cos], -1).reshape(x.shape)
+    a, b = x[..., :half], x[..., half:]
+    return concat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
+    """[..., channels factor^2, height, width] to [..., channels, height factor, width factor] (Shi et al. 2016)."""
+    *leading, channels, height, width = _image("pixel_shuffle", x, factor)
+    if channels % factor**2:
+        raise ShapeError(f"pixel_shuffle: {channels} channels do not divide by {factor}^2 (x of shape {x.shape})")
+    kept = channels // factor**2
+    split = x.reshape((*leading, kept, factor, factor, height, width))
+    k = len(leading)
+    order = (*range(k), k, k + 3, k + 1, k + 4, k + 2)
+    return split.permute_dims(order).reshape((*leading, kept, height * factor, width * factor))
+
+
+def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    """The inverse of `pixel_shuffle`: [..., channels, height, width] to [..., channels factor^2, rows, columns]."""
+    *leading, channels, height, width = _image("pixel_unshuffle", x, factor)
+    if height % factor or width % factor:
+        raise ShapeError(f"pixel_unshuffle: images of shape {x.shape} do not divide by {factor}")
+    rows, columns = height // factor, width // factor
+    split = x.reshape((*leading, channels, rows, factor, columns, factor))
+    k = len(leading)
+    order = (*range(k), k, k + 2, k + 4, k + 1, k + 3)
+    return split.permute_dims(order).reshape((*leading, channels * factor**2, rows, columns))
+
+
+def _image(name: str, x: Tensor, factor: int) -> tuple[int, ...]:
+    if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{name} takes a tensor, got {type(x).__name__}")
+    if x.ndim < 3 or factor < 1:
+        raise ShapeError(
+            f"{name}: x must be [..., channels, height, width] and factor at least 1, got {x.shape}, {factor}"
+        )
+    return x.shape

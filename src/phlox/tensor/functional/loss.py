@@ -1,0 +1,167 @@
+"""Losses of numbers, distributions, vectors. Each takes `reduction`: "mean" (unless said), "sum", or "none"."""
+
+from __future__ import annotations
+
+import math
+
+from phlox.backend import Float
+from phlox.errors import RangeError, ShapeError
+from phlox.tensor.functional.norm import normalize
+from phlox.tensor.functional.operands import Reduction, expect, expect_pair, reduced
+from phlox.tensor.functions import where
+from phlox.tensor.tensor import Tensor
+
+# --- of numbers
+
+
+def mse_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """The squared difference; the shapes must be the same."""
+    expect_pair("mse_loss", prediction, target)
+    return reduced("mse_loss", (prediction - target).square(), reduction)
+
+
+def l1_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """The absolute difference; the shapes must be the same."""
+    expect_pair("l1_loss", prediction, target)
+    return reduced("l1_loss", (prediction - target).abs(), reduction)
+
+
+def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
+    """d^2 / 2 up to a difference d of `delta`, then delta (|d| - delta / 2) (Huber 1964)."""
+    expect_pair("huber_loss", prediction, target)
+    _positive("huber_loss", "delta", delta)
+    return reduced("huber_loss", _huber(prediction, target, delta), reduction)
+
+
+def smooth_l1_loss(prediction: Tensor, target: Tensor, *, beta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
+    """`huber_loss` over its delta, here `beta`: the absolute difference, rounded off at zero; as it is for beta = 0."""
+    expect_pair("smooth_l1_loss", prediction, target)
+    if beta == 0:
+        return l1_loss(prediction, target, reduction=reduction)
+    _positive("smooth_l1_loss", "beta", beta)
+    return reduced("smooth_l1_loss", _huber(prediction, target, beta) * (1.0 / beta), reduction)
+
+
+def _huber(prediction: Tensor, target: Tensor, delta: float) -> Tensor:
+    """With c the difference cut off at delta: c (d - c / 2), in which the parts of both sides agree."""
+    difference = prediction - target
+    cut = difference.clip(-delta, delta)
+    return cut * (difference - cut * 0.5)
+
+
+def _positive(name: str, what: str, value: float) -> None:
+    if not value > 0:
+        raise RangeError(f"{name}: {what} must be positive, got {value}")
+
+
+# --- of distributions
+
+
+def kl_div(log_p: Tensor, target: Tensor, *, log_target: bool = False, reduction: Reduction = "mean") -> Tensor:
+    """target (log target - log_p), elementwise: summed, the divergence of p from the target (Kullback, Leibler 1951).
+
+    The target holds probabilities, or their logarithms if `log_target`. Where the target is zero, so is the loss. For
+    the divergence of whole distributions, sum, and divide by how many there are.
+    """
+    expect_pair("kl_div", log_p, target)
+    if log_target:
+        return reduced("kl_div", target.exp() * (target - log_p), reduction)
+    none = target == 0.0
+    losses = where(none, 0.0, target * (where(none, 1.0, target).log() - where(none, 0.0, log_p)))
+    return reduced("kl_div", losses, reduction)
+
+
+def poisson_nll_loss(
+    prediction: Tensor,
+    target: Tensor,
+    *,
+    log_input: bool = True,
+    full: bool = False,
+    epsilon: float = 1e-8,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """The negative log-likelihood of counts under Poisson distributions, without the constant log(target!).
+
+    The prediction holds the logarithms of the rates: exp(prediction) - target prediction; or, without `log_input`, the
+    rates: prediction - target log(prediction + epsilon). `full` adds Stirling's formula for targets above one.
+    """
+    expect_pair("poisson_nll_loss", prediction, target)
+    if log_input:
+        losses = prediction.exp() - target * prediction
+    else:
+        losses = prediction - target * (prediction + epsilon).log()
+    if full:
+        many = target > 1.0
+        count = where(many, target, 2.0)
+        losses = losses + where(many, count * count.log() - count + (count * (2.0 * math.pi)).log() * 0.5, 0.0)
+    return reduced("poisson_nll_loss", losses, reduction)
+
+
+def gaussian_nll_loss(
+    prediction: Tensor,
+    target: Tensor,
+    variance: Tensor,
+    *,
+    full: bool = False,
+    epsilon: float = 1e-6,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """The negative log-likelihood under normal distributions: (log variance + (prediction - target)^2 / variance) / 2.
+
+    The variance broadcasts, and counts as at least `epsilon`. `full` adds the constant log(2 pi) / 2.
+    """
+    expect_pair("gaussian_nll_loss", prediction, target)
+    expect("gaussian_nll_loss", Float, variance=variance)
+    # Below the bound the variance has a gradient all the same: it should be able to grow.
+    spread = variance + (variance.maximum(epsilon) - variance).detach()
+    losses = (spread.log() + (prediction - target).square() / spread) * 0.5
+    return reduced("gaussian_nll_loss", losses + 0.5 * math.log(2.0 * math.pi) if full else losses, reduction)
+
+
+# --- of vectors and margins
+
+
+def cosine_similarity(x: Tensor, y: Tensor, *, axis: int = -1, epsilon: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along an axis; x and y broadcast. Lengths count as at least `epsilon`."""
+    expect("cosine_similarity", Float, x=x, y=y)
+    if not x.ndim or not y.ndim:
+        raise ShapeError(f"cosine_similarity: x and y need an axis, got shapes {x.shape} and {y.shape}")
+    if x.ndim != y.ndim and axis >= 0:
+        axis -= max(x.ndim, y.ndim)
+    return (normalize(x, axis=axis, epsilon=epsilon) * normalize(y, axis=axis, epsilon=epsilon)).sum(axis)
+
+
+def hinge_embedding_loss(
+    distance: Tensor, target: Tensor, *, margin: float = 1.0, reduction: Reduction = "mean"
+) -> Tensor:
+    """The distance of what is alike (target 1), max(0, margin - distance) of what is not (target -1)."""
+    expect_pair("hinge_embedding_loss", distance, target)
+    losses = where(target == 1.0, distance, (margin - distance).relu())
+    return reduced("hinge_embedding_loss", losses, reduction)
+
+
+def margin_ranking_loss(
+    x: Tensor, y: Tensor, target: Tensor, *, margin: float = 0.0, reduction: Reduction = "mean"
+) -> Tensor:
+    """max(0, margin - target (x - y)): target 1 asks for x above y, -1 for y above x."""
+    expect("margin_ranking_loss", Float, x=x, y=y, target=target)
+    return reduced("margin_ranking_loss", (margin - target * (x - y)).relu(), reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    margin: float = 1.0,
+    p: float = 2.0,
+    epsilon: float = 1e-6,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """max(0, |anchor - positive| - |anchor - negative| + margin) in the p-norm of the last axis (Schroff et al. 2015).
+
+    `epsilon` is added to the differences, so that equal vectors have a gradient.
+    """
+    expect("triplet_margin_loss", Float, anchor=anchor, positive=positive, negative=negative)
+    near, far = ((anchor - other + epsilon).norm(p, -1) for other in (positive, negative))
+    return reduced("triplet_margin_loss", (near - far + margin).relu(), reduction)

@@ -1,0 +1,183 @@
+"""Normalisation."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from phlox.backend import Float
+from phlox.backend.element import LARGEST
+from phlox.errors import ShapeError
+from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.tensor import Tensor
+
+
+def layer_norm(
+    x: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    axes: int | None = None,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta over the last axis (Ba, Kiros, Hinton 2016), or the last `axes`.
+
+    `gamma` and `beta` have the shape of the normalised axes, and say how many these are where `axes` does not.
+
+    >>> import phlox as px
+    >>> px.functional.layer_norm(px.tensor([[1.0, 3.0], [2.0, 2.0]]), epsilon=1e-12).tolist()
+    [[-1.0, 1.0], [0.0, 0.0]]
+    """
+    expect("layer_norm", Float, x=x, gamma=gamma, beta=beta)
+    given = next((scale.ndim for scale in (gamma, beta) if scale is not None), 1)
+    count = _last_axes("layer_norm", x, given if axes is None else axes)
+    return _over_last("layer_norm", x, count, {"gamma": gamma, "beta": beta}, epsilon)
+
+
+def rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: int | None = None, epsilon: float = 1e-6) -> Tensor:
+    """x / sqrt(mean(x^2) + epsilon) * gamma over the last axis (Zhang, Sennrich 2019), or the last `axes`.
+
+    `gamma` has the shape of the normalised axes, and says how many these are where `axes` does not.
+    """
+    expect("rms_norm", Float, x=x, gamma=gamma)
+    count = _last_axes("rms_norm", x, (1 if gamma is None else gamma.ndim) if axes is None else axes)
+    return _over_last("rms_norm", x, count, {"gamma": gamma}, epsilon)
+
+
+def _last_axes(name: str, x: Tensor, count: int) -> int:
+    if not 1 <= count <= x.ndim:
+        raise ShapeError(f"{name}: cannot normalise the last {count} axes of a tensor of shape {x.shape}")
+    return count
+
+
+def _over_last(name: str, x: Tensor, count: int, scales: dict[str, Tensor | None], epsilon: float) -> Tensor:
+    shape = x.shape
+    normalised = shape[-count:]
+    for what, scale in scales.items():
+        if scale is not None and scale.shape != normalised:
+            raise ShapeError(
+                f"{name}: {what} of shape {scale.shape} does not fit x of shape {shape}; "
+                f"it must be of the shape of the normalised axes, {normalised}"
+            )
+    if count == 1:
+        return compute(name, x, *scales.values(), epsilon)
+    size = (math.prod(normalised),)
+    flat = [None if scale is None else scale.reshape(size) for scale in scales.values()]
+    return compute(name, x.reshape((*shape[:-count], *size)), *flat, epsilon).reshape(shape)
+
+
+def group_norm(
+    x: Tensor, groups: int, gamma: Tensor | None = None, beta: Tensor | None = None, *, epsilon: float = 1e-5
+) -> Tensor:
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta, over each of `groups` groups of channels of an example.
+
+    For x [n, channels, ...] whose channels divide into the groups; gamma and beta are [channels]. (Wu, He 2018.)
+    """
+    return _by_group("group_norm", x, groups, gamma, beta, epsilon)
+
+
+def instance_norm(
+    x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, epsilon: float = 1e-5
+) -> Tensor:
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta, over each channel of an example (Ulyanov et al. 2016).
+
+    For x [n, channels, ...]; gamma and beta are [channels].
+    """
+    _channels("instance_norm", x, gamma=gamma, beta=beta)
+    return _by_group("instance_norm", x, x.shape[1], gamma, beta, epsilon)
+
+
+def _by_group(name: str, x: Tensor, groups: int, gamma: Tensor | None, beta: Tensor | None, epsilon: float) -> Tensor:
+    channels = _channels(name, x, gamma=gamma, beta=beta)
+    if channels == 0:
+        return x
+    if groups < 1 or channels % groups:
+        raise ShapeError(f"{name}: {channels} channels do not divide into {groups} groups (x of shape {x.shape})")
+    return compute("group_norm", x, gamma, beta, groups, epsilon)
+
+
+def _channels(name: str, x: Tensor, **scales: Tensor | None) -> int:
+    """How many channels x [n, channels, ...] has, after a look at what there is one number a channel of."""
+    expect(name, Float, x=x, **scales)
+    if x.ndim < 2:
+        raise ShapeError(f"{name}: x must be [n, channels, ...], got shape {x.shape}")
+    for what, scale in scales.items():
+        if scale is not None and scale.shape != (x.shape[1],):
+            raise ShapeError(f"{name}: {what} of shape {scale.shape} does not fit the {x.shape[1]} channels of x")
+    return x.shape[1]
+
+
+class BatchNorm(NamedTuple):
+    """What `batch_norm_train` gives."""
+
+    y: Tensor
+    mean: Tensor
+    """[channels]."""
+    variance: Tensor
+    """[channels], over the number of elements; over that less one, multiply by n / (n - 1)."""
+
+
+def batch_norm_train(
+    x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, epsilon: float = 1e-5
+) -> BatchNorm:
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta, over all axes but the channels; and the mean and the variance.
+
+    For x [n, channels, ...]; gamma and beta are [channels]. All three results have gradients; what keeps running
+    statistics detaches them. (Ioffe, Szegedy 2015.)
+
+    >>> import phlox as px
+    >>> y, mean, variance = px.functional.batch_norm_train(px.tensor([[1.0], [3.0]]))
+    >>> mean.tolist(), variance.tolist()
+    ([2.0], [1.0])
+    """
+    _channels("batch_norm_train", x, gamma=gamma, beta=beta)
+    return BatchNorm(*compute("batch_norm_train", x, gamma, beta, epsilon))
+
+
+def batch_norm(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta with statistics that are given, as at inference.
+
+    For x [n, channels, ...]; the others are [channels]. `batch_norm_train` takes the statistics from x itself.
+    """
+    channels = _channels("batch_norm", x, mean=mean, variance=variance, gamma=gamma, beta=beta)
+    scale = (variance + epsilon).rsqrt()
+    scale = scale if gamma is None else scale * gamma
+    shift = -mean * scale if beta is None else beta - mean * scale
+    shape = (channels, *(1 for _ in x.shape[2:]))
+    return x * scale.reshape(shape) + shift.reshape(shape)
+
+
+def local_response_norm(x: Tensor, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """x / (k + alpha * mean(x^2))^beta, the mean over `size` channels about each one; beyond the ends count zeros.
+
+    For x [n, channels, ...]. (Krizhevsky, Sutskever, Hinton 2012, with PyTorch's alpha, which divides by the size.)
+    """
+    channels = _channels("local_response_norm", x)
+    if size < 1:
+        raise ShapeError(f"local_response_norm: the size must be at least 1, got {size}")
+    zeros = [(0, 0) for _ in x.shape[2:]]
+    padded = x.square().pad(((0, 0), (size // 2, (size - 1) // 2), *zeros))
+    total = padded[:, :channels]
+    for start in range(1, size):
+        total = total + padded[:, start : start + channels]
+    return x * (total * (alpha / size) + k) ** -beta
+
+
+def normalize(x: Tensor, p: float = 2.0, axis: int | tuple[int, ...] | None = -1, *, epsilon: float = 1e-12) -> Tensor:
+    """x / max(its p-norm along an axis, epsilon): vectors of length one, but for those that are zero.
+
+    >>> import phlox as px
+    >>> px.functional.normalize(px.tensor([3.0, 4.0])).tolist()
+    [0.6, 0.8]
+    """
+    expect("normalize", Float, x=x)
+    least = 1.0 / LARGEST[x.backend.float_element]  # below which epsilon would count as zero
+    return x / x.norm(p, axis, keepdims=True).maximum(max(epsilon, least))

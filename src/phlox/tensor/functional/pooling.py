@@ -1,0 +1,284 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from phlox.errors import ShapeError
+from phlox.tensor.functional.call import Padding, Sizes, call, fixed, sizes, widths
+from phlox.tensor.tensor import Tensor
+
+Counts: TypeAlias = int | Sequence[int | None]
+"""How many windows an axis, or one number for all; None keeps the axis as it is."""
+
+
+def max_pool1d(
+    x: Tensor,
+    window: Sizes,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The greatest value of each window of sequences [n, channels, length]; see `max_pool2d`.
+
+    >>> import phlox as px
+    >>> max_pool1d(px.tensor([[[1.0, 3.0, 2.0, 0.0]]]), 2).tolist()
+    [[[3.0, 2.0]]]
+    """
+    return _max_pool("max_pool1d", 1, x, window, stride, padding, dilation, ceil_mode)
+
+
+def max_pool2d(
+    x: Tensor,
+    window: Sizes,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The greatest value of each window of images [n, channels, height, width]; the stride is the window unless given.
+
+    NaN is greater than all. Padding counts as minus infinity; it is a number, one an axis, a pair (before, after) an
+    axis, "same" or "valid" as in `conv2d`, and less than the window. `ceil_mode` keeps a last window that ends behind
+    the image. Among equals the first in reading order gets the gradient.
+
+    >>> import phlox as px
+    >>> x = px.arange(9).float().reshape(1, 1, 3, 3)
+    >>> max_pool2d(x, 2).tolist(), max_pool2d(x, 2, ceil_mode=True).tolist()
+    ([[[[4.0]]]], [[[[4.0, 5.0], [7.0, 8.0]]]])
+    """
+    return _max_pool("max_pool2d", 2, x, window, stride, padding, dilation, ceil_mode)
+
+
+def max_pool3d(
+    x: Tensor,
+    window: Sizes,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The greatest value of each window of volumes [n, channels, depth, height, width]; see `max_pool2d`.
+
+    >>> import phlox as px
+    >>> max_pool3d(px.ones((1, 2, 4, 4, 4)), 2).shape
+    (1, 2, 2, 2, 2)
+    """
+    return _max_pool("max_pool3d", 3, x, window, stride, padding, dilation, ceil_mode)
+
+
+def avg_pool1d(
+    x: Tensor,
+    window: Sizes,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window of sequences [n, channels, length]; see `avg_pool2d`.
+
+    >>> import phlox as px
+    >>> avg_pool1d(px.tensor([[[1.0, 3.0, 2.0, 0.0]]]), 2).tolist()
+    [[[2.0, 1.0]]]
+    """
+    return _avg_pool("avg_pool1d", 1, x, window, stride, padding, ceil_mode, count_include_pad)
+
+
+def avg_pool2d(
+    x: Tensor,
+    window: Sizes,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window of images [n, channels, height, width]; the stride is the window unless given.
+
+    Padding (as in `max_pool2d`) counts as zeros, or, unless `count_include_pad`, not at all; what `ceil_mode` adds
+    behind the image never counts.
+
+    >>> import phlox as px
+    >>> x = px.ones((1, 1, 2, 2))
+    >>> avg_pool2d(x, 2, padding=1).tolist(), avg_pool2d(x, 2, padding=1, count_include_pad=False).tolist()
+    ([[[[0.25, 0.25], [0.25, 0.25]]]], [[[[1.0, 1.0], [1.0, 1.0]]]])
+    """
+    return _avg_pool("avg_pool2d", 2, x, window, stride, padding, ceil_mode, count_include_pad)
+
+
+def avg_pool3d(
+    x: Tensor,
+    window: Sizes,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window of volumes [n, channels, depth, height, width]; see `avg_pool2d`.
+
+    >>> import phlox as px
+    >>> avg_pool3d(px.ones((1, 2, 4, 4, 4)), 2).shape
+    (1, 2, 2, 2, 2)
+    """
+    return _avg_pool("avg_pool3d", 3, x, window, stride, padding, ceil_mode, count_include_pad)
+
+
+def adaptive_avg_pool1d(x: Tensor, size: Counts) -> Tensor:
+    """The mean of each of `size` windows of sequences [n, channels, length]; see `adaptive_avg_pool2d`.
+
+    >>> import phlox as px
+    >>> adaptive_avg_pool1d(px.tensor([[[1.0, 2.0, 6.0]]]), 2).tolist()
+    [[[1.5, 4.0]]]
+    """
+    return _adaptive("adaptive_avg_pool1d", 1, x, size)
+
+
+def adaptive_avg_pool2d(x: Tensor, size: Counts) -> Tensor:
+    """The mean of windows of images [n, channels, height, width], `size` of them an axis: [n, channels, *size].
+
+    Window i of `count` goes from floor(i height / count) up to, not including, ceil((i + 1) height / count); so windows
+    share a row where the height does not divide. An entry None keeps the axis as it is; `size=1` is global pooling.
+
+    >>> import phlox as px
+    >>> adaptive_avg_pool2d(px.ones((2, 3, 5, 7)), (2, None)).shape
+    (2, 3, 2, 7)
+    """
+    return _adaptive("adaptive_avg_pool2d", 2, x, size)
+
+
+def adaptive_avg_pool3d(x: Tensor, size: Counts) -> Tensor:
+    """The mean of windows of volumes [n, channels, depth, height, width], `size` an axis; see `adaptive_avg_pool2d`.
+
+    >>> import phlox as px
+    >>> adaptive_avg_pool3d(px.ones((1, 2, 4, 4, 4)), 1).shape
+    (1, 2, 1, 1, 1)
+    """
+    return _adaptive("adaptive_avg_pool3d", 3, x, size)
+
+
+def adaptive_max_pool1d(x: Tensor, size: Counts) -> Tensor:
+    """The greatest value of each of `size` windows of sequences [n, channels, length]; see `adaptive_max_pool2d`.
+
+    >>> import phlox as px
+    >>> adaptive_max_pool1d(px.tensor([[[1.0, 2.0, 6.0]]]), 2).tolist()
+    [[[2.0, 6.0]]]
+    """
+    return _adaptive("adaptive_max_pool1d", 1, x, size)
+
+
+def adaptive_max_pool2d(x: Tensor, size: Counts) -> Tensor:
+    """The greatest value of windows of images [n, channels, height, width]; the windows of `adaptive_avg_pool2d`.
+
+    NaN is greater than all; among equals the first in reading order gets the gradient.
+
+    >>> import phlox as px
+    >>> adaptive_max_pool2d(px.ones((2, 3, 5, 7)), 2).shape
+    (2, 3, 2, 2)
+    """
+    return _adaptive("adaptive_max_pool2d", 2, x, size)
+
+
+def adaptive_max_pool3d(x: Tensor, size: Counts) -> Tensor:
+    """The greatest value of windows of volumes [n, channels, depth, height, width]; see `adaptive_max_pool2d`.
+
+    >>> import phlox as px
+    >>> adaptive_max_pool3d(px.ones((1, 2, 4, 4, 4)), (2, 2, 1)).shape
+    (1, 2, 2, 2, 1)
+    """
+    return _adaptive("adaptive_max_pool3d", 3, x, size)
+
+
+_SPATIAL = {1: "length", 2: "height, width", 3: "depth, height, width"}
+Shape: TypeAlias = tuple[int, ...]
+_Pairs: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def _max_pool(
+    name: str,
+    axes: int,
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None,
+    padding: Padding,
+    dilation: Sizes,
+    ceil_mode: bool,
+) -> Tensor:
+    given = map(fixed, (window, stride, padding, dilation))
+    sides, strides, _, pads, dilations = _windows(name, axes, x.shape, *given, ceil_mode)
+    return call(name, x, sides, strides, pads, dilations, operation="max_pool")
+
+
+def _avg_pool(
+    name: str,
+    axes: int,
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None,
+    padding: Padding,
+    ceil_mode: bool,
+    count_include_pad: bool,
+) -> Tensor:
+    given = map(fixed, (window, stride, padding))
+    sides, strides, asked, pads, _ = _windows(name, axes, x.shape, *given, 1, ceil_mode)
+    counted = asked if count_include_pad else ((0, 0),) * axes
+    return call(name, x, sides, strides, pads, counted, operation="avg_pool")
+
+
+@lru_cache(1024, typed=True)
+def _windows(
+    name: str,
+    axes: int,
+    x: Shape,
+    window: Sizes,
+    stride: Sizes | None,
+    padding: Padding,
+    dilation: Sizes,
+    ceil_mode: bool,
+) -> tuple[Shape, Shape, _Pairs, _Pairs, Shape]:
+    """Windows, strides, padding, that with what `ceil_mode` adds, dilations; found once for many calls."""
+    have = _spatial(name, axes, x)
+    sides = sizes(name, "window", window, axes, 1)
+    strides = sides if stride is None else sizes(name, "stride", stride, axes, 1)
+    dilations = sizes(name, "dilation", dilation, axes, 1)
+    reach = tuple(step * (side - 1) + 1 for side, step in zip(sides, dilations, strict=True))
+    asked = widths(name, padding, have, reach, strides)
+    if any(max(pad) >= far for pad, far in zip(asked, reach, strict=True) if max(pad)):
+        raise ShapeError(
+            f"{name}: the padding {asked} must be less than the window {sides}, or windows see nothing else; "
+            f"at most half of it is usual"
+        )
+    if any(size + sum(pad) < far for size, pad, far in zip(have, asked, reach, strict=True)):
+        raise ShapeError(f"{name}: the window {sides} is larger than the padded input of shape {x}")
+    if not ceil_mode:
+        return sides, strides, asked, asked, dilations
+    pads: list[tuple[int, int]] = []
+    for size, (before, after), far, step in zip(have, asked, reach, strides, strict=True):
+        # One more window, if elements are left over, and if it would start before the padding behind them.
+        count = (size + before + after - far) // step + 1
+        over = count * step + far - (size + before + after)
+        more = over < step and count * step < size + before
+        pads.append((before, after + over if more else after))
+    return sides, strides, asked, tuple(pads), dilations
+
+
+def _adaptive(name: str, axes: int, x: Tensor, size: Counts) -> Tensor:
+    have = _spatial(name, axes, x.shape)
+    kept: Any = size
+    if isinstance(size, Sequence) and len(size) == axes:
+        kept = [there if count is None else count for count, there in zip(size, have, strict=True)]
+    return call(name, x, sizes(name, "size", kept, axes, 1), operation=name[:-2])
+
+
+def _spatial(name: str, axes: int, x: Shape) -> Shape:
+    have = x[2:]
+    if len(x) != 2 + axes or min(have) < 1:
+        raise ShapeError(f"{name}: x must be [n, channels, {_SPATIAL[axes]}], with something to pool, got shape {x}")
+    return have

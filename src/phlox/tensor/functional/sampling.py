@@ -1,0 +1,162 @@
+"""Reading images between their pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from phlox.backend import Float
+from phlox.backend.contract.nn.resampling import Mode, Resampling
+from phlox.backend.contract.nn.sampling import Reading
+from phlox.errors import RangeError, ShapeError
+from phlox.tensor.creation import tensor
+from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.tensor import Tensor
+
+Interpolation: TypeAlias = Literal[
+    "nearest", "nearest-exact", "linear", "bilinear", "trilinear", "cubic", "bicubic", "area"
+]
+Padding: TypeAlias = Literal["zeros", "border", "reflection"]
+
+_MODES: dict[str, tuple[Mode, int | None]] = {
+    "nearest": ("nearest", None), "nearest-exact": ("nearest-exact", None), "area": ("area", None),
+    "linear": ("linear", None), "bilinear": ("linear", 2), "trilinear": ("linear", 3),
+    "cubic": ("cubic", None), "bicubic": ("cubic", 2),
+}  # fmt: skip
+"""And for how many spatial axes a name is meant."""
+_READINGS: dict[str, Reading] = {
+    "linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic",
+}  # fmt: skip
+
+
+def interpolate(
+    x: Tensor,
+    size: int | Sequence[int] | None = None,
+    *,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: Interpolation = "nearest",
+    align_corners: bool = False,
+    antialias: bool = False,
+) -> Tensor:
+    """Images of another size: x [n, channels, ...] with one to three spatial axes.
+
+    Args:
+        x: Float.
+        size: of the spatial axes of the result; one number for all. Or else `scale_factor`, by which they grow,
+            rounded down.
+        mode: "nearest" (the pixel at or before the place), "nearest-exact" (the pixel about it), "linear", "cubic"
+            (Keys 1981), "area" (the mean of all pixels beneath). PyTorch's "bilinear", "trilinear" and "bicubic" say
+            for how many axes, too.
+        align_corners: the centres of the outermost pixels stay where they are, instead of their edges.
+        antialias: for "linear" and "cubic", widen the kernel where the image becomes smaller.
+
+    >>> import phlox as px
+    >>> px.functional.interpolate(px.tensor([[[0.0, 1.0]]]), 4, mode="linear").tolist()
+    [[[0.0, 0.25, 0.75, 1.0]]]
+    """
+    expect("interpolate", Float, x=x)
+    if mode not in _MODES:
+        raise RangeError(f"interpolate: mode is one of {', '.join(_MODES)}; got {mode!r}")
+    kernel, meant = _MODES[mode]
+    spatial = x.shape[2:]
+    if not 1 <= len(spatial) <= 3 or meant not in (None, len(spatial)):
+        raise ShapeError(
+            f"interpolate: x must be [n, channels, ...] with {meant or 'one to three'} spatial axes for {mode!r}, "
+            f"got shape {x.shape}"
+        )
+    if (align_corners or antialias) and kernel not in ("linear", "cubic"):
+        raise RangeError(f"interpolate: align_corners and antialias are for linear and cubic modes, not {mode!r}")
+    if (size is None) == (scale_factor is None):
+        raise ShapeError("interpolate: give either size or scale_factor")
+    ratios: Sequence[float | None] = [None] * len(spatial)
+    if scale_factor is not None:
+        factors = _each("scale_factor", scale_factor, len(spatial))
+        if min(factors) <= 0.0:
+            raise RangeError(f"interpolate: scale_factor must be positive, got {scale_factor}")
+        out = [math.floor(before * factor) for before, factor in zip(spatial, factors, strict=True)]
+        ratios = ratios if kernel == "area" else [1.0 / factor for factor in factors]
+    else:
+        assert size is not None
+        out = [int(one) for one in _each("size", size, len(spatial))]
+    if min(out) < 1 or min(spatial) < 1:
+        raise ShapeError(f"interpolate: cannot make images of size {tuple(out)} from {spatial}; sizes must be positive")
+    plans = tuple(
+        Resampling(before, after, kernel, align_corners, ratio, antialias)
+        for before, after, ratio in zip(spatial, out, ratios, strict=True)
+    )
+    return compute("interpolate", x, plans)
+
+
+def _each(what: str, value: float | Sequence[float], count: int) -> Sequence[float]:
+    if isinstance(value, (int, float)):
+        return [value] * count
+    if len(value) != count:
+        raise ShapeError(f"interpolate: {what} must be one number or {count}, got {tuple(value)}")
+    return value
+
+
+def grid_sample(
+    x: Tensor,
+    grid: Tensor,
+    *,
+    mode: Literal["bilinear", "nearest", "bicubic", "linear", "cubic"] = "bilinear",
+    padding_mode: Padding = "zeros",
+    align_corners: bool = False,
+) -> Tensor:
+    """x at the points of a grid (Jaderberg et al. 2015), with gradients towards both.
+
+    Args:
+        x: [n, channels, height, width], or [n, channels, depth, height, width].
+        grid: [n, rows, columns, 2] of points (across, down), or [n, ..., 3] of points (across, down, deep); -1 and 1
+            are the edges of x.
+        mode: "bilinear" (for volumes, trilinear), "nearest" (no gradient towards the grid), or "bicubic" (images only).
+        padding_mode: what is read beyond the edges: zeros, the nearest pixel at the border, or the image reflected.
+        align_corners: -1 and 1 are the centres of the outermost pixels, instead of their edges.
+
+    Returns [n, channels, rows, columns] or [n, channels, ...].
+    """
+    expect("grid_sample", Float, x=x, grid=grid)
+    rank = x.ndim - 2
+    if rank not in (2, 3) or grid.ndim != x.ndim or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank:
+        raise ShapeError(
+            f"grid_sample: x of shape {x.shape} and grid of shape {grid.shape} do not fit; they must be [n, channels, "
+            f"height, width] and [n, rows, columns, 2], or have one axis more each and grid 3 coordinates"
+        )
+    if mode not in _READINGS or (rank == 3 and _READINGS[mode] == "cubic"):
+        raise RangeError(
+            f"grid_sample: mode is 'bilinear', 'nearest', or for images 'bicubic'; got {mode!r} for shape {x.shape}"
+        )
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise RangeError(f"grid_sample: padding_mode is 'zeros', 'border' or 'reflection'; got {padding_mode!r}")
+    if 0 in x.shape[2:]:
+        raise ShapeError(f"grid_sample: x of shape {x.shape} has no pixels")
+    return compute("grid_sample", x, grid, _READINGS[mode], padding_mode, align_corners)
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], *, align_corners: bool = False) -> Tensor:
+    """The grid for `grid_sample` that maps each pixel of a result of `size` by an affine map.
+
+    theta [n, 2, 3] for size (n, channels, height, width), which gives [n, height, width, 2]; or [n, 3, 4] for volumes.
+
+    >>> import phlox as px
+    >>> px.functional.affine_grid(px.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]), (1, 1, 1, 2))[0, 0].tolist()
+    [[-0.5, 0.0], [0.5, 0.0]]
+    """
+    expect("affine_grid", Float, theta=theta)
+    n, *_ = sizes = tuple(size)
+    rank = len(sizes) - 2
+    if rank not in (2, 3) or theta.shape != (n, rank, rank + 1):
+        raise ShapeError(
+            f"affine_grid: theta of shape {theta.shape} does not fit size {sizes}; they must be [n, 2, 3] and "
+            f"(n, channels, height, width), or [n, 3, 4] and (n, channels, depth, height, width)"
+        )
+    places = [
+        np.linspace(-1.0, 1.0, one) * (1.0 if align_corners else (one - 1) / max(one, 1)) if one > 1 else np.zeros(one)
+        for one in sizes[2:]
+    ]
+    lattice = np.stack([*reversed(np.meshgrid(*places, indexing="ij")), np.ones(sizes[2:])], -1)
+    points = tensor(lattice.reshape(math.prod(sizes[2:]), rank + 1), device=theta.device)
+    return (points @ theta.mT).reshape((n, *sizes[2:], rank))

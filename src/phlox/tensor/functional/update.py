@@ -1,0 +1,42 @@
+"""Updates of optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.backend import Float
+from phlox.backend.contract.update import AdamNumbers
+from phlox.errors import KindError, ShapeError
+from phlox.tensor.explain import failure
+from phlox.tensor.meeting import together
+from phlox.tensor.tensor import Tensor, wrap
+
+
+def adam_update(
+    x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, numbers: AdamNumbers
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of Adam (Kingma, Ba 2015) or AdamW: the new x, and the new moments; see `phlox.optim.Adam`.
+
+    All four are Float tensors of one shape. Raises `KindError` and `ShapeError` where they are not.
+
+    >>> import phlox as px
+    >>> from phlox.backend.contract.update import AdamNumbers
+    >>> x, g, zero = px.ones((2,)), px.ones((2,)), px.zeros((2,))
+    >>> numbers = AdamNumbers(0.5, 0.9, 0.999, 0.0, 0.0, True, 0.1, 0.001)
+    >>> px.functional.adam_update(x, g, zero, zero, numbers)[0].tolist()
+    [0.5, 0.5]
+    """
+    given: list[Tensor[Any, Any, Any]] = [x, grad, moment_1, moment_2]
+    for one in given:
+        if one.kind is not Float:
+            raise KindError(f"adam_update takes Float tensors, got {one.kind.__name__}; convert with .float() first")
+        if one.shape != x.shape:
+            raise ShapeError(f"adam_update: tensors of shapes {x.shape} and {one.shape} do not belong together")
+    met = together("adam_update", given)
+    ops = met[0]._ops
+    arrays = [one.primitive for one in met]
+    try:
+        updated = ops.backend.adam_update(*arrays, numbers)
+    except Exception as error:
+        raise failure("adam_update", ops, tuple(arrays), error) from error
+    return tuple(wrap(ops, array) for array in updated)  # pyright: ignore[reportReturnType]

@@ -1,0 +1,170 @@
+"""What a wrong argument makes Python or an engine say, said in our words: the function, the argument, what it takes.
+
+Public functions and methods are guarded once, when they are imported. A call that succeeds pays for one more call of
+Python; what is right or wrong is found out only once something has gone wrong, from the signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from functools import update_wrapper
+from operator import index
+from types import FunctionType, ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.errors import KindError, PhloxError, RangeError, ShapeError
+from phlox.tensor.base import TensorBase
+from phlox.tensor.explain import first_line, shown
+
+_MARK = "guarded"
+
+
+def guard_functions(module: ModuleType, names: Iterable[str]) -> None:
+    """Guard functions of Phlox that a module offers, there and where they are defined."""
+    for name in names:
+        function = vars(module).get(name)
+        if isinstance(function, FunctionType):
+            home = sys.modules[function.__module__]
+            wrapped = guarded(function)
+            setattr(module, name, wrapped)
+            if vars(home).get(function.__name__) is function:
+                setattr(home, function.__name__, wrapped)  # or it could not be pickled by its name
+
+
+def guard_methods(cls: type[Any]) -> None:
+    """Guard the public methods of a class and its bases that take arguments."""
+    for owner in cls.__mro__:
+        if owner.__module__.startswith("phlox."):
+            for name, value in list(vars(owner).items()):
+                if isinstance(value, FunctionType) and not name.startswith("_") and _takes_more(value):
+                    setattr(owner, name, guarded(value))
+
+
+def _takes_more(method: FunctionType) -> bool:
+    return method.__code__.co_argcount + method.__code__.co_kwonlyargcount > 1 or bool(
+        method.__code__.co_flags & inspect.CO_VARARGS
+    )
+
+
+def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, its own and the engines' failures turned into errors of Phlox."""
+    if hasattr(function, _MARK):
+        return function
+    explain = complaint  # the wrapper must find everything in its closure
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except Exception as error:
+            better = explain(function, arguments, options, error)
+            if better is None:
+                raise
+            raise better from error
+
+    # With the globals of the function it stands for, or doctest would take it for a function from elsewhere.
+    wrapper = FunctionType(call.__code__, function.__globals__, function.__name__, None, call.__closure__)
+    setattr(wrapper, _MARK, True)
+    return update_wrapper(wrapper, function)
+
+
+def complaint(
+    function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], error: Exception
+) -> PhloxError | None:
+    """What to raise in place of `error`; None if it says all there is to say."""
+    values = [*arguments, *options.values()]
+    if isinstance(error, PhloxError):
+        return _on_one_line(error, values)
+    if isinstance(error, (ZeroDivisionError, MemoryError, RecursionError, NotImplementedError)):
+        return None
+    for value in values:
+        if isinstance(value, TensorBase) and value.backend.is_record_error(error):
+            return None
+    name = function.__name__
+    try:
+        bound = inspect.signature(function).bind(*arguments, **options)
+    except TypeError:
+        return None  # the arguments are too few, too many or misnamed, which Python says well
+    for parameter, value in bound.arguments.items():
+        wanted = _wanted(str(inspect.signature(function).parameters[parameter].annotation), value)
+        if wanted is not None:
+            return KindError(f"{name}: {parameter} must be {wanted}, got {shown(value)}")
+    given = ", ".join(shown(value) for key, value in bound.arguments.items() if key != "self")
+    sentence = f"{name}({given}): {first_line(error)}"
+    if isinstance(error, (TypeError, AttributeError)):
+        return KindError(sentence)
+    return RangeError(sentence) if isinstance(error, OverflowError) else ShapeError(sentence)
+
+
+def _on_one_line(error: PhloxError, values: list[Any]) -> PhloxError | None:
+    """The same error with tensors in a few words, where it shows their values; None if it does not."""
+    text = str(error)
+    if "\n" not in text:
+        return None
+    while values:
+        value = values.pop()
+        if isinstance(value, (tuple, list)):
+            values += cast("list[Any]", value)
+        elif isinstance(value, (TensorBase, np.ndarray)):
+            text = text.replace(repr(cast(Any, value)), shown(value))
+    return None if text == str(error) else type(error)(text)
+
+
+def _wanted(annotation: str, value: Any) -> str | None:
+    """What an argument of this annotation has to be, if the value is not; None if it is, or who knows."""
+    choices = [choice.strip() for choice in _outside_brackets(annotation).split("|")]
+    if value is None:
+        return None if "None" in choices or not _plain(choices[0]) else _plain(choices[0])
+    if any(_plain(choice) is None for choice in choices if choice != "None"):
+        return None
+    for choice in choices:
+        if _is(choice, value):
+            kind = next((one for one in ("Int", "Bool") if f", {one}]" in annotation), None)
+            if isinstance(value, TensorBase) and kind and value.kind.__name__ not in annotation:
+                return f"an {kind} tensor" if kind == "Int" else f"a {kind} tensor"
+            return None
+    return " or ".join(str(_plain(choice)) for choice in choices if choice != "None")
+
+
+def _outside_brackets(annotation: str) -> str:
+    kept: list[str] = []
+    depth = 0
+    for letter in annotation.strip("'\""):
+        depth += (letter == "[") - (letter == "]")
+        if depth == 0 and letter != "]":
+            kept.append(letter)
+    return "".join(kept)
+
+
+_PLAIN = {
+    "Tensor": "a tensor", "T": "a tensor", "Self": "a tensor", "TensorBase": "a tensor", "Number": "a number",
+    "float": "a number", "int": "an integer", "bool": "True or False", "str": "a string",
+    "builtins.float": "a number", "builtins.int": "an integer", "builtins.bool": "True or False",
+}  # fmt: skip
+
+
+def _plain(choice: str) -> str | None:
+    return _PLAIN.get(choice)
+
+
+def _is(choice: str, value: Any) -> bool:
+    match _plain(choice):
+        case "a tensor":
+            return isinstance(value, TensorBase)
+        case "a number":
+            return isinstance(value, (int, float, np.number))
+        case "an integer":
+            try:
+                index(value)
+            except TypeError:
+                return False
+            return not isinstance(value, (bool, TensorBase))
+        case "True or False":
+            return isinstance(value, (bool, np.bool_))
+        case "a string":
+            return isinstance(value, str)
+        case _:
+            return False

@@ -1,0 +1,219 @@
+"""Reading and writing at places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from phlox.backend import Bool, Int
+from phlox.errors import IndexRangeError, KindError, ShapeError
+from phlox.tensor.at import At, filled
+from phlox.tensor.base import Number, TensorBase
+from phlox.tensor.key import Entry, flatnonzero, parse
+from phlox.tensor.meeting import is_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from phlox.tensor.tensor import Tensor
+
+
+class Indexing(TensorBase):
+    """Whatever is written makes a new tensor.
+
+    Negative indices count from the end. One out of range is `IndexRangeError`; in a compiled program, which cannot
+    raise, reading there gives NaN (or the least integer), and nothing is written.
+    """
+
+    __slots__ = ()
+
+    # --- reading
+
+    def take(self, indices: Tensor[Any, Any, Int], axis: int = 0) -> Self:
+        """The slices at `indices` along an axis, which their axes replace; negative ones count from the end."""
+        return self._apply("take", self._indices("take", indices), self._axis("take", axis))
+
+    def take_along_axis(self, indices: Tensor[Any, Any, Int], axis: int = -1) -> Self:
+        """For every place of `indices`, the element of the same place but with that index along the axis."""
+        place = self._axis("take_along_axis", axis)
+        mine, theirs = self.shape, indices.shape
+        if len(mine) != len(theirs) or mine != (*theirs[:place], mine[place], *theirs[place + 1 :]):
+            raise ShapeError(
+                f"take_along_axis: indices of shape {indices.shape} do not fit a tensor of shape {self.shape}; "
+                f"they must agree in every axis but {place}"
+            )
+        return self._apply("take_along_axis", self._indices("take_along_axis", indices), place)
+
+    def gather(self, axis: int, indices: Tensor[Any, Any, Int]) -> Self:
+        """As `take_along_axis`, but `indices` may be shorter in the other axes, whose first elements they then read.
+
+        For axis 0 of a matrix, result[i, j] = x[indices[i, j], j]. As in PyTorch.
+
+        >>> import phlox as px
+        >>> px.tensor([[1.0, 2.0], [3.0, 4.0]]).gather(1, px.tensor([[1, 1, 0]])).tolist()
+        [[2.0, 2.0, 1.0]]
+        """
+        place = self._axis("gather", axis)
+        self._fits("gather", indices.shape, place)
+        part = tuple(
+            slice(0, size if a == place else n, 1)
+            for a, (size, n) in enumerate(zip(self.shape, indices.shape, strict=True))
+        )
+        cut = self._apply("index", part)
+        return cut._apply("take_along_axis", self._indices("gather", indices), place)
+
+    def masked_select(self, mask: Tensor[Any, Any, Bool]) -> Self:
+        """The elements where a mask, which broadcasts, holds: one axis, in reading order.
+
+        Their number depends on the values: under a trace that is `UnsupportedError`; use `where` or `masked_fill`.
+        """
+        return self[self._mask("masked_select", mask)]
+
+    def nonzero(self) -> tuple[Tensor[Any, Any, Int], ...]:
+        """The indices of the elements that are not zero (or true), one tensor an axis, in reading order.
+
+        Their number depends on the values: under a trace that is `UnsupportedError`.
+
+        >>> import phlox as px
+        >>> [i.tolist() for i in px.tensor([[0, 7], [5, 0]]).nonzero()]
+        [[0, 1], [1, 0]]
+        """
+        if not self.shape:
+            raise ShapeError("nonzero: a tensor of rank 0 has no axis to give indices for")
+        mask = self if self.kind is Bool else self._apply_to(Bool, "into_bool")
+        rest = flatnonzero("nonzero", mask, "use phlox.where(x != 0, ..., ...), or compare and sum to count")
+        found: list[Any] = []
+        for size in reversed(self.shape):
+            found.append(rest % size if rest.size else rest)
+            rest = rest // size if rest.size else rest
+        return tuple(reversed(found))
+
+    def argwhere(self) -> Tensor[Any, Any, Int]:
+        """The indices of the elements that are not zero (or true), one row [rank] an element; see `nonzero`.
+
+        >>> import phlox as px
+        >>> px.tensor([[0, 7], [5, 0]]).argwhere().tolist()
+        [[0, 1], [1, 0]]
+        """
+        columns = [column._apply("expand_dims", (1,)) for column in self.nonzero()]
+        return columns[0]._with(self.backend.concat([column.primitive for column in columns], 1))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a tensor of rank 0 has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Entry | tuple[Entry, ...]) -> Self:
+        """Integers, slices, None, `...`, Int tensors and Bool masks, each and together as in NumPy.
+
+        Lists and NumPy arrays of integers or truth values count as tensors. Int tensors broadcast together; their axes
+        stand in place of those they index, or first if these are not side by side. An index out of range is
+        `IndexRangeError`. How much a mask reads depends on its values, so that one is `UnsupportedError` under a trace.
+
+        >>> import phlox as px
+        >>> x = px.arange(12).reshape(3, 4)
+        >>> x[[0, 2], 1:3].tolist()
+        [[1, 2], [9, 10]]
+        >>> x[x > 9].tolist()
+        [10, 11]
+        """
+        if key.__class__ is int:  # a row, as loops ask for it
+            size, *rest = self.shape or (0,)
+            if -size <= key < size:  # pyright: ignore[reportOperatorIssue]
+                return self._apply("index", (key % size, *(slice(0, n, 1) for n in rest)))  # pyright: ignore[reportOperatorIssue]
+        x, place = parse(self, key)
+        return place.read(x)
+
+    # --- writing
+
+    @property
+    def at(self) -> At[Self]:
+        """`x.at[key]` is a place to write: `.set(v)`, `.add(v)`, `.sub(v)`, `.mul(v)`, `.min(v)`, `.max(v)`.
+
+        Each gives a new tensor; a key is anything that x can be read with, and v broadcasts to what that reads. Of
+        elements written to the same place all combine, and the last one is set. Every one has exact derivatives.
+
+        >>> import phlox as px
+        >>> px.zeros((4,)).at[[1, 3, 1]].add(px.tensor([1.0, 2.0, 3.0])).tolist()
+        [0.0, 4.0, 0.0, 2.0]
+        """
+        return At(self)
+
+    def scatter(
+        self,
+        axis: int,
+        indices: Tensor[Any, Any, Int],
+        updates: Self | Number,
+        mode: Literal["set", "add", "mul", "min", "max"] = "set",
+    ) -> Self:
+        """With `updates`, of the shape of `indices`, written where `gather` would read.
+
+        For axis 0 of a matrix, result[indices[i, j], j] becomes updates[i, j], or is combined with it. Of several at
+        one place, all combine, and the last one is set.
+
+        >>> import phlox as px
+        >>> px.zeros((2, 3)).scatter(1, px.tensor([[2], [0]]), 5.0).tolist()
+        [[0.0, 0.0, 5.0], [5.0, 0.0, 0.0]]
+        """
+        place = self._axis("scatter", axis)
+        shape = indices.shape
+        self._fits("scatter", shape, place)
+        updates = filled(self, "scatter", updates, shape)
+        if mode not in ("set", "add", "mul", "min", "max") or (self.kind is Bool and mode != "set"):
+            raise KindError(f"scatter: {self.kind.__name__} tensors have no mode {mode!r}")
+        backend, native = self.backend, self._indices("scatter", indices)
+        try:
+            backend.check_indices(native, self.shape[place], from_end=True)
+        except IndexRangeError as error:
+            raise IndexRangeError(f"scatter: {error}, axis {place} of shape {self.shape}") from None
+        backend.check_number(self.size, Int)
+        places = backend.reshape(backend.int_places_along(native, place, self.shape), (indices.size,))
+        flat = updates._apply("reshape", (indices.size,)).primitive
+        result = self._apply("reshape", (self.size,))._apply("scatter", places, flat, mode)
+        return result._apply("reshape", self.shape)
+
+    def masked_fill(self, mask: Tensor[Any, Any, Bool], value: Self | Number) -> Self:
+        """With `value`, a number or a tensor that broadcasts, where a mask, which broadcasts too, holds.
+
+        The gradient towards what is filled is zero, even where it is NaN.
+        """
+        mask = self._mask("masked_fill", mask)
+        operand = self._operand("masked_fill", value)
+        if operand is NotImplemented or isinstance(value, TensorBase):
+            operand = filled(self, "masked_fill", value, self.shape).primitive
+        return self._with(self.backend.where(mask.primitive, operand, self.primitive))
+
+    # --- checks
+
+    def _indices(self, name: str, indices: TensorBase) -> Any:
+        if not isinstance(indices, TensorBase):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{name}: indices must be an Int tensor, got {type(indices).__name__}")
+        here = indices.backend is self.backend or is_below(indices.backend, self.backend)
+        if indices.kind is not Int or not here:
+            raise KindError(
+                f"{name}: indices must be an Int tensor on {self.backend!r}, "
+                f"got {indices.kind.__name__} on {indices.backend!r}"
+            )
+        return indices.primitive
+
+    def _mask(self, name: str, mask: Tensor[Any, Any, Bool]) -> Tensor[Any, Any, Bool]:
+        """A mask in this tensor's shape."""
+        if not isinstance(mask, TensorBase):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{name}: the mask must be a Bool tensor, got {type(mask).__name__}")
+        if mask.kind is not Bool or not (mask.backend is self.backend or is_below(mask.backend, self.backend)):
+            raise KindError(
+                f"{name}: the mask must be a Bool tensor on {self.backend!r}, "
+                f"got {mask.kind.__name__} on {mask.backend!r}"
+            )
+        return mask if mask.shape == self.shape else mask.broadcast_to(self.shape)
+
+    def _fits(self, name: str, indices: tuple[int, ...], place: int) -> None:
+        mine = self.shape
+        rank = len(mine)
+        if len(indices) != rank or any(indices[axis] > mine[axis] for axis in range(rank) if axis != place):
+            raise ShapeError(
+                f"{name}: indices of shape {indices} do not fit a tensor of shape {mine}; "
+                f"they must have as many axes, and but for axis {place} none may be longer"
+            )

@@ -1,0 +1,318 @@
+"""Linear algebra: products, solutions, decompositions and functions of stacks of matrices [..., m, n].
+
+Names follow the Array API standard's `linalg` extension. Decompositions are unique, so that every backend gives the
+same factors: R of a QR has no negative diagonal, and of every eigenvector and left singular vector the first component
+within a hundredth of the largest magnitude is positive. (Where a matrix leaves another choice, any one is taken: the
+vectors of equal eigenvalues or singular values, the columns beyond the rank, those that only complete a basis.)
+
+A matrix that lacks what an operation needs (it is singular, not positive definite, or not finite) is `LinalgError`,
+which names the matrix of a stack; in a compiled program it gives NaN. At half precision all is computed in f32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from phlox.backend import Int
+from phlox.errors import ShapeError
+from phlox.tensor.creation import eye
+from phlox.tensor.einsum import einsum
+from phlox.tensor.explain import failure
+from phlox.tensor.functions import matmul
+from phlox.tensor.matrixvalues import (
+    check_matrices,
+    check_square,
+    cond,
+    default_rtol,
+    matrix_norm,
+    matrix_rank,
+    norm,
+    svdvals,
+    vector_norm,
+)
+from phlox.tensor.multiplication import (
+    cross,
+    diag,
+    diag_embed,
+    diagonal,
+    dot,
+    inner,
+    kron,
+    matrix_transpose,
+    multi_dot,
+    outer,
+    tensordot,
+    trace,
+    vdot,
+    vecdot,
+)
+from phlox.tensor.products import meet
+from phlox.tensor.tensor import Tensor, wrap
+
+__all__ = [
+    "QR", "SVD", "Eigh", "Lstsq", "SlogDet", "cholesky", "cond", "cross", "det", "diag", "diag_embed", "diagonal",
+    "dot", "eigh", "eigvalsh", "einsum", "inner", "inv", "kron", "lstsq", "matmul", "matrix_exp", "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve",
+    "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vdot", "vecdot", "vector_norm",
+]  # fmt: skip
+
+
+class QR(NamedTuple):
+    """What `qr` gives."""
+
+    Q: Tensor
+    R: Tensor
+
+
+class SVD(NamedTuple):
+    """What `svd` gives."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class Eigh(NamedTuple):
+    """What `eigh` gives."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class SlogDet(NamedTuple):
+    """What `slogdet` gives."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class Lstsq(NamedTuple):
+    """What `lstsq` gives."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor[Any, Any, Int]
+    singular_values: Tensor
+
+
+def _several(name: str, x: Tensor, *options: Any) -> list[Tensor]:
+    """The results of an operation that has several."""
+    ops = x._ops  # pyright: ignore[reportPrivateUsage]
+    try:
+        return [wrap(ops, part) for part in ops[name](x.primitive, *options)]
+    except Exception as error:
+        raise failure(name, ops, (x.primitive,), error) from error
+
+
+# --- decompositions
+
+
+def cholesky(x: Tensor, *, upper: bool = False) -> Tensor:
+    """The lower triangular L with L L' = x, for symmetric positive definite matrices; or its transpose, if `upper`.
+
+    Of x only the symmetric part (x + x') / 2 counts, so the gradient is symmetric. `LinalgError` where that is not
+    positive definite.
+
+    >>> import phlox as px
+    >>> px.linalg.cholesky(px.tensor([[4.0, 2.0], [2.0, 10.0]])).tolist()
+    [[2.0, 0.0], [1.0, 3.0]]
+    """
+    check_square("cholesky", x)
+    lower = x._apply("cholesky")  # pyright: ignore[reportPrivateUsage]
+    return lower.mT if upper else lower
+
+
+def qr(x: Tensor, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
+    """Q [..., m, k] with orthonormal columns and upper triangular R [..., k, n] with Q R = x, where k = min(m, n).
+
+    The diagonal of R is not negative. With `mode="complete"` Q is [..., m, m] and R [..., m, n]; if m > n, the columns
+    that complete Q are some basis of the rest, and there is no gradient. A gradient needs full rank.
+
+    >>> import phlox as px
+    >>> q, r = px.linalg.qr(px.tensor([[0.0, 2.0], [3.0, 1.0]]))
+    >>> r.tolist()
+    [[3.0, 1.0], [0.0, 2.0]]
+    """
+    check_matrices("qr", x)
+    if mode not in ("reduced", "complete"):
+        raise ShapeError(f"qr: mode must be 'reduced' or 'complete', got {mode!r}")
+    return QR(*_several("qr", x, mode == "complete"))
+
+
+def svd(x: Tensor, *, full_matrices: bool = True) -> SVD:
+    """U, the singular values S [..., k] in descending order, and Vh, with U diag(S) Vh = x, where k = min(m, n).
+
+    U is [..., m, m] and Vh [..., n, n]; or [..., m, k] and [..., k, n] with `full_matrices=False`, which is what to
+    differentiate: the vectors that only complete a basis have no gradient. Gradients of U and Vh grow without bound as
+    singular values become equal. Where some are equal (but for rounding) their vectors have no gradient, and none flows
+    through the choice among them; that of U @ Vh is right even there.
+
+    >>> import phlox as px
+    >>> px.linalg.svd(px.tensor([[0.0, 2.0], [1.0, 0.0]])).S.tolist()
+    [2.0, 1.0]
+    """
+    check_matrices("svd", x)
+    return SVD(*_several("svd", x, bool(full_matrices)))
+
+
+def eigh(x: Tensor) -> Eigh:
+    """The eigenvalues [..., n] of symmetric matrices in ascending order, and the eigenvectors as columns [..., n, n].
+
+    Of x only the symmetric part (x + x') / 2 counts, so the gradient is symmetric. What `svd` says of gradients at
+    equal singular values holds here of equal eigenvalues: only what does not tell their vectors apart has a gradient.
+
+    >>> import phlox as px
+    >>> px.linalg.eigh(px.tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.tolist()
+    [1.0, 3.0]
+    """
+    check_square("eigh", x)
+    return Eigh(*_several("eigh", x))
+
+
+def eigvalsh(x: Tensor) -> Tensor:
+    """The eigenvalues of symmetric matrices in ascending order; see `eigh`."""
+    check_square("eigvalsh", x)
+    return x._apply("eigvalsh")  # pyright: ignore[reportPrivateUsage]
+
+
+# --- solutions
+
+
+def _solved(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
+    check_square(name, a)
+    columns = b.expand_dims(1) if isinstance(b, Tensor) and b.ndim == 1 else b  # pyright: ignore[reportUnnecessaryIsInstance]
+    check_matrices(name, columns)
+    if columns.shape[-2] != a.shape[-1]:
+        raise ShapeError(f"{name}: shapes {a.shape} and {b.shape} do not fit; b must be [n] or [..., n, k]")
+    ops, (left, right) = meet(name, a, columns)
+    try:
+        np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
+    except ValueError:
+        raise ShapeError(f"{name}: the stacks of shapes {a.shape} and {b.shape} do not broadcast") from None
+    try:
+        x = wrap(ops, ops[name](left, right, *options))
+    except Exception as error:
+        raise failure(name, ops, (left, right), error) from error
+    return x.squeeze(-1) if b.ndim == 1 else x
+
+
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    """The x with a x = b, for square matrices a [..., n, n] and a vector b [n] or matrices b [..., n, k].
+
+    Stacks broadcast. `LinalgError` where a is singular.
+
+    >>> import phlox as px
+    >>> px.linalg.solve(px.tensor([[2.0, 0.0], [1.0, 1.0]]), px.tensor([2.0, 3.0])).tolist()
+    [1.0, 2.0]
+    """
+    return _solved("solve", a, b)
+
+
+def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, unit_diagonal: bool = False) -> Tensor:
+    """As `solve`, but of a only one triangle is read; with `unit_diagonal` its diagonal counts as ones, unread."""
+    return _solved("solve_triangular", a, b, not upper, bool(unit_diagonal))
+
+
+def inv(x: Tensor) -> Tensor:
+    """The inverse of square matrices; `LinalgError` where one is singular. To solve equations use `solve`.
+
+    >>> import phlox as px
+    >>> px.linalg.inv(px.tensor([[2.0, 0.0], [0.0, 4.0]])).tolist()
+    [[0.5, 0.0], [0.0, 0.25]]
+    """
+    check_square("inv", x)
+    return x._apply("inv")  # pyright: ignore[reportPrivateUsage]
+
+
+def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
+    """The pseudo-inverse [..., n, m] (Moore, Penrose) of matrices [..., m, n].
+
+    Singular values up to `rtol` times the largest count as zero; by default max(m, n) times the rounding error of the
+    backend's floats. The gradient is that at constant rank (Golub and Pereyra 1973).
+    """
+    check_matrices("pinv", x)
+    return x._apply("pinv", default_rtol(x, rtol))  # pyright: ignore[reportPrivateUsage]
+
+
+def lstsq(a: Tensor, b: Tensor, *, rtol: float | None = None) -> Lstsq:
+    """The x of least norm among those that minimise the norm of a x - b; a is [..., m, n], b is [m] or [..., m, k].
+
+    Also the sums of the squares of what remains ([] or [..., k]), the rank of a, and its singular values. Stacks
+    broadcast; for `rtol` see `pinv`.
+
+    >>> import phlox as px
+    >>> a = px.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
+    >>> px.linalg.lstsq(a, px.tensor([1.0, 3.0, 5.0])).solution.numpy().round(4)
+    array([1., 2.], dtype=float32)
+    """
+    check_matrices("lstsq", a)
+    columns = b.expand_dims(1) if b.ndim == 1 else b
+    check_matrices("lstsq", columns)
+    if columns.shape[-2] != a.shape[-2]:
+        raise ShapeError(f"lstsq: shapes {a.shape} and {b.shape} do not fit; b must be [m] or [..., m, k]")
+    x = pinv(a, rtol=rtol).matmul(columns)
+    rest = (a.matmul(x) - columns).square().sum(-2)
+    if b.ndim == 1:
+        x, rest = x.squeeze(-1), rest.squeeze(-1)
+    return Lstsq(x, rest, matrix_rank(a, rtol=rtol), svdvals(a))
+
+
+# --- functions of a matrix
+
+
+def det(x: Tensor) -> Tensor:
+    """The determinant of square matrices; its gradient, the cofactors, is right for singular matrices too.
+
+    >>> import phlox as px
+    >>> px.linalg.det(px.tensor([[2.0, 1.0], [0.0, 3.0]])).item()
+    6.0
+    """
+    check_square("det", x)
+    return x._apply("det")  # pyright: ignore[reportPrivateUsage]
+
+
+def slogdet(x: Tensor) -> SlogDet:
+    """The sign of the determinant, and the logarithm of its magnitude, which neither over- nor underflows.
+
+    Of a singular matrix they are 0 and minus infinity; a gradient it has none: `LinalgError`.
+
+    >>> import phlox as px
+    >>> px.linalg.slogdet(px.tensor([[0.0, 1.0], [1.0, 0.0]])).sign.item()
+    -1.0
+    """
+    check_square("slogdet", x)
+    return SlogDet(*_several("slogdet", x))
+
+
+def matrix_power(x: Tensor, n: int) -> Tensor:
+    """The n-th power of square matrices, by repeated squaring; of the inverse if n is negative.
+
+    >>> import phlox as px
+    >>> px.linalg.matrix_power(px.tensor([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()
+    [[1.0, 5.0], [0.0, 1.0]]
+    """
+    check_square("matrix_power", x)
+    if n == 0:
+        return eye(x.shape[-1], device=x.device).broadcast_to(x.shape)
+    square = inv(x) if n < 0 else x
+    n, result = abs(n), None
+    while n:
+        if n & 1:
+            result = square if result is None else result.matmul(square)
+        n >>= 1
+        square = square.matmul(square) if n else square
+    assert result is not None
+    return result
+
+
+def matrix_exp(x: Tensor) -> Tensor:
+    """The exponential of square matrices, the sum of x^k / k! (Higham 2005).
+
+    >>> import phlox as px
+    >>> px.linalg.matrix_exp(px.tensor([[0.0, 3.0], [0.0, 0.0]])).tolist()
+    [[1.0, 3.0], [0.0, 1.0]]
+    """
+    check_square("matrix_exp", x)
+    return x._apply("matrix_exp")  # pyright: ignore[reportPrivateUsage]

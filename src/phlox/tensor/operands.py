@@ -1,0 +1,55 @@
+"""Operands of methods that have a name: what is no operand is an error, since no reflected method is there to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from phlox.errors import KindError
+from phlox.tensor.base import TensorBase, binary
+
+
+def _refused(name: str, value: Any) -> KindError:
+    return KindError(f"{name}: an operand must be a tensor or a number, got {type(value).__name__}")
+
+
+def function(name: str, doc: str) -> Callable[[Any, Any], Any]:
+    """A method of two operands of the same kind that is no operator."""
+    operator = binary(name, doc)
+
+    def method(self: Any, other: Any) -> Any:
+        result = operator(self, other)
+        if result is NotImplemented:
+            raise _refused(name, other)
+        return result
+
+    method.__doc__ = doc
+    return method
+
+
+class Operands(TensorBase):
+    """Operands and options of methods."""
+
+    __slots__ = ()
+
+    def _meeting(self, name: str, *others: Any) -> tuple[Self, list[Any]]:
+        """This tensor on the highest of the operands' backends, and the operands' arrays or numbers; None stays."""
+        me = self
+        for other in others:
+            me = me._beside(other)
+        operands: list[Any] = []
+        for other in others:
+            operand = None if other is None else me._operand(name, other)
+            if operand is NotImplemented:
+                raise _refused(name, other)
+            operands.append(operand)
+        return me, operands
+
+    def _number(self, name: str, option: str, value: Any) -> Any:
+        """An option that must be a number."""
+        if isinstance(value, TensorBase):
+            raise KindError(f"{name}: `{option}` must be a number, got a tensor; give {option}.item()")
+        found = self._operand(name, value)
+        if found is NotImplemented:
+            raise KindError(f"{name}: `{option}` must be a number, got {type(value).__name__}")
+        return found

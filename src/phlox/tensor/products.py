@@ -1,0 +1,127 @@
+"""Products of tensors, and what one reads off the diagonals of matrices."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any, Self
+
+from phlox.backend import Bool
+from phlox.backend.contract import matrices
+from phlox.errors import KindError, ShapeError
+from phlox.tensor.base import TensorBase
+from phlox.tensor.dispatch import Ops
+from phlox.tensor.explain import failure, mixed
+from phlox.tensor.meeting import together
+
+_NO_AXES = ((), ())
+_new = object.__new__
+
+
+def meet(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
+    """The table that serves all of these tensors, which must be of one kind, and their arrays."""
+    for x in tensors:
+        if not isinstance(x, TensorBase):
+            raise KindError(f"{name}: every operand must be a tensor, got {type(x).__name__}")
+    ops: Ops = tensors[0]._ops
+    for other in tensors:
+        if other._ops is not ops:
+            raised = together(name, tensors)
+            for x in raised:
+                if x._ops is not raised[0]._ops:
+                    raise mixed(name, raised[0]._ops, x._ops)
+            return raised[0]._ops, [x.primitive for x in raised]
+    return ops, [x.primitive for x in tensors]
+
+
+class Products(TensorBase):
+    """The operands of a product are of one kind."""
+
+    __slots__ = ()
+
+    def __matmul__(self, other: Self) -> Self:
+        return self.matmul(other)
+
+    def matmul(self, other: Self) -> Self:
+        """The matrix product over the last two axes; leading axes broadcast, and a vector counts as NumPy has it.
+
+        Shapes [..., m, k] and [..., k, n] give [..., m, n]. Raises `ShapeError` where they do not fit.
+        """
+        ops = self._ops
+        if other.__class__ is self.__class__ and other._ops is ops:
+            x, y = self.primitive, other.primitive
+        else:
+            ops, (x, y) = meet("matmul", self, other)
+        left, right = self.ndim, other.ndim
+        if left == 0 or right == 0:
+            raise ShapeError(f"matmul: shapes {self.shape} and {other.shape}; both operands need an axis")
+        if left == 1 or right == 1:
+            return self._contracted("matmul", other, ((left - 1,), (max(right - 2, 0),)))
+        try:
+            return self._of(ops, ops["matmul"](x, y))
+        except Exception as error:
+            raise failure("matmul", ops, (x, y), error) from error
+
+    def dot(self, other: Self) -> Self:
+        """The sum of the products of two vectors [n]; see `linalg.vecdot` for stacks, `matmul` for matrices."""
+        if self.ndim != 1 or other.ndim != 1:
+            raise ShapeError(
+                f"dot: takes two vectors, got shapes {self.shape} and {other.shape}; use matmul, vecdot or tensordot"
+            )
+        return self._contracted("dot", other, ((0,), (0,)))
+
+    def outer(self, other: Self) -> Self:
+        """The products of all pairs of elements of two vectors, [m] and [n]: [m, n]."""
+        if self.ndim != 1 or other.ndim != 1:
+            raise ShapeError(
+                f"outer: takes two vectors, got shapes {self.shape} and {other.shape}; flatten them, or use tensordot"
+            )
+        return self._contracted("outer", other, _NO_AXES)
+
+    def diagonal(self, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> Self:
+        """The elements (i, i + offset) of two axes, along a last axis in place of the two; `offset` may be negative."""
+        try:
+            offset = index(offset)
+        except TypeError:
+            raise KindError(f"diagonal: the offset is an integer, got {offset!r}") from None
+        first, second = self._axis("diagonal", axis1), self._axis("diagonal", axis2)
+        if first == second:
+            raise ShapeError(f"diagonal: needs two different axes of shape {self.shape}, got {axis1} and {axis2}")
+        rest = [axis for axis in range(self.ndim) if axis not in (first, second)]
+        order = (*rest, first, second)
+        x = self if order == tuple(range(self.ndim)) else self._apply("permute_dims", order)
+        return x._with(matrices.diagonal(x.backend, x.primitive, offset))
+
+    def trace(self, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> Self:
+        """The sum of a diagonal; see `diagonal`."""
+        if self.kind is Bool:
+            raise KindError("trace takes Float or Int tensors, got Bool; convert with .int() first")
+        diagonal = self.diagonal(offset, axis1=axis1, axis2=axis2)
+        return diagonal._apply("sum", (diagonal.ndim - 1,), False)
+
+    # --- how products are carried out
+
+    def _contracted(self, name: str, other: Self, summed: tuple[tuple[int, ...], tuple[int, ...]]) -> Self:
+        """The product summed over pairs of axes, whose sizes must agree."""
+        ops, (x, y) = meet(name, self, other)
+        mine, theirs = self.shape, other.shape
+        if [mine[axis] for axis in summed[0]] != [theirs[axis] for axis in summed[1]]:
+            raise ShapeError(
+                f"{name}: shapes {mine} and {theirs} do not fit; axes {list(summed[0])} of the left must be as long as "
+                f"axes {list(summed[1])} of the right"
+            )
+        if ops.kind is Bool:
+            raise KindError(f"{name} takes Float or Int tensors, got Bool; convert with .int() first")
+        try:
+            return self._of(ops, ops["dot_general"](x, y, _NO_AXES, summed))
+        except Exception as error:
+            raise failure(name, ops, (x, y), error) from error
+
+    def _of(self, ops: Ops, primitive: Any) -> Self:
+        """A tensor of these operations around an array."""
+        result = _new(type(self))
+        result._ops = ops
+        result.primitive = primitive
+        return result
+
+
+__all__ = ["Products", "meet"]

@@ -1,0 +1,181 @@
+"""Order: sorting, searching, counting."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from phlox.backend import Bool, Float, Int
+from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedError
+from phlox.tensor.base import TensorBase
+
+if TYPE_CHECKING:
+    from phlox.tensor.tensor import Tensor
+
+
+class Sorting(TensorBase):
+    """NaN counts as greater than everything, -0.0 equals 0.0; equal values keep their order."""
+
+    __slots__ = ()
+
+    def sort(self, axis: int = -1, descending: bool = False) -> Self:
+        """The elements along an axis in order, NaN last (or first, descending).
+
+        >>> import phlox as px
+        >>> px.tensor([3.0, 1.0, 2.0]).sort(descending=True).tolist()
+        [3.0, 2.0, 1.0]
+        """
+        return self._apply("sort", self._axis("sort", axis), bool(descending))
+
+    def argsort(self, axis: int = -1, descending: bool = False) -> Tensor[Any, Any, Int]:
+        """The places along an axis of the elements in order; equal elements keep theirs, descending too.
+
+        >>> import phlox as px
+        >>> px.tensor([3, 1, 3]).argsort(descending=True).tolist()
+        [0, 2, 1]
+        """
+        return self._apply_to(Int, "argsort", self._axis("argsort", axis), bool(descending))
+
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Tensor[Any, Any, Int]]:
+        """The k greatest (or least) elements along an axis, in order, and their places; of equal ones, the first.
+
+        Raises `ShapeError` where there are fewer than k.
+
+        >>> import phlox as px
+        >>> values, places = px.tensor([1.0, 4.0, 2.0, 4.0]).topk(2)
+        >>> values.tolist(), places.tolist()
+        ([4.0, 4.0], [1, 3])
+        """
+        place = self._axis("topk", axis)
+        try:
+            k = index(k)
+        except TypeError:
+            raise KindError(f"topk: k is an integer, got {k!r}") from None
+        if not 0 <= k <= self.shape[place]:
+            raise ShapeError(f"topk: there are no {k} elements along axis {place} of a tensor of shape {self.shape}")
+        found = self._apply_to(Int, "argtopk", k, place, bool(largest))
+        return self._apply("take_along_axis", found.primitive, place), found
+
+    def searchsorted(self, values: Self, side: Literal["left", "right"] = "left") -> Tensor[Any, Any, Int]:
+        """Where to insert `values` into this tensor, which is sorted along its last axis, to keep it sorted.
+
+        "left" is before equal elements, "right" after them. A tensor of rank 1 takes values of any shape; rows
+        [..., n] take values [..., m] with the same leading axes, each row its own.
+
+        >>> import phlox as px
+        >>> px.tensor([1.0, 2.0, 2.0, 5.0]).searchsorted(px.tensor([2.0, 9.0]), side="right").tolist()
+        [3, 4]
+        """
+        if side not in ("left", "right"):
+            raise ShapeError(f'searchsorted: side is "left" or "right", got {side!r}')
+        x, values = self._pair("searchsorted", values)
+        mine, theirs = x.shape, values.shape
+        if len(mine) == 1:
+            flat = values._apply("reshape", (values.size,))
+            found = x._apply_to(Int, "searchsorted", flat.primitive, side == "right")
+            return found if len(theirs) == 1 else found._apply("reshape", theirs)
+        if not mine or mine[:-1] != theirs[:-1]:
+            raise ShapeError(
+                f"searchsorted: values of shape {theirs} do not fit sorted rows of shape {mine}; "
+                f"the leading axes must be the same, or the sorted tensor of rank 1"
+            )
+        return x._apply_to(Int, "searchsorted", values.primitive, side == "right")
+
+    def isin(self, values: Self) -> Tensor[Any, Any, Bool]:
+        """Is each element among `values`, a tensor of the same kind and any shape? NaN is not.
+
+        >>> import phlox as px
+        >>> px.tensor([1, 5, 3]).isin(px.tensor([3, 1])).tolist()
+        [True, False, True]
+        """
+        x, values = self._pair("isin", values)
+        if x.kind is Bool:
+            x, values = x._apply_to(Int, "into_int"), values._apply_to(Int, "into_int")
+        count = values.size
+        if count == 0:
+            return x._apply_to(Bool, "not_equal", x.primitive)._apply("and", False)
+        ordered = values._apply("reshape", (count,)).sort()
+        places = ordered.searchsorted(x)._apply("minimum", count - 1)
+        return ordered._apply("take", places.primitive, 0)._apply_to(Bool, "equal", x.primitive)
+
+    @overload
+    def unique(self) -> Self: ...
+    @overload
+    def unique(self, *, return_inverse: Literal[True]) -> tuple[Self, Tensor[Any, Any, Int]]: ...
+    @overload
+    def unique(self, *, return_counts: Literal[True]) -> tuple[Self, Tensor[Any, Any, Int]]: ...
+    @overload
+    def unique(
+        self, *, return_inverse: Literal[True], return_counts: Literal[True]
+    ) -> tuple[Self, Tensor[Any, Any, Int], Tensor[Any, Any, Int]]: ...
+    def unique(self, *, return_inverse: bool = False, return_counts: bool = False) -> Any:
+        """The different elements in order; NaNs count as one. The gradient goes to the first of equal elements.
+
+        On request also, for each element of this tensor, the place of its value among them, and how often each occurs.
+        How many they are depends on the values: under a trace that is `UnsupportedError`.
+
+        >>> import phlox as px
+        >>> values, counts = px.tensor([3, 1, 3, 3]).unique(return_counts=True)
+        >>> values.tolist(), counts.tolist()
+        ([1, 3], [1, 3])
+        """
+        self._known("unique", "sort the elements and compare neighbours, or count with zeros.at[x].add(1)")
+        flat = self._apply("reshape", (self.size,))
+        keys = flat._apply_to(Int, "into_int") if self.kind is Bool else flat
+        several = keys._apply_to(Int, "unique")
+        first, inverse, counts = (several._with(part) for part in several.primitive)
+        results: list[Any] = [flat._apply("take", first.primitive, 0)]
+        results += [inverse._apply("reshape", self.shape)] if return_inverse else []
+        results += [counts] if return_counts else []
+        return tuple(results) if len(results) > 1 else results[0]
+
+    @overload
+    def bincount(self, weights: None = None, minlength: int = 0) -> Tensor[Any, Any, Int]: ...
+    @overload
+    def bincount(self, weights: Tensor[Any, Any, Float], minlength: int = 0) -> Tensor[Any, Any, Float]: ...
+    def bincount(self, weights: Tensor[Any, Any, Float] | None = None, minlength: int = 0) -> Any:
+        """How often 0, 1, 2, ... up to the greatest element (and at least `minlength` of them) occur; Int, of rank 1.
+
+        With Float `weights` of the same shape, the sum of the weights of each. A negative element is `IndexRangeError`.
+        How many there are depends on the values: under a trace that is `UnsupportedError`.
+
+        >>> import phlox as px
+        >>> px.tensor([1, 3, 1]).bincount().tolist()
+        [0, 2, 0, 1]
+        """
+        if self.kind is not Int or self.ndim != 1:
+            raise KindError(f"bincount takes Int tensors of rank 1, got {self.kind.__name__} of shape {self.shape}")
+        self._known("bincount", "give the number of places: phlox.zeros((n,)).at[x].add(1.0)")
+        size = self.size
+        greatest = int(self.backend.to_host(self.primitive).max()) if size else -1
+        length = max(minlength, greatest + 1)
+        try:
+            self.backend.check_indices(self.primitive, length, from_end=False)
+        except IndexRangeError as error:
+            raise IndexRangeError(f"bincount: {error}") from None
+        backend, device = self.backend, self.device
+        if weights is None:
+            into = self._with(backend.int_full((length,), 0, device))
+            updates: Any = self._with(backend.int_full((size,), 1, device))
+        else:
+            if weights.kind is not Float or weights.shape != self.shape:
+                raise ShapeError(
+                    f"bincount: the weights must be Float of shape {self.shape}, "
+                    f"got {weights.kind.__name__} of shape {weights.shape}"
+                )
+            into, updates = weights._with(backend.float_full((length,), 0.0, device)), weights
+        return into._apply("scatter", self.primitive, updates.primitive, "add")
+
+    def _pair(self, name: str, values: Self) -> tuple[Self, Self]:
+        """This tensor and another of its kind, on one backend."""
+        if not isinstance(values, TensorBase):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{name}: values must be a {self.kind.__name__} tensor, got {type(values).__name__}")
+        x = self._beside(values)
+        return x, x._with(x._operand(name, values))
+
+    def _known(self, name: str, remedy: str) -> None:
+        if self.backend.is_traced(self.primitive):
+            raise UnsupportedError(
+                f"{name}: the shape of the result would depend on the values of a tensor of shape {self.shape}, which "
+                f"a program that is being recorded does not know; {remedy}"
+            )
