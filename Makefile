@@ -32,7 +32,7 @@ demo: .venv/installed-train
 	@OPENBLAS_NUM_THREADS=$${OPENBLAS_NUM_THREADS:-1} $(BIN)/phlox demo --out runs/demo --overwrite $(ARGS)
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 lint: .venv/installed-lint
 	$(BIN)/ruff format --check .

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+import os
+
+# Before any engine is imported: tests run side by side, and what they compute is small.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+from hypothesis import settings  # noqa: E402
 
 # Collecting `phlox/tensor/*.py` first would leave the package under the name of the function `phlox.tensor`.
-import phlox as phlox
+import phlox as phlox  # noqa: E402
 
 # A shared machine may stall at any example; how fast things are is measured in `benchmarks/`.
 settings.register_profile("phlox", settings.default, deadline=None)

@@ -141,8 +141,9 @@ def test_a_tensor_is_made_by_functions_only() -> None:
 def test_repr(backend: Any) -> None:
     x = px.tensor([[1.5, 2.0], [3.0, 4.0]], device=backend)
     text = repr(x)
-    assert text.startswith(f"Tensor(Float (2, 2) on {x.device}:") and "1.5" in text
-    assert "Int ()" in repr(px.tensor(3, device=backend)) and "True" in repr(px.tensor([True], device=backend))
+    assert text.startswith("Tensor(Float") and f" (2, 2) on {x.device}:" in text and "1.5" in text
+    assert ("[" in text.partition(" ")[0]) == (backend.float_element != "f32"), "only what is unusual is said"
+    assert " () on" in repr(px.tensor(3, device=backend)) and "True" in repr(px.tensor([True], device=backend))
     assert (
         "..." in repr(px.zeros((100, 100), device=backend)) and len(repr(px.zeros((100, 100), device=backend))) < 1000
     )

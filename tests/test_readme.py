@@ -1,4 +1,4 @@
-"""The Python of the README runs as it stands there, top to bottom, in one namespace."""
+"""The Python of the README, and of the pages under docs/, runs as it stands there, top to bottom, in one namespace."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ from types import ModuleType
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python" in path.read_text()
+]
 
 
-def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    module = ModuleType("readme")  # classes that are defined in it look their module up by name
-    monkeypatch.setitem(sys.modules, "readme", module)
-    assert len(BLOCKS) >= 4
-    for block in BLOCKS:
-        exec(compile(block, str(README), "exec"), module.__dict__)
+    module = ModuleType("page")  # classes that are defined in it look their module up by name
+    monkeypatch.setitem(sys.modules, "page", module)
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        exec(compile(block, str(page), "exec"), module.__dict__)
+
+
+def test_the_readme_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_the_page_runs(ROOT / "README.md", tmp_path, monkeypatch)
     assert float(capsys.readouterr().out.rsplit("loss ", 1)[1]) < 1.0
     assert (tmp_path / "mlp.safetensors").is_file()
+    assert {page.name for page in PAGES} >= {"README.md", "differentiation.md"}

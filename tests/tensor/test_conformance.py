@@ -1,88 +1,154 @@
-"""Every operation on every backend: value, gradient and second derivative against references of others."""
+"""The conformance kit on every backend, on `Autodiff` of each, and at each precision.
+
+Where a comparison is dear (XLA compiles each operation for each shape) or says little more (half precision), fewer
+samples are taken; `python -m phlox.testing` takes all. A backend of required operations alone is compared by
+tests/backend/test_stranger.py as well.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
-from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
-from phlox.testing import tolerance_of
-from phlox.testing.close import compare
+from phlox.backend import Autodiff, Backend, EngineBackend, Jax, NumPy, Torch
+from phlox.backend.element import FloatElement
+from phlox.testing.conformance import checks, running
+from phlox.testing.conformance.edges import EDGES, Edge, check_edge
+from phlox.testing.conformance.row import Row
+from phlox.testing.conformance.rows import COMPOSITES, ROWS
 from tests.backend.plain import Plain
-from tests.tensor import running
-from tests.tensor.rows import COMPOSITES, ROWS
-from tests.tensor.rows.row import Row, Sample
-
-BACKENDS: list[Backend] = [NumPy(), NumPy(float="f64"), Plain(float="f64"), Jax(), Torch(), Torch(float="f64")]
-DIFFERENTIABLE = [row for row in ROWS if any(running.differentiable(row, sample) for sample in row.samples)]
 
 
-@cache
-def references(row: Row) -> list[np.ndarray[Any, Any]]:
-    return [running.reference(row, sample) for sample in row.samples + row.specials]
+def at(engine: type[EngineBackend], *elements: FloatElement) -> list[Backend]:
+    """The engine at those of these precisions that it has."""
+    return [engine(float=element) for element in elements if element in engine.floats]
 
 
-@cache
-def true_gradients(row: Row) -> list[list[np.ndarray[Any, Any]]]:
-    return [running.true_gradients(row, sample) for sample in row.samples if running.differentiable(row, sample)]
+WHOLE: dict[str, list[Backend]] = {
+    "NumPy": at(NumPy, "f32", "f64"),
+    "Plain": at(Plain, "f64"),
+    "Torch": at(Torch, "f32", "f64"),
+    "Jax": at(Jax, "f32"),
+}
+"""Compared on every sample."""
+HALF: dict[str, list[Backend]] = {"NumPy": at(NumPy, "bf16", "f16"), "Torch": at(Torch, "bf16", "f16")}
+"""Compared on the first two."""
+BRIEF = at(Jax, "f64", "bf16", "f16")
+"""Compared on the first, by value: the first row of each name on one of them, in turn."""
+BACKENDS = [backend for family in (WHOLE, HALF) for backends in family.values() for backend in backends] + BRIEF
+WHOLE_ONES = [backend for backends in WHOLE.values() for backend in backends]
+
+FIRST = set({str(row).split()[0]: row for row in reversed(ROWS)}.values())
+"""The first row of each name."""
+
+
+def table(rows: list[Row], *families: dict[str, list[Backend]]) -> Any:
+    """Parameters: each row with the backends of an engine; all of them in one test, for there are thousands."""
+    engines: dict[str, list[Backend]] = {}
+    for family in families:
+        for name, backends in family.items():
+            engines.setdefault(name, []).extend(backends)
+    pairs = [(row, backends) for row in rows for backends in engines.values()]
+    names = [f"{row}-{name}" for row in rows for name in engines]
+    return pytest.mark.parametrize("row, backends", pairs, ids=names)
+
+
+def each(check: Callable[[Row, Backend, int], None], row: Row, backends: list[Backend], samples: Sequence[int]) -> None:
+    """The check on each backend and sample: one error for all that is wrong, a skip if nothing could be compared."""
+    wrong: list[str] = []
+    left_out: list[str] = []
+    made = 0
+    for backend in backends:
+        if backend.float_element in running.HALVES and not row.half:
+            continue
+        for n in samples if backend in WHOLE_ONES else samples[:2]:
+            try:
+                check(row, backend, n)
+                made += 1
+            except checks.LeftOut as reason:
+                left_out.append(str(reason))
+            except AssertionError as error:
+                wrong.append(f"{backend!r}: {error}")
+    assert not wrong, "\n".join(wrong)
+    if not made:
+        pytest.skip("; ".join(left_out) or "not compared at half precision")
+
+
+def thinned(row: Row, backends: list[Backend], samples: list[int]) -> list[int]:
+    """On JAX, the first sample, and of the first row of a name three."""
+    return samples[: 3 if row in FIRST else 1] if JAX in backends else samples
+
+
+JAX = Jax()
+
+
+def smooth(row: Row) -> list[int]:
+    """The samples that have something to differentiate."""
+    return [n for n, sample in enumerate(row.samples) if running.differentiable(row, sample)]
+
+
+DIFFERENTIABLE = [row for row in ROWS if smooth(row)]
+
+
+TWICE = [row for row in DIFFERENTIABLE if row.second]
+
+
+@table(ROWS, WHOLE, HALF)
+def test_value(row: Row, backends: list[Backend]) -> None:
+    specials = range(len(row.samples), len(row.samples) + len(row.specials))
+    each(checks.values, row, backends, [*thinned(row, backends, list(range(len(row.samples)))), *specials])
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row in FIRST], ids=str)
+def test_value_in_brief(row: Row) -> None:
+    each(checks.value, row, [BRIEF[ROWS.index(row) % len(BRIEF)]], [0])
+
+
+@table(DIFFERENTIABLE, {name: backends for name, backends in WHOLE.items() if name != "Jax"}, HALF)
+def test_gradient(row: Row, backends: list[Backend]) -> None:
+    each(checks.first_gradients, row, backends, smooth(row))
+
+
+@table([row for row in DIFFERENTIABLE if row in FIRST], {"Jax": at(Jax, "f32")})
+def test_gradient_on_jax(row: Row, backends: list[Backend]) -> None:
+    each(checks.first_gradients, row, backends, smooth(row)[:2])
+
+
+@table(TWICE, {"NumPy": at(NumPy, "f64")})
+def test_second_derivative(row: Row, backends: list[Backend]) -> None:
+    each(checks.second_gradients, row, backends, smooth(row)[:2])
+
+
+@table([row for row in TWICE if row in COMPOSITES], {"Torch": at(Torch, "f64")})
+def test_second_derivative_of_composites(row: Row, backends: list[Backend]) -> None:
+    each(checks.second_gradients, row, backends, smooth(row)[:1])
+
+
+@table(ROWS, {name: backends for name, backends in WHOLE.items() if name != "Jax"})
+def test_empty_tensors(row: Row, backends: list[Backend]) -> None:
+    each(lambda row, backend, n: checks.nothing(row, backend), row, backends, [0])
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row in FIRST], ids=str)
+def test_empty_tensors_on_jax(row: Row) -> None:
+    checks.nothing(row, JAX)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_value(row: Row, backend: Backend) -> None:
-    samples = row.samples + row.specials
-    for n, (sample, wanted) in enumerate(zip(samples, references(row), strict=True)):
-        what = f"{row.name}, sample {n}"
-        with np.errstate(invalid="ignore", over="ignore") if row.noisy else nullcontext():
-            check_values(row, sample, wanted, backend, what)
+@pytest.mark.parametrize("name", checks.DRAWS)
+def test_draws(name: str, backend: Backend) -> None:
+    checks.draw(name, backend)
 
 
-def check_values(row: Row, sample: Sample, wanted: np.ndarray[Any, Any], backend: Backend, what: str) -> None:
-    running.check_value(row, row.call(*running.tensors(sample, backend)), wanted, what)
-    if backend.name != "jax":  # whose arrays are always in order
-        running.check_value(row, row.call(*running.tensors(sample, backend, views=True)), wanted, f"{what}, views")
-    tracked = running.tensors(sample, Autodiff(backend))
-    running.check_value(row, row.call(*tracked), wanted, f"{what}, Autodiff")
-    for i in running.differentiable(row, sample):
-        tracked[i] = tracked[i].require_grad()
-    running.check_value(row, row.call(*tracked), wanted, f"{what}, on the tape")
+AUTODIFF = [Autodiff(backend) for backend in WHOLE_ONES]
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=repr)
-@pytest.mark.parametrize("row", DIFFERENTIABLE, ids=str)
-def test_gradient(row: Row, backend: Backend) -> None:
-    samples = [sample for sample in row.samples if running.differentiable(row, sample)]
-    for n, (sample, wanted) in enumerate(zip(samples, true_gradients(row), strict=True)):
-        tolerance = tolerance_of(backend).times(4 * row.factor)
-        if row.torch is None and backend.float_element == "f64":
-            tolerance = running.BY_DIFFERENCES.times(row.factor)
-        for i, got, right in zip(
-            running.differentiable(row, sample), running.gradients(row, sample, backend), wanted, strict=True
-        ):
-            compare(got, right, tolerance, f"{row.name}, sample {n}, gradient towards argument {i}")
-
-
-def check_second(row: Row, backend: Backend) -> None:
-    samples = [sample for sample in row.samples if running.differentiable(row, sample)]
-    for n, sample in enumerate(samples[:2]):
-        places = running.differentiable(row, sample)
-        wanted = running.true_second_gradients(row, sample, backend)
-        found = running.second_gradients(row, sample, backend)
-        for i, got, right in zip(places, found, wanted, strict=True):
-            got = np.where(np.isnan(right), np.nan, got)
-            what = f"{row.name}, sample {n}, second derivative towards argument {i}"
-            compare(got, right, running.BY_DIFFERENCES.times(4 * row.factor), what)
-
-
-@pytest.mark.parametrize("row", [row for row in DIFFERENTIABLE if row.second], ids=str)
-def test_second_derivative(row: Row) -> None:
-    check_second(row, NumPy(float="f64"))
-
-
-@pytest.mark.parametrize("row", [row for row in COMPOSITES if row.second and row in DIFFERENTIABLE], ids=str)
-def test_second_derivative_of_composites_on_torch(row: Row) -> None:
-    check_second(row, Torch(float="f64"))
+@pytest.mark.parametrize("backend", BACKENDS + AUTODIFF, ids=repr)
+@pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.statement[:60])
+def test_edge_cases(edge: Edge, backend: Backend) -> None:
+    try:
+        check_edge(edge, backend)
+    except checks.LeftOut as reason:
+        pytest.skip(str(reason))

@@ -13,21 +13,12 @@ import pytest
 
 import phlox as px
 from phlox.autodiff.rules import CONSTANT, RULES
-from phlox.backend import Autodiff, Jax, NumPy, Torch
-from phlox.backend.contract import BoolOps, FloatOps, IntOps, ShapeOps
-from phlox.backend.contract.derived import DerivedOps
-from phlox.backend.contract.nn import ConvOps, DenseOps
-from tests.tensor import rows, running
+from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
+from phlox.backend.contract.catalogue import DERIVED, REQUIRED
+from phlox.backend.contract.core import CoreOps
+from phlox.testing.conformance import rows, running
 
-REQUIRED = {name for family in (ShapeOps, FloatOps, IntOps, BoolOps) for name in family.__annotations__}
-DEFINED = {
-    name
-    for family in (DerivedOps, DenseOps, ConvOps)
-    for name, value in vars(family).items()
-    if not name.startswith("_") and callable(value)
-}
-HELPERS = {"class_numbers", "normal_cdf", "pad_image", "shape", "unfold", "unpad_image", "window_views"}
-"""Parts of definitions, which no tensor asks for: that they are called at all, from within, is enough."""
+OPERATIONS = (REQUIRED | set(DERIVED)) - {name for name in REQUIRED if name.startswith("random_")}
 
 
 class Spy(NumPy):
@@ -40,7 +31,7 @@ class Spy(NumPy):
 
     def setup(self) -> None:
         self.asked, self.called, self.depth = set(), set(), 0
-        for name in REQUIRED | DEFINED:
+        for name in OPERATIONS:
             setattr(self, name, self.noting(name, getattr(self, name)))
 
     def noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,10 +72,8 @@ def spied() -> tuple[set[str], set[str], set[str]]:
 
 
 def test_every_operation_of_the_contract_is_in_the_table() -> None:
-    _, asked, called = spied()
-    assert sorted((REQUIRED | DEFINED) - HELPERS - asked) == []
-    # On NumPy some definitions are overridden, whole.
-    assert sorted(name for name in HELPERS - called if getattr(NumPy, name) is getattr(ConvOps, name, None)) == []
+    _, asked, _ = spied()
+    assert sorted(OPERATIONS - asked) == []
 
 
 def test_every_rule_is_for_an_operation_in_the_table() -> None:
@@ -96,7 +85,7 @@ def test_every_rule_is_for_an_operation_in_the_table() -> None:
 def test_autodiff_differentiates_what_a_backend_overrides(backend: Any) -> None:
     """An operation on floats is recorded, is a constant, or is derived, on `Autodiff` too, from others that are."""
     autodiff = Autodiff(backend)
-    for name in sorted(REQUIRED | DEFINED):
+    for name in sorted(OPERATIONS):
         if name in RULES or name in CONSTANT or name.startswith(("int_", "bool_", "random_")) or name == "float_full":
             continue
         # What the decorated backend runs must be the definition (or the decorator's own), never the engine's function.
@@ -138,6 +127,8 @@ ELSEWHERE = {
     "Gradients", "__array__", "__bool__", "__class_getitem__", "__copy__", "__deepcopy__", "__dlpack__",
     "__dlpack_device__", "__float__", "__hash__", "__init__", "__init_subclass__", "__int__", "__reduce__", "__repr__",
     "__len__",
+    # tests/tensor/test_interop.py, tests/backend/test_precision.py
+    "from_dlpack", "from_full_precision", "to_full_precision",
 }  # fmt: skip
 
 
@@ -160,7 +151,9 @@ def test_every_method_and_function_is_in_the_table(monkeypatch: pytest.MonkeyPat
     for module in (px, px.functional):
         for name, function in list(vars(module).items()):
             home = getattr(function, "__module__", None) or ""
-            shown = name in px.__all__ if module is px else home == module.__name__ and not name.startswith("_")
+            shown = (
+                name in px.__all__ if module is px else home.startswith(module.__name__) and not name.startswith("_")
+            )
             if shown and callable(function) and home.startswith("phlox.tensor.") and name not in ELSEWHERE:
                 wanted.add(f"{module.__name__}.{name}")
                 monkeypatch.setattr(module, name, Watch(f"{module.__name__}.{name}", function, seen))
@@ -170,3 +163,16 @@ def test_every_method_and_function_is_in_the_table(monkeypatch: pytest.MonkeyPat
             for sample in row.samples[:1] or row.specials[:1]:
                 row.call(*running.tensors(sample, NumPy()))
     assert sorted(wanted - seen) == []
+
+
+def test_no_two_families_of_the_contract_share_a_name() -> None:
+    """The families are one class in the end: a helper of the same name in two of them would be one for both."""
+    seen: dict[str, type] = {}
+    clashes: list[str] = []
+    for family in [cls for cls in Backend.__mro__ if cls.__module__.startswith("phlox.backend.contract")]:
+        for name, value in vars(family).items():
+            if (callable(value) or isinstance(value, staticmethod)) and not name.startswith("__"):
+                other = seen.setdefault(name, family)
+                if other is not family and CoreOps not in (family, other):
+                    clashes.append(f"{name}: {other.__name__} and {family.__name__}")
+    assert clashes == []

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, assert_type
 
+import numpy as np
+
 import phlox as px
 from phlox.backend import Autodiff, Device, Jax, NumPy, Torch
 from phlox.tensor import Gradients
@@ -72,6 +74,45 @@ def gradients(x: px.Tensor) -> None:
     assert_type(px.tensor(1.0).to_device(Autodiff(NumPy()).device()), px.Tensor[Any, Any, Any])
 
 
+def precision(x: px.Tensor[NumPy], i: px.Tensor[Any, Any, px.Int]) -> None:
+    assert_type(x.to_full_precision(), FloatTensor)
+    assert_type(x.to_full_precision().from_full_precision(x), FloatTensor)
+    assert_type(i.from_full_precision(Torch(float="bf16")), IntTensor)
+    assert_type(i.to_device("jax"), IntTensor)
+
+
+def interop(values: Any, x: px.Tensor) -> None:
+    assert_type(px.from_dlpack(values, device="torch", copy=False), px.Tensor[Any, Any, Any])
+    assert_type(px.tensor(values, kind=px.Int), px.Tensor[Any, Any, Any])
+    assert_type(x.numpy(), np.ndarray[Any, Any])
+
+
+def families(x: px.Tensor, i: px.Tensor[Any, Any, px.Int], b: px.Tensor[Any, Any, px.Bool]) -> None:
+    assert_type(x.sort(-1), FloatTensor)
+    assert_type(i.sort(), IntTensor)
+    assert_type(x.argsort(0), IntTensor)
+    assert_type(x.topk(2), tuple[FloatTensor, IntTensor])
+    assert_type(x.cumprod(0), FloatTensor)
+    assert_type(x.quantile(0.5), FloatTensor)
+    assert_type(x.norm(), FloatTensor)
+    assert_type(b.count_nonzero(), IntTensor)
+    assert_type(i & 1, IntTensor)
+    assert_type(i << 2, IntTensor)
+    assert_type(i @ i, IntTensor)
+    assert_type(x.flip(0).roll(1, 0), FloatTensor)
+    assert_type(x.tile((2, 1)), FloatTensor)
+    assert_type(x[b], FloatTensor)
+    assert_type(x[i, i], FloatTensor)
+    assert_type(x.masked_fill(b, 0.0), FloatTensor)
+    assert_type(px.arange(0.0, 1.0, 0.1), FloatTensor)
+    assert_type(px.zeros((2,), kind=px.Int), IntTensor)
+    assert_type(px.linspace(0.0, 1.0, 5), FloatTensor)
+    assert_type(px.einsum("ij,jk->ik", x, x), FloatTensor)
+    assert_type(px.linalg.solve(x, x), FloatTensor)
+    assert_type(px.functional.conv2d(x, x), FloatTensor)
+    assert_type(px.functional.attention(x, x, x), FloatTensor)
+
+
 def devices() -> None:
     assert_type(NumPy(float="f64").device(), Device)
     assert_type(Jax(float="bf16").device("gpu:0"), Device)
@@ -94,7 +135,13 @@ def refused(x: px.Tensor, i: px.Tensor[Any, Any, px.Int], b: px.Tensor[Any, Any,
     px.where(x, x, x)  # pyright: ignore[reportCallIssue, reportArgumentType]
     px.concat([x], "a")  # pyright: ignore[reportArgumentType]
     px.functional.linear(i, x)  # pyright: ignore[reportArgumentType]
-    px.functional.cross_entropy(x, x)  # pyright: ignore[reportArgumentType]
+    px.functional.cross_entropy(x, 3)  # pyright: ignore[reportArgumentType]
+    x.from_full_precision("f32")  # pyright: ignore[reportArgumentType]
+    x.to_device(3)  # pyright: ignore[reportArgumentType]
+    px.from_dlpack(x, copy="no")  # pyright: ignore[reportArgumentType]
+    x.sort(axis="a")  # pyright: ignore[reportArgumentType]
+    px.linspace("a", 1.0, 3)  # pyright: ignore[reportArgumentType]
+    px.einsum(x, x)  # pyright: ignore[reportArgumentType]
     NumPy(float="f16x")  # pyright: ignore[reportArgumentType]
     px.zeros(3)  # pyright: ignore[reportArgumentType]
     px.full((2,), "a")  # pyright: ignore[reportCallIssue, reportArgumentType]

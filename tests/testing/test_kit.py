@@ -91,3 +91,21 @@ def test_wrong_gradients_are_found_and_named() -> None:
 def test_nothing_to_check() -> None:
     with pytest.raises(AutodiffError, match="does not depend on any input"):
         check_gradients(lambda x: x.detach(), px.tensor([1.0]))
+
+
+def test_second_derivatives() -> None:
+    x = px.random.normal((3, 2))
+    check_gradients(lambda x: (x * x.sum()).tanh(), x, order=2)
+    check_gradients(lambda x: 2.0 * x, x, order=2)  # whose second derivative is zero, and on no tape
+    check_gradients(lambda x: x.square().mean(), px.tensor([1.0, 2.0], device=Torch(float="f64")), order=2)
+    model = nn.Sequential([nn.Linear(2, 3), nn.Dropout(0.5), nn.Gelu(), nn.Linear(3, 1)])
+    check_gradients(lambda m, x: m(x), model, x, order=2)
+
+    def right_only_once(x: px.Tensor) -> px.Tensor:
+        return x.square().detach() + (2.0 * x).detach() * (x - x.detach())
+
+    check_gradients(right_only_once, x)
+    with pytest.raises(AssertionError, match=r"second derivative towards inputs\[0\]: 6 of 6"):
+        check_gradients(right_only_once, x, order=2)
+    with pytest.raises(AutodiffError, match="order is 1 or 2"):
+        check_gradients(lambda x: x, x, order=3)

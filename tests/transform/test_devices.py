@@ -32,6 +32,14 @@ places = ["cpu:0", "cpu:1", "cpu:0", "cpu:1"]
 expected = train(places, None)
 for donate in ((), ("optimizer",), ("model", "optimizer")):
     np.testing.assert_allclose(train(places, donate), expected, rtol=1e-5)
+
+here, there = (px.ones((2,), device=Jax().device(place)) for place in ("cpu:0", "cpu:1"))
+try:
+    px.compile(lambda x, y: x + y)(here, there)
+except px.errors.DeviceError as error:
+    assert "x on jax:cpu:0 and y on jax:cpu:1; move one with .to_device(...)" in str(error)
+else:
+    raise AssertionError("devices must not mix")
 """
 
 

@@ -86,6 +86,20 @@ def parser() -> argparse.ArgumentParser:
     )
     verify.add_argument("run", metavar="RUN_DIR", help="the folder of the run")
     verify.add_argument("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, ...")
+
+    backends = commands.add_parser(
+        "backends",
+        help="show which operations each backend has, and how",
+        description="Print every operation of the contract by family and how each backend comes by it: native (a "
+        "function of its own), derived (from other operations) or - (unsupported). At half precision, f32 marks what "
+        "is computed in single precision and rounded once.",
+        allow_abbrev=False,
+    )
+    backends.add_argument("--backend", action="append", metavar="NAME", help="only this one (may be given repeatedly)")
+    backends.add_argument("--float", metavar="ELEMENT", help="float elements: f64, f32 (default), bf16 or f16")
+    backends.add_argument("--int", metavar="ELEMENT", help="integer elements: i64 or i32 (default)")
+    backends.add_argument("--markdown", action="store_true", help="as tables of Markdown")
+    backends.add_argument("--into", metavar="FILE", help="write them into a page, after its mark, as docs/backends.md")
     return top
 
 
@@ -95,6 +109,10 @@ def _run(options: argparse.Namespace) -> int:
         from phlox.cli.demo import demo
 
         return demo(options)
+    if options.command == "backends":
+        from phlox.cli.backends import backends
+
+        return backends(options)
     if options.command == "predict":
         from phlox.cli.predict import predict
 

@@ -1,9 +1,19 @@
-"""The public kit to test with: closeness at the precision of an element type, and gradients by finite differences."""
+"""The public kit to test with.
+
+`check_backend` runs the whole conformance suite on a backend, `check_gradients` compares the tape with finite
+differences, `assert_close` compares values at the precision of an element type; `phlox.testing.strategies` makes
+tensors for Hypothesis. See docs/testing.md.
+"""
 
 from __future__ import annotations
 
 from phlox.testing.close import assert_close
 from phlox.testing.gradients import check_gradients
+from phlox.testing.report import Failure, Report
+from phlox.testing.suite import PARTS, check_backend
 from phlox.testing.tolerances import TOLERANCES, Tolerance, tolerance_of
 
-__all__ = ["TOLERANCES", "Tolerance", "assert_close", "check_gradients", "tolerance_of"]
+__all__ = [
+    "PARTS", "TOLERANCES", "Failure", "Report", "Tolerance", "assert_close", "check_backend", "check_gradients",
+    "tolerance_of",
+]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, cast
 
@@ -13,7 +14,7 @@ from phlox.backend.numpy import NumPy
 from phlox.errors import AutodiffError
 from phlox.module import Module
 from phlox.random import stream
-from phlox.tensor import Tensor, tensor
+from phlox.tensor import Tensor, tensor, zeros
 from phlox.testing.close import compare
 from phlox.testing.tolerances import Tolerance
 
@@ -25,6 +26,7 @@ _TOLERANCE = Tolerance(1e-6, 1e-7)
 def check_gradients(
     fn: Callable[..., Tensor[Any, Any, Any]],
     *inputs: Any,
+    order: int = 1,
     step: float = 1e-6,
     tolerance: Tolerance = _TOLERANCE,
 ) -> None:
@@ -33,26 +35,41 @@ def check_gradients(
     Inputs are Float tensors to differentiate, modules (their trained parameters are), lists, tuples and dicts of these,
     and anything else, which is passed as it is. All is computed in float64: on the tensors' own engine if they are so
     already, on NumPy otherwise. `fn` returns one Float tensor of any shape; its random draws are the same each time it
-    is called. The message names the input by its path, and its worst element.
+    is called. With `order=2` the second derivatives, of gradients by gradients, are compared as well, with finite
+    differences of the first. The message names the input by its path, and its worst element.
 
     >>> import phlox as px
-    >>> check_gradients(lambda x, y: (x * y).tanh(), px.tensor([0.5, -1.0]), px.tensor([2.0, 3.0]))
+    >>> check_gradients(lambda x, y: (x * y).tanh(), px.tensor([0.5, -1.0]), px.tensor([2.0, 3.0]), order=2)
     >>> check_gradients(lambda x: x.detach() * x, px.tensor([0.5, -1.0]))
     Traceback (most recent call last):
     AssertionError: gradient towards inputs[0]: 2 of 2 elements are off; worst at (1,): ...
     """
-    device = _device(inputs)
-    tracked = [_mapped(v, f"inputs[{i}]", device, lambda path, x: x.require_grad()) for i, v in enumerate(inputs)]
+    if order not in (1, 2):
+        raise AutodiffError(f"check_gradients: the order is 1 or 2, got {order!r}")
+    given = [_mapped(value, f"inputs[{i}]", _Moved(_device(inputs)), _same) for i, value in enumerate(inputs)]
+    if not _call(fn, [_mapped(value, "", _stay, _tracked) for value in given]).is_require_grad():
+        raise AutodiffError("check_gradients: the result does not depend on any input by way of the tape")
+    _compare(fn, given, step, tolerance, "gradient")
+    if order == 2:
+        _compare(_Directional(fn), given, step, tolerance, "second derivative")
+
+
+def _compare(
+    fn: Callable[..., Tensor[Any, Any, Any]], inputs: list[Any], step: float, tolerance: Tolerance, name: str
+) -> None:
+    """Compare the tape with finite differences."""
+
+    def changed(visit: _Visit) -> list[Any]:
+        return [_mapped(value, f"inputs[{i}]", _stay, visit) for i, value in enumerate(inputs)]
+
+    tracked = changed(_tracked)
     leaves = [leaf for i, value in enumerate(tracked) for leaf in _leaves(value, f"inputs[{i}]")]
     y = _call(fn, tracked)
-    weights = np.cos(np.arange(y.size, dtype=np.float64)).reshape(y.shape) + 0.5  # any will do, if none is zero
-    if not y.is_require_grad():
-        raise AutodiffError("check_gradients: the result does not depend on any input by way of the tape")
-    gradients = y.backward(tensor(weights, device=Device(_inner(device), device.name)))
-
+    weights = _weights(y.shape)
+    gradients = y.backward(tensor(weights, device=_below(y.device))) if y.is_require_grad() else None
     for path, leaf in leaves:
         values = leaf.numpy().astype(np.float64)
-        found = leaf.grad(gradients)
+        found = None if gradients is None else leaf.grad(gradients)
         got = np.zeros_like(values) if found is None else found.numpy()
         wanted = np.empty_like(values)
         for place in np.ndindex(*values.shape):
@@ -61,10 +78,36 @@ def check_gradients(
             for moved in (values[place] + h, values[place] - h):
                 near = values.copy()
                 near[place] = moved
-                shifted = [_mapped(v, f"inputs[{i}]", device, _setter(path, near)) for i, v in enumerate(inputs)]
-                sides.append(float((_call(fn, shifted).numpy() * weights).sum()))
+                sides.append(float((_call(fn, changed(_setter(path, near))).numpy() * weights).sum()))
             wanted[place] = (sides[0] - sides[1]) / (2.0 * h)
-        compare(got, wanted, tolerance, f"gradient towards {path}")
+        compare(got, wanted, tolerance, f"{name} towards {path}")
+
+
+class _Directional:
+    """The derivative of a function in one direction, by a tape of its own on top of the inputs' backend."""
+
+    def __init__(self, fn: Callable[..., Tensor[Any, Any, Any]]) -> None:
+        self.fn = fn
+
+    def __call__(self, *inputs: Any) -> Tensor[Any, Any, Any]:
+        lifted = [_mapped(v, f"inputs[{i}]", _lifted, _tracked) for i, v in enumerate(inputs)]
+        y = self.fn(*lifted)
+        below = _below(y.device)
+        total = zeros((), device=below)
+        if not y.is_require_grad():
+            return total
+        gradients = y.backward(tensor(_weights(y.shape), device=below))
+        for i, value in enumerate(lifted):
+            for _, leaf in _leaves(value, f"inputs[{i}]"):
+                found = leaf.grad(gradients)
+                if found is not None:
+                    total = total + (found * tensor(_weights(found.shape), device=below)).sum()
+        return total
+
+
+def _weights(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """What the elements of a result count; any will do, if none is zero."""
+    return np.cos(np.arange(math.prod(shape), dtype=np.float64)).reshape(shape) + 0.5
 
 
 def _call(fn: Callable[..., Tensor[Any, Any, Any]], inputs: list[Any]) -> Tensor[Any, Any, Any]:
@@ -76,8 +119,10 @@ def _setter(path: str, values: np.ndarray[Any, Any]) -> _Visit:
     return lambda other, x: tensor(values, device=x.device) if other == path else x
 
 
-def _inner(device: Device) -> Any:
-    return device.backend.inner
+def _below(device: Device) -> Device:
+    """The same place on the inner backend of a decorator."""
+    inner: Any = device.backend.inner
+    return Device(inner, device.name)
 
 
 def _device(inputs: tuple[Any, ...]) -> Device:
@@ -103,22 +148,65 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Tensor[Any, Any, Any]]
             yield from _leaves(one, f"{path}[{i}]")
 
 
-def _mapped(value: Any, path: str, device: Device, visit: _Visit) -> Any:
-    """The same structure on `device` with `visit(path, tensor)` in place of each tensor to differentiate."""
+class _Moved:
+    """Tensors and modules brought to a device."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def tensor(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        return tensor(x.numpy(), device=self.device, kind=x.kind)
+
+    def module(self, module: Module) -> Module:
+        return module.to_device(self.device).init()
+
+
+class _Stay:
+    """Tensors and modules as they are."""
+
+    def tensor(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        return x
+
+    def module(self, module: Module) -> Module:
+        return module
+
+
+class _Lifted:
+    """Tensors and modules on one more tape, as constants, with their history below."""
+
+    def tensor(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        return Tensor.from_inner(x)
+
+    def module(self, module: Module) -> Module:
+        return module.map(lambda name, param: param.holding(Tensor.from_inner(param.val())))
+
+
+_stay, _lifted = _Stay(), _Lifted()
+
+
+def _same(path: str, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    return x
+
+
+def _tracked(path: str, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    return x.require_grad()
+
+
+def _mapped(value: Any, path: str, bring: _Moved | _Stay | _Lifted, visit: _Visit) -> Any:
+    """The same structure, brought somewhere, with `visit(path, tensor)` in place of each tensor to differentiate."""
     if isinstance(value, Tensor):
-        x = cast("Tensor[Any, Any, Any]", value)
-        moved = tensor(x.numpy(), device=device)
-        return visit(path, moved) if x.kind is Float else moved
+        x = bring.tensor(cast("Tensor[Any, Any, Any]", value))
+        return visit(path, x) if x.kind is Float else x
     if isinstance(value, Module):
-        module = value.to_device(device).init()
-        return module.map(
-            lambda name, param: param.map(lambda x: visit(f"{path}.{name}", x)) if param.trained else param
+        return bring.module(value).map(
+            # Not by `Param.map`, which cuts values off every tape, that of the second order's too.
+            lambda name, param: param.holding(visit(f"{path}.{name}", param.val())) if param.trained else param
         )
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value)
-        return {key: _mapped(one, f"{path}[{key!r}]", device, visit) for key, one in entries.items()}
+        return {key: _mapped(one, f"{path}[{key!r}]", bring, visit) for key, one in entries.items()}
     if isinstance(value, (list, tuple)):
         items = cast("list[Any]", value)
-        mapped = [_mapped(one, f"{path}[{i}]", device, visit) for i, one in enumerate(items)]
+        mapped = [_mapped(one, f"{path}[{i}]", bring, visit) for i, one in enumerate(items)]
         return mapped if isinstance(value, list) else tuple(mapped)
     return value

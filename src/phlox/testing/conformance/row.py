@@ -1,3 +1,4 @@
+# pyright: standard
 """A row of the table of operations: how to call one, on what, and what is right by a reference of others."""
 
 from __future__ import annotations
@@ -5,9 +6,27 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+
+
+class Library:
+    """A library to compare with, imported when a row that needs it is carried out: no row may touch it before."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
+
+torch: Any = Library("torch")
+tf: Any = Library("torch.nn.functional")
+sp: Any = Library("scipy.special")
+scipy_linalg: Any = Library("scipy.linalg")
+scipy_signal: Any = Library("scipy.signal")
 
 Sample = tuple[Any, ...]
 """Arguments: a NumPy array of floats, ints or booleans becomes a tensor; everything else is passed as it is."""
@@ -36,6 +55,8 @@ class Row:
     """Does NumPy warn? It does where `+`, `-` and `*` overflow or make a NaN: silence would triple their price."""
     factor: float = 1.0
     """How much wider than usual the tolerance is."""
+    half: bool = True
+    """Is it compared at half precision too? Not what needs more than three digits on the way, or jumps."""
 
     def __str__(self) -> str:
         return self.name

@@ -1,12 +1,15 @@
 # ruff: noqa: E501
+# pyright: standard
 """Int and Bool tensors, and the conversions between kinds."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import phlox as px
-from tests.tensor.rows.row import NAN, Row, bools, exact, ints, normal, same
+from phlox.testing.conformance.row import NAN, Row, bools, exact, ints, normal, same
 
 _LEAST, _GREATEST = -(2**31), 2**31 - 1
 _EDGES = np.array([_LEAST, _GREATEST, _LEAST + 1, -1, 0, 1, 2], np.int32)
@@ -20,6 +23,30 @@ _PAIRS = (
 )
 _DIVISORS = tuple((x, np.where(y == 0, 3, y).astype(np.int32)) for x, y in _PAIRS)
 _BOOLS = ((bools(3, 4), bools(4)), (bools(), bools(2, 3)), (bools(0, 3), bools(3)), (bools(2, 1), bools(1, 5)))
+
+
+_SHIFTS = (
+    (ints(3, 4), ints(3, 4, low=0)),
+    (ints(3, 1), ints(2, 1, 4, low=0)),
+    (ints(), ints(2, low=0)),
+    (ints(0, 3), ints(3)),
+    tuple(np.meshgrid(_EDGES, np.array([0, 1, 5, 30, 31, 32, 33, 64, 1000, -1, -32, _LEAST, _GREATEST], np.int32))),
+)
+
+
+def _left(x: Any, places: Any) -> Any:
+    """By Python's own integers, one by one."""
+    return _by_python(lambda v, n: v << n if 0 <= n < 32 else 0, x, places)
+
+
+def _right(x: Any, places: Any) -> Any:
+    return _by_python(lambda v, n: v >> (n if 0 <= n < 32 else 31), x, places)
+
+
+def _by_python(f: Any, x: Any, y: Any) -> Any:
+    x, y = np.broadcast_arrays(x, y)
+    found = [(f(int(v), int(n)) + 2**31) % 2**32 - 2**31 for v, n in zip(x.flat, y.flat, strict=True)]
+    return np.array(found, np.int32).reshape(x.shape)
 
 
 def _row(name: str, f, *samples, **options) -> Row:
@@ -54,6 +81,35 @@ INT = [
     _named("int maximum number", lambda x: x.maximum(2), lambda x: np.maximum(x, 2), (ints(3, 4),)),
     _named("int clip", lambda x: x.clip(-3, 4), lambda x: np.clip(x, -3, 4), (ints(3, 4),), (ints(0),)),
     _named("int clip above", lambda x: x.clip(high=4), lambda x: np.minimum(x, 4), (ints(3, 4),)),
+    _row("int divmod 0", lambda x, y: divmod(x, y)[0], *_DIVISORS),
+    _row("int divmod 1", lambda x, y: divmod(x, y)[1], *_DIVISORS),
+    _row("int divmod number", lambda x: divmod(x, -4)[1], (ints(3, 4),)),
+    _row("int divmod of number", lambda x: divmod(30, x)[0], (ints(3, 4, low=1),)),
+    _row("int &", lambda x, y: x & y, *_PAIRS),
+    _row("int |", lambda x, y: x | y, *_PAIRS),
+    _row("int ^", lambda x, y: x ^ y, *_PAIRS),
+    _row("int ~", lambda x: ~x, (ints(3, 4),), (_EDGES,), (ints(),), (ints(0),)),
+    _named("int <<", lambda x, n: x << n, _left, *_SHIFTS),
+    _named("int >>", lambda x, n: x >> n, _right, *_SHIFTS),
+    *(
+        _named(f"int {name}", f, reference, (_EDGES,), (ints(3, 4),), (ints(),))
+        for name, f, reference in (
+            ("x & 6", lambda x: x & 6, lambda x: x & 6), ("6 & x", lambda x: 6 & x, lambda x: x & 6),
+            ("x | -5", lambda x: x | -5, lambda x: x | -5), ("6 | x", lambda x: 6 | x, lambda x: x | 6),
+            ("x ^ 6", lambda x: x ^ 6, lambda x: x ^ 6), ("-6 ^ x", lambda x: -6 ^ x, lambda x: x ^ -6),
+            ("x << 3", lambda x: x << 3, lambda x: _left(x, 3)), ("3 << x", lambda x: 3 << x, lambda x: _left(3, x)),
+            ("x << 40", lambda x: x << 40, lambda x: x * 0), ("x << -1", lambda x: x << -1, lambda x: x * 0),
+            ("x >> 2", lambda x: x >> 2, lambda x: x >> 2), ("-300 >> x", lambda x: -300 >> x, lambda x: _right(-300, x)),
+            ("x >> 40", lambda x: x >> 40, lambda x: x >> 31), ("x >> -1", lambda x: x >> -1, lambda x: x >> 31),
+        )
+    ),
+    _named("int matmul", lambda x, y: x @ y, np.matmul,
+           (ints(3, 4), ints(4, 2)), (ints(2, 3, 4), ints(4, 5)), (ints(2, 1, 3, 4), ints(5, 4, 2)), (ints(4), ints(4)),
+           (ints(3, 4), ints(4)), (ints(4), ints(4, 3)), (ints(0, 4), ints(4, 2)), (ints(3, 0), ints(0, 2)),
+           (_EDGES[None, :], _EDGES[:, None])),
+    _named("int square", lambda x: x.square(), np.square, (ints(3, 4),), (_EDGES,), (ints(),)),
+    _named("int clip by tensors", lambda x, a, b: x.clip(a, b), lambda x, a, b: np.minimum(np.maximum(x, a), b),
+           (ints(3, 4), ints(4, low=-5), ints(3, 1, low=0)), (ints(), ints(2, low=-3), ints(2, low=1))),
     _row("int neg", lambda x: -x, (ints(3, 4),), (_EDGES,), (ints(),)),
     _named("int abs", lambda x: x.abs(), np.abs, (ints(3, 4),), (_EDGES,)),
     _named("int sign", lambda x: x.sign(), np.sign, (ints(3, 4),), (_EDGES,)),
@@ -104,6 +160,9 @@ BOOL = [
     _row("bool & number", lambda x: x & True, (bools(3, 4),)),
     _row("bool | number", lambda x: x | True, (bools(3, 4),)),
     _row("bool ^ number", lambda x: x ^ True, (bools(3, 4),)),
+    _row("number & bool", lambda x: True & x, (bools(3, 4),)),
+    _row("number | bool", lambda x: False | x, (bools(3, 4),)),
+    _row("number ^ bool", lambda x: True ^ x, (bools(3, 4),)),
     _row("bool == number", lambda x: x == False, (bools(3, 4),)),  # noqa: E712
     _row("invert", lambda x: ~x, (bools(3, 4),), (bools(),), (bools(0),)),
     *(
@@ -122,7 +181,9 @@ BOOL = [
 
 CONVERSION = [
     _named("float to int", lambda x: x.int(), lambda x: np.trunc(x).astype(np.int32), (normal(3, 4, scale=5.0),),
-           (exact([-0.5, 0.5, 1.9, -1.9, -2.0**31, 2.0**31 - 128, -0.0]),), (normal(0),), (normal(),)),
+           (exact([-0.5, 0.5, 1.9, -1.9, -0.0]),), (normal(0),), (normal(),)),
+    Row("float to int at the bounds", lambda x: x.int(), lambda x: x.astype(np.int32), ((exact([-2.0**31, 2.0**31 - 128]),),),
+        gradient=False, half=False),
     _named("float to bool", lambda x: x.bool(), lambda x: x.astype(np.bool_), (exact([0.0, -0.0, 1e-30, NAN, -2]),)),
     _named("float to float", lambda x: x.float(), lambda x: x, (normal(3),)),
     _named("int to float", lambda x: x.float(), lambda x: x.astype(np.float32), (ints(3, 4),), (ints(0),), (ints(),)),

@@ -1,21 +1,20 @@
-"""How rows of the table are carried out and compared."""
+# pyright: standard
+"""How rows of the table are carried out: on a backend, on its tape, and by their references."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 
 import phlox as px
 from phlox.backend import Autodiff, Backend
-from phlox.testing import Tolerance, tolerance_of
-from phlox.testing.close import compare
-from tests.tensor.rows.row import Row, Sample
+from phlox.backend.element import HOST_DTYPES, LARGEST
+from phlox.testing.conformance.row import Row, Sample, torch
 
-EXACT = Tolerance(0.0, 0.0)
-BY_DIFFERENCES = Tolerance(2e-6, 2e-7)
-"""Finite differences in float64 are no better than this."""
+HALVES = ("f16", "bf16")
+"""The element types of few digits."""
 
 
 def tensors(sample: Sample, backend: Backend, *, views: bool = False) -> list[Any]:
@@ -33,6 +32,25 @@ def tensors(sample: Sample, backend: Backend, *, views: bool = False) -> list[An
     return made
 
 
+def described(sample: Sample) -> str:
+    """The arguments in a few words."""
+    return ", ".join(
+        f"{kind_of(a).__name__} {a.shape}" if isinstance(a, np.ndarray) else repr(a) for a in sample
+    )  # fmt: skip
+
+
+def held(sample: Sample, element: str) -> Sample | None:
+    """The sample with its floats rounded to an element type, as float64; None if one is too large for it."""
+    found: list[Any] = []
+    for argument in sample:
+        if isinstance(argument, np.ndarray) and argument.dtype == np.float64:
+            if (np.abs(argument[np.isfinite(argument)]) > LARGEST[element]).any():
+                return None
+            argument = argument.astype(HOST_DTYPES[element]).astype(np.float64)
+        found.append(argument)
+    return tuple(found)
+
+
 def differentiable(row: Row, sample: Sample) -> list[int]:
     """The places of the arguments to differentiate towards."""
     if not row.gradient:
@@ -42,32 +60,20 @@ def differentiable(row: Row, sample: Sample) -> list[int]:
 
 
 def kind_of(array: np.ndarray[Any, Any]) -> Any:
+    """The kind of tensor that a NumPy array becomes."""
     return {"b": px.Bool, "i": px.Int, "f": px.Float}[array.dtype.kind]
 
 
 def reference(row: Row, sample: Sample) -> np.ndarray[Any, Any]:
+    """What is right."""
     with np.errstate(all="ignore"):
         return np.asarray(row.reference(*sample))
 
 
-def check_value(row: Row, y: Any, wanted: np.ndarray[Any, Any], what: str) -> None:
-    """Value, shape, kind and element type."""
-    kind = kind_of(wanted)
-    assert isinstance(y, px.Tensor), f"{what}: gave {type(y)}"
-    assert y.kind is kind, f"{what}: of kind {y.kind.__name__}, expected {kind.__name__}"
-    assert y.shape == wanted.shape, f"{what}: of shape {y.shape}, expected {wanted.shape}"
-    assert y.numpy().dtype == y.backend.host_dtype(kind), f"{what}: elements of type {y.numpy().dtype}"
-    tolerance = tolerance_of(y.backend).times(row.factor) if kind is px.Float else EXACT
-    if kind is px.Float:
-        with np.errstate(over="ignore"):
-            wanted = wanted.astype(y.numpy().dtype)
-    compare(y.numpy(), wanted, tolerance, what)
-
-
 def cotangent(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Weights of the elements of a result, none of them zero, that float32 holds exactly."""
-    values = np.cos(np.arange(int(np.prod(shape)), dtype=np.float64)) + 1.5
-    return np.asarray(values.reshape(shape), np.float32).astype(np.float64)
+    """Weights of the elements of a result, none of them zero, that every element type holds exactly."""
+    values = np.round((np.cos(np.arange(int(np.prod(shape)), dtype=np.float64)) + 1.5) * 32.0) / 32.0
+    return values.reshape(shape)
 
 
 def gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndarray[Any, Any]]:
@@ -77,10 +83,18 @@ def gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndarray[Any
     for i in places:
         arguments[i] = arguments[i].require_grad()
     y = row.call(*arguments)
+    if not y.is_require_grad():
+        return [np.zeros_like(sample[i]) for i in places]
     grads = y.backward(px.tensor(cotangent(y.shape), device=backend))
     found = [arguments[i].grad(grads) for i in places]
     for g, i in zip(found, places, strict=True):
-        assert g is None or (g.backend is backend and g.shape == sample[i].shape and g.kind is px.Float), row.name
+        if g is not None:
+            what = f"{row.name}: the gradient towards argument {i}"
+            assert g.backend is backend, f"{what} is on {g.backend!r}, expected {backend!r}"
+            assert g.shape == sample[i].shape, f"{what} is of shape {g.shape}, expected {sample[i].shape}"
+            assert g.kind is px.Float, f"{what} is {g.kind.__name__}, expected Float"
+            dtype = g.numpy().dtype
+            assert dtype == backend.host_float_dtype, f"{what} has elements of type {dtype}"
     return [np.zeros_like(sample[i]) if g is None else g.numpy() for g, i in zip(found, places, strict=True)]
 
 
@@ -118,6 +132,7 @@ def differences(f: Any, sample: Sample, places: list[int], most: int = 10**9) ->
 
 
 def directions(row: Row, sample: Sample) -> list[np.ndarray[Any, Any]]:
+    """What first gradients are weighted by, to be differentiated again."""
     return [
         cotangent(sample[i].shape)[..., ::-1] if sample[i].ndim else cotangent(()) for i in differentiable(row, sample)
     ]
@@ -132,6 +147,8 @@ def second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndar
     for i, leaf in zip(places, leaves, strict=True):
         arguments[i] = px.Tensor.from_inner(leaf).require_grad()
     y = row.call(*arguments)
+    if not y.is_require_grad():
+        return [np.zeros_like(sample[i]) for i in places]
     grads = y.backward(px.tensor(cotangent(y.shape), device=inner))
     total = px.zeros((), device=inner)
     for i, direction in zip(places, directions(row, sample), strict=True):
@@ -154,3 +171,36 @@ def true_second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np
         return float(sum((g * w).sum() for g, w in zip(found, weights, strict=True)))
 
     return differences(first, sample, differentiable(row, sample), most=8)
+
+
+# --- the same references serve every backend of an element type, and mostly of every other
+
+
+def _unchanged(sample: Sample, element: str) -> bool:
+    found = held(sample, element)
+    return found is not None and all(
+        a is b or np.array_equal(a, b, equal_nan=True) for a, b in zip(sample, found, strict=True)
+    )  # fmt: skip
+
+
+def sample_at(row: Row, n: int) -> Sample:
+    """The n-th sample, specials counted after the others."""
+    return (row.samples + row.specials)[n]
+
+
+@cache
+def key(row: Row, n: int, element: str) -> str:
+    """The element type to compute a reference for: f64 if the sample is exact in the type given."""
+    return "f64" if _unchanged(sample_at(row, n), element) else element
+
+
+@cache
+def reference_at(row: Row, n: int, element: str) -> np.ndarray[Any, Any]:
+    """`reference` of the n-th sample as an element type holds it."""
+    return reference(row, held(sample_at(row, n), element) or ())
+
+
+@cache
+def true_gradients_at(row: Row, n: int, element: str) -> list[np.ndarray[Any, Any]]:
+    """`true_gradients` of the n-th sample as an element type holds it."""
+    return true_gradients(row, held(sample_at(row, n), element) or ())

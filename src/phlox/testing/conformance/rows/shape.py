@@ -1,4 +1,5 @@
 # ruff: noqa: E501
+# pyright: standard, reportCallIssue=false, reportArgumentType=false
 """Moving elements about, indexing, and what makes one tensor of several."""
 
 from __future__ import annotations
@@ -6,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 import phlox as px
-from tests.tensor.rows.row import INF, NAN, Row, bools, exact, ints, normal, other, same
+from phlox.testing.conformance.row import INF, NAN, Row, bools, exact, ints, normal, other, same, torch
 
 _X = (normal(2, 3, 4),)
 _ALL: tuple[tuple[Any, ...], ...] = (_X, (ints(2, 3, 4),), (bools(2, 3, 4),))
@@ -56,6 +56,65 @@ MOVES = [
         torch=lambda x: torch.nn.functional.pad(x, (1, 1), value=-INF), second=False),
     Row("pad int", lambda x: x.pad(((1, 1),), 7), lambda x: np.pad(x, 1, constant_values=7), ((ints(3),),)),
     Row("pad bool", lambda x: x.pad(((1, 1),), True), lambda x: np.pad(x, 1, constant_values=True), ((bools(3),),)),
+    Row("unflatten", lambda x: x.unflatten(-1, (2, -1)), lambda x: x.reshape(2, 3, 2, 2), (*_ALL,)),
+    Row("unflatten nothing", lambda x: x.unflatten(1, (0, 3)), lambda x: x.reshape(2, 0, 3, 4), (_NONE,)),
+    Row("moveaxis", lambda x: x.moveaxis(0, -1), lambda x: np.moveaxis(x, 0, -1), (*_ALL, _NONE)),
+    Row("moveaxis several", lambda x: x.moveaxis((0, -1), (2, 0)), lambda x: np.moveaxis(x, (0, -1), (2, 0)), (_X,)),
+    *(
+        Row(f"rot90 {k}", lambda x, k=k: x.rot90(k, (0, -1)), lambda x, k=k: np.rot90(x, k, (0, -1)), (*_ALL, _NONE))
+        for k in (0, 1, 2, -1)
+    ),
+    *(
+        Row(f"roll {shift} {axis}", lambda x, s=shift, a=axis: x.roll(s, a), lambda x, s=shift, a=axis: np.roll(x, s, a),
+            (*_ALL, _NONE))
+        for shift, axis in ((1, 0), (-5, -1), (2, None), (1, (0, 2)), ((1, -2), (2, 1)), ((1, 2, 3), (1, 0, 1)), (0, 1), (12, 1))
+    ),
+    Row("roll of one", lambda x: x.roll(3), lambda x: x, ((normal(),),)),
+    *(
+        Row(f"repeat {times} {axis}", lambda x, t=times, a=axis: x.repeat(t, a), lambda x, t=times, a=axis: np.repeat(x, t, a),
+            (*_ALL,))
+        for times, axis in ((2, 1), (3, -1), (0, 0), (2, None), ((1, 0, 2), 1))
+    ),
+    Row("repeat edges", lambda x: x.repeat(2), lambda x: np.repeat(x, 2), ((normal(),), (normal(2, 0),))),
+    *(
+        Row(f"tile {times}", lambda x, t=times: x.tile(t), lambda x, t=times: np.tile(x, t), (*_ALL, (normal(),), _NONE))
+        for times in ((2,), (1, 2, 1), (2, 1, 1, 3), (0, 1), ())
+    ),
+    Row("tile numbers", lambda x: x.tile(2, 3), lambda x: np.tile(x, (2, 3)), ((normal(2),),)),
+    *(
+        Row(f"pad {mode}", lambda x, m=mode: x.pad(((2, 1), (0, 4)), mode=m), lambda x, n=name: np.pad(x, ((2, 1), (0, 4)), n),
+            ((normal(3, 5),), (ints(3, 5),), (bools(3, 5),), (normal(2, 2),), (normal(1, 1),), (normal(2, 1),)))
+        for mode, name in (
+            ("edge", "edge"), ("replicate", "edge"), ("reflect", "reflect"), ("symmetric", "symmetric"), ("wrap", "wrap"),
+            ("circular", "wrap"),
+        )
+    ),
+    Row("pad nothing reflect", lambda x: x.pad(((0, 0), (1, 1), (0, 0)), mode="reflect"),
+        lambda x: np.pad(x, ((0, 0), (1, 1), (0, 0)), "reflect"), ((normal(0, 3, 4),), (normal(3, 2, 0),))),
+    Row("pad by nothing", lambda x: x.pad((), mode="edge") + x.pad(()), lambda x: 2 * x, ((normal(),),)),
+    Row("split sizes", lambda x: px.concat(x.split([2, 0, 1], 1)[::-1], 1), lambda x: np.concatenate([x[:, 2:], x[:, :2]], 1),
+        _ALL),
+    Row("split nothing", lambda x: px.concat(x.split(2, 1), 1), lambda x: x, (_NONE,)),
+    *(
+        Row(f"chunk {n}", lambda x, n=n: px.concat(x.chunk(n, -1)[::-1], -1),
+            lambda x, w=width: np.concatenate([x[..., i : i + w] for i in range(0, x.shape[-1] or 1, w)][::-1], -1), (*_ALL, (normal(3, 0),)))
+        for n, width in ((2, 2), (3, 2), (9, 1))
+    ),
+    Row("unstack", lambda x: px.stack(x.unstack(1)[::-1]), lambda x: np.moveaxis(x, 1, 0)[::-1], _ALL),
+    *(
+        Row(f"unfold {axis} {size} {step}", lambda x, a=axis, n=size, s=step: x.unfold(a, n, s),
+            lambda x, a=axis % 3, n=size, s=step: np.moveaxis(
+                np.moveaxis(np.lib.stride_tricks.sliding_window_view(x, n, a), a, 0)[::s], 0, a),
+            ((normal(3, 7, 4),), (ints(3, 7, 4),), (bools(3, 7, 4),)))
+        for axis, size, step in ((1, 3, 1), (1, 3, 2), (-2, 2, 3), (1, 7, 1), (0, 1, 2), (2, 3, 1))
+    ),
+    Row("unfold beside nothing", lambda x: x.unfold(1, 2), lambda x: np.zeros((0, 2, 2)), ((normal(0, 3),),)),
+    *(
+        Row(f"{name} {k}", lambda x, n=name, k=k: getattr(x, n)(k), lambda x, n=name, k=k: getattr(np, n)(x, k), (*_ALL, _NONE))
+        for name in ("tril", "triu")
+        for k in (0, 1, -2, 99, -99)
+    ),
+    Row("triu hides", lambda x: x.triu(), np.triu, ((exact([[1.0, 2.0], [NAN, INF]]),),), torch=lambda x: x.triu(), second=False),
     Row("split", lambda x: px.concat(list(reversed(x.split(2, 1))), 1),
         lambda x: np.concatenate([x[:, 2:], x[:, :2]], 1), (_X, (ints(2, 3, 4),))),
     Row("iteration", lambda x: sum((row * i for i, row in enumerate(x)), px.zeros_like(x[0])), lambda x: x[1] + 2 * x[2],
@@ -139,6 +198,18 @@ JOINS = [
         ((normal(2, 3), normal(2, 4)), (ints(2, 3), ints(2, 1)), (bools(2, 3), bools(2, 1)), (normal(2, 3), normal(2, 0)))),
     Row("concat last", lambda x, y: px.concat((x, y, x), -1), lambda x, y: np.concatenate((x, y, x), -1),
         ((normal(2, 2, 3), normal(2, 2, 1)),)),
+    Row("concat all", lambda x, y: px.concat([x, y], None), lambda x, y: np.concatenate([x, y], None),
+        ((normal(2, 3), normal(4)), (ints(2), ints()), (normal(0), normal()))),
+    Row("broadcast_arrays", lambda x, y, z: (lambda a, b, c: px.where(c, a, 2.0 * b))(*px.broadcast_arrays(x, y, z)),
+        lambda x, y, z: np.where(z, x, 2.0 * y),
+        ((normal(3, 1), normal(2), bools()), (normal(1), normal(0), bools(2, 1)), (normal(), normal(), bools()))),
+    *(
+        Row(f"meshgrid {indexing}", lambda x, y, z, i=indexing: (lambda a, b, c: a + 10.0 * b * c)(*px.meshgrid(x, y, z, indexing=i)),
+            lambda x, y, z, i=indexing: (lambda a, b, c: a + 10.0 * b * c)(*np.meshgrid(x, y, z, indexing=i)),
+            ((normal(2), normal(3), normal(4)), (normal(1), normal(0), normal()), (normal(3), normal(), normal())))
+        for indexing in ("xy", "ij")
+    ),
+    Row("meshgrid of one", lambda x: px.meshgrid(x)[0], lambda x: x, ((normal(3),), (ints(3),))),
     Row("concat one", lambda x: px.concat([x]), lambda x: x, ((normal(2, 3),),)),
     Row("concat with a constant", lambda x, y: px.concat([y, x, y]), lambda x, y: np.concatenate([y, x, y]),
         ((normal(2, 3), normal(1, 3)),), constant=(1,)),
@@ -160,7 +231,7 @@ JOINS = [
     Row("where int and float", lambda c: px.where(c, 1, -0.5), lambda c: np.where(c, 1, -0.5), ((_CONDITION,),)),
     Row("where two truths", lambda c: px.where(c, False, True), lambda c: ~c, ((_CONDITION,),)),
     Row("where NaN is not taken", lambda c, x, y: px.where(c, x, y),
-        np.where, ((np.array([True, False]), exact([1.0, NAN]), exact([INF, 2.0])),), torch=torch.where, second=False),
+        np.where, ((np.array([True, False]), exact([1.0, NAN]), exact([INF, 2.0])),), torch=lambda *a: torch.where(*a), second=False),
     Row("where log of zero is not taken", lambda c, x: px.where(c, x, 1.0).log(), lambda c, x: np.log(np.where(c, x, 1.0)),
         ((np.array([True, False]), exact([2.0, 0.0])),), torch=lambda c, x: torch.where(c, x, 1.0).log(), second=False),
 ]  # fmt: skip

@@ -1,0 +1,61 @@
+"""`phlox backends`: which operations each backend has, and how it comes by them."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from pathlib import Path
+from typing import Any, cast
+
+from phlox.backend import Backend, backend_names, load_backend
+from phlox.backend.contract.matrix import Matrix
+from phlox.errors import DataError, DeviceError, EngineNotInstalledError
+
+MARK = "<!-- phlox backends --markdown -->"
+"""Where the table begins in a page."""
+
+
+def backends(options: argparse.Namespace) -> int:
+    """Carry out the command, and return the exit status."""
+    names = options.backend or backend_names()
+    elements = {key: value for key, value in (("float", options.float), ("int", options.int)) if value is not None}
+    found = Matrix({name: backend(name, elements) for name in names})
+    if options.into is not None:
+        write_into(Path(options.into), found.markdown())
+        print(f"wrote the table into {options.into}")
+        return 0
+    print(found.markdown() if options.markdown else found.text())
+    if any(one is None for one in found.backends.values()):
+        print("\n" + "\n".join(missing(names)))
+    return 0
+
+
+def write_into(page: Path, table: str) -> None:
+    """Put the table in place of all that follows the mark of a page."""
+    head, mark, _ = page.read_text(encoding="utf-8").partition(MARK)
+    if not mark:
+        raise DataError(f"{page}: no line {MARK!r}, after which the table goes")
+    page.write_text(f"{head}{mark}\n\n{table}\n", encoding="utf-8")
+
+
+def backend(name: str, elements: dict[str, str]) -> Backend | None:
+    """The backend of this name with these element types, or None where its engine is not installed."""
+    try:
+        cls = load_backend(name)
+    except EngineNotInstalledError:
+        return None
+    try:
+        return cast(Any, cls)(**elements)
+    except TypeError:
+        raise DeviceError(f"{name} has no choice of {' and '.join(elements)} elements") from None
+
+
+def missing(names: list[str]) -> list[str]:
+    """What to do about each engine that is not installed."""
+    lines: list[str] = []
+    for name in names:
+        try:
+            load_backend(name)
+        except EngineNotInstalledError as error:
+            lines += textwrap.wrap(str(error), 100)
+    return lines

@@ -1,0 +1,171 @@
+# pyright: standard
+"""A line of the edge-case contract: what it says, the code that shows it, and how that is checked."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import phlox as px
+from phlox.backend import Autodiff, Backend
+from phlox.backend.element import INT_RANGES
+from phlox.backend.numpy import NumPy
+from phlox.testing.close import compare
+from phlox.testing.conformance.checks import EXACT, LeftOut
+from phlox.testing.conformance.running import kind_of
+from phlox.testing.tolerances import tolerance_of
+
+
+@dataclass(frozen=True)
+class Raises:
+    """An error is expected whose message has these words."""
+
+    error: type[Exception]
+    words: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"`{self.error.__name__}`"
+
+
+def raises(error: type[Exception], *words: str) -> Raises:
+    """See `Raises`."""
+    return Raises(error, words)
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """One statement of the contract, and lines of code with what they give: nested lists of numbers, or an error."""
+
+    section: str
+    statement: str
+    lines: tuple[tuple[str, Any], ...]
+    signs: bool = False
+    """Are the signs of zeros compared too?"""
+    compiled: bool = False
+    """Is this about compiled functions, and left out where the backend compiles none?"""
+
+
+def check_edge(edge: Edge, backend: Backend) -> None:
+    """Raise `AssertionError` unless every line gives on this backend what the contract says."""
+    if edge.compiled and not backend.compiles:
+        raise LeftOut(f"{backend!r} compiles no functions")
+    names = namespace(backend)
+    for code, wanted in edge.lines:
+        try:
+            # Where infinities meet, NumPy's `+`, `-` and `*` warn: silence would triple their price.
+            with np.errstate(invalid="ignore", over="ignore"):
+                # The text of the table itself, which the page shows and this runs.
+                got = eval(code, dict(names))  # noqa: S307
+        except Exception as error:
+            if not isinstance(wanted, Raises):
+                raise AssertionError(f"{code}: raised {type(error).__name__}: {error}, expected {wanted}") from error
+            fits = isinstance(error, wanted.error) and all(word in str(error) for word in wanted.words)
+            if not fits:
+                words = f" with {', '.join(map(repr, wanted.words))}" if wanted.words else ""
+                raise AssertionError(
+                    f"{code}: raised {type(error).__name__}: {error}, expected {wanted.error.__name__}{words}"
+                ) from error
+            continue
+        assert not isinstance(wanted, Raises), f"{code}: gave {got!r}, expected {wanted.error.__name__}"
+        _compare(code, got, wanted, backend, signs=edge.signs)
+
+
+def _compare(code: str, got: Any, wanted: Any, backend: Backend, *, signs: bool) -> None:
+    if not isinstance(got, px.Tensor):
+        assert type(got) is type(wanted) and got == wanted, f"{code}: gave {got!r}, expected {wanted!r}"
+        return
+    right = np.asarray(wanted)
+    kind = kind_of(right)
+    assert got.shape == right.shape, f"{code}: gave shape {got.shape}, expected {right.shape}"
+    # A list without elements has no kind of its own.
+    assert got.kind is kind or right.size == 0, f"{code}: gave {got.kind.__name__}, expected {kind.__name__}"
+    compare(got.numpy(), right, tolerance_of(backend) if kind is px.Float else EXACT, code)
+    if signs:
+        flipped = np.signbit(got.numpy().astype(np.float64)) != np.signbit(right)
+        assert not flipped.any(), f"{code}: gave {got.tolist()}, expected {wanted}; the sign of a zero differs"
+
+
+def namespace(backend: Backend) -> dict[str, Any]:
+    """The names that the lines of the table use."""
+    device = backend.device()
+
+    def t(values: Any) -> Any:
+        return px.tensor(values, device=device)
+
+    def grad(fn: Any, values: Any) -> Any:
+        x = px.tensor(values, device=Autodiff(backend)).require_grad()
+        return x.grad(fn(x).sum().backward())
+
+    def empty(*shape: int) -> Any:
+        return px.zeros(shape, device=device)
+
+    def run(fn: Any, *arguments: Any) -> Any:
+        return px.compile(fn)(*arguments)
+
+    def checked(fn: Any, *arguments: Any) -> Any:
+        with px.debug.checks():
+            return px.compile(fn)(*arguments)
+
+    return {
+        "px": px,
+        "np": np,
+        "f": px.functional,
+        "inf": math.inf,
+        "nan": math.nan,
+        "operator": operator,
+        "t": t,
+        "empty": empty,
+        "grad": grad,
+        "run": run,
+        "checked": checked,
+        "backend": backend,
+        "other": NumPy(float="f32" if backend.float_element == "f64" else "f64"),
+        "least": INT_RANGES[backend.int_element][0],
+        "greatest": INT_RANGES[backend.int_element][1],
+    }
+
+
+HEAD = """\
+<!-- Made by `python -m phlox.testing.edges > docs/edge-cases.md`, from the tables in
+src/phlox/testing/conformance/edges*.py; a test says when it is out of date. -->
+
+# Edge cases
+
+Every backend gives these answers, NumPy's, XLA's, PyTorch's and a stranger's, with a tape and without. Each line of
+code is run on each of them by the tests, and by `phlox.testing.check_backend`. Floats are close rather than equal where
+they are rounded. Beyond these lines, every operation of the contract is given tensors without elements, and answers, or
+refuses them by the same error, on every backend.
+
+In the code, `t(values)` is `px.tensor(values, device=...)`, `empty(*shape)` a Float tensor without elements,
+`grad(fn, values)` the gradient of `fn(x).sum()`, `run(fn, ...)` is `px.compile(fn)(...)`, `checked(fn, ...)` the same
+within `px.debug.checks()`; `f` is `px.functional`; `least` and `greatest` are the bounds of the backend's integers, and
+`other` is a backend of another precision.
+"""
+
+
+def page(edges: list[Edge]) -> str:
+    """The contract as Markdown."""
+    lines = [HEAD]
+    section = ""
+    for edge in edges:
+        if edge.section != section:
+            section = edge.section
+            lines.append(f"## {section}\n")
+        lines.append(f"{edge.statement}\n")
+        lines.append("| code | gives |\n|---|---|")
+        lines += [f"| `{_cell(code)}` | {shown(wanted)} |" for code, wanted in edge.lines]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(code: str) -> str:
+    return code.replace("|", "\\|")
+
+
+def shown(wanted: Any) -> str:
+    """What a line gives, as the page shows it."""
+    return str(wanted) if isinstance(wanted, Raises) else f"`{wanted!r}`"

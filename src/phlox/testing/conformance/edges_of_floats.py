@@ -1,0 +1,86 @@
+# ruff: noqa: E501
+# pyright: standard
+"""The edge-case contract, continued: infinities, NaN, ties, zeros of both signs, and places without a derivative."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+from phlox.testing.conformance.edge import Edge
+
+
+def _section(name: str, *entries: tuple[Any, ...], **options: Any) -> list[Edge]:
+    return [Edge(name, statement, tuple(lines), **options) for statement, *lines in entries]
+
+
+FLOATS = _section(
+    "Infinities and NaN",
+    ("Division by zero is an infinity or NaN, as in IEEE 754.",
+     ("t([1.0, -1.0, 0.0]) / 0.0", [inf, -inf, nan]), ("1.0 / t([0.0, -0.0])", [inf, -inf]), ("t([inf]) - t([inf])", [nan])),
+    ("Functions outside their domain are NaN, and infinite at its ends.",
+     ("t([-1.0, 0.0, inf]).log()", [nan, -inf, inf]), ("t([-1.0, inf]).sqrt()", [nan, inf]), ("t([-8.0]) ** 0.5", [nan]), ("t([-inf, inf]).exp()", [0.0, inf]),
+     ("t([-inf, inf]).tanh()", [-1.0, 1.0]), ("t([-1.0, -2.0]).log1p()", [-inf, nan])),
+    ("A power of zero is one, and so are powers of one, of NaN too.", ("t([0.0, nan, 1.0]) ** t([0.0, 0.0, nan])", [1.0, 1.0, 1.0])),
+    ("NaN wins: in minimum and maximum, in reductions, and through clip, sign and relu.",
+     ("t([1.0, nan]).maximum(t([nan, 1.0]))", [nan, nan]), ("t([nan]).minimum(0.0)", [nan]), ("t([1.0, nan, 3.0]).max()", nan), ("t([1.0, nan, 3.0]).min()", nan),
+     ("t([1.0, nan, 0.5]).cummax(0)", [1.0, nan, nan]), ("t([nan]).clip(0.0, 1.0)", [nan]), ("t([nan]).sign()", [nan]), ("t([nan]).relu()", [nan]), ("t([1.0, nan]).sum()", nan)),
+    ("The first NaN is the argmax and the argmin.", ("t([1.0, nan, 3.0, nan]).argmax(0)", 1), ("t([1.0, nan, -3.0]).argmin(0)", 1)),
+    ("Sorted, NaN comes last, after infinity (first, if descending); a median or quantile of what has a NaN is NaN.",
+     ("t([inf, nan, 1.0, -inf]).sort()", [-inf, 1.0, inf, nan]), ("t([inf, nan, 1.0]).sort(descending=True)", [nan, inf, 1.0]),
+     ("t([3.0, nan, 1.0]).argsort()", [2, 0, 1]), ("t([1.0, nan, 3.0]).topk(2)[0]", [nan, 3.0]), ("t([1.0, nan]).median()", nan), ("t([1.0, nan]).quantile(0.0)", nan),
+     ("t([1.0, 3.0]).searchsorted(t([nan]))", [2])),
+    ("Medians and quantiles lie between their neighbours, infinite ones, too.",
+     ("t([4.0, 1.0, 3.0, 2.0]).median()", 2.5), ("t([1.0, inf]).quantile(0.5)", inf), ("t([-inf, inf]).quantile(0.5)", nan), ("t([inf, inf]).quantile(0.5)", inf)),
+    ("All NaN are one value to `unique`, and none to `isin`; NaN counts as not zero.",
+     ("t([2.0, nan, 2.0, nan]).unique()", [2.0, nan]), ("t([nan]).isin(t([nan]))", [False]), ("t([0.0, nan]).count_nonzero()", 1)),
+    ("NaN equals nothing and is not less than anything.",
+     ("t([nan]) == nan", [False]), ("t([nan]) != t([nan])", [True]), ("t([nan, 1.0]) < t([1.0, nan])", [False, False]), ("t([nan]) >= nan", [False])),
+    ("Softmax of only minus infinities is NaN; what is masked beside others is zero. The logarithm of a sum of nothing but zeros is minus infinity.",
+     ("t([0.0, -inf]).softmax()", [1.0, 0.0]), ("t([-inf, -inf]).softmax()", [nan, nan]), ("t([-inf, -inf]).logsumexp(0)", -inf), ("t([inf, 0.0]).logsumexp(0)", inf)),
+)  # fmt: skip
+
+ROUNDING = _section(
+    "Rounding and ties",
+    ("Halves round to even.", ("t([0.5, 1.5, 2.5, -0.5, -1.5]).round()", [0.0, 2.0, 2.0, 0.0, -2.0])),
+    ("Sorting is stable, descending, too; zeros of both signs are equal.",
+     ("t([2.0, 1.0, 2.0, 1.0]).argsort()", [1, 3, 0, 2]), ("t([2.0, 1.0, 2.0, 1.0]).argsort(descending=True)", [0, 2, 1, 3]), ("t([0.0, -0.0]).argsort()", [0, 1]),
+     ("t([1.0, 3.0, 3.0]).topk(2)[1]", [1, 2])),
+    ("The remainder of floats has the divisor's sign, as that of integers; `fmod` has the dividend's.",
+     ("t([7.0, -7.0]) % 3.0", [1.0, 2.0]), ("t([7.0, -7.0]) // 2.0", [3.0, -4.0]), ("t([-7.0]).fmod(3.0)", [-1.0]), ("t([7.0]) % 0.0", [nan]), ("t([7.0, -7.0]) // 0.0", [inf, -inf])),
+    ("Of equal elements the first is the argmax and the argmin.",
+     ("t([1.0, 3.0, 3.0]).argmax(0)", 1), ("t([2, 1, 1]).argmin(0)", 1), ("t([0.0, -0.0]).argmax(0)", 0)),
+)  # fmt: skip
+
+ZEROS = _section(
+    "Negative zero",
+    ("A negative zero equals zero and is kept by the functions that are odd or round, and its sign counts in quotients.",
+     ("-t([0.0])", [-0.0]), ("t([0.0]) * -1.0", [-0.0]), ("t([-0.4]).round()", [-0.0]), ("t([-0.5]).ceil()", [-0.0]), ("t([-0.0]).floor()", [-0.0]),
+     ("t([-0.0]).sqrt()", [-0.0]), ("t([-0.0]).tanh()", [-0.0]), ("t([-0.0]).sin()", [-0.0]), ("t([-0.0]).expm1()", [-0.0]), ("t([-0.0]).log1p()", [-0.0]),
+     ("t([-0.0]).erf()", [-0.0]), ("t([-0.0]) == 0.0", [True]), ("t([-0.0]) < 0.0", [False])),
+    ("Elsewhere it becomes zero.", ("t([-0.0]).abs()", [0.0]), ("t([-0.0]) + 0.0", [0.0]), ("t([-0.0]).square()", [0.0]), ("t([-0.0]) ** 2", [0.0])),
+    signs=True,
+) + _section(
+    "Negative zero",
+    ("Of zeros of two signs, `maximum`, `minimum`, `max`, `min`, `relu`, `clip`, `sign`, and sums of negative zeros give one or the other.",
+     ("t([-0.0]).maximum(0.0)", [0.0]), ("t([0.0, -0.0]).min()", 0.0), ("t([-0.0]).relu()", [0.0]), ("t([-0.0]).sign()", [0.0]), ("t([-0.0, -0.0]).sum()", 0.0)),
+)  # fmt: skip
+
+DERIVATIVES = _section(
+    "Derivatives at awkward points",
+    ("Ties share evenly.",
+     ("grad(lambda x: x.max(), [1.0, 3.0, 3.0])", [0.0, 0.5, 0.5]), ("grad(lambda x: x.maximum(2.0), [1.0, 2.0, 3.0])", [0.0, 0.5, 1.0])),
+    ("The bounds of clip belong to the inside.", ("grad(lambda x: x.clip(0.0, 1.0), [-1.0, 0.0, 1.0, 2.0])", [0.0, 1.0, 1.0, 0.0])),
+    ("At a kink the derivative is zero.", ("grad(lambda x: x.abs(), [0.0])", [0.0]), ("grad(lambda x: x.relu(), [0.0])", [0.0]), ("grad(lambda x: x.round(), [0.4])", [0.0])),
+    ("At a vertical tangent it is infinite; but the deviation of equal elements does not change at all.",
+     ("grad(lambda x: x.sqrt(), [0.0])", [inf]), ("grad(lambda x: x.std(), [1.0, 1.0])", [0.0, 0.0])),
+    ("The norm of zero does not change at all, either.", ("grad(lambda x: x.norm(), [0.0, 0.0])", [0.0, 0.0])),
+    ("A product's derivative is that of the others, with zeros too.",
+     ("grad(lambda x: x.prod(), [0.0, 2.0, 3.0])", [6.0, 0.0, 0.0]), ("grad(lambda x: x.prod(), [0.0, 2.0, 0.0])", [0.0, 0.0, 0.0])),
+    ("The branch of `where` that is not taken gets exactly zero; a NaN made further up it is the function's own.",
+     ("grad(lambda x: px.where(x > 1.0, x, 0.0), [0.0, 2.0])", [0.0, 1.0]), ("grad(lambda x: px.where(x > 0.0, px.where(x > 0.0, x, 1.0).log(), 0.0), [0.0, 2.0])", [0.0, 0.5])),
+    ("Powers have the derivative of their formula at zero.",
+     ("grad(lambda x: x ** 2, [0.0])", [0.0]), ("grad(lambda x: x ** 1, [0.0])", [1.0]), ("grad(lambda x: x ** 0, [0.0])", [0.0])),
+)  # fmt: skip
+
+EDGES: list[Edge] = [*FLOATS, *ROUNDING, *ZEROS, *DERIVATIVES]

@@ -1,0 +1,182 @@
+# pyright: standard
+"""Reading and writing at places given by integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from phlox.testing.conformance.row import INF, NAN, Row, Sample, bools, exact, ints, normal, other, positive, torch
+
+Key = Callable[..., Any]
+"""From further arguments to what stands between the brackets."""
+
+_MODES = ("set", "add", "sub", "mul", "min", "max")
+_UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def _written(mode: str, x: np.ndarray[Any, Any], key: Any, v: Any) -> np.ndarray[Any, Any]:
+    out = x.copy()
+    if mode == "set":
+        out[key] = v
+    else:
+        _UFUNCS[mode].at(out, key, v)
+    return out
+
+
+def _read(name: str, key: Key, *samples: Sample, **options: Any) -> Row:
+    return Row(f"x[{name}]", lambda x, *i: x[key(*i)], lambda x, *i: x[key(*i)], samples, **options)
+
+
+def _write(mode: str, name: str, key: Key, *samples: Sample, **options: Any) -> Row:
+    return Row(f"x.at[{name}].{mode}", lambda x, v, *i: getattr(x.at[key(*i)], mode)(v),
+               lambda x, v, *i: _written(mode, x, key(*i), v), samples, **options)  # fmt: skip
+
+
+def _at(*entries: Any) -> Key:
+    """Arguments wherever None stands, entries as they are elsewhere; `np.newaxis` is written as 'new'."""
+
+    def key(*arguments: Any) -> Any:
+        given = iter(arguments)
+        return tuple(next(given) if e is None else None if isinstance(e, str) else e for e in entries)
+
+    return key
+
+
+_ALL = slice(None)
+_X = normal(3, 4, 5)
+_I, _J, _K = (np.array(v, np.int32) for v in ([0, 2, -1], [3, 0, 3], [[1], [-5]]))
+_ONE = np.array(-2, np.int32)
+_NONE = np.zeros((0,), np.int32)
+_HALF = np.array([True, False, True])
+
+_READS: tuple[tuple[str, Key, tuple[Sample, ...]], ...] = (
+    ("i", _at(None), ((_X, _I), (_X, _K % 3), (_X, _ONE), (_X, _NONE), (normal(5), _I), (ints(3, 2), _I),
+        (bools(3, 2), _I))),
+    ("i, j", _at(None, None), ((_X, _I, _J), (_X, _I, _K % 4), (_X, _ONE, _J), (_X, _NONE, _NONE),
+        (ints(3, 4), _I, _J))),
+    ("i, :, k", _at(None, _ALL, None), ((_X, _I, _K), (_X, _ONE, _K), (normal(3, 0, 5), _I, _K))),
+    (":, i, k", _at(_ALL, None, None), ((_X, _I, _K), (bools(3, 4, 5), _I, _K))),
+    ("..., i", _at(..., None), ((_X, _I), (normal(4), _K % 4))),
+    ("0, :, k", _at(0, _ALL, None), ((_X, _K),)),
+    (":, 1, k", _at(_ALL, 1, None), ((_X, _K),)),
+    ("::-2, None, j, 1:4", _at(slice(None, None, -2), "new", None, slice(1, 4)), ((_X, _J),)),
+    ("i, None, j", _at(None, "new", None), ((_X, _I, _J),)),
+    ("list", lambda: ([2, 0], _ALL, [[1], [4]]), ((_X,),)),
+    ("NumPy array", lambda: (np.array([2, 0]), 1), ((_X,),)),
+    ("list of truth", lambda: [True, False, True], ((_X,), (ints(3),))),
+    ("mask", _at(None), ((_X, bools(3, 4, 5)), (_X, bools(3, 4)), (_X, _HALF), (normal(), np.array(True)),
+        (_X, np.zeros((3,), bool)))),
+    (":, mask, 0", _at(_ALL, None, 0), ((_X, bools(4)),)),
+    ("i, mask", _at(None, None), ((_X, np.array([0, 2], np.int32), np.array([True, False, True, False])),)),
+    ("mask, i", _at(None, None), ((_X, _HALF, np.array([1, -1], np.int32)),)),
+    ("0, mask", _at(0, None), ((_X, bools(4, 5)),)),
+)  # fmt: skip
+
+_BASIC: tuple[tuple[str, Key, np.ndarray[Any, Any]], ...] = (
+    ("1", _at(1), normal(4, 5)),
+    ("-1, 2:", _at(-1, slice(2, None)), normal(2, 1)),
+    ("::2, ..., ::-3", _at(slice(None, None, 2), ..., slice(None, None, -3)), other(2, 4, 2)),
+    ("None, :, 1", _at("new", _ALL, 1), normal(1, 3, 5)),
+    ("...", _at(...), normal(5)),
+    ("2:2", _at(slice(2, 2)), normal(0, 4, 5)),
+)
+
+_REPEATS = np.array([1, 1, 0, -2, 1], np.int32)  # in an axis of three, -2 is 1
+_TIES = (exact([1.0, 2.0, 0.0]), exact([2.0, 2.0, 0.0, 1.0, -1.0]), _REPEATS)
+
+
+def _ties(of: str) -> Callable[..., Any]:
+    """The extreme of x and all updates, sharing evenly, which is what torch's amax and amin do."""
+
+    def write(x: Any, v: Any, i: Any) -> Any:
+        rows = [torch.cat([x[n : n + 1], v[i % 3 == n]]) for n in range(3)]
+        return torch.stack([getattr(torch, of)(row) for row in rows])
+
+    return write
+
+
+def _scatter(x: Any, i: Any, v: Any, axis: int, mode: str) -> np.ndarray[Any, Any]:
+    grid = list(np.ogrid[tuple(slice(n) for n in i.shape)])
+    grid[axis] = i
+    return _written(mode, x, tuple(grid), np.broadcast_to(v, i.shape))
+
+
+def _gather(x: Any, i: Any, axis: int) -> np.ndarray[Any, Any]:
+    grid = list(np.ogrid[tuple(slice(n) for n in i.shape)])
+    grid[axis] = i
+    return x[tuple(grid)]
+
+
+_COLUMNS = np.array([[0, 3, -1], [3, 3, 3]], np.int32)
+
+ROWS: list[Row] = [
+    *(_read(name, key, *samples) for name, key, samples in _READS),
+    *(_write(mode, name, key, (_X, v), (_X, normal()), *(() if name == "..." else ((_X, 2.0),)))
+        for mode in _MODES for name, key, v in (_BASIC if mode in ("set", "mul") else _BASIC[2:3])),
+    _write("set", "0 of ints", _at(0), (ints(3, 4), ints(4)), (ints(3), 7), (bools(3, 4), bools(4)), (bools(3), True)),
+    *(
+        _write(mode, "i", _at(None), (normal(3), other(5), _REPEATS), (normal(3, 2), normal(5, 2), _REPEATS),
+            (normal(3, 2), normal(2), _REPEATS), (ints(3, 2), ints(5, 2), _REPEATS), (normal(3, 2), 2.0, _NONE),
+            (normal(3, 20), normal(20, 20), ints(20, low=-3, high=3)))
+        for mode in _MODES
+    ),
+    *(
+        _write(mode, name, key, *((x, other(*x[key(*i)].shape), *i) for x, *i in samples[:1]),
+            *((x, np.asarray(1.5), *i) for x, *i in samples[:1]), second=name == "i, j")
+        for mode in ("set", "add", "mul", "max") for name, key, samples in _READS
+        if mode == "add" or name in ("i, :, k", "::-2, None, j, 1:4", "mask", "0, mask")
+    ),
+    Row("x.at[mask] of rows", lambda x, m, v: x.at[m].set(v), lambda x, m, v: _written("set", x, m, v),
+        ((normal(3, 4), _HALF, normal(4)), (ints(3, 4), _HALF, 5), (bools(3), _HALF, True),
+         (normal(2, 3), np.array([True, False]), normal(1)))),
+    Row("x.at[bool i].set", lambda x, i, v: x.at[i].set(v), lambda x, i, v: _written("set", x, i, v),
+        ((bools(3, 2), _REPEATS, bools(5, 2)),)),
+    Row("x.at[i].get", lambda x, i: x.at[i].get(), lambda x, i: x[i], ((_X, _I),)),
+    # A product's derivative where factors are zero, alone and several at one place, and its second derivative.
+    Row("x.at[i].mul zeros", lambda x, v, i: x.at[i].mul(v), lambda x, v, i: _written("mul", x, i, v),
+        ((exact([2.0, 0.0, 3.0]), exact([0.0, 2.0, 0.0, 0.0, 5.0]), np.array([0, 0, 2, 2, 1], np.int32)),
+         (exact([0.0, 0.0, 3.0]), exact([0.0, 2.0, 3.0, 0.0, 5.0]), np.array([0, 0, 0, 2, 1], np.int32)))),
+    Row("x.at[i].max ties", lambda x, v, i: x.at[i].max(v), lambda x, v, i: _written("max", x, i, v), (_TIES,),
+        torch=_ties("amax"), second=False),
+    Row("x.at[i].min ties", lambda x, v, i: x.at[i].min(v), lambda x, v, i: _written("min", x, i, v), (_TIES,),
+        torch=_ties("amin"), second=False),
+    Row("x.at[i].max NaN", lambda x, v, i: x.at[i].max(v), lambda x, v, i: _written("max", x, i, v), (),
+        specials=((exact([1.0, NAN, -INF]), exact([NAN, 0.0, 3.0]), np.array([0, 1, 2], np.int32)),)),
+    Row("x.at[i].min NaN", lambda x, v, i: x.at[i].min(v), lambda x, v, i: _written("min", x, i, v), (),
+        specials=((exact([1.0, NAN, INF]), exact([NAN, 0.0, 3.0]), np.array([0, 1, 2], np.int32)),)),
+    Row("reading and writing again", lambda x, i: (x.at[i].add(x[i] * x[i]).at[1:].mul(x[1:]) * x)[i],
+        lambda x, i: (lambda y: (np.concatenate([y[:1], y[1:] * x[1:]]) * x)[i])(_written("add", x, i, x[i] * x[i])),
+        ((positive(3), _REPEATS),)),
+    *(
+        Row(f"gather {axis}", lambda x, i, a=axis: x.gather(a, i), lambda x, i, a=axis: _gather(x, i, a),
+            ((normal(4, 4), _COLUMNS), (normal(4, 4), np.zeros((0, 3), np.int32)), (ints(4, 4), _COLUMNS)))
+        for axis in (0, 1)
+    ),
+    *(
+        Row(f"scatter {axis} {mode}", lambda x, i, v, a=axis, m=mode: x.scatter(a, i, v, m),
+            lambda x, i, v, a=axis, m=mode: _scatter(x, i, v, a, m),
+            ((normal(4, 4), _COLUMNS, other(2, 3)), (normal(4, 4), _COLUMNS, normal(3)), (normal(4, 4), _COLUMNS, 2.5),
+             (ints(4, 4), _COLUMNS, ints(2, 3))))
+        for axis, mode in ((0, "set"), (1, "set"), (1, "add"), (0, "mul"), (1, "min"), (0, "max"))
+    ),
+    Row("masked_fill", lambda x, m, v: x.masked_fill(m, v), lambda x, m, v: np.where(m, v, x).astype(x.dtype),
+        ((normal(3, 4), bools(3, 4), 2.5), (normal(3, 4), bools(4), normal()), (normal(3, 4), bools(3, 1), normal(4)),
+         (ints(3, 4), bools(4), 7), (bools(3, 4), bools(4), True), (normal(0, 4), bools(4), 1))),
+    Row("masked_fill of NaN", lambda x, m: x.masked_fill(m, 0.0).sqrt(), lambda x, m: np.sqrt(np.where(m, 0.0, x)), (),
+        specials=((exact([NAN, 4.0]), np.array([True, False])),)),
+    Row("masked_select", lambda x, m: x.masked_select(m), lambda x, m: x[np.broadcast_to(m, x.shape)],
+        ((normal(3, 4), bools(3, 4)), (normal(3, 4), bools(4)), (ints(3, 4), bools(3, 1)), (normal(0, 4), bools(4)))),
+    *(
+        Row(f"nonzero {axis}", lambda x, a=axis: x.nonzero()[a], lambda x, a=axis: x.nonzero()[a].astype(np.int32),
+            ((exact([[0.0, 2.0, -0.0], [NAN, 0.0, 1.0]]),), (ints(3, 4, low=0, high=2),), (bools(4, 3),),
+             (normal(2, 0),)),
+            gradient=False)
+        for axis in (0, 1)
+    ),
+    Row("argwhere", lambda x: x.argwhere(), lambda x: np.argwhere(x).astype(np.int32),
+        ((exact([[0.0, 2.0, -0.0], [NAN, 0.0, 1.0]]),), (ints(5, low=0, high=2),), (bools(2, 3, 2),), (normal(2, 0),)),
+        gradient=False),
+]  # fmt: skip
