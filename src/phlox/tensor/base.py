@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from operator import index
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
+from phlox.backend.element import LARGEST
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import Ops, ops_of
 from phlox.tensor.explain import failure, mixed, shown
@@ -141,6 +143,8 @@ class TensorBase:
                     ops.backend.check_number(other, ops.kind)
                 except RangeError as error:
                     raise RangeError(f"{name}: {error}") from None
+            elif abs(other) > LARGEST[ops.backend.float_element]:
+                return math.copysign(math.inf, other)  # rounded as the results of arithmetic are
             return other
         if ops.backend.is_number(other):
             return other

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -97,11 +98,19 @@ def _with_numbers(function: Callable[..., Any], dtype: torch.dtype) -> Callable[
 
 
 def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
+    clamp = torch.clamp_min if bound == "min" else torch.clamp_max
+
+    def clamped(x: Array, number: Any) -> Array:
+        try:
+            return clamp(x, number)
+        except RuntimeError:  # the number is too large for the elements, where it is an infinity
+            return clamp(x, math.copysign(math.inf, number))
+
     def extreme(lhs: Any, rhs: Any) -> Array:
         if not isinstance(rhs, torch.Tensor):
-            return torch.clamp(lhs, **{bound: rhs})
+            return clamped(lhs, rhs)
         if not isinstance(lhs, torch.Tensor):
-            return torch.clamp(rhs, **{bound: lhs})
+            return clamped(rhs, lhs)
         return of_tensors(lhs, rhs)
 
     return staticmethod(extreme)
