@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import pickle
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -121,3 +123,28 @@ def test_a_second_backward_finds_what_was_made_again() -> None:
     first, second = x.grad(y.backward(retain_graph=True)), x.grad(y.backward())
     assert first is not None and second is not None
     assert first.item() == second.item() == pytest.approx(np.exp(np.sin(0.5)) * np.cos(0.5))
+
+
+def test_threads_share_a_graph() -> None:
+    x = px.tensor(np.linspace(0.0, 1.0, 50), device=Autodiff(NumPy(float="f64"), recompute=True)).require_grad()
+
+    def both(_: int) -> None:
+        y = x
+        for _ in range(30):
+            y = y.sin()
+        root = y.exp().sum()
+        together = threading.Barrier(4)
+
+        def work(_: int) -> Any:
+            together.wait()
+            found = x.grad(root.backward(retain_graph=True))
+            assert found is not None
+            return found.numpy()
+
+        with ThreadPoolExecutor(4) as pool:
+            first, *others = pool.map(work, range(4))
+        for other in others:
+            np.testing.assert_array_equal(other, first)
+
+    for turn in range(20):
+        both(turn)

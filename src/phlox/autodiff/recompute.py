@@ -35,18 +35,19 @@ class Recipe:
 
     def make(self) -> Array:
         """The value, made once and kept for as long as anybody has the recipe."""
-        stack: list[Recipe] = [
-            self
-        ]  # of its own: a chain of cheap operations may be longer than Python's stack is deep
+        # A stack of its own: a chain of cheap operations may be longer than Python's is deep.
+        stack: list[Recipe] = [self]
         while stack:
             recipe = stack[-1]
-            missing = [x for x in recipe.arguments if type(x) is Recipe and x.value is None]
+            # Read before the value is looked at: another thread that makes it clears them afterwards.
+            arguments = recipe.arguments
+            missing = [x for x in arguments if type(x) is Recipe and x.value is None]
             if missing and recipe.value is None:
                 stack.extend(missing)
                 continue
             stack.pop()
             if recipe.value is None:
-                recipe.value = recipe.function(*(x.value if type(x) is Recipe else x for x in recipe.arguments))
+                recipe.value = recipe.function(*(x.value if type(x) is Recipe else x for x in arguments))
                 recipe.arguments = ()
         return self.value
 

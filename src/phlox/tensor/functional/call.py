@@ -8,10 +8,8 @@ from typing import Any, TypeAlias, cast
 
 from phlox.backend import Float
 from phlox.errors import KindError, ShapeError
-from phlox.tensor.dispatch import ops_of
-from phlox.tensor.explain import failure
-from phlox.tensor.meeting import common
-from phlox.tensor.tensor import Tensor, wrap
+from phlox.tensor.functional.operands import compute
+from phlox.tensor.tensor import Tensor
 
 Sizes: TypeAlias = int | Sequence[int]
 """One number a spatial axis, or one for all."""
@@ -78,18 +76,11 @@ def call(name: str, x: Tensor[Any, Any, Any], *arguments: Any, operation: str | 
 
     All are brought to one backend.
     """
-    tensors: list[Tensor[Any, Any, Any]] = [x]
-    for argument in arguments:
+    for argument in (x, *arguments):
         if isinstance(argument, Tensor):
-            tensors.append(cast("Tensor[Any, Any, Any]", argument))
+            kind = cast("Tensor[Any, Any, Any]", argument).kind
+            if kind is not Float:
+                raise KindError(f"{name} takes Float tensors, got {kind.__name__}; convert with .float() first")
         elif hasattr(argument, "__array__"):
             raise KindError(f"{name} takes tensors, got a bare array; make it a tensor with phlox.tensor(...)")
-    for tensor in tensors:
-        if tensor.kind is not Float:
-            raise KindError(f"{name} takes Float tensors, got {tensor.kind.__name__}; convert with .float() first")
-    ops = ops_of(common(name, tensors), Float)
-    natives = [argument.primitive if isinstance(argument, Tensor) else argument for argument in (x, *arguments)]
-    try:
-        return wrap(ops, ops[operation or name](*natives))
-    except Exception as error:
-        raise failure(name, ops, tuple(natives), error) from error
+    return compute(name, x, *arguments, operation=operation)

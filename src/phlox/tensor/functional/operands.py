@@ -40,14 +40,17 @@ def meet(name: str, *operands: Tensor[Any, Any, Any] | None) -> list[Any]:
     return [None if x is None else next(met) for x in operands]
 
 
-def compute(name: str, *arguments: Any) -> Any:
-    """Call a composite of floats on tensors of any kinds and on options; its results, one or several, are Float."""
+def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
+    """Call a composite of floats on tensors of any kinds and on options; its results, one or several, are Float.
+
+    `operation` is what the contract calls it, where that is not `name`.
+    """
     tensors: list[Tensor[Any, Any, Any]] = [x for x in arguments if isinstance(x, Tensor)]
     # An untracked value of a decorated backend is the inner one's own, so what is brought there stays as it is.
     ops = ops_of(common(name, tensors), Float)
     natives = [x.primitive if isinstance(x, Tensor) else x for x in arguments]
     try:
-        found = ops[name](*natives)
+        found = ops[operation or name](*natives)
     except Exception as error:
         raise failure(name, ops, tuple(natives), error) from error
     if isinstance(found, tuple):
