@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -100,14 +101,99 @@ def test_no_initializers() -> None:
 
 
 def test_a_parameter_is_made_once_by_many_threads() -> None:
-    layer = nn.Linear(50, 50)
+    """All get one tensor: on a tape, each would otherwise be a leaf of its own, and gradients would be lost."""
+    made = 0
+
+    def slow(shape: Any, fans: Any, device: Any) -> px.Tensor:
+        nonlocal made
+        made += 1
+        time.sleep(0.02)
+        return px.random.normal(shape, device=device)
+
+    param = px.Param.deferred((3,), slow, device=Autodiff(NumPy()))
     seen: list[Any] = []
-    threads = [threading.Thread(target=lambda: seen.append(layer.weight.val().numpy())) for _ in range(6)]
+    barrier = threading.Barrier(6)
+
+    def ask() -> None:
+        barrier.wait()
+        seen.append(param.val())
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(np.array_equal(seen[0], other) for other in seen)
+    assert made == 1 and len(seen) == 6 and all(value is seen[0] for value in seen)
+
+
+def test_a_parameter_that_cannot_be_made_can_be_made_later() -> None:
+    fails = True
+
+    def initializer(shape: Any, fans: Any, device: Any) -> px.Tensor:
+        if fails:
+            raise OSError("not yet")
+        return px.ones(shape, device=device)
+
+    param = px.Param.deferred((3,), initializer)
+    with pytest.raises(OSError, match="not yet"):
+        param.val()
+    assert not param.is_initialized and param.is_deferred
+    fails = False
+    assert param.val().tolist() == [1.0, 1.0, 1.0] and not param.is_deferred
+
+
+class Counted:
+    """An initializer that counts."""
+
+    runs = 0
+
+    def __call__(self, shape: Any, fans: Any, device: Any) -> px.Tensor:
+        Counted.runs += 1
+        return px.random.normal(shape, device=device)
+
+
+class Deferred(px.Module):
+    def __init__(self, names: str = "abc") -> None:
+        self.table = {name: px.Param.deferred((2, 2), Counted()) for name in names}
+        self.tied = self.table["a"]
+
+
+def test_loading_runs_no_initializer_and_nothing_is_made_before_its_time() -> None:
+    Counted.runs = 0
+    model = Deferred()
+    assert model.num_params() == 12 and "a [2, 2] deferred" not in repr(model) and repr(model)
+    assert [p.shape for p in model.params()] == [(2, 2)] * 3
+    for view in (model.train(), model.freeze(), model.to_device("torch"), model.map(lambda path, p: p)):
+        assert not any(p.is_initialized for p in view.params())
+    assert Counted.runs == 0
+    saved = Deferred().init(1).into_record()
+    assert Counted.runs == 3  # the tied one once
+    loaded = Deferred().load_record(saved)
+    with no_initializers():
+        loaded.into_record()
+        Deferred().load_record(saved).to_device("jax").train()
+    assert Counted.runs == 3
+    repr(loaded)
+    loaded.table["a"].val()
+    loaded.init(2)
+    assert Counted.runs == 3
+
+
+def test_substreams_depend_on_place_and_order_of_declaration_only() -> None:
+    with px.random.stream(5):
+        whole = Deferred()
+    with px.random.stream(5):
+        other = Deferred()
+        px.random.uniform((3,))
+    for name in "cab":  # used in another order, on another device, within another stream
+        with px.random.stream(99):
+            other.table[name].to_device("torch").val()
+            np.testing.assert_array_equal(other.table[name].val().numpy(), whole.table[name].val().numpy())
+    seeded = [Deferred().init(3), Deferred().to_device("torch").init(3), Deferred("abcd").init(3)]
+    for twin in seeded:
+        for name in "abc":
+            np.testing.assert_array_equal(twin.table[name].val().numpy(), seeded[0].table[name].val().numpy())
+    assert not np.array_equal(seeded[0].table["a"].val().numpy(), seeded[0].table["b"].val().numpy())
 
 
 def test_a_deferred_parameter_cannot_be_made_inside_a_raw_transformation() -> None:
@@ -169,14 +255,14 @@ def test_freezing_and_back() -> None:
     assert [p.trained for p in model.params()] == [True, True, False]
     assert [p.trained for p in frozen.params()] == [False, False, False]
     assert not any(p.val().is_require_grad() for p in frozen.params())
-    again = frozen.freeze(False)
+    again = frozen.unfreeze()
     assert [p.trained for p in again.params()] == [True, True, False]  # running statistics stay what they are
     assert again.layer.weight.val().is_require_grad() and not again.running.val().is_require_grad()
     assert [p.id for p in again.params()] == [p.id for p in model.params()]
     import jax
 
     for twin in (jax.tree.map(lambda x: x, frozen), pickle.loads(pickle.dumps(frozen))):  # noqa: S301
-        assert [p.trained for p in twin.freeze(False).params()] == [True, True, False]
+        assert [p.trained for p in twin.unfreeze().params()] == [True, True, False]
 
 
 @pytest.mark.parametrize("target", BACKENDS, ids=repr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax
@@ -125,20 +126,206 @@ def test_scan_over_stacked_layers() -> None:
     np.testing.assert_allclose(run(stacked, tensor()).numpy(), expected.numpy(), rtol=1e-5)
 
 
-def test_other_transformations_take_modules() -> None:
+def close(got: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.asarray(got), np.asarray(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_control_flow() -> None:
     model, x = Net().init(0), tensor()
     expected = model(x).numpy()
-    shapes = jax.eval_shape(lambda m: m, model)
-    assert [leaf.shape for leaf in jax.tree.leaves(shapes)] == [p.shape for p in model.params()]
-    chosen = jax.lax.cond(True, lambda m: m(x).primitive, lambda m: 0 * m(x).primitive, model)
-    np.testing.assert_allclose(chosen, expected, rtol=1e-5)
-    np.testing.assert_allclose(jax.checkpoint(lambda m: m(x).primitive)(model), expected, rtol=1e-5)
+    for taken in (True, False):
+        chosen = jax.lax.cond(taken, lambda m: m(x).primitive, lambda m: 0 * m(x).primitive, model)
+        close(chosen, expected if taken else 0 * expected)
+    switched = jax.lax.switch(1, [lambda m: m, lambda m: jax.tree.map(lambda leaf: leaf * 2, m)], model)
+    close(switched.tied.val(), 2 * model.tied.val().numpy())
     counted = jax.lax.fori_loop(0, 3, lambda i, m: jax.tree.map(lambda leaf: leaf + 1, m), model)
-    np.testing.assert_allclose(counted.mean.val().numpy(), [3.5])
-    donated = jax.jit(lambda m: jax.tree.map(lambda leaf: leaf * 2, m), donate_argnums=0)(
-        jax.tree.map(lambda leaf: leaf + 0, model)
+    assert counted.mean.val().tolist() == [3.5] and counted.tied is counted.head["out"].weight
+    grown = jax.lax.while_loop(
+        lambda m: (m.mean.val().primitive < 4.0).all(), lambda m: jax.tree.map(lambda leaf: leaf * 2, m), model
     )
-    np.testing.assert_allclose(donated.mean.val().numpy(), [1.0])
+    assert grown.mean.val().tolist() == [4.0]
+    again, _ = jax.lax.scan(lambda m, _: (jax.tree.map(lambda leaf: leaf + 1, m), None), model, None, length=2)
+    assert again.mean.val().tolist() == [2.5] and type(again) is Net
+    close(jax.checkpoint(lambda m: m(x).primitive)(model), expected)
+    gradient = jax.grad(jax.checkpoint(lambda m: loss(m, x).primitive))(model)
+    close(gradient.tied.val(), jax.grad(lambda m: loss(m, x).primitive)(model).tied.val())
+
+
+def test_a_while_loop_trains() -> None:
+    model, x = Net().init(0), tensor()
+
+    def step(m: Net) -> Net:
+        return jax.tree.map(lambda p, g: p - 0.1 * g, m, jax.grad(lambda m: loss(m, x).primitive)(m))
+
+    trained = jax.jit(lambda m: jax.lax.fori_loop(0, 5, lambda i, m: step(m), m))(model)
+    expected = model
+    for _ in range(5):
+        expected = step(expected)
+    close(trained.tied.val(), expected.tied.val())
+
+
+def test_modules_in_containers_and_of_several_kinds() -> None:
+    both = {"net": Net().init(0), "pair": (nn.Linear(4, 1, device=JAX).init(1), None)}
+
+    @jax.jit
+    def run(both: Any, x: px.Tensor) -> Any:
+        return both["net"](x) + both["pair"][0](x), both
+
+    out, back = run(both, tensor())
+    close(out, both["net"](tensor()).numpy() + both["pair"][0](tensor()).numpy())
+    assert type(back["net"]) is Net and back["pair"][1] is None
+    gradients = jax.grad(lambda both: loss(both["net"], tensor()).primitive)(both)
+    assert not np.any(gradients["pair"][0].weight.val().numpy()) and np.any(gradients["net"].tied.val().numpy())
+
+
+def test_derivatives_of_every_sort_take_and_return_modules() -> None:
+    model, x = nn.Linear(4, 1, device=JAX).init(1), tensor()
+
+    def fn(m: nn.Linear) -> Any:
+        return loss(m, x).primitive
+
+    def twice(m: nn.Linear) -> nn.Linear:
+        return jax.tree.map(lambda leaf: leaf * 2, m)
+
+    second = jax.jit(jax.hessian(fn))(model)
+    assert second.weight.leaf.weight.shape == (4, 1, 4, 1)  # a module of modules, as JAX has it
+    for jacobian in (jax.jacrev, jax.jacfwd):
+        assert jax.jit(jacobian(lambda m: m(x).primitive))(model).weight.shape == (3, 1, 4, 1)
+    gradient = jax.jit(jax.grad(fn))(model)
+    primal, tangent = jax.jvp(twice, (model,), (gradient,))
+    close(tangent.weight.val(), 2 * gradient.weight.val().numpy())
+    assert model.bias is not None
+    close(primal.bias.val(), 2 * model.bias.val().numpy())
+    _, linear = jax.linearize(twice, model)
+    close(linear(gradient).weight.val(), tangent.weight.val())
+    out, back = jax.vjp(twice, model)
+    close(back(out)[0].weight.val(), 4 * model.weight.val().numpy())
+    (_, aux), got = jax.value_and_grad(lambda m: (jax.jit(fn)(m), twice(m)), has_aux=True)(model)
+    close(aux.weight.val(), primal.weight.val())
+    close(got.weight.val(), gradient.weight.val())
+
+    @jax.custom_vjp
+    def scaled(m: nn.Linear) -> nn.Linear:
+        return twice(m)
+
+    scaled.defvjp(lambda m: (twice(m), m), lambda m, g: (jax.tree.map(lambda a, b: a * b, m, g),))
+    close(jax.grad(lambda m: scaled(m).weight.val().sum().primitive)(model).weight.val(), model.weight.val())
+    close(jax.jit(jax.grad(jax.checkpoint(fn)))(model).weight.val(), gradient.weight.val())
+
+    @jax.jit
+    def through(m: nn.Linear) -> Any:  # what is traced already goes in and out untouched
+        plain = jax.jvp(lambda s: (s * 2, m), (jnp.ones(()),), (jnp.ones(()),))[0][1]
+        (_, aux), _ = jax.value_and_grad(lambda s: (s * 2, m.map(lambda path, p: p)), has_aux=True)(jnp.ones(()))
+        batched = jax.vmap(lambda s: jax.jvp(twice, (jax.tree.map(lambda a: a * s, m),), (m,)))(jnp.ones(2))[0]
+        return plain, aux, batched
+
+    plain, aux, batched = through(model)
+    close(plain.weight.val(), aux.weight.val())
+    assert batched.weight.shape == (2, 4, 1)
+
+
+def test_vmap_over_part_of_a_module() -> None:
+    members = [Net().init(seed) for seed in range(3)]
+    ensemble = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+    axes = jax.tree.map(lambda leaf: 0, ensemble)  # a module of axes
+    got = jax.jit(jax.vmap(lambda m, x: m(x), in_axes=(axes, None)))(ensemble, tensor())
+    for number, member in enumerate(members):
+        close(got[number], member(tensor()))
+    made = jax.vmap(lambda scale: jax.tree.map(lambda leaf: leaf * scale, members[0]))(jnp.arange(3.0))
+    assert made.tied.shape == (3, 5, 1) and made.tied is made.head["out"].weight
+    losses, gradients = jax.jit(jax.vmap(jax.value_and_grad(lambda m: loss(m, tensor()).primitive)))(ensemble)
+    assert losses.shape == (3,) and gradients.tied.shape == (3, 5, 1)
+
+
+def test_abstract_modules() -> None:
+    model, x = Net().init(0), tensor()
+    abstract = jax.eval_shape(lambda m: m, model)
+    assert [(path, p.shape) for path, p in abstract.named_params()] == [(s, p.shape) for s, p in model.named_params()]
+    assert abstract.num_params() == model.num_params()
+    assert abstract.num_params(trained_only=True) == model.num_params() - 1
+    assert abstract.tied.device == JAX and abstract.tied.kind is px.Float and abstract.tied.backend is Jax()
+    assert "weight [4, 5] abstract" in repr(abstract) and repr(abstract.tied) == "Param((5, 1) on jax:cpu, abstract)"
+    assert jax.eval_shape(lambda m, x: m(x), abstract, x).shape == (3, 1)
+    assert all(p.shape == q.shape for p, q in zip(abstract.train().valid().params(), model.params(), strict=True))
+    assert not any(p.trained for p in abstract.freeze().params())
+    made = jax.eval_shape(lambda: Net().init(0))  # declared and made inside: nothing is allocated
+    assert jax.tree.structure(made) == jax.tree.structure(model) and made.tied.shape == (5, 1)
+    inside = jax.jit(lambda: Net().init(0))()
+    for p, q in zip(inside.params(), model.params(), strict=True):
+        close(p.val(), q.val())
+    restored = made.load_record(model.into_record())  # and filled in
+    close(restored(x), model(x))
+
+
+def test_donation() -> None:
+    model = Net().init(0)
+    kept = [p.val().numpy().copy() for p in model.params()]
+    step = jax.jit(lambda m: jax.tree.map(lambda leaf: leaf * 2, m), donate_argnums=0)
+    donated = jax.tree.map(lambda leaf: leaf + 0, model)
+    result = step(donated)
+    for before, param in zip(kept, result.params(), strict=True):
+        close(param.val(), 2 * before)
+    with pytest.raises(px.errors.PhloxError, match="donated"):
+        donated(tensor())
+    close(model.mean.val(), [0.5])
+
+
+def test_an_optimizer_of_plain_jax() -> None:
+    """Adam by `tree.map`, with modules as its state, as Optax would have it."""
+    model, x = Net().init(0), tensor()
+
+    def update(m: Net, state: dict[str, Any]) -> tuple[Net, dict[str, Any]]:
+        g = jax.grad(lambda m: loss(m, x).primitive)(m)
+        g = g.map(lambda path, p: p if p.trained else p.map(lambda t: t * 0.0))  # JAX differentiates every leaf
+        count = state["count"] + 1
+        mu = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, state["mu"], g)
+        nu = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b**2, state["nu"], g)
+        stepped = jax.tree.map(
+            lambda p, a, b: p - 0.01 * (a / (1 - 0.9**count)) / (jnp.sqrt(b / (1 - 0.999**count)) + 1e-8), m, mu, nu
+        )
+        return stepped, {"mu": mu, "nu": nu, "count": count}
+
+    state = {"mu": jax.tree.map(jnp.zeros_like, model), "nu": jax.tree.map(jnp.zeros_like, model), "count": 0}
+    training, optimizer = model.train(), optim.AdamConfig().init()
+
+    @px.compile
+    def step(training: Net, optimizer: Any, x: px.Tensor) -> Net:
+        grads = px.GradientsParams.from_grads(loss(training, x).backward(), training)
+        return optimizer.step(0.01, training, grads)
+
+    frozen, compiled = model, jax.jit(update)
+    for _ in range(3):
+        frozen, state = compiled(frozen, state)
+        training = step(training, optimizer, px.Tensor.from_inner(x))
+    for p, q in zip(frozen.params(), training.params(), strict=True):
+        close(p.val(), q.val())
+
+
+def test_optax() -> None:
+    optax: Any = importlib.import_module("optax")  # whose annotations know arrays alone
+
+    model, x = Net().init(0), tensor()
+    transformation = optax.multi_transform(
+        {"slow": optax.adam(1e-3), "fast": optax.sgd(0.1, momentum=0.9)},
+        lambda m: jax.tree_util.tree_map_with_path(_label, m),
+    )
+    state = transformation.init(model)
+
+    @jax.jit
+    def step(m: Net, state: Any) -> Any:
+        value, grads = jax.value_and_grad(lambda m: loss(m, x).primitive)(m)
+        updates, state = transformation.update(grads, state, m)
+        return optax.apply_updates(m, updates), state, value
+
+    losses: list[float] = []
+    for _ in range(5):
+        model, state, value = step(model, state)
+        losses.append(float(value))
+    assert losses[-1] < losses[0] and type(model) is Net and model.tied is model.head["out"].weight
+
+
+def _label(path: Any, leaf: Any) -> str:
+    return "slow" if jax.tree_util.keystr(path).endswith("bias") else "fast"
 
 
 def test_a_module_on_the_tape_stays_on_it() -> None:

@@ -1,12 +1,24 @@
-"""Classes that are PyTree nodes, noted here until the engine that has PyTrees is loaded.
+"""Classes that are PyTree nodes, noted here for the engines that know PyTrees.
 
-Nothing outside the engine's own files imports it; so classes are announced here, and the engine picks them up.
+Nothing outside an engine's own files imports it; so classes are announced here, and an engine that is loaded picks them
+up.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any, NamedTuple
+
+
+class Wire(NamedTuple):
+    """How the structure of a node goes into the file of an exported program, and comes back."""
+
+    to_bytes: Callable[[Any], bytes]
+    from_bytes: Callable[[bytes], Any]
+    shell: Callable[[Any, Iterable[Any]], Any]
+    """From (structure, leaves), for a structure that has come back: a node that has both."""
 
 
 class Node(NamedTuple):
@@ -19,6 +31,8 @@ class Node(NamedTuple):
     """From (structure, leaves); leaves may be placeholders of any type."""
     flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]] | None = None
     """To ((key, leaf), ...) and the structure, the keys being strings or numbers."""
+    wire: Wire | None = None
+    """How the structure is written into a file."""
 
 
 _nodes: list[Node] = []
@@ -27,15 +41,19 @@ _listeners: list[Callable[[Node], None]] = []
 
 def register_node(node: Node) -> None:
     """Announce a class as a PyTree node; its subclasses are announced by themselves."""
+    _nodes.append(node)
     for listener in _listeners:
         listener(node)
-    if not _listeners:
-        _nodes.append(node)
+
+
+def meet_engines() -> None:
+    """Announce to an engine that the user has imported, though no backend of Phlox has needed it yet."""
+    if not _listeners and sys.modules.get("jax") is not None:
+        import_module("phlox.backend.jax")
 
 
 def listen(listener: Callable[[Node], None]) -> None:
     """Tell an engine of all classes announced so far and from now on."""
     for node in _nodes:
         listener(node)
-    _nodes.clear()
     _listeners.append(listener)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from phlox.module.deferred import Initializer, no_initializers
 from phlox.module.gradients import GradientsParams
 from phlox.module.module import Module
-from phlox.module.param import Initializer, Param, ParamId, no_initializers
+from phlox.module.param import Param, ParamId
+from phlox.module.stacking import stack_modules, unstack_modules
 
-__all__ = ["GradientsParams", "Initializer", "Module", "Param", "ParamId", "no_initializers"]
+__all__ = [
+    "GradientsParams", "Initializer", "Module", "Param", "ParamId", "no_initializers", "stack_modules",
+    "unstack_modules",
+]  # fmt: skip

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-from phlox.module.fields import Fields
+from phlox.module.fields import Fields, fields_of
 from phlox.module.param import Param
 
 _WIDTH = 60
 
 
 def display(module: Fields, within: tuple[Fields, ...] = ()) -> str:
-    """The module as a tree: shapes of parameters, static fields, children indented."""
+    """The module as a tree: shapes of parameters, static fields, children indented; its mode where it is another."""
     if any(module is outer for outer in within):
         return f"{type(module).__name__}(...)"
-    lines = [f"{type(module).__name__}({_fields(module)})"]
-    for name, child in _children(vars(module).items(), ""):
+    around = fields_of(within[-1]).get("training") if within else None
+    lines = [f"{type(module).__name__}({_fields(module, around)})"]
+    for name, child in _children(fields_of(module).items(), ""):
         first, *rest = display(child, (*within, module)).splitlines()
         lines += [f"  {name}: {first}", *(f"  {line}" for line in rest)]
     return "\n".join(lines)
@@ -39,12 +40,14 @@ def _children(items: Iterable[tuple[Any, Any]], prefix: str) -> list[tuple[str, 
     return found
 
 
-def _fields(module: Fields) -> str:
+def _fields(module: Fields, around: Any) -> str:
     shown: list[str] = []
-    for name, value in vars(module).items():
+    for name, value in fields_of(module).items():
+        if name == "training" and value == around:
+            continue
         if isinstance(value, Param):
-            marks = ("" if value.is_initialized else " deferred") + ("" if value.trained else " not trained")
-            shown.append(f"{name} {list(value.shape)}{marks}")
+            shape = [str(list(value.shape))] if value.has_shape else []
+            shown.append(" ".join([name, *shape, *value.remarks()]))
         elif not isinstance(value, Fields) and not _children(_items(value), ""):
             text = repr(value)
             shown.append(f"{name}={text if len(text) <= _WIDTH else text[: _WIDTH - 3] + '...'}")

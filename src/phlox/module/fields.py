@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
 
+from phlox.backend.pytree import meet_engines
 from phlox.module.watch import Watched
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class _Slots(Watched):
 own_dict: Any = _Slots.__dict__["__dict__"].__get__
 """The fields of an object as they stand, built or not."""
 
+_handed_out: WeakValueDictionary[int, Fields] = WeakValueDictionary()
+"""By identity the objects whose dict of fields somebody outside may hold, and change without a word."""
+
 
 class Fields(_Slots):
     """The base of `Module`: an ordinary object or, in its stead, the arrays that its fields are to be built from.
@@ -37,22 +42,27 @@ class Fields(_Slots):
 
     __slots__ = ()
 
+    # `Generic` would store what an object was asked for as (`Box[int]`) among the fields; it does without if it cannot.
+    __orig_class__ = property()
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        meet_engines()
         self = super().__new__(cls)
         postpone(self, None)
         return self
 
     @property
     def __dict__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self._pending is not None:
-            materialize(self)
-        return own_dict(self)
+        if _handed_out.get(id(self)) is not self:
+            _handed_out[id(self)] = self
+            self.changed()
+        return fields_of(self)
 
     if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
 
         def __getattr__(self, name: str) -> Any:
             # Reached only where ordinary lookup has failed: the fields were not built yet, at least not when it looked.
-            fields = self.__dict__
+            fields = fields_of(self)
             if name in fields:
                 return fields[name]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
@@ -70,11 +80,25 @@ class Fields(_Slots):
         self.changed()
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        return dict(fields_of(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        fields_of(self).update(state)
         self.changed()
+
+
+def fields_of(module: Fields) -> dict[str, Any]:
+    """The fields of an object, by name; who changes them says `changed()`."""
+    if module._pending is not None:  # pyright: ignore[reportPrivateUsage]
+        materialize(module)
+    return own_dict(module)
+
+
+def may_change_unseen(module: Fields) -> bool:
+    """Can a field change without a word: is its dict known outside, or does its class assign in its own way?"""
+    cls = type(module)
+    own = cls.__setattr__ is not Fields.__setattr__ or cls.__delattr__ is not Fields.__delattr__
+    return own or _handed_out.get(id(module)) is module
 
 
 def postpone(module: Fields, pending: tuple[Aux, Any] | None) -> None:

@@ -7,15 +7,29 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from phlox.backend import Backend, Device, DeviceLike
+from phlox.backend.contract.backend import off_tapes
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import ModuleError
-from phlox.module.fields import Fields, set_slot
+from phlox.module.fields import Fields, fields_of, set_slot
 from phlox.module.param import Param
-from phlox.module.structure import Structure
+from phlox.module.select import Selector, select
+from phlox.module.structure import Structure, build
 from phlox.module.template import flatten, flatten_with_keys, unflatten
+from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
 from phlox.record import LoadReport, Record
+from phlox.tensor import Tensor
+
+
+def _no_param(path: str, mapped: object) -> ModuleError:
+    return ModuleError(f"{path}: a mapper must return a Param, got {type(mapped).__name__}; see Param.map")
+
+
+def _with_tape(backend: Backend) -> Backend:
+    from phlox.autodiff import Autodiff
+
+    return backend if backend.differentiates else Autodiff(backend)
 
 
 class Module(Fields):
@@ -41,7 +55,7 @@ class Module(Fields):
         super().__init_subclass__(**options)
         if "__slots__" in vars(cls) and vars(cls)["__slots__"]:
             raise ModuleError(f"{cls.__name__}: the fields of a module are found in its __dict__; take __slots__ away")
-        register_node(Node(cls, flatten, unflatten, flatten_with_keys))
+        register_node(Node(cls, flatten, unflatten, flatten_with_keys, wire_of(cls)))
 
     def structure(self) -> Structure:
         """What the module is made of; kept until a part of it changes."""
@@ -67,8 +81,13 @@ class Module(Fields):
 
     def visit(self, visitor: Callable[[str, Param], Any]) -> None:
         """Call `visitor(path, param)` for every parameter."""
-        for path, param in self.named_params():
-            visitor(path, param)
+        path = ""
+        try:
+            for path, param in self.named_params():
+                visitor(path, param)
+        except Exception as error:
+            error.add_note(f"visit: at the parameter `{path}`")
+            raise
 
     def map(self, mapper: Callable[[str, Param], Param]) -> Self:
         """A new module of the same structure with `mapper(path, param)` for every parameter; this one stays.
@@ -77,11 +96,16 @@ class Module(Fields):
         """
         structure = self.structure()
         params: list[Param] = []
-        for path, param in structure.named():
-            mapped = mapper(path, param)
-            if not isinstance(mapped, Param):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ModuleError(f"{path}: a mapper must return a Param, got {type(mapped).__name__}; see Param.map")
-            params.append(mapped.copy() if mapped is param else mapped)
+        path = ""
+        try:
+            for path, param in structure.named():
+                mapped = mapper(path, param)
+                if not isinstance(mapped, Param):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise _no_param(path, mapped)
+                params.append(mapped.copy() if mapped is param else mapped)
+        except Exception as error:
+            error.add_note(f"map: at the parameter `{path}`")
+            raise
         return structure.build(params)
 
     def init(self, seed: int | None = None, device: DeviceLike | None = None) -> Self:
@@ -99,41 +123,100 @@ class Module(Fields):
             param.init(None if seed is None else fold_in(key_of(seed), number))
         return self
 
-    def freeze(self, frozen: bool = True) -> Self:
-        """A view of this module in which no parameter is trained; with False, those that were declared as trained are.
+    def freeze(self, *which: Selector) -> Self:
+        """A view of this module in which the parameters that are meant are not trained; the others stay as they are.
 
-        Running statistics, which were not, stay as they are.
+        `which` are patterns of paths, predicates `(path, param) -> bool`, or lists of these, see `phlox.module.select`;
+        without any, all parameters are meant. Raises `ModuleError` for a pattern that matches nothing.
+
+        >>> import phlox as px
+        >>> from phlox import nn
+        >>> model = nn.Sequential([nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1)])
+        >>> [path for path, param in model.freeze("layers.0", "**.bias").named_params() if param.trained]
+        ['layers.1.gamma', 'layers.1.beta', 'layers.2.weight']
         """
+        return self._marked(select(self, *which), trained=False)
 
+    def unfreeze(self, *which: Selector) -> Self:
+        """A view of this module in which the parameters that are meant are trained again; see `freeze`.
+
+        Those that were never declared as trained (running statistics, Int and Bool) stay as they are; where no others
+        are meant, that is a `ModuleError`.
+        """
+        chosen = select(self, *which)
+        if which and not any(param.trainable for param in chosen.values()):
+            raise ModuleError(
+                f"unfreeze: `{next(iter(chosen), which[0])}` is not declared as trained, and none of the others that "
+                "are meant is; declare it with Param(..., trained=True)"
+            )
+        return self._marked(chosen, trained=True)
+
+    def _marked(self, chosen: dict[str, Param], *, trained: bool) -> Self:
         def mark(path: str, param: Param) -> Param:
             twin = param.copy()
-            twin.set_trained(param.trainable and not frozen)
+            if path in chosen:
+                twin.set_trained(trained and param.trainable)
             return twin
 
         return self.map(mark)
 
     # --- devices and modes
 
+    @property
+    def training(self) -> bool | None:
+        """Is this layer in training (dropout drops, batch norm takes the batch's statistics), whatever it computes on?
+
+        None, unless said: it is where a tape is recorded. `train(tape=False)` and `valid(tape=True)` say it of every
+        module in the view; for one layer, assign to it.
+        """
+        return fields_of(self).get("training")
+
+    @training.setter
+    def training(self, value: bool | None) -> None:
+        if value is not None and not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModuleError(f"training is True, False or None (where a tape is recorded), got {value!r}")
+        if value is None:
+            fields_of(self).pop("training", None)
+        else:
+            fields_of(self)["training"] = value
+
+    def is_training(self, x: Tensor[Any, Any, Any]) -> bool:
+        """Is this layer in training when it is called on `x`: by its mode or, without one, if `x` records a tape?"""
+        training = self.training
+        return x.backend.differentiates if training is None else training
+
     def to_device(self, device: DeviceLike) -> Self:
         """The same module on another device, be it another backend's; ids stay, deferred parameters stay deferred."""
         return self.map(lambda path, param: param.to_device(device))
 
-    def valid(self) -> Self:
-        """This module on the inner backend: no tape, no dropout. A view that shares the arrays, to be used beside."""
-        return self._seen_from(lambda backend: backend if backend.inner is None else backend.inner)
+    def train(self, *, tape: bool = True) -> Self:
+        """This module in training, on `Autodiff` of its backend: layers drop out, and `backward` finds gradients.
 
-    def train(self) -> Self:
-        """This module on `Autodiff` of its backend: a tape, and dropout. A view, as `valid` gives."""
-        from phlox.autodiff import Autodiff
+        With `tape=False` it is in training without a tape: Monte-Carlo dropout. A view that shares the arrays and ids,
+        to be used beside this module.
 
-        return self._seen_from(lambda backend: backend if backend.differentiates else Autodiff(backend))
+        >>> import phlox as px
+        >>> from phlox import nn
+        >>> model, x = nn.Sequential([nn.Dropout(0.5)]), px.ones((1000,))
+        >>> model.train(tape=False)(x).mean().item() == 1.0, model.valid()(x).mean().item() == 1.0
+        (False, True)
+        """
+        return self._seen_from(_with_tape if tape else off_tapes, None if tape else True)
 
-    def _seen_from(self, choose: Callable[[Backend], Backend]) -> Self:
-        def view(path: str, param: Param) -> Param:
+    def valid(self, *, tape: bool = False) -> Self:
+        """This module in use, on its backend without any tape: layers do what they do in inference.
+
+        With `tape=True` it computes so on a tape: evaluation with gradients. A view, as `train` gives.
+        """
+        return self._seen_from(_with_tape if tape else off_tapes, False if tape else None)
+
+    def _seen_from(self, choose: Callable[[Backend], Backend], training: bool | None) -> Self:
+        structure = self.structure()
+        seen: list[Param] = []
+        for param in structure.params:
             place = param.device
-            return param.on_backend_of(Device(choose(place.backend), place.name))
-
-        return self.map(view)
+            seen.append(param.on_backend_of(Device(choose(place.backend), place.name)))
+        return build(structure.in_mode(training), seen)
 
     # --- records
 

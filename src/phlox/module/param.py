@@ -6,13 +6,17 @@ import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import Any, NewType, Protocol, final
+from dataclasses import replace
+from threading import RLock
+from typing import Any, NewType, final
 
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
+from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
+from phlox.module.deferred import Deferred, Initializer
+from phlox.module.foreign import Foreign, a_thing
 from phlox.module.watch import Watched
-from phlox.random import Key, current, stream
+from phlox.random import Key, current
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 
@@ -25,36 +29,40 @@ def new_id() -> ParamId:
     return ParamId(uuid.uuid4().hex)
 
 
-class Initializer(Protocol):
-    """Gives a parameter its first value, drawing from the ambient stream, which is the parameter's own."""
-
-    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-        """A tensor of `shape` on `device`; `fans` are the connections into and out of a unit."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """What a parameter knows until its value is needed."""
-
-    shape: tuple[int, ...]
-    initializer: Initializer
-    fans: tuple[int, int]
-    device: Device
-    key: Key
-
-
-_forbidden: ContextVar[bool] = ContextVar("phlox_no_initializers", default=False)
+_changes: ContextVar[dict[Param, Tensor[Any, Any, Any]] | None] = ContextVar("phlox_changes", default=None)
 
 
 @contextmanager
-def no_initializers() -> Generator[None]:
-    """Within this scope running an initializer is an error: proof that a model comes from its record alone."""
-    token = _forbidden.set(True)
+def noting_changes() -> Generator[dict[Param, Tensor[Any, Any, Any]]]:
+    """Within this scope it is noted which parameters are `set`, and what they held before."""
+    found: dict[Param, Tensor[Any, Any, Any]] = {}
+    token = _changes.set(found)
     try:
+        yield found
+    finally:
+        _changes.reset(token)
+        around = _changes.get()
+        if around is not None:
+            for param, value in found.items():
+                around.setdefault(param, value)
+
+
+@contextmanager
+def taken_back(changes: dict[Param, Tensor[Any, Any, Any]]) -> Generator[None]:
+    """Within this scope parameters hold again what they held before they were set, and afterwards what they do now."""
+    now = {param: param._tensor for param in changes}  # pyright: ignore[reportPrivateUsage]
+    token = _changes.set(None)
+    try:
+        for param, value in changes.items():
+            param._tensor = value  # pyright: ignore[reportPrivateUsage]
         yield
     finally:
-        _forbidden.reset(token)
+        _changes.reset(token)
+        for param, value in now.items():
+            param._tensor = value  # pyright: ignore[reportPrivateUsage]
+
+
+_making = RLock()
 
 
 @final
@@ -82,7 +90,7 @@ class Param(Watched):
     trainable: bool
     """Whether it is trained unless frozen: what it was declared as."""
     _tensor: Tensor[Any, Any, Any] | None
-    _deferred: Deferred | None
+    _deferred: Deferred | Foreign | None
 
     def __init__(self, value: Tensor[Any, Any, Any], *, trained: bool = True, id: ParamId | None = None) -> None:
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -114,14 +122,16 @@ class Param(Watched):
             raise ModuleError(f"a parameter cannot have the shape {shape}: sizes are integers of at least zero")
         if fans is None:
             fans = (shape[0], shape[-1]) if shape else (1, 1)
-        deferred = Deferred(tuple(shape), initializer, fans, as_device(device), current().substream())
+        place = as_device(device)
+        program = engine_of(place.backend).program()
+        deferred = Deferred(tuple(shape), initializer, fans, place, current().substream(), program)
         return cls._made(None, deferred, new_id(), trained, trained)
 
     @classmethod
     def _made(
         cls,
         tensor: Tensor[Any, Any, Any] | None,
-        deferred: Deferred | None,
+        deferred: Deferred | Foreign | None,
         id: ParamId,
         trained: bool,
         trainable: bool,
@@ -137,10 +147,15 @@ class Param(Watched):
 
     @classmethod
     def revive(cls, ops: Ops, array: Any, trained: bool, trainable: bool, id: ParamId) -> Param:
-        """A parameter around an engine's array, or what a PyTree operation puts in its place; never validates."""
+        """A parameter around an engine's array."""
         backend = ops.backend
         primitive = backend.tracked(array) if trained and backend.differentiates else array
         return cls._made(Tensor.from_primitive(primitive, backend, ops.kind), None, id, trained, trainable)
+
+    @classmethod
+    def holding_foreign(cls, foreign: Foreign, trained: bool, trainable: bool, id: ParamId) -> Param:
+        """A parameter in whose array's place a PyTree function has put something else."""
+        return cls._made(None, foreign, id, trained, trainable)
 
     def _leaf(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         return value.require_grad() if self.trained and value.backend.differentiates else value.detach()
@@ -151,6 +166,25 @@ class Param(Watched):
     def is_initialized(self) -> bool:
         """Has the value been made?"""
         return self._tensor is not None
+
+    @property
+    def is_deferred(self) -> bool:
+        """Is the value still to be made, by an initializer?"""
+        return isinstance(self._deferred, Deferred)
+
+    @property
+    def leaf(self) -> Any:
+        """The engine's own array, without a tape; or what a PyTree function has put in its place."""
+        deferred = self._deferred
+        if isinstance(deferred, Foreign):
+            return deferred.leaf
+        value = self.val()
+        return value.backend.strip(value.primitive)
+
+    @property
+    def has_shape(self) -> bool:
+        """Has it a shape? False only where a PyTree function has put something without one in the array's place."""
+        return not isinstance(self._deferred, Foreign) or self._deferred.has_shape
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -170,12 +204,14 @@ class Param(Watched):
     @property
     def kind(self) -> type[Kind]:
         """The kind of the value; deferred parameters are Float."""
-        return Float if self._tensor is None else self._tensor.kind
+        return self.val().kind if self._deferred is None else self._deferred.kind
 
     @property
     def mark(self) -> tuple[Ops, bool, bool]:
         """What a structure remembers of it: backend and kind, and whether it is trained and trainable."""
-        return self.val()._ops, self.trained, self.trainable  # pyright: ignore[reportPrivateUsage]
+        deferred = self._deferred
+        ops = deferred.ops if isinstance(deferred, Foreign) else self.val()._ops  # pyright: ignore[reportPrivateUsage]
+        return ops, self.trained, self.trainable
 
     # --- its value
 
@@ -185,27 +221,16 @@ class Param(Watched):
         return self.init() if tensor is None else tensor
 
     def init(self, key: Key | None = None) -> Tensor[Any, Any, Any]:
-        """Make the value now, from the parameter's own sub-stream or from another key; one that is there stays."""
-        deferred = self._deferred
-        if deferred is None:
-            assert self._tensor is not None
-            return self._tensor
-        if _forbidden.get():
-            raise ModuleError(
-                f"a parameter of shape {deferred.shape} was about to be initialised where that is forbidden; "
-                "load a record that has it"
-            )
-        if deferred.device.backend.bakes_constants():
-            raise ModuleError(
-                f"a parameter of shape {deferred.shape} is first used inside a JAX transformation and cannot be made "
-                "there; call model.init() before"
-            )
-        with stream(deferred.key if key is None else key):
-            value = deferred.initializer(deferred.shape, deferred.fans, deferred.device)
-        if not isinstance(value, Tensor) or value.shape != deferred.shape:  # pyright: ignore[reportUnnecessaryIsInstance]
-            got = f"shape {value.shape}" if isinstance(value, Tensor) else f"a {type(value).__name__}"  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ModuleError(f"an initializer gave {got} for a parameter of shape {deferred.shape}")
-        return self._replace(value)
+        """Make the value now, from the parameter's own sub-stream or from another key; one that is there stays.
+
+        Threads that ask at once are given one and the same.
+        """
+        with _making:
+            if self._tensor is not None:
+                return self._tensor
+            deferred = self._deferred
+            assert deferred is not None
+            return self._replace(deferred.made(key) if isinstance(deferred, Deferred) else deferred.taken())
 
     def set(self, value: Tensor[Any, Any, Any]) -> None:
         """Replace the value, as running statistics do; its shape and kind must be the same, and its history is cut.
@@ -213,16 +238,47 @@ class Param(Watched):
         Raises `ModuleError` for another shape or kind, and where the value of a transformation would escape from it.
         """
         if value.shape != self.shape:
-            raise ModuleError(f"a parameter of shape {self.shape} cannot take a value of shape {value.shape}")
+            raise ModuleError(f"{self._called()} cannot take a value of shape {value.shape}")
         if value.kind is not self.kind:
-            raise ModuleError(f"a parameter of kind {self.kind.__name__} cannot take a value of {value.kind.__name__}")
-        backend = value.backend
-        if backend.is_traced(value.primitive) and backend.bakes_constants() and not self._is_traced():
             raise ModuleError(
-                f"a parameter of shape {self.shape} that was made outside of a compiled function would be given a "
-                "value from inside, which ends with the call; pass its module to the function as an argument"
+                f"{self._called()} and kind {self.kind.__name__} cannot take a value of {value.kind.__name__}"
             )
+        backend = value.backend
+        if backend.batch_of(value.primitive) and len(backend.batch_of(value.primitive)) > len(self._batch()):
+            raise ModuleError(
+                f"{self._called()} that all examples share would be given a value that differs from "
+                "example to example, and would escape from phlox.vmap; return the value, or pass the module to the "
+                "function as an argument with an axis in in_axes"
+            )
+        if backend.batched > self.backend.batched:  # the same for all examples: it is at home outside too
+            value = value.detach()._on(self.backend)  # pyright: ignore[reportPrivateUsage]
+        if backend.is_traced(value.primitive) and backend.bakes_constants() and not self._is_of_program(backend):
+            raise ModuleError(
+                f"{self._called()} that was made outside of a compiled function or of a loop in it "
+                "would be given a value from inside, which ends with it; pass its module to the function as an "
+                "argument, and into a phlox.scan as part of the carry"
+            )
+        changes = _changes.get()
+        if changes is not None and self._tensor is not None:
+            changes.setdefault(self, self._tensor)
         self._replace(value)
+
+    def _called(self) -> str:
+        """What errors call it: by its path in the largest module that knows it."""
+        walks: list[Any] = [walk for ref in self._watchers if (walk := ref()) is not None and walk.valid]
+        paths = [path for walk in walks for path, param in walk.named() if param is self]
+        name = max(paths, key=len, default="")
+        return f"`{name}`, a parameter of shape {self.shape}" if name else f"a parameter of shape {self.shape}"
+
+    def _batch(self) -> tuple[int, ...]:
+        return () if self._tensor is None else self._tensor.backend.batch_of(self._tensor.primitive)
+
+    def _is_of_program(self, backend: Backend) -> bool:
+        """Does the value belong to the program that is being recorded?"""
+        if not self._is_traced():
+            return False
+        tensor = self.val()
+        return tensor.backend.program_of(tensor.primitive) is backend.program()
 
     def _is_traced(self) -> bool:
         return self._tensor is not None and self._tensor.backend.is_traced(self._tensor.primitive)
@@ -262,17 +318,25 @@ class Param(Watched):
         twin.trainable = self.trainable and value.kind is Float
         return twin
 
+    def around(self, value: Tensor[Any, Any, Any]) -> Param:
+        """The same parameter around this very tensor, whose history goes on: inside a transformation."""
+        return self._made(value, None, self.id, self.trained, self.trainable)
+
     def to_device(self, device: DeviceLike) -> Param:
         """The same parameter on another device; deferred ones stay deferred."""
         target = as_device(device)
         deferred = self._deferred
-        if deferred is None:
+        if not isinstance(deferred, Deferred):
             return self.map(lambda value: value.to_device(target))
         return self._made(None, replace(deferred, device=target), self.id, self.trained, self.trainable)
 
     def on_backend_of(self, device: Device) -> Param:
         """The same array seen from a decorator, or from below it: no value is moved."""
-        if self._deferred is not None:
+        deferred = self._deferred
+        if isinstance(deferred, Foreign):
+            seen = deferred.seen_from(device.backend)
+            return self._made(None, seen, self.id, self.trained, self.trainable)
+        if deferred is not None:
             return self.to_device(device)
         tensor = self.val()
         array = tensor.backend.strip(tensor.primitive)
@@ -292,9 +356,30 @@ class Param(Watched):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.val().detach(), self.id, self.trained, self.trainable)
 
+    def remarks(self) -> list[str]:
+        """What there is to say of it when it is printed, beside its shape."""
+        deferred, tensor = self._deferred, self._tensor
+        found: list[str] = []
+        if isinstance(deferred, Foreign):
+            found.append("abstract" if deferred.is_abstract else f"holding {a_thing(deferred.leaf)}")
+        elif tensor is None:
+            found.append("deferred")
+        elif self._is_gone():
+            found.append("donated and used up")
+        elif self._is_traced():
+            ended = engine_of(tensor.backend).is_left_over(self.leaf)
+            found.append("left over from a transformation that has ended" if ended else "traced")
+        if not self.trained:
+            found.append("not trained")
+        return found
+
     def __repr__(self) -> str:
-        marks = (", deferred" if self._deferred is not None else "") + ("" if self.trained else ", not trained")
-        return f"Param({self.shape} on {self.device}{marks})"
+        shape = f"{self.shape} " if self.has_shape else ""
+        place = self.backend.name if self._is_gone() else self.device
+        return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
+
+    def _is_gone(self) -> bool:
+        return self._tensor is not None and self._tensor.backend.is_gone(self._tensor.primitive)
 
 
 def _restore(value: Tensor[Any, Any, Any], id: ParamId, trained: bool, trainable: bool) -> Param:

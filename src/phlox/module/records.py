@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from phlox.backend.contract.backend import engine_of
+from phlox.errors import ModuleError
 from phlox.module.param import Param, ParamId
+from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, match
 from phlox.tensor import Tensor
 
@@ -14,19 +17,31 @@ if TYPE_CHECKING:
 
 def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
     """A tensor as an entry of a record: read from its device when the record is."""
-    backend, primitive = tensor.backend, tensor.primitive
 
     def read() -> Any:
-        return backend.to_host(primitive)
+        return tensor._host(path)  # pyright: ignore[reportPrivateUsage]
 
-    return LazyTensor.from_function(tensor.shape, backend.host_dtype(tensor.kind), read, path)
+    return LazyTensor.from_function(tensor.shape, tensor.backend.host_dtype(tensor.kind), read, path)
 
 
 def into_record(module: Module) -> Record:
     """See `Module.into_record`."""
     structure = module.structure()
-    entries = {path: TensorEntry(lazy(path, param.val()), param.id) for path, param in structure.named()}
+    entries: dict[str, Any] = {}
+    for path, param in structure.named():
+        value = param.val()
+        if value.backend.is_traced(value.primitive):
+            raise _traced(path, param)
+        entries[path] = TensorEntry(lazy(path, value), param.id)
     return Record(entries, {"module": type(module).__name__}, aliases=structure.aliases)
+
+
+def _traced(path: str, param: Param) -> ModuleError:
+    if engine_of(param.backend).is_left_over(param.leaf):
+        return left_over(path)
+    return ModuleError(
+        f"`{path}` has no value that could be saved while a program is being recorded; save the module outside"
+    )
 
 
 def report(module: Module, record: Record, *, strict: bool = True) -> LoadReport:

@@ -2,20 +2,24 @@
 
 A walk over a module finds its containers (modules, lists, tuples, dicts), its parameters, each once, and everything
 else, which is static. The result is kept on the module and thrown away when a part of it changes: modules and
-parameters say so themselves, plain lists and dicts are compared with what they were.
+parameters say so themselves, plain lists, dicts and sets are compared with what they were.
 """
 
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias, cast
 
 from phlox.errors import ModuleError
-from phlox.module.fields import Fields, own_dict, postpone
+from phlox.module.fields import Fields, fields_of, may_change_unseen, own_dict, postpone
+from phlox.module.hidden import AnyFunction, functions_in, refuse_holders
 from phlox.module.param import Param
+
+Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,11 @@ class Static:
     """A value that is not a parameter and holds none."""
 
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StaticSet(Static):
+    """A set, which can be changed in place: the value is what it held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,7 @@ class Structure:
         self.aux: Any = None
         """Kept here by `phlox.module.template.aux_of`."""
         self._plain = walk.plain
+        self._modes: dict[bool | None, Container] = {}
         for part in (*walk.modules, *walk.params):
             part.watch(self)
 
@@ -82,8 +92,26 @@ class Structure:
         """A module of this structure around other parameters."""
         return build(self.skeleton, params)
 
+    def in_mode(self, training: bool | None) -> Container:
+        """The skeleton with `training` set in every module; with None, in none."""
+        if training not in self._modes:
+            self._modes[training] = cast("Container", _with_field(self.skeleton, "training", training))
+        return self._modes[training]
 
-def _contents(whole: list[Any] | dict[Any, Any]) -> tuple[Any, ...]:
+
+def _with_field(part: Part, name: str, value: Any) -> Part:
+    if not isinstance(part, Container):
+        return part
+    children = [_with_field(child, name, value) for child in part.children]
+    fields = list(zip(part.keys, children, strict=True))
+    if issubclass(part.cls, Fields):
+        fields = [field for field in fields if field[0] != name]
+        if value is not None:
+            fields.append((name, Static(value)))
+    return Container(part.cls, tuple([key for key, _ in fields]), tuple([child for _, child in fields]), part.number)
+
+
+def _contents(whole: Plain) -> tuple[Any, ...]:
     return (*whole, *whole.values()) if isinstance(whole, dict) else tuple(whole)
 
 
@@ -99,6 +127,8 @@ def build(skeleton: Container, params: list[Param]) -> Any:
         match of:
             case Leaf(number):
                 return params[number]
+            case StaticSet(value):
+                return set(value)
             case Static(value):
                 return value
             case Shared(number):
@@ -133,14 +163,17 @@ class _Walk:
         self.paths: list[str] = []
         self.aliases: dict[str, str] = {}
         self.modules: list[Fields] = []
-        self.plain: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...]]] = []
+        self.plain: list[tuple[Plain, tuple[Any, ...]]] = []
         self._numbers: dict[int, int] = {}
-        self._taken: set[str] = set()
+        self._taken: dict[str, int] = {}
         self._containers: dict[int, int] = {}
-        self._open: set[int] = set()
-        part = self._container(root, vars(root), ())
+        self._open: dict[int, str] = {}
+        self._parts: dict[int, str] = {}
+        self._functions: list[tuple[str, AnyFunction]] = []
+        part = self._container(root, _fields_of(root) or {}, ())
         assert isinstance(part, Container)
         self.skeleton = part
+        refuse_holders(self._functions, self._parts)
 
     def _part(self, value: Any, path: tuple[str, ...]) -> Part:
         if isinstance(value, Param):
@@ -148,65 +181,74 @@ class _Walk:
         fields = _fields_of(value)
         if fields is not None:
             return self._container(value, fields, path)
-        if isinstance(value, (dict, list, set, frozenset, deque)):
-            _refuse_hidden(cast("Any", value), path)
-        return Static(value)
+        name = ".".join(path)
+        self._functions += [(name, function) for function in functions_in(value, name)]
+        if type(value) is not set:
+            return Static(value)
+        whole = cast("set[Any]", value)
+        self.plain.append((whole, _contents(whole)))
+        return StaticSet(frozenset(whole))
 
     def _param(self, param: Param, path: tuple[str, ...]) -> Leaf:
         name = ".".join(path)
-        if name in self._taken:
+        if self._taken.setdefault(name, id(param)) != id(param):
             raise ModuleError(f"two parameters have the path `{name}`; rename a key or a field")
-        self._taken.add(name)
         number = self._numbers.get(id(param))
         if number is None:
             number = self._numbers[id(param)] = len(self.params)
             self.params.append(param)
             self.paths.append(name)
-        else:
+            self._parts[id(param)] = name
+        elif name != self.paths[number]:
             self.aliases[name] = self.paths[number]
         return Leaf(number)
 
     def _container(self, value: Any, fields: dict[Any, Any], path: tuple[str, ...]) -> Part:
-        identity, cls = id(value), cast("type[Any]", type(value))
+        identity, cls, name = id(value), cast("type[Any]", type(value)), ".".join(path)
         if identity in self._open:
-            raise ModuleError(f"`{'.'.join(path)}` contains itself; a module must be a tree")
+            whole = f"`{self._open[identity]}`" if self._open[identity] else "the module"
+            raise ModuleError(
+                f"`{name}` contains itself: it is {whole}, a part of which it is; a module must be a tree, so keep "
+                "what is needed of it, or pass it to the method that needs it"
+            )
         module = value if isinstance(value, Fields) else None
         shared = None if module is None else self._containers.get(identity)
-        if type(value) is list or isinstance(value, dict):
-            whole = cast("list[Any] | dict[Any, Any]", value)
-            self.plain.append((whole, _contents(whole)))
-        self._open.add(identity)
+        if module is None and not isinstance(value, tuple):
+            plain = cast("Plain", value)
+            self.plain.append((plain, _contents(plain)))
+        self._open[identity] = name
         # A module that stands elsewhere too is walked again for the further paths of its parameters.
-        children = tuple(self._part(child, (*path, str(key))) for key, child in fields.items())
-        self._open.discard(identity)
+        children = tuple([self._part(child, (*path, str(key))) for key, child in fields.items()])
+        del self._open[identity]
         if shared is not None:
             return Shared(shared)
         number = self._containers[identity] = len(self._containers)
         if module is not None:
             self.modules.append(module)
+            self._parts.setdefault(identity, name)
+            if may_change_unseen(module):
+                own = fields_of(module)
+                self.plain.append((own, _contents(own)))
         return Container(cls, tuple(fields), children, number)
-
-
-def _refuse_hidden(value: Any, path: tuple[str, ...]) -> None:
-    elements: Any = value.values() if hasattr(value, "values") else value
-    for element in elements:
-        if isinstance(element, (Param, Fields)):
-            raise ModuleError(
-                f"`{'.'.join(path)}` holds a {type(element).__name__} in a {type(value).__name__}, "
-                "where it would not be found; use a list, a tuple or a dict"
-            )
 
 
 def _fields_of(value: Any) -> dict[Any, Any] | None:
     """What a container holds, by key; None if the value is none."""
     if isinstance(value, Fields):
-        return vars(value)
+        fields, cached = fields_of(value), _cached(type(value))
+        return {name: field for name, field in fields.items() if name not in cached} if cached else fields
     kind = cast("type[Any]", type(value))
     if kind is dict or kind is OrderedDict:
         return dict(value)
     if kind is list or kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
         return dict(enumerate(cast("Iterable[Any]", value)))
     return None
+
+
+@lru_cache(maxsize=4096)
+def _cached(cls: type[Any]) -> frozenset[str]:
+    """The names of a class's cached properties: what they keep is made anew by a copy, which has other parameters."""
+    return frozenset(name for base in cls.__mro__ for name, it in vars(base).items() if isinstance(it, cached_property))
 
 
 class ByIdentity:
@@ -226,9 +268,68 @@ class ByIdentity:
 
 def static_key(value: Any) -> Hashable:
     """What is equal for static values that are alike: 1, 1.0 and True are not; `TypeError` for what has no hash."""
+    cls = cast("type[Any]", type(value))
     if isinstance(value, float):
-        return type(value), value.hex()  # 0.0 and -0.0 are not alike, NaN and NaN are
-    if isinstance(value, set):
-        value = frozenset(cast("set[Any]", value))
-    hash(value)
-    return cast("type[Any]", type(value)), value
+        return cls, value.hex()  # 0.0 and -0.0 are not alike, NaN and NaN are
+    if cls is set or cls is frozenset:
+        return cls, frozenset(map(static_key, cast("Iterable[Any]", value)))
+    if cls is slice:
+        return cls, _keys((value.start, value.stop, value.step))
+    if cls is partial:
+        try:
+            return cls, static_key(value.func), _keys(value.args), tuple(value.keywords), _keys(value.keywords.values())
+        except TypeError:
+            pass  # compared by identity, as `partial` itself does
+    try:
+        hash(value)
+    except Exception as error:  # a method of the user's own
+        raise TypeError(f"its hash fails with {type(error).__name__}: {error}") from error
+    return cls, value
+
+
+def _keys(values: Iterable[Any]) -> tuple[Hashable, ...]:
+    return tuple([static_key(value) for value in values])
+
+
+def difference(one: Part, other: Part, path: str = "") -> tuple[str, str, str] | None:
+    """Where two skeletons first differ, and what stands there in each; None if they are alike.
+
+    A static value that cannot be compared is alike if it is the same object.
+    """
+    if isinstance(one, Container) and isinstance(other, Container) and one.cls is other.cls:
+        if one.keys == other.keys:
+            parts = zip(one.keys, one.children, other.children, strict=True)
+            found = (difference(mine, its, f"{path}.{key}" if path else str(key)) for key, mine, its in parts)
+            return next((each for each in found if each is not None), None)
+        mine, its = (dict(zip(part.keys, part.children, strict=True)) for part in (one, other))
+        key = next((key for key in {**mine, **its} if (key in mine) != (key in its)), None)
+        if key is not None:
+            place = f"{path}.{key}" if path else str(key)
+            return place, _described(mine.get(key)), _described(its.get(key))
+        return path, f"in the order {', '.join(map(str, mine))}", f"in the order {', '.join(map(str, its))}"
+    if isinstance(one, Static) and isinstance(other, Static):
+        return None if _alike(one.value, other.value) else (path, repr(one.value), repr(other.value))
+    return None if one == other else (path, _described(one), _described(other))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    try:
+        return bool(static_key(one) == static_key(other))
+    except Exception:
+        return False
+
+
+def _described(part: Part | None) -> str:
+    match part:
+        case None:
+            return "not there"
+        case Container(cls, _, _, _):
+            return f"a {cls.__name__}"
+        case Static(value):
+            return repr(value)
+        case Leaf(number):
+            return f"parameter {number}"
+        case Shared(number):
+            return f"part {number} once more"

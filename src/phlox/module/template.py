@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterator, Sequence
+from inspect import isdatadescriptor
 from typing import Any, cast
 
+from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
 from phlox.module.fields import Fields, postpone
+from phlox.module.foreign import Foreign, is_proper, looks_of
 from phlox.module.param import Param, ParamId
-from phlox.module.structure import ByIdentity, Container, Part, Static, Structure, build, static_key
+from phlox.module.structure import ByIdentity, Container, Part, Static, StaticSet, Structure, build, static_key
 from phlox.tensor import Tensor
 
 _LOOKUP = ("__getattr__", "__getattribute__")
@@ -21,7 +24,7 @@ class Template:
     It holds what a module is built from when only arrays are given, and no id of any parameter.
     """
 
-    __slots__ = ("__weakref__", "cls", "eager", "marks", "paths", "plain", "skeleton")
+    __slots__ = ("__weakref__", "_looks", "cls", "eager", "marks", "paths", "plain", "skeleton", "text")
 
     def __init__(self, structure: Structure) -> None:
         self.skeleton = structure.skeleton
@@ -29,17 +32,45 @@ class Template:
         self.paths = tuple(structure.paths)
         self.marks = tuple(param.mark for param in structure.params)
         self.plain = not any(ops.backend.differentiates for ops, _, _ in self.marks)
-        # An object that is built on first access would miss a field that hides an attribute of its class, and relies on
-        # being asked for attributes that are not there.
-        hidden = any(hasattr(cls, str(name)) for name in structure.skeleton.keys)
-        self.eager = hidden or any(getattr(cls, name) is not getattr(Fields, name) for name in _LOOKUP)
+        self.text: bytes | None = None
+        """Kept here by `phlox.module.wire.text_of`."""
+        self._looks = tuple([looks_of(ops) for ops, _, _ in self.marks])
+        # An object that is built on first access would miss a field that hides an attribute of its class (except for a
+        # property, which comes before the field), and relies on being asked for attributes that are not there.
+        hiding = [getattr(cls, str(name)) for name in structure.skeleton.keys if hasattr(cls, str(name))]
+        looked_up = any(getattr(cls, name) is not getattr(Fields, name) for name in _LOOKUP)
+        self.eager = looked_up or not all(map(isdatadescriptor, hiding))
 
-    def build(self, arrays: Iterable[Any], ids: tuple[ParamId, ...]) -> Any:
-        """A module around these arrays."""
+    def build(self, arrays: Sequence[Any], ids: tuple[ParamId, ...]) -> Any:
+        """A module around these arrays; what is no array of its backend is refused where it is used, not here."""
+        if len(arrays) != len(self.paths):
+            raise ModuleError(
+                f"a {self.cls.__name__} is built from {len(self.paths)} arrays ({self._shown()}), got {len(arrays)}; "
+                "a function over the leaves of a PyTree must give as many as it was given, in their order"
+            )
         revive = Param.revive
-        parts = zip(self.marks, arrays, ids, strict=True)
-        params = [revive(ops, array, trained, trainable, id) for (ops, trained, trainable), array, id in parts]
+        params: list[Param] = []
+        for (ops, trained, trainable), looks, array, id in zip(self.marks, self._looks, arrays, ids, strict=True):
+            try:
+                proper = (array.__class__, array.dtype) in looks or is_proper(ops, array)
+            except Exception:  # it has no element type, or one that cannot be compared
+                proper = is_proper(ops, array)
+            if proper:
+                params.append(revive(ops, array, trained, trainable, id))
+            else:
+                foreign = Foreign(array, ops, self.paths[len(params)])
+                params.append(Param.holding_foreign(foreign, trained, trainable, id))
         return build(self.skeleton, params)
+
+    def described(self) -> str:
+        """Parameters and static fields in one line, for whoever says that two structures differ."""
+        marked = zip(self.paths, self.marks, strict=True)
+        params = [path if trained else f"{path} (not trained)" for path, (_, trained, _) in marked]
+        fields = [f"{path}={' '.join(repr(value).split())[:60]}" for path, value in _static_fields(self.skeleton, "")]
+        return f"{self.cls.__name__}[{'; '.join([', '.join(params), *fields])}]"
+
+    def _shown(self) -> str:
+        return ", ".join(self.paths[:6]) + (", ..." if len(self.paths) > 6 else "")
 
 
 _templates: weakref.WeakValueDictionary[Hashable, Template] = weakref.WeakValueDictionary()
@@ -59,40 +90,69 @@ class Aux:
         self.ids = ids
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Aux) and self.template is other.template
+        return self.template is other.template if isinstance(other, Aux) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.template)
 
     def __repr__(self) -> str:
-        return f"{self.template.cls.__name__}[{', '.join(self.template.paths)}]"
+        return self.template.described()
+
+
+def live_templates() -> list[Template]:
+    """The structures of the modules that there are."""
+    return list(_templates.values())
 
 
 def aux_of(structure: Structure) -> Aux:
     """The interned structure, and the ids; `ModuleError`, with the path, for a static value without a hash."""
     known: Aux | None = structure.aux
     if known is None:
-        key = (_key_of(structure.skeleton, ()), tuple(param.mark for param in structure.params))
-        template = _templates.get(key)
+        key = (_key_of(structure.skeleton, ()), tuple([param.mark for param in structure.params]))
+        try:
+            template = _templates.get(key)
+        except Exception as error:
+            raise _incomparable(structure.skeleton, error) from error
         if template is None:
             template = _templates.setdefault(key, Template(structure))
-        known = structure.aux = Aux(template, tuple(param.id for param in structure.params))
+        known = Aux(template, tuple([param.id for param in structure.params]))
+        # Not kept where a static value is a placeholder: it is looked at anew each time, since transformations end.
+        passing = [path for path, value in _static_fields(structure.skeleton, "") if _is_passing(path, value)]
+        if not passing:
+            structure.aux = known
     return known
+
+
+def _static_fields(part: Part, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(part, Container):
+        for key, child in zip(part.keys, part.children, strict=True):
+            yield from _static_fields(child, f"{path}.{key}" if path else str(key))
+    elif isinstance(part, Static):
+        yield path, part.value
+
+
+def _is_passing(path: str, value: Any) -> bool:
+    """Is this static value a placeholder in a transformation? `ModuleError`, with the path, if that has ended."""
+    if not isinstance(value, Tensor):
+        return False
+    tensor = cast("Tensor[Any, Any, Any]", value)
+    traced = tensor.backend.is_traced(tensor.primitive)
+    if traced and engine_of(tensor.backend).is_left_over(tensor.backend.strip(tensor.primitive), surely=True):
+        raise left_over(path)
+    return traced
 
 
 def _key_of(part: Part, path: tuple[str, ...]) -> Hashable:
     match part:
+        case StaticSet(value):
+            return set, static_key(value)
         case Static(value):
             if isinstance(value, Tensor):
-                return ByIdentity(value)
+                return ByIdentity(cast("object", value))
             try:
                 return static_key(value)
-            except TypeError:
-                raise ModuleError(
-                    f"the static field `{'.'.join(path)}` is of type {type(value).__name__}, which cannot be compared "
-                    "and so cannot pass through a transformation; make it a tuple, a frozen dataclass, or a Param of a "
-                    "tensor"
-                ) from None
+            except TypeError as error:
+                raise _unfit(".".join(path), cast("object", value), error) from None
         case Container(cls, keys, children, _):
             parts = zip(keys, children, strict=True)
             kinds = tuple([static_key(key) for key in keys]) if issubclass(cls, dict) else keys
@@ -101,21 +161,77 @@ def _key_of(part: Part, path: tuple[str, ...]) -> Hashable:
             return part
 
 
+def _unfit(path: str, value: object, error: Exception) -> ModuleError:
+    return ModuleError(
+        f"the static field `{path}` is of type {type(value).__name__}, which cannot be compared ({error}) "
+        "and so cannot pass through a transformation; make it a tuple, a frozen dataclass, or a Param of a tensor"
+    )
+
+
+def _incomparable(skeleton: Container, error: Exception) -> ModuleError:
+    """What to say where comparing static fields with those of another module has failed: which of them it was."""
+    statics = list(_static_fields(skeleton, ""))
+    suspects = [(path, value) for path, value in statics if type(value).__eq__ is not object.__eq__] or statics
+
+    def fails(value: Any) -> bool:
+        try:
+            return not isinstance(value == value, bool)
+        except Exception:
+            return True
+
+    suspects.sort(key=lambda one: (not fails(one[1]), "__eq__" not in vars(cast("type[Any]", type(one[1])))))
+    path, value = suspects[0]
+    return _unfit(path, value, TypeError(f"its == fails with {type(error).__name__}: {error}"))
+
+
+_values: set[type[Any]] = set()
+"""Classes of leaves that are no placeholders of a transformation."""
+
+
 def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
-    """The arrays of the parameters, without a tape, and the structure; deferred parameters are made."""
+    """The arrays of the parameters, without a tape, and the structure; deferred parameters are made.
+
+    Raises `ModuleError`, with the path, for a placeholder left over from a transformation that has ended.
+    """
     pending = module._pending
     if pending is not None:
-        return pending[1], pending[0]
+        aux, arrays = pending
+        if arrays and arrays[0].__class__ not in _values and aux.__class__ is Aux:  # they all come from one place
+            _check_left_over(aux.template, arrays)
+        return arrays, aux
     structure: Structure = module.structure()
-    for param in structure.params:
-        if not param.is_initialized:
-            param.init()
-    structure = module.structure()
+    try:
+        arrays = [param._tensor.primitive for param in structure.params]  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+    except AttributeError:
+        for param in structure.params:
+            if param.is_deferred:
+                param.init()
+        structure = module.structure()
+        arrays = [param.leaf for param in structure.params]
     aux = aux_of(structure)
-    values = [param.val() for param in structure.params]
-    if aux.template.plain:
-        return tuple([value.primitive for value in values]), aux
-    return tuple([value.backend.strip(value.primitive) for value in values]), aux
+    template = aux.template
+    if not template.plain:
+        arrays = [ops.backend.strip(array) for (ops, _, _), array in zip(template.marks, arrays, strict=True)]
+    if not _values.issuperset(map(type, arrays)):
+        _check_left_over(template, arrays)
+    return tuple(arrays), aux
+
+
+def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
+    for path, (ops, _, _), leaf in zip(template.paths, template.marks, leaves, strict=True):
+        engine = engine_of(ops.backend)
+        if not engine.is_traced(leaf):
+            _values.add(leaf.__class__)
+        elif engine.is_left_over(leaf, surely=True):
+            raise left_over(path)
+
+
+def left_over(path: str) -> ModuleError:
+    """What to say of a value that has outlived the transformation it belongs to."""
+    return ModuleError(
+        f"`{path}` holds a value from inside a JAX transformation (jit, grad, vmap, scan) that has ended; return what "
+        "is computed there as a result, or pass the module in as an argument and return it"
+    )
 
 
 def flatten_with_keys(module: Any) -> tuple[Any, Aux]:
@@ -124,11 +240,13 @@ def flatten_with_keys(module: Any) -> tuple[Any, Aux]:
     return list(zip(aux.template.paths, arrays, strict=True)), aux
 
 
-def unflatten(aux: Aux, arrays: Any) -> Any:
+def unflatten(aux: Any, arrays: Any) -> Any:
     """A module of this structure around other arrays; never validates, since JAX passes placeholders of any kind."""
-    template = aux.template
+    if aux.__class__ is not Aux:  # it comes from a file
+        aux = aux.here()
+    template: Template = aux.template
     if template.eager:
-        return template.build(arrays, aux.ids)
-    module = object.__new__(template.cls)
+        return template.build(tuple(arrays), aux.ids)
+    module: Any = object.__new__(template.cls)
     postpone(module, (aux, tuple(arrays)))
     return module

@@ -1,0 +1,52 @@
+"""Has the transformation that a placeholder belongs to ended?"""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
+from jax.interpreters.partial_eval import DynamicJaxprTracer
+
+with jax.ensure_compile_time_eval():
+    _OUTSIDE = get_opaque_trace_state()  # of all transformations
+
+
+def is_outside() -> bool:
+    """Is no transformation under way? So it is, too, while JAX takes apart what a function under jvp has returned."""
+    return get_opaque_trace_state() == _OUTSIDE
+
+
+def has_ended(x: Any) -> bool:
+    """Is it sure that the transformation has ended? Of those of grad and jvp it never is, unless others lie below."""
+    while isinstance(x, Tracer):
+        if not x._trace.is_valid():  # pyright: ignore[reportPrivateUsage]
+            return True
+        if isinstance(x, DynamicJaxprTracer):
+            return _is_closed(x) and _closing_shows()
+        x = getattr(x, "primal", getattr(x, "val", None))
+    return False
+
+
+def _is_closed(x: Any) -> bool:
+    # The recording of a program that is complete lets go of its constants, in a table of another type.
+    return type(getattr(getattr(x._trace, "frame", None), "constid_to_tracer", None)) is dict
+
+
+@cache
+def _closing_shows() -> bool:
+    """Does this version of JAX let us see it?"""
+    seen: list[Any] = []
+
+    def fn(x: Any) -> Any:
+        seen.extend([x, _is_closed(x)])
+        return x
+
+    jax.make_jaxpr(fn)(0.0)
+    placeholder, closed_before = seen
+    return not closed_before and _is_closed(placeholder)

@@ -1,0 +1,136 @@
+"""What a PyTree function may put in the place of a parameter's array, and what is said when it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Device, Float, Kind
+from phlox.backend.contract.backend import engine_of
+from phlox.errors import ModuleError
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import Ops, ops_of
+
+
+def a_thing(value: object) -> str:
+    """The class of a value, with an article."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+Looks: TypeAlias = "set[tuple[type[Any], Any]]"
+"""Classes and element types."""
+
+_proper: dict[Ops, Looks] = {}
+
+
+def looks_of(ops: Ops) -> Looks:
+    """How the arrays look that were found proper for tensors of `ops`, so that the next such array is taken at once."""
+    return _proper.setdefault(ops, set())
+
+
+def is_proper(ops: Ops, array: Any) -> bool:
+    """Is this an array of the engine, or its placeholder for one, with the element type of this kind?"""
+    engine = engine_of(ops.backend)
+    known = _class_of_arrays(engine)
+    try:
+        if not (engine.is_traced(array) or isinstance(array, known or object)):
+            return False
+        if array.dtype == engine.element(ops.kind):
+            if known is not None:
+                looks_of(ops).add((array.__class__, array.dtype))
+            return True
+    except Exception:  # whatever it is, it does not behave like an array
+        pass
+    return False
+
+
+_classes: dict[Backend, type[Any]] = {}
+
+
+def _class_of_arrays(engine: Backend) -> type[Any] | None:
+    """The class of the engine's arrays; None while that is not known, and a recording has placeholders alone."""
+    if engine not in _classes:
+        array = engine.from_host(np.zeros(1, engine.host_float_dtype), Float, engine.device())
+        if engine.is_traced(array):
+            return None
+        _classes[engine] = type(array)
+    return _classes[engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Something that is no array of the parameter's backend: kept for whoever asks for the leaves, refused in use."""
+
+    leaf: Any
+    ops: Ops
+    path: str
+
+    @property
+    def kind(self) -> type[Kind]:
+        """Of the array whose place it has taken."""
+        return self.ops.kind
+
+    @property
+    def has_shape(self) -> bool:
+        """Is it something with a shape?"""
+        return isinstance(getattr(self.leaf, "shape", None), tuple)
+
+    @property
+    def is_abstract(self) -> bool:
+        """Has it a shape and an element type, but no values?"""
+        return self.has_shape and hasattr(self.leaf, "dtype") and not hasattr(self.leaf, "__array__")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, where it has one; otherwise `ModuleError`."""
+        if not self.has_shape:
+            raise self.error()
+        return cast("tuple[int, ...]", self.leaf.shape)
+
+    @property
+    def device(self) -> Device:
+        """Where an array in its place would be."""
+        return self.ops.backend.device()
+
+    def seen_from(self, backend: Backend) -> Foreign:
+        """The same in a parameter on another backend over this engine."""
+        return Foreign(self.leaf, ops_of(backend, self.ops.kind), self.path)
+
+    def taken(self) -> Tensor[Any, Any, Any]:
+        """A tensor of its values, if it is a NumPy array of the right element type; otherwise `ModuleError`."""
+        engine = engine_of(self.ops.backend)
+        of_numpy = isinstance(self.leaf, (np.ndarray, np.generic))
+        host: Any = np.asarray(self.leaf) if of_numpy else None
+        if host is None or host.dtype != engine.host_dtype(self.ops.kind):
+            raise self.error()
+        array = engine.from_host(host, self.ops.kind, engine.device())
+        return Tensor.from_primitive(array, self.ops.backend, self.ops.kind)
+
+    def error(self) -> ModuleError:
+        """What to say where its value is asked for."""
+        backend, kind, leaf = self.ops.backend, self.ops.kind, self.leaf
+        engine = engine_of(backend)
+        wanted = f"`{self.path}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
+        if not (self.has_shape and hasattr(leaf, "dtype")):
+            return ModuleError(
+                f"{wanted}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {a_thing(leaf)}; "
+                "to compute with the module, it must give an array for each array"
+            )
+        given = f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
+        if self.is_abstract:
+            return ModuleError(
+                f"{wanted} that is abstract: of {given} with no values; create the module to compute with it, "
+                "or pass it to jax.eval_shape"
+            )
+        if isinstance(leaf, (_class_of_arrays(engine) or np.ndarray, np.ndarray)):
+            return ModuleError(
+                f"{wanted}, and a PyTree function gave it an array of {given}; keep the element type, or change that "
+                "of the whole module with .to_device(...) of a backend that has it"
+            )
+        return ModuleError(
+            f"{wanted}, and a PyTree function gave it {a_thing(leaf)} of {given}; move the module to the "
+            "backend of such arrays before, with .to_device(...)"
+        )

@@ -1,0 +1,55 @@
+"""Modules whose arrays are spread over several devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import jax, numpy as np, phlox as px
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from phlox import nn
+from phlox.backend import Jax
+
+device = Jax().device("cpu:0")
+model = nn.Sequential([nn.Linear(4, 8, device=device), px.lift(jax.nn.relu), nn.Linear(8, 4, device=device)]).init(0)
+x = px.random.normal((8, 4), device=device)
+expected = model(x).numpy()
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+rows = NamedSharding(mesh, PartitionSpec("data"))
+sharded, batch = jax.device_put(model, rows), jax.device_put(x, rows)
+assert all(len(leaf.sharding.device_set) == 4 for leaf in jax.tree.leaves(sharded))
+assert sharded.layers[0].weight.device == device and sharded.layers[0].weight.shape == (4, 8)
+assert repr(sharded) == repr(model) and "cpu:0" in repr(sharded.layers[0].weight)
+
+run = jax.jit(lambda m, x: m(x), out_shardings=rows)
+out = run(sharded, batch)
+np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-6)
+assert len(out.primitive.sharding.device_set) == 4
+differentiate = jax.jit(jax.grad(lambda m, x: m(x).square().mean().primitive))
+gradient, plain = differentiate(sharded, batch), differentiate(model, x)
+for mine, other in zip(gradient.params(), plain.params(), strict=True):
+    np.testing.assert_allclose(mine.val().numpy(), other.val().numpy(), rtol=1e-4, atol=1e-6)
+
+for view in (sharded.train(), sharded.valid(tape=True), sharded.freeze()):
+    assert len(view.layers[0].weight.leaf.sharding.device_set) == 4
+for moved in (sharded.to_device(Jax().device("cpu:1")), sharded.to_device("numpy")):
+    np.testing.assert_array_equal(moved.layers[2].weight.val().numpy(), model.layers[2].weight.val().numpy())
+assert len(sharded.to_device(Jax().device("cpu:1")).layers[0].weight.leaf.sharding.device_set) == 1
+restored = nn.Sequential([nn.Linear(4, 8), px.lift(jax.nn.relu), nn.Linear(8, 4)]).load_record(sharded.into_record())
+np.testing.assert_allclose(restored.to_device(device)(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+"""
+
+
+def test_sharded_modules() -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "32"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=os.environ | flags,
+    )
+    assert done.returncode == 0, done.stderr
