@@ -79,6 +79,10 @@ class CompileError(PhloxError, RuntimeError):
     """A function cannot be compiled as it stands; names the argument or output and the remedy."""
 
 
+class DonatedError(CompileError):
+    """A tensor or module is used after it was donated to a compiled function; names the function and its argument."""
+
+
 class DataError(PhloxError, ValueError):
     """Input data (a file of images, a table) is missing, unreadable or of the wrong size."""
 

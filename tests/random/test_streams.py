@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -276,3 +277,50 @@ def test_compiled_draws_are_those_of_eager() -> None:
         compiled = px.compile(draw)
         np.testing.assert_allclose([compiled(x).tolist() for _ in range(2)], eager, rtol=1e-6)
         assert px.random.current().position == after == 4
+
+
+# --- saving and restoring
+
+
+def test_the_state_of_a_stream_is_plain_and_restores_it() -> None:
+    px.random.seed(2**33 + 5)
+    px.random.uniform((2,))
+    saved = px.random.state()
+    assert saved == {"key": [2, 5], "position": 1}
+    wanted = [px.random.normal((3,)).tolist(), px.random.uniform((3,)).tolist()]
+    px.random.seed(0)
+    px.random.restore(json.loads(json.dumps(saved)))
+    assert [px.random.normal((3,)).tolist(), px.random.uniform((3,)).tolist()] == wanted
+    stream = px.random.Stream((0, 0))
+    stream.restore(saved)
+    with px.random.stream(stream):
+        assert px.random.normal((3,)).tolist() == wanted[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        (None, KindError),
+        ({}, KindError),
+        ({"key": [1, 2]}, KindError),
+        ({"key": [1], "position": 0}, KindError),
+        ({"key": "ab", "position": 0}, KindError),
+        ({"key": [1, 2], "position": 0.5}, KindError),
+        ({"key": [1, 2], "position": 0, "more": 1}, KindError),
+        ({"key": [1, -2], "position": 0}, RangeError),
+        ({"key": [1, 2], "position": 2**32}, RangeError),
+    ],
+)
+def test_what_is_no_state(state: Any, error: type[Exception]) -> None:
+    before = px.random.state()
+    with pytest.raises(error, match="random stream"):
+        px.random.restore(state)
+    assert px.random.state() == before
+
+
+def test_a_stream_in_a_program_has_no_state() -> None:
+    x = px.ones((1,), device="jax")
+    acts = (px.random.state, lambda: px.random.restore({"key": [0, 0], "position": 0}), lambda: px.random.seed(0))
+    for act in acts:
+        with pytest.raises(RandomnessError, match="being recorded"):
+            px.compile(lambda x, act=act: (act(), x)[1])(x)

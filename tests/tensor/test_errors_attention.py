@@ -105,14 +105,18 @@ def test_errors(case: str, backend: Any) -> None:
         assert word in message, message
 
 
-def test_dropout_is_for_training() -> None:
+def test_dropout_is_done_wherever_it_is_asked_for() -> None:
     plain = px.random.normal((2, 8, 4), device=NumPy())
-    np.testing.assert_array_equal(
-        nn.attention(plain, plain, plain, dropout=0.5).numpy(), f.attention(plain, plain, plain).numpy()
-    )
+    with px.random.stream(3) as stream:
+        np.testing.assert_array_equal(
+            nn.attention(plain, plain, plain).numpy(), f.attention(plain, plain, plain).numpy()
+        )
+        assert stream.position == 0
+        dropped = nn.attention(plain, plain, plain, dropout=0.5)
     x = px.Tensor.from_inner(plain)
     with px.random.stream(3):
         first = nn.attention(x, x, x, dropout=0.5)
+    np.testing.assert_array_equal(first.numpy(), dropped.numpy())
     with px.random.stream(3):
         kept = px.random.bernoulli((2, 8, 8), 0.5, device=x.device)
     np.testing.assert_array_equal(first.numpy(), f.attention(x, x, x, kept=kept, dropout=0.5).numpy())

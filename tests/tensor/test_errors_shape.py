@@ -19,6 +19,7 @@ def x(device: Any) -> Any:
 
 
 CASES: dict[str, tuple[Callable[[Any], Any], type[PhloxError], tuple[str, ...]]] = {
+    "flatten": (lambda d: x(d).flatten(1, 0), ShapeError, ("flatten", "axis 1", "(2, 3)", "axis 0")),
     "unflatten": (lambda d: x(d).unflatten(1, (2, 2)), ShapeError, ("unflatten", "axis 1", "(2, 3)", "(2, 2)")),
     "unflatten rest": (lambda d: x(d).unflatten(1, (2, -1)), ShapeError, ("unflatten", "(2, -1)")),
     "unflatten rests": (lambda d: x(d).unflatten(1, (-1, -1)), ShapeError, ("unflatten", "(-1, -1)")),

@@ -17,7 +17,7 @@ import torch
 
 import phlox as px
 from phlox.backend import Autodiff, Jax, NumPy, Torch
-from phlox.errors import BackendError, CompileError, KindError, RangeError, ShapeError
+from phlox.errors import BackendError, CompileError, DonatedError, KindError, RangeError
 
 BACKENDS: list[Any] = [
     NumPy(), NumPy(float="f64"), NumPy(float="bf16"), NumPy(float="f16"), Torch(), Torch(float="bf16"), Jax(),
@@ -195,7 +195,7 @@ def test_text_of_a_tensor() -> None:
     donated.primitive.delete()
     assert repr(donated) == "Tensor(Float on jax, donated and used up)"
     for read in (donated.numpy, donated.sum, donated.tolist, lambda: donated + 1.0):
-        with pytest.raises(ShapeError, match="donated"):
+        with pytest.raises(DonatedError, match="donated"):
             read()
 
 

@@ -23,7 +23,9 @@ def checkpoint(backend: Autodiff, run: Again) -> Sequence[Array]:
     """What `run(None)` returns, its tape replaced by one node that runs the function once more."""
     start = next_id()
     results = run(None)
-    tracked = [place for place, x in enumerate(results) if type(x) is backend.box]
+    # What comes from outside, and leaves, have no history to forget.
+    nodes = [backend.node_of(x) for x in results]
+    tracked = [i for i, node in enumerate(nodes) if node is not None and node.push is not None and node.id >= start]
     outside = _entrances([results[place].node for place in tracked], start)
     if not outside:
         return results

@@ -6,17 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
-import numpy as np
-
 from phlox.autodiff.build import build
+from phlox.autodiff.loop import Body, entries, scan
 from phlox.autodiff.recompute import Cooked, build_recomputing
 from phlox.autodiff.record import boxed, note, record
 from phlox.autodiff.rules import CONSTANT, RULES
 from phlox.autodiff.tape import Found, Node, Tracked, leaf, walk_back
-from phlox.backend.contract import Backend
+from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
 from phlox.backend.device import Device
-from phlox.backend.kind import Kind
 from phlox.errors import AutodiffError, BackendError
 
 _FORWARDED = ("int_", "bool_", "random_", "float_full")
@@ -27,7 +25,7 @@ def _constant(box: type[Tracked], function: Callable[..., Any]) -> Callable[...,
     return lambda *arguments: function(*(x.value if type(x) is box else x for x in arguments))
 
 
-class Autodiff(Backend):
+class Autodiff(Decorator):
     """The backend `inner` with a tape: values that require gradients remember how they were made.
 
     A float value that nothing differentiates stays the inner backend's own array, so it costs nothing. The decorator
@@ -47,7 +45,6 @@ class Autodiff(Backend):
     """
 
     differentiates = True
-    inner: Backend  # pyright: ignore[reportIncompatibleVariableOverride]
     box: type[Tracked]
     """The class of its tracked values."""
     recompute: bool
@@ -65,6 +62,7 @@ class Autodiff(Backend):
         self.float_element = inner.float_element
         self.int_element = inner.int_element
         self.compiles = inner.compiles
+        self.batched = inner.batched
         base: type[Tracked] = Cooked if recompute else Tracked
         box = cast("type[Tracked]", type("Tracked", (base,), {"__slots__": ()}))
         self.box = box
@@ -91,9 +89,7 @@ class Autodiff(Backend):
 
     # --- the tape
 
-    def value(self, x: Array) -> Array:
-        """The inner backend's own array."""
-        return x.value if type(x) is self.box else x
+    value = Decorator.below
 
     def tracked(self, x: Array) -> Array:
         return leaf(self.box, self.value(x))
@@ -115,12 +111,6 @@ class Autodiff(Backend):
         return walk_back([x.node], {x.node.id: cotangent}, retain=retain)
 
     # --- arrays and devices
-
-    def device(self, name: str | None = None) -> Device:
-        return Device(self, self.inner.device(name).name)
-
-    def device_of(self, x: Array) -> Device:
-        return Device(self, self.inner.device_of(self.value(x)).name)
 
     def to_device(self, x: Array, device: Device) -> Array:
         return self.cast(x, self, device)
@@ -151,53 +141,15 @@ class Autodiff(Backend):
         value = self.inner.barrier(self.value(x), self.value(after))
         return boxed(self.box, value, x.node) if type(x) is self.box else value
 
-    def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
-        return self.inner.from_host(array, kind, device)
+    def scan(
+        self, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, *, reverse: bool = False
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        if self.records_loops():
+            return scan(self, body, carry, xs, length, reverse)
+        return super().scan(body, carry, xs, length, reverse=reverse)
 
-    def to_dlpack(self, x: Array, **options: Any) -> Any:
-        return self.inner.to_dlpack(self.value(x), **options)
-
-    def dlpack_device(self, x: Array) -> tuple[int, int]:
-        return self.inner.dlpack_device(self.value(x))
-
-    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
-        return self.inner.to_host(self.value(x))
-
-    def kind_of(self, x: Array) -> type[Kind]:
-        return self.inner.kind_of(self.value(x))
-
-    def is_number(self, value: object) -> bool:
-        return self.inner.is_number(value)
-
-    def is_traced(self, x: Array) -> bool:
-        return self.inner.is_traced(self.value(x))
-
-    def gathers_checks(self, x: Array) -> bool:
-        return self.inner.gathers_checks(self.value(x))
-
-    def bakes_constants(self) -> bool:
-        return self.inner.bakes_constants()
-
-    def is_gone(self, x: Array) -> bool:
-        return self.inner.is_gone(self.value(x))
-
-    def python_number(self, x: Any) -> Any:
-        return self.inner.python_number(x)
-
-    def number_expm1(self, x: Any) -> Any:
-        return self.inner.number_expm1(x)
-
-    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        return self.inner.compile(fn)
-
-    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
-        self.inner.record_only(fn, donated, kept)
-
-    def is_record_error(self, error: Exception) -> bool:
-        return self.inner.is_record_error(error)
-
-    def strip(self, x: Array) -> Array:
-        return self.inner.strip(self.value(x))
+    def entries(self, x: Array) -> Sequence[Array]:
+        return entries(self, x) if type(x) is self.box else self.inner.entries(x)
 
     # --- operations whose operands come in a sequence, or which run foreign functions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from phlox.backend.contract import Backend, EngineBackend
+from phlox.backend.contract import Backend, Decorator, EngineBackend
 from phlox.backend.device import Device, DeviceLike, as_device, default_device
 from phlox.backend.kind import Bool, Float, Int, Kind
 from phlox.backend.registry import EXPORTS, backend_by_name, backend_names, load, load_backend, register_backend
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from phlox.backend.jax import Jax
     from phlox.backend.numpy import NumPy
     from phlox.backend.torch import Torch
+    from phlox.batching import Batched
 
 __all__ = [
-    "Autodiff", "Backend", "Bool", "Device", "DeviceLike", "EngineBackend", "Float", "Int", "Jax", "Kind", "NumPy",
-    "Torch", "as_device", "backend_by_name", "backend_names", "default_device", "load_backend", "register_backend",
+    "Autodiff", "Backend", "Batched", "Bool", "Decorator", "Device", "DeviceLike", "EngineBackend", "Float", "Int",
+    "Jax", "Kind", "NumPy", "Torch", "as_device", "backend_by_name", "backend_names", "default_device",
+    "load_backend", "register_backend",
 ]  # fmt: skip
 
 

@@ -64,8 +64,8 @@ def checks(on: bool = True) -> Generator[None]:
     its result and then raises what the eager call would have raised: `IndexRangeError` for indices, `ZeroDivisionError`
     for integers divided by zero, `RangeError` for floats that no integer can hold. Nothing of such a call is kept:
     modules and optimizers stay as they were, and donated arguments can be used again. Programs made with and without
-    checks are kept beside each other. Checks inside a raw JAX transformation within the function (`jax.lax.scan`) are
-    left out.
+    checks are kept beside each other. The turns of a `phlox.scan` are checked like everything else; checks inside a raw
+    JAX transformation within the function (`jax.lax.scan`) are left out.
 
     >>> import phlox as px
     >>> from phlox.backend import Jax
@@ -108,6 +108,23 @@ def leave(judge: Judge, *numbers: Array) -> None:
     assert recorded is not None
     recorded.checks.append(Check(len(numbers), judge, _users_line()))
     recorded.numbers.extend(numbers)
+
+
+def pass_on(inside: Gathered, columns: Sequence[Array]) -> None:
+    """Leave what a loop of the program has gathered: for each number in its body, the numbers of all turns."""
+    recorded = _recorded.get()
+    assert recorded is not None
+    recorded.checks.extend(Check(check.count, _each(check.judge), check.place) for check in inside.checks)
+    recorded.numbers.extend(columns)
+
+
+def _each(judge: Judge) -> Judge:
+    """What is wrong in the first of the turns in which anything is."""
+
+    def judged(*columns: Sequence[Any]) -> Exception | None:
+        return next(filter(None, (judge(*numbers) for numbers in zip(*columns, strict=True))), None)
+
+    return judged
 
 
 def _users_line() -> str:

@@ -24,6 +24,7 @@ EXPORTS: dict[str, str] = {
     "Jax": _BACKENDS["jax"],
     "Torch": _BACKENDS["torch"],
     "Autodiff": "phlox.autodiff:Autodiff",
+    "Batched": "phlox.batching:Batched",
 }
 """Where the classes that `phlox.backend` offers lazily are defined."""
 

@@ -18,13 +18,13 @@ from phlox.random.draws import (
     uniform,
     uniform_like,
 )
-from phlox.random.stream import Key, Stream, TracedStream, current, seed, stream
+from phlox.random.stream import Key, Stream, TracedStream, current, restore, seed, state, stream
 from phlox.tensor.guard import guard_functions
 
 __all__ = [
     "Key", "Stream", "TracedStream", "bernoulli", "categorical", "choice", "current", "exponential", "gumbel",
-    "integers", "laplace", "normal", "normal_like", "permutation", "seed", "shuffle", "stream", "truncated_normal",
-    "uniform", "uniform_like",
+    "integers", "laplace", "normal", "normal_like", "permutation", "restore", "seed", "shuffle", "state", "stream",
+    "truncated_normal", "uniform", "uniform_like",
 ]  # fmt: skip
 
 guard_functions(sys.modules[__name__], __all__)

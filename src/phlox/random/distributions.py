@@ -9,29 +9,32 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from phlox.backend import Backend, Bool, Device, DeviceLike, EngineBackend, Float, Int, as_device
-from phlox.backend.contract.backend import engine_of
+from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, as_device
+from phlox.backend.contract.backend import off_tapes
 from phlox.backend.quantile import NODES, STEPS
+from phlox.batching import seen_from_inside
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.random.draws import draw, integers, permutation
 from phlox.random.stream import current
 from phlox.tensor import Tensor, tensor, where
 from phlox.tensor.creation import sizes_of
+from phlox.tensor.meeting import inside
 
 _Floats = Tensor[Any, Any, Float]
 
 
 def _wide(backend: Backend) -> Backend:
-    """The engine behind a backend, with floats of single precision at least."""
-    engine = engine_of(backend)
-    if engine.float_element in ("f32", "f64"):
-        return engine
-    assert isinstance(engine, EngineBackend)
-    return type(engine)(float="f32", int=engine.int_element)
+    """The backend behind all tapes, with floats of single precision at least."""
+    return off_tapes(backend).full_precision()
+
+
+def _place(device: DeviceLike | None) -> Device:
+    return seen_from_inside(as_device(device))
 
 
 def _uniform(shape: tuple[int, ...], place: Device) -> _Floats:
     """In [0, 1), on the wide engine."""
+    place = seen_from_inside(place)
     wide = _wide(place.backend)
     state = current().draw(place.backend)
     return Tensor.from_primitive(wide.random_uniform(state, shape, Device(wide, place.name)), wide, Float)
@@ -39,8 +42,9 @@ def _uniform(shape: tuple[int, ...], place: Device) -> _Floats:
 
 def _back(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
     """From the wide engine to where it was asked for."""
+    place = seen_from_inside(place)
     backend, target = x.backend, place.backend
-    found = x.primitive if backend is engine_of(target) else backend.cast(x.primitive, target, place)
+    found = x.primitive if backend is off_tapes(target) else backend.cast(x.primitive, target, place)
     return Tensor.from_primitive(found, target, x.kind)
 
 
@@ -49,7 +53,7 @@ def _transformed(
 ) -> _Floats:
     if not scale >= 0.0:
         raise RangeError(f"{name}: the scale must not be negative, got {scale}")
-    place = as_device(device)
+    place = _place(device)
     return _back(fn(_uniform(sizes_of(name, shape), place)), place)
 
 
@@ -137,7 +141,7 @@ def truncated_normal(
             if std >= 0.0
             else f"truncated_normal: the standard deviation must not be negative, got {std}"
         )
-    place = as_device(device)
+    place = _place(device)
     wide = _wide(place.backend)
     above = Device(wide, place.name)
     state = current().draw(place.backend)
@@ -214,8 +218,9 @@ def categorical(
 
 def _widened(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
     """The values on the wide engine, off every tape."""
+    x = inside(x)
     backend = x.backend
-    engine, wide = engine_of(backend), _wide(backend)
+    engine, wide = off_tapes(backend), _wide(backend)
     values = backend.strip(x.primitive)
     if wide is not engine:
         values = engine.cast(values, wide, Device(wide, x.device.name))

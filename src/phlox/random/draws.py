@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phlox.backend import Device, DeviceLike, Float, Int, as_device
+from phlox.batching import seen_from_inside
 from phlox.errors import RangeError
 from phlox.random.stream import current
 from phlox.tensor import Tensor
@@ -13,7 +14,7 @@ from phlox.tensor.creation import sizes_of
 
 
 def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Tensor[Any, Any, Any]:
-    place: Device = as_device(device)
+    place: Device = seen_from_inside(as_device(device))
     backend = place.backend
     primitive = getattr(backend, f"random_{name}")(current().draw(backend), *arguments, place)
     return Tensor.from_primitive(primitive, backend, kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import index
@@ -55,8 +55,10 @@ class Stream:
             self.position = position + 1
         return position
 
-    def skip(self, draws: int) -> None:
-        """Go on as if so many draws had been made, as those of a compiled function have."""
+    def skip(self, draws: int, backend: Backend | None = None) -> None:
+        """Go on as if so many draws had been made (on a backend), as those of a compiled function have."""
+        if draws and backend is not None:
+            self.check(backend)
         with self._lock:
             self.position += draws
 
@@ -69,18 +71,36 @@ class Stream:
         with self._lock:
             self.key, self.position = key, 0
 
+    def state(self) -> dict[str, Any]:
+        """Key and position as plain values, which any file format holds; for `restore`."""
+        with self._lock:
+            return {"key": list(self.key), "position": self.position}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where a stream stood when `state()` was asked for.
+
+        Raises `KindError` for anything but such a state, `RangeError` for numbers that no stream has.
+        """
+        key, position = _read(state)
+        with self._lock:
+            self.key, self.position = key, position
+
     def words(self) -> Any:
         """Key and position as three words: where a compiled function's draws start."""
         return np.array([*self.key, self.position], np.uint32)
 
-    def draw(self, backend: Backend) -> Any:
-        """The state for the next draw on a backend: the key's words and the position."""
+    def check(self, backend: Backend) -> None:
+        """`RandomnessError` where a draw on a backend would be one number in a program, however often that is run."""
         if backend.bakes_constants():
             raise RandomnessError(
                 "a random draw inside a raw JAX transformation would be baked into the program and repeat for ever; "
                 "use phlox.compile, open `with phlox.random.stream(key):` on a traced key inside the function, "
                 "or turn the randomness off with model.valid()"
             )
+
+    def draw(self, backend: Backend) -> Any:
+        """The state for the next draw on a backend: the key's words and the position."""
+        self.check(backend)
         return np.array([*self.key, self.take()], np.uint32)
 
     def substream(self) -> Key:
@@ -103,14 +123,69 @@ class TracedStream(Stream):
     def words(self) -> Any:
         return self.start + np.array([0, 0, self.position], np.uint32)
 
+    def check(self, backend: Backend) -> None:
+        if backend.program_of(self.start) is not backend.program():
+            raise RandomnessError(
+                "a random draw inside a raw JAX transformation (jax.jit, lax.scan, lax.cond, jax.checkpoint) that is "
+                "itself inside a program would repeat each time that is run; use phlox.scan or phlox.checkpoint, draw "
+                "before it, open `with phlox.random.stream(key):` inside it on a key that changes each turn, or turn "
+                "the randomness off with model.valid()"
+            )
+
     def draw(self, backend: Backend) -> Any:
+        self.check(backend)
         return self.start + np.array([0, 0, self.take()], np.uint32)
+
+    def restart(self, key: Key) -> None:
+        raise _placeholder("cannot be seeded")
+
+    def state(self) -> dict[str, Any]:
+        raise _placeholder("has no state to save")
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        raise _placeholder("cannot be set to a saved state")
 
     def substream(self) -> Key:
         raise RandomnessError(
             "a parameter was declared inside a compiled function, where its sub-stream would be a placeholder; "
             "create modules outside and pass them in"
         )
+
+
+class FixedStream(Stream):
+    """A stream that was opened on a seed inside a program: its draws are the same in every call, as they are eagerly.
+
+    `inside` is the stream of the program, whose placeholder says which program that is.
+    """
+
+    def __init__(self, key: Key, position: int, inside: TracedStream) -> None:
+        super().__init__(key, position)
+        self.inside = inside
+
+    def replay(self, position: int) -> Stream:
+        return FixedStream(self.key, position, self.inside)
+
+    def check(self, backend: Backend) -> None:
+        self.inside.check(backend)
+
+
+def _placeholder(what: str) -> RandomnessError:
+    return RandomnessError(f"a random stream in a program that is being recorded {what}; do that outside")
+
+
+def _read(state: Mapping[str, Any]) -> tuple[Key, int]:
+    """Key and position of a saved state."""
+    form = "a state of a random stream is {'key': [high, low], 'position': n}, as state() gives"
+    if not isinstance(state, Mapping) or set(state) != {"key", "position"}:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{form}; got {state!r}")
+    try:
+        high, low = map(index, state["key"])
+        position = index(state["position"])
+    except (TypeError, ValueError):
+        raise KindError(f"{form}; got {state!r}") from None
+    if not all(0 <= word <= _LAST for word in (high, low, position)):
+        raise RangeError(f"the words and the position of a random stream lie in 0..2**32-1, got {state!r}")
+    return (high, low), position
 
 
 _global = Stream(key_of(int.from_bytes(os.urandom(8), "big")))
@@ -133,6 +208,25 @@ def seed(value: int) -> None:
     current().restart(key_of(value))
 
 
+def state() -> dict[str, Any]:
+    """Where the current stream stands, as plain values that any file format holds.
+
+    >>> import phlox as px
+    >>> saved = px.random.state(); a = px.random.normal((2,))
+    >>> px.random.restore(saved); bool((a == px.random.normal((2,))).all())
+    True
+    """
+    return current().state()
+
+
+def restore(state: Mapping[str, Any]) -> None:
+    """Set the current stream to where one stood when `state()` was asked for.
+
+    Raises `KindError` for anything but such a state, `RangeError` for numbers that no stream has.
+    """
+    current().restore(state)
+
+
 @contextmanager
 def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     """Within this scope (and thread or task) draws come from another stream.
@@ -145,7 +239,10 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     >>> with px.random.stream(1): bool((a == px.random.normal((3,))).all())
     True
     """
-    opened = _opened(source)
+    opened, around = _opened(source), current()
+    if opened is not source and type(opened) is Stream and isinstance(around, (TracedStream, FixedStream)):
+        inside = around.inside if isinstance(around, FixedStream) else around
+        opened = FixedStream(opened.key, opened.position, inside)
     token = _scoped.set(opened)
     try:
         yield opened

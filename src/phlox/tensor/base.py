@@ -13,7 +13,7 @@ from phlox.backend.element import LARGEST
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import Ops, ops_of
 from phlox.tensor.explain import failure, mixed, shown
-from phlox.tensor.meeting import is_below
+from phlox.tensor.meeting import is_below, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,10 @@ class TensorBase:
     @property
     def device(self) -> Device:
         """Where the values live."""
-        return self._ops.backend.device_of(self.primitive)
+        try:
+            return self._ops.backend.device_of(self.primitive)
+        except Exception as error:
+            raise failure("device", self._ops, (self.primitive,), error) from error
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,12 +77,15 @@ class TensorBase:
         try:
             return ops.backend.to_host(self.primitive)
         except Exception as error:
-            if ops.backend.is_traced(self.primitive):
+            mine = failure(name, ops, (self.primitive,), error)
+            if isinstance(mine, CompileError):
+                raise mine from error
+            if ops.backend.is_traced(self.primitive) and not ops.backend.batch_of(self.primitive):
                 raise CompileError(
                     f"{name}: the values of a {ops.kind.__name__} tensor of shape {self.shape} are not known while a "
                     "program is being recorded; compute with the tensor itself (phlox.where for a choice), or outside"
                 ) from error
-            raise failure(name, ops, (self.primitive,), error) from error
+            raise mine from error
 
     # --- carrying out an operation
 
@@ -114,9 +120,12 @@ class TensorBase:
         return result
 
     def _beside(self, other: Any) -> Self:
-        """This tensor on the backend of another operand, if that decorates its own."""
-        if isinstance(other, TensorBase) and is_below(self._ops.backend, other._ops.backend):
-            return self._on(other._ops.backend)
+        """This tensor on the backend where it can meet another operand, if there is one."""
+        if isinstance(other, TensorBase):
+            backend = self._ops.backend
+            found = joined(backend, other._ops.backend)
+            if found is not None and found is not backend:
+                return self._on(found)
         return self
 
     def _operand(self, name: str, other: Any) -> Any:

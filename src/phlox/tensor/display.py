@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from phlox.backend import Backend, Kind
+from phlox.backend.contract.backend import engine_of
 
 
 def text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
@@ -17,8 +18,12 @@ def text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
         if backend.is_gone(backend.strip(primitive)):
             return f"Tensor({name} on {backend.name}, donated and used up)"
         head = f"Tensor({name} {backend.shape(primitive)} on {backend.device_of(primitive)}"
+        batch = backend.batch_of(primitive)
+        if batch:
+            return f"{head}, one of {' x '.join(map(str, batch))} examples)"
         if backend.is_traced(primitive):
-            return f"{head}, traced)"
+            ended = engine_of(backend).is_left_over(backend.strip(primitive))
+            return f"{head}, left over from a transformation that has ended)" if ended else f"{head}, traced)"
         host = backend.to_host(primitive)
     except Exception:  # a placeholder that some PyTree function put in the array's place
         return f"Tensor({name} on {backend.name}, holding {primitive!r})"

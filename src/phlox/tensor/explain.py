@@ -5,11 +5,14 @@ Only ever called once something has gone wrong, so nothing here costs a successf
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
 
 from phlox.backend import Bool, Float, Int
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.programs import left_over, used_up
 from phlox.errors import BackendError, DeviceError, KindError, PhloxError, RangeError, ShapeError, UnsupportedError
 from phlox.tensor.dispatch import Ops
 
@@ -33,6 +36,14 @@ def is_array(operand: Any) -> bool:
     return not isinstance(operand, (int, float, complex, str, tuple, list, dict, slice, type, type(None)))
 
 
+def _arrays_in(operands: Iterable[Any]) -> Iterator[Any]:
+    for operand in operands:
+        if isinstance(operand, (tuple, list)):
+            yield from _arrays_in(cast("list[Any]", operand))
+        elif is_array(operand):
+            yield operand
+
+
 def describe(ops: Ops, primitive: Any) -> str:
     """A value in a few words."""
     try:
@@ -44,7 +55,15 @@ def describe(ops: Ops, primitive: Any) -> str:
 def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) -> Exception:
     """The exception to raise in place of `error`, which `ops.<name>(*operands)` raised."""
     backend = ops.backend
-    if isinstance(error, MemoryError) or backend.is_record_error(error):
+    if isinstance(error, MemoryError):
+        return error
+    for array in _arrays_in(operands):
+        own = backend.strip(array)
+        if engine_of(backend).is_left_over(own):
+            return left_over(f"{name}: a tensor", backend.program_of(array))
+        if backend.is_gone(own):
+            return used_up(f"{name}: a tensor was", own)
+    if backend.is_record_error(error):
         return error
     given = ", ".join(describe(ops, x) if is_array(x) else repr(x) for x in operands)
     if isinstance(error, NotImplementedError):
@@ -54,10 +73,6 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
     if isinstance(error, OverflowError):
         return RangeError(f"{name}({given}) on {backend!r}: {error}")
     arrays = [x for x in operands if is_array(x)]
-    if any(backend.is_gone(backend.strip(x)) for x in arrays):
-        return ShapeError(
-            f"{name}: a tensor was donated to a compiled function and is used up; use what that function returned"
-        )
     if isinstance(error, PhloxError):
         return type(error)(f"{name}: {error}")
     devices = {backend.device_of(x) for x in arrays}

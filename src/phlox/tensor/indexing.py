@@ -30,10 +30,12 @@ class Indexing(TensorBase):
 
     def take(self, indices: Tensor[Any, Any, Int], axis: int = 0) -> Self:
         """The slices at `indices` along an axis, which their axes replace; negative ones count from the end."""
+        self = self._beside(indices)
         return self._apply("take", self._indices("take", indices), self._axis("take", axis))
 
     def take_along_axis(self, indices: Tensor[Any, Any, Int], axis: int = -1) -> Self:
         """For every place of `indices`, the element of the same place but with that index along the axis."""
+        self = self._beside(indices)
         place = self._axis("take_along_axis", axis)
         mine, theirs = self.shape, indices.shape
         if len(mine) != len(theirs) or mine != (*theirs[:place], mine[place], *theirs[place + 1 :]):
@@ -52,6 +54,7 @@ class Indexing(TensorBase):
         >>> px.tensor([[1.0, 2.0], [3.0, 4.0]]).gather(1, px.tensor([[1, 1, 0]])).tolist()
         [[2.0, 2.0, 1.0]]
         """
+        self = self._beside(indices)
         place = self._axis("gather", axis)
         self._fits("gather", indices.shape, place)
         part = tuple(
@@ -66,6 +69,7 @@ class Indexing(TensorBase):
 
         Their number depends on the values: under a trace that is `UnsupportedError`; use `where` or `masked_fill`.
         """
+        self = self._beside(mask)
         return self[self._mask("masked_select", mask)]
 
     def nonzero(self) -> tuple[Tensor[Any, Any, Int], ...]:
@@ -157,6 +161,7 @@ class Indexing(TensorBase):
         >>> px.zeros((2, 3)).scatter(1, px.tensor([[2], [0]]), 5.0).tolist()
         [[0.0, 0.0, 5.0], [5.0, 0.0, 0.0]]
         """
+        self = self._beside(indices)._beside(updates)
         place = self._axis("scatter", axis)
         shape = indices.shape
         self._fits("scatter", shape, place)
@@ -179,6 +184,7 @@ class Indexing(TensorBase):
 
         The gradient towards what is filled is zero, even where it is NaN.
         """
+        self = self._beside(mask)._beside(value)
         mask = self._mask("masked_fill", mask)
         operand = self._operand("masked_fill", value)
         if operand is NotImplemented or isinstance(value, TensorBase):

@@ -247,7 +247,7 @@ def parse(x: X, given: Any) -> tuple[X, Key]:
         else:
             count = entry.ndim if entry.kind is Bool else 1
             key.places += [slice(0, size, 1) for size in shape[axis : axis + count]]
-            key.groups.append(Group(place, count, _indices(entry, shape, axis)))
+            key.groups.append(Group(place, count, _indices(entry._on(x.backend), shape, axis)))
             indexed.append(number)
             place += count
     if key.groups:

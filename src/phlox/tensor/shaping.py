@@ -69,11 +69,13 @@ class Shaping(TensorBase):
         return self._apply("reshape", tuple(resolved))
 
     def flatten(self, start: int = 0, end: int = -1) -> Self:
-        """The axes from `start` to `end` made one."""
+        """The axes from `start` to `end` made one; `ShapeError` where the second comes before the first."""
         if self.ndim == 0:
             return self._apply("reshape", (1,))
         first, last = self._axis("flatten", start), self._axis("flatten", end)
         shape = self.shape
+        if first > last:
+            raise ShapeError(f"flatten: axis {start} of shape {shape} comes after axis {end}; give the first one first")
         return self._apply("reshape", (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:

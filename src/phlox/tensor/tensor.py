@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, Kind, as_device
-from phlox.backend.pytree import Node, register_node
+from phlox.backend.pytree import Node, Wire, register_node
 from phlox.errors import BackendError, KindError, ShapeError
 from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
@@ -23,6 +23,7 @@ from phlox.tensor.products import Products
 from phlox.tensor.reduction import Reduction
 from phlox.tensor.shaping import Shaping
 from phlox.tensor.sorting import Sorting
+from phlox.tensor.wire import ops_from_bytes, ops_to_bytes
 
 B = TypeVar("B", bound=Backend, default=Any)
 D = TypeVar("D", default=Any)
@@ -166,11 +167,12 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return None if found is None else wrap(ops_of(backend.inner, Float), found)  # pyright: ignore[reportArgumentType]
 
     def inner(self) -> Tensor[Any, D, K]:
-        """The same values on the inner backend of a decorator; with two tapes, what the lower one knows stays."""
+        """The same values on the backend without its tape; with two tapes, what the lower one knows stays."""
         backend = self._ops.backend
-        if backend.inner is None:
+        inner = backend.untaped()
+        if inner is None:
             raise BackendError(f"{backend!r} has no inner backend: it is no decorator")
-        return wrap(ops_of(backend.inner, self.kind), backend.value(self.primitive))
+        return wrap(ops_of(inner, self.kind), backend.value(self.primitive))
 
     @staticmethod
     def from_inner(tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
@@ -202,7 +204,12 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     def __dlpack__(self, **options: Any) -> Any:
         """The array for another library, without a copy where the two agree; see the Array API standard."""
-        return self._ops.backend.to_dlpack(self.primitive, **options)
+        try:
+            return self._ops.backend.to_dlpack(self.primitive, **options)
+        except BufferError:  # what the protocol says where the two do not agree
+            raise
+        except Exception as error:
+            raise failure("__dlpack__", self._ops, (self.primitive,), error) from error
 
     def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
         return self._ops.backend.dlpack_device(self.primitive)
@@ -255,4 +262,4 @@ def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:
     return wrap(ops, next(iter(leaves)))
 
 
-register_node(Node(Tensor, _flatten, _unflatten))
+register_node(Node(Tensor, _flatten, _unflatten, wire=Wire(ops_to_bytes, ops_from_bytes, _unflatten)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from phlox.backend import checks
 from phlox.backend.contract.required import RandomOps
-from phlox.backend.contract.types import Array, Kinds
+from phlox.backend.contract.types import Array, Kinds, Shape
 from phlox.backend.contract.update import UpdateOps
 from phlox.backend.device import Device
 from phlox.backend.element import (
@@ -43,6 +43,8 @@ class Backend(UpdateOps, RandomOps):
     """The backend that a decorator wraps."""
     differentiates: bool = False
     """Does this backend record a tape?"""
+    batched: int = 0
+    """Of how many batches, one in the other, do arrays hide the axis?"""
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
@@ -157,6 +159,10 @@ class Backend(UpdateOps, RandomOps):
         """exp(x) - 1 of a Python number or of the engine's stand-in for one."""
         return math.expm1(x)
 
+    def held_number(self, value: float) -> Any:
+        """A number as an argument of programs that are called with it again and again: the engine's own, if faster."""
+        return value
+
     def python_number(self, x: Any) -> Any:
         """The engine's stand-in for a number as a Python number, where its value is known."""
         return x
@@ -168,6 +174,14 @@ class Backend(UpdateOps, RandomOps):
     def bakes_constants(self) -> bool:
         """Is a program being recorded right now which would hold a value made from constants for ever?"""
         return False
+
+    def program(self) -> object | None:
+        """The program that is being recorded right now, in which an operation on constants would be a step; or None."""
+        return None
+
+    def program_of(self, x: Array) -> object | None:
+        """The program that this placeholder belongs to, below whatever the engine makes of it; None for a value."""
+        return None
 
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
         """Call a function on native arrays; a decorator differentiates it by the engine's own autodiff."""
@@ -188,13 +202,67 @@ class Backend(UpdateOps, RandomOps):
         """Run the function on placeholders once, for what it does on the way."""
         raise NotImplementedError
 
+    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+        """What `record_only` makes a placeholder of where there is no array yet."""
+        raise UnsupportedError(f"{self!r} computes at once, and cannot run a function on shapes alone")
+
     def is_record_error(self, error: Exception) -> bool:
         """Did recording fail since the function needed the value of a placeholder?"""
         return False
 
+    def records_loops(self) -> bool:
+        """Is a program being recorded right now, of which `scan` would be one loop?"""
+        return False
+
+    def scan(
+        self,
+        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
+        carry: Sequence[Array],
+        xs: Sequence[Array],
+        length: int,
+        *,
+        reverse: bool = False,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """`body(carry, x) -> (carry, y)` along the first axis of `xs`: the last carry, and the ys stacked on one.
+
+        A tuple of numbers may stand for one of `xs`: each turn gets its own, as the engine's stand-in for a number.
+        `length` is the size of that axis, for loops over no arrays. With `reverse`, from the last to the first; the ys
+        stay in the order of the xs. Here an ordinary loop; an engine that records programs makes it one loop there.
+        """
+        state, found = tuple(carry), list[tuple[Array, ...]]()
+        entries: list[Sequence[Array]] = [x if isinstance(x, tuple) else self.entries(x) for x in xs]
+        for number in reversed(range(length)) if reverse else range(length):
+            after, y = body(state, tuple([one[number] for one in entries]))
+            state = tuple(after)
+            found.append(tuple(y))
+        columns = zip(*(reversed(found) if reverse else found), strict=True)
+        return state, tuple([self.piled(column) for column in columns])
+
+    def entries(self, x: Array) -> Sequence[Array]:
+        """The entries of an array along its first axis."""
+        shape = self.shape(x)
+        whole = tuple([slice(0, size, 1) for size in shape[1:]])
+        cut = [self.index(x, (slice(number, number + 1, 1), *whole)) for number in range(shape[0])]
+        return [self.reshape(one, shape[1:]) for one in cut]
+
+    def piled(self, arrays: Sequence[Array]) -> Array:
+        """Arrays of one shape, stacked on a new first axis."""
+        return self.concat(tuple([self.reshape(x, (1, *self.shape(x))) for x in arrays]), 0)
+
     def strip(self, x: Array) -> Array:
         """The array of the innermost backend behind decorators."""
         return x
+
+    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
+        """Is this placeholder of no use any more, since what it was a part of has ended?
+
+        With `surely`, only if there is no doubt: an engine may look at what a function has returned in between.
+        """
+        return False
+
+    def is_left_over_error(self, error: Exception) -> bool:
+        """Did the engine refuse a placeholder of something that has ended?"""
+        return False
 
     def is_gone(self, x: Array) -> bool:
         """Was this array given away to a compiled function, and is used up?"""
@@ -233,8 +301,16 @@ class Backend(UpdateOps, RandomOps):
         """Does the program that this placeholder belongs to gather checks? See `phlox.backend.checks`."""
         return False
 
+    def untaped(self) -> Backend | None:
+        """The backend without the highest of its tapes; None where there is no tape."""
+        return self.inner
+
+    def batch_of(self, x: Array) -> tuple[int, ...]:
+        """The size of each batch that an array hides the axis of, the outermost first."""
+        return ()
+
     def value(self, x: Array) -> Array:
-        """The inner backend's own array, with its history there."""
+        """The array on `untaped()`, with its history there."""
         return x
 
     def tracked(self, x: Array) -> Array:
@@ -288,6 +364,13 @@ def engine_of(backend: Backend) -> Backend:
     """The backend behind all decorators."""
     while backend.inner is not None:
         backend = backend.inner
+    return backend
+
+
+def off_tapes(backend: Backend) -> Backend:
+    """The backend behind all tapes; a batch stays one."""
+    while (lower := backend.untaped()) is not None:
+        backend = lower
     return backend
 
 

@@ -17,12 +17,13 @@ from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.jax.fused import fused
 
 _CHUNK = 64
+_WHOLE = 128  # so few queries save less time in chunks than it takes to compile them
 _MOST = 16  # chunks; each is a piece of the program
 
 
 def _spans(n: int, m: int, causal: bool) -> list[tuple[slice, int]]:
     """Chunks of queries, and how many keys they see."""
-    step = max(_CHUNK, -(-n // _MOST)) if jax.default_backend() == "cpu" else n
+    step = max(_CHUNK, -(-n // _MOST)) if n > _WHOLE and jax.default_backend() == "cpu" else max(n, 1)
     rows = [slice(start, min(start + step, n)) for start in range(0, n, step)]
     return [(span, min(span.stop, m) if causal else m) for span in rows]
 
@@ -60,7 +61,8 @@ def _forward(
             self, query[:, :, rows], key[:, :, :keys], value[:, :, :keys], *masks, False, scale, dropout
         )
         parts.append(y)
-        saved.append(state[4:])
+        # Not y, of which the layer that follows keeps a copy in another order: the sum over P is as cheap there.
+        saved.append((*state[4:6], None))
     return jnp.concatenate(parts, 2), (query, key, value, bias, tuple(saved))
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from phlox.backend import checks
 from phlox.backend.contract import Backend, EngineBackend
@@ -31,6 +32,7 @@ from phlox.backend.jax.conv import Conv
 from phlox.backend.jax.dense import Dense
 from phlox.backend.jax.elementwise import Elementwise
 from phlox.backend.jax.indexing import Indexing
+from phlox.backend.jax.left_over import has_ended, is_outside
 from phlox.backend.jax.linalg import Linalg
 from phlox.backend.jax.loss import Loss
 from phlox.backend.jax.norm import Norm
@@ -46,6 +48,7 @@ from phlox.errors import DeviceError, RangeError
 
 _ELEMENTS: dict[str, Any] = {name: jnp.dtype(dtype) for name, dtype in HOST_DTYPES.items()}
 _PROBE = np.zeros((), np.float32)
+_number_of = operator.attrgetter("id")
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -106,7 +109,8 @@ class Jax(
     def device_of(self, x: Array) -> Device:
         if isinstance(x, Tracer):
             return self.device()
-        return Device(self, _device_name(next(iter(x.devices()))))
+        devices = x.devices()  # of an array in shards, the first stands for all
+        return Device(self, _device_name(next(iter(devices)) if len(devices) == 1 else min(devices, key=_number_of)))
 
     def to_device(self, x: Array, device: Device) -> Array:
         return jax.device_put(x, self.native_device(device))
@@ -168,9 +172,26 @@ class Jax(
     def barrier(self, x: Array, after: Array) -> Array:
         return lax.optimization_barrier((x, after))[0] if isinstance(x, Tracer) else x
 
-    def bakes_constants(self) -> bool:
+    def program(self) -> object | None:
         # Under jit, scan and checkpoint, an operation on constants is recorded; under grad and vmap, it is done.
+        return self.program_of(lax.neg(_PROBE))
+
+    def program_of(self, x: Array) -> object | None:
+        while isinstance(x, Tracer) and not isinstance(x, DynamicJaxprTracer):
+            x = getattr(x, "primal", getattr(x, "val", None))  # one of grad or jvp, or of vmap
+        trace: object | None = getattr(x, "_trace", None)
+        return trace
+
+    def bakes_constants(self) -> bool:
         return isinstance(lax.neg(_PROBE), Tracer)
+
+    records_loops = bakes_constants
+
+    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
+        return isinstance(x, Tracer) and (has_ended(x) or (not surely and is_outside()))
+
+    def is_left_over_error(self, error: Exception) -> bool:
+        return isinstance(error, jax.errors.UnexpectedTracerError)
 
     def is_gone(self, x: Array) -> bool:
         return not isinstance(x, Tracer) and x.is_deleted()
@@ -180,6 +201,10 @@ class Jax(
 
     def number_expm1(self, x: Any) -> Any:
         return jnp.expm1(x) if self.is_number(x) else math.expm1(x)
+
+    def held_number(self, value: float) -> Any:
+        wide = self.float_element == "f64" or self.int_element == "i64"  # of which JAX has a switch of its own
+        return value if wide else jnp.asarray(value)
 
     def python_number(self, x: Any) -> Any:
         return x if isinstance(x, Tracer) else x.item()
@@ -192,8 +217,31 @@ class Jax(
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         jax.eval_shape(fn, donated, kept)
 
+    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+        return jax.ShapeDtypeStruct(shape, self.element(kind))
+
     def is_record_error(self, error: Exception) -> bool:
         return isinstance(error, _NEEDS_VALUES)
+
+    def scan(
+        self,
+        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
+        carry: Sequence[Array],
+        xs: Sequence[Array],
+        length: int,
+        *,
+        reverse: bool = False,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        if not self.records_loops():
+            return super().scan(body, carry, xs, length, reverse=reverse)
+
+        def step(state: tuple[Array, ...], one: tuple[Array, ...]) -> Any:
+            after, y = body(state, one)
+            return tuple(after), tuple(y)
+
+        # Numbers stay weakly typed in an array that is made of nothing else: they take the type of what they meet.
+        arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
+        return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)
 
     # --- shape
 

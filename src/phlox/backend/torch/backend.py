@@ -2,7 +2,7 @@
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from phlox.backend.torch.indexing import Indexing
 from phlox.backend.torch.linalg import Linalg
 from phlox.backend.torch.loss import Loss
 from phlox.backend.torch.norm import Norm
+from phlox.backend.torch.placeholder import NeedsValue, Placeholders, as_constants, is_placeholder, recording
 from phlox.backend.torch.pooling import Pooling
 from phlox.backend.torch.reduction import Reduction
 from phlox.backend.torch.sampling import Sampling
@@ -83,10 +84,14 @@ def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(value, dtype=dtype)
 
 
-def _with_numbers(function: Callable[..., Any], dtype: torch.dtype) -> Callable[[Any, Any], Array]:
+def _with_numbers(
+    function: Callable[..., Any], recorded: Callable[..., Any], dtype: torch.dtype
+) -> Callable[[Any, Any], Array]:
     """A function of floats, its numbers kept as tensors: torch takes longer to wrap a number than to multiply by it."""
 
     def operation(lhs: Any, rhs: Any) -> Array:
+        if recording.get():
+            return recorded(lhs, rhs)
         # Zeros of both signs are the same key to a cache, so they go uncached, as torch wraps them.
         if type(rhs) is float or type(rhs) is int:
             rhs = _number(rhs, dtype) if rhs else torch.tensor(rhs, dtype=dtype)
@@ -116,19 +121,19 @@ def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
     return staticmethod(extreme)
 
 
+def _divisor(x: Array) -> Array:
+    """With ones for zeros, for which a processor would end the process."""
+    return torch.where(x == 0, 1, x)
+
+
 def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
     """A tensor of one float type as one of another, anything else as it is."""
     return x.to(target) if getattr(x, "dtype", None) is source else x
 
 
-def _no_zero(divisor: Any, operation: str) -> None:
-    if not (torch.all(divisor != 0) if isinstance(divisor, torch.Tensor) else divisor):
-        raise ZeroDivisionError(f"integer {operation} by zero")
-
-
 class Torch(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, EngineBackend,
+    Sampling, Placeholders, EngineBackend,
 ):  # fmt: skip
     """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
 
@@ -141,10 +146,10 @@ class Torch(
         self.torch_float = _ELEMENTS[self.float_element]
         self.torch_int = _ELEMENTS[self.int_element]
         if self.float_element in ("f32", "f64"):  # narrower types would round the number; torch's own way does not
-            self.float_add = _with_numbers(torch.add, self.torch_float)
-            self.float_sub = _with_numbers(torch.sub, self.torch_float)
-            self.float_mul = _with_numbers(torch.mul, self.torch_float)
-            self.float_div = _with_numbers(torch.div, self.torch_float)
+            self.float_add = _with_numbers(torch.add, operator.add, self.torch_float)
+            self.float_sub = _with_numbers(torch.sub, operator.sub, self.torch_float)
+            self.float_mul = _with_numbers(torch.mul, operator.mul, self.torch_float)
+            self.float_div = _with_numbers(torch.div, operator.truediv, self.torch_float)
         else:
             wide = type(self)(int=self.int_element)
             grow = partial(_recast, self.torch_float, torch.float32)
@@ -175,6 +180,10 @@ class Torch(
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         fitted = np.require(self.fit(array, kind), requirements="C")
+        with as_constants():
+            return self._from_host(fitted, array, kind, device)
+
+    def _from_host(self, fitted: Any, array: Any, kind: type[Kind], device: Device) -> Array:
         if self.float_element == "bf16" and kind is Float:  # which torch does not take from NumPy
             host = torch.from_numpy(fitted.view(np.int16).copy()).view(torch.bfloat16)
         else:
@@ -189,6 +198,10 @@ class Torch(
         if kind is Int:
             self.check_fits(x, engine)
         return x.to(self.native_device(device), engine.element(kind))
+
+    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Array:
+        # One element, seen in every place.
+        return torch.zeros((), dtype=self.element(kind), device=self.native_device(device)).expand(shape)
 
     def element(self, kind: type[Kind]) -> torch.dtype:
         """PyTorch's type of the elements of a kind."""
@@ -211,10 +224,13 @@ class Torch(
         return x.clone()
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
-        x = x.detach().cpu()
-        if x.dtype == torch.bfloat16:
-            return x.contiguous().view(torch.int16).numpy().view(HOST_DTYPES["bf16"])
-        return x.numpy()
+        if is_placeholder(x):
+            raise NeedsValue("it is a placeholder, which has no value yet")
+        with as_constants():
+            x = x.detach().cpu()
+            if x.dtype == torch.bfloat16:
+                return x.contiguous().view(torch.int16).numpy().view(HOST_DTYPES["bf16"])
+            return x.numpy()
 
     def kind_of(self, x: Array) -> type[Kind]:
         if x.dtype == torch.bool:
@@ -241,9 +257,6 @@ class Torch(
             else:
                 found = iter([torch.zeros_like(leaf) for leaf in wanted])
         return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
-
-    def is_traced(self, x: Array) -> bool:
-        return torch.compiler.is_compiling()
 
     # --- shape
 
@@ -272,6 +285,8 @@ class Torch(
     # --- float; Python's operators take a number on either side, torch's functions on the right only
 
     def float_full(self, shape: Shape, value: float, device: Device) -> Array:
+        if isinstance(value, torch.Tensor):  # which stands for a number
+            return value.to(self.torch_float).expand(shape)
         return torch.full(shape, value, dtype=self.torch_float, device=self.native_device(device))
 
     float_add: Binary = staticmethod(operator.add)
@@ -324,9 +339,13 @@ class Torch(
     def float_into_int(self, x: Array) -> Array:
         info = torch.iinfo(self.torch_int)
         whole = torch.trunc(x.double())
-        outside = ~((whole >= info.min) & (whole <= info.max))
-        if bool(outside.any()):
-            raise RangeError(f"{x[outside][0].item()} does not fit {self!r}'s integers ({info.dtype})")
+        if x.numel():
+            outside = ~((whole >= info.min) & (whole <= info.max))
+            self._forbid(
+                outside,
+                lambda worst: RangeError(f"{worst} does not fit {self!r}'s integers ({info.dtype})"),
+                lambda: x.reshape(-1).index_select(0, outside.reshape(-1).to(torch.uint8).argmax().reshape(1))[0],
+            )
         return whole.to(self.torch_int)
 
     @staticmethod
@@ -336,6 +355,8 @@ class Torch(
     # --- int
 
     def int_full(self, shape: Shape, value: int, device: Device) -> Array:
+        if isinstance(value, torch.Tensor):
+            return value.to(self.torch_int).expand(shape)
         return torch.full(shape, value, dtype=self.torch_int, device=self.native_device(device))
 
     def int_arange(self, start: int, stop: int, step: int, device: Device) -> Array:
@@ -345,21 +366,20 @@ class Torch(
     int_sub: Binary = staticmethod(operator.sub)
     int_mul: Binary = staticmethod(operator.mul)
 
-    @staticmethod
-    def int_floordiv(lhs: Any, rhs: Any) -> Array:
-        _no_zero(rhs, "division")
-        return lhs // rhs
+    def int_floordiv(self, lhs: Any, rhs: Any) -> Array:
+        self._forbid(rhs == 0, lambda: ZeroDivisionError("integer division by zero"))
+        return torch.where(rhs == 0, -1, lhs // _divisor(rhs)) if is_placeholder(rhs) else lhs // rhs
 
-    @staticmethod
-    def int_mod(lhs: Any, rhs: Any) -> Array:
-        _no_zero(rhs, "modulo")
-        return lhs % rhs
+    def int_mod(self, lhs: Any, rhs: Any) -> Array:
+        self._forbid(rhs == 0, lambda: ZeroDivisionError("integer modulo by zero"))
+        return torch.where(rhs == 0, lhs, lhs % _divisor(rhs)) if is_placeholder(rhs) else lhs % rhs
 
-    @staticmethod
-    def int_pow(lhs: Any, rhs: Any) -> Array:
-        if torch.any(rhs < 0) if isinstance(rhs, torch.Tensor) else rhs < 0:
-            raise RangeError("an integer to a negative power is no integer; convert with .float() first")
-        return lhs**rhs
+    def int_pow(self, lhs: Any, rhs: Any) -> Array:
+        self._forbid(
+            rhs < 0,
+            lambda: RangeError("an integer to a negative power is no integer; convert with .float() first"),
+        )
+        return lhs ** (torch.clamp_min(rhs, 0) if is_placeholder(rhs) else rhs)
 
     int_maximum: Binary = _extreme(torch.maximum, "min")
     int_minimum: Binary = _extreme(torch.minimum, "max")

@@ -18,12 +18,13 @@ from phlox.backend.contract.decompositions import NOT_FINITE, NOT_POSITIVE, SING
 from phlox.backend.contract.linalg import NEARLY
 from phlox.backend.contract.matrices import arranged, layout
 from phlox.backend.contract.types import Array, Axes, native
+from phlox.backend.torch.placeholder import is_placeholder
 
 _linalg: Any = torch.linalg
 
 
 def _checked(result: Array, bad: Array, what: str) -> Array:
-    if torch.compiler.is_compiling():
+    if is_placeholder(bad):
         return torch.where(bad[..., None, None], torch.nan, result)
     refuse(bad.detach().cpu().numpy(), what)
     return result
@@ -33,7 +34,7 @@ def _decomposed(function: Callable[[Array], Any], a: Array, values: Callable[[An
     """`function(a)`; where `values` of it are not finite, or there are none, a was not finite."""
     try:
         found = function(a)
-        if torch.compiler.is_compiling() or math.isfinite(float(values(found).detach().sum())):
+        if is_placeholder(a) or math.isfinite(float(values(found).detach().sum())):
             return found
     except _linalg.LinAlgError:
         found = None

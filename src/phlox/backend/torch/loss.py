@@ -13,6 +13,8 @@ from torch.nn import functional
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch.indexing import missing
+from phlox.backend.torch.placeholder import is_placeholder
 from phlox.backend.torch.taped import pull, taped
 
 _aten: Any = torch.ops.aten
@@ -25,6 +27,13 @@ class Loss(Backend):
         self, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
     ) -> tuple[Array, Any]:
         targets = targets.long()
+        if is_placeholder(targets):
+            # A program cannot raise, and its code might end the process.
+            inside = (targets >= 0) & (targets < logits.shape[1])
+            if ignored is not None:
+                inside = inside | (targets == ignored)
+            logits = torch.where(inside.unsqueeze(1), logits, missing(logits.dtype))
+            targets = torch.where(inside, targets, 0)
         if not smoothing:
             number = -100 if ignored is None else ignored
             log_p = torch.log_softmax(logits, 1)
@@ -54,7 +63,8 @@ class Loss(Backend):
     def ctc_loss_forward(
         self, log_p: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int
     ) -> tuple[Array, Any]:
-        if log_p.dtype not in (torch.float32, torch.float64) or not targets.numel() or log_p.device.type != "cpu":
+        floats = log_p.dtype in (torch.float32, torch.float64) and log_p.device.type == "cpu"
+        if not floats or not targets.numel() or is_placeholder(input_lengths) or is_placeholder(target_lengths):
             return super().ctc_loss_forward(log_p, targets, input_lengths, target_lengths, blank)
         # Its kernel reads what lies beyond the lengths, though to no effect.
         targets = targets.clamp(0, log_p.shape[2] - 1).long()

@@ -13,6 +13,7 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch.placeholder import is_placeholder
 
 _aten: Any = torch.ops.aten
 
@@ -56,7 +57,11 @@ class Norm(Backend):
             return super().batch_norm_train_forward(x, gamma, beta, epsilon)
         # With a momentum of one, the running statistics become those of the batch, the variance over count - 1.
         mean, variance = x.new_zeros(channels), x.new_zeros(channels)
-        y, _, rstd = torch.native_batch_norm(x, gamma, beta, mean, variance, True, 1.0, epsilon)
+        arguments = (x, gamma, beta, mean, variance, True, 1.0, epsilon)
+        if is_placeholder(x):  # a program does not see what is written in secret
+            y, _, rstd, mean, variance = _aten._native_batch_norm_legit_functional(*arguments)
+        else:
+            y, _, rstd = torch.native_batch_norm(*arguments)
         return (y, mean, variance * ((count - 1) / count)), (x, mean, rstd, gamma)
 
     def batch_norm_train_backward(

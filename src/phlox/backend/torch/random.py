@@ -1,15 +1,19 @@
 """Random numbers on PyTorch tensors: those of `phlox.backend.numpy.random`, where they are defined, bit for bit.
 
 There are two ways to them. On the CPU, NumPy computes them and PyTorch wraps the memory: several times faster than a
-hundred operations of PyTorch. On other devices, under `torch.compile`, for a state that is a tensor, or where `native`
-asks for it, PyTorch computes them, in int64: it has no unsigned arithmetic, and this way nothing ever overflows.
+hundred operations of PyTorch. In a program that is one operation: PyTorch's compiler would take longer over the hundred
+than over all the rest. On other devices, for a state that is a tensor, or where `native` asks for it, PyTorch computes
+them, in int64: it has no unsigned arithmetic, and this way nothing ever overflows.
 
-`state` is `uint32[3] = (k0, k1, position)` as a NumPy array, or as an int64 or int32 tensor with the same low 32 bits.
+`state` is `uint32[3] = (k0, k1, position)` as a NumPy array, or as an int64 or int32 tensor with the same low 32 bits,
+or as `Words` of one in a program.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import ml_dtypes
@@ -28,6 +32,7 @@ from phlox.backend.numpy.random import (
     check_threshold,
 )
 from phlox.backend.quantile import NODES, ORIGIN, STEPS
+from phlox.backend.torch.placeholder import Words, as_constants
 
 __all__ = [
     "random_bernoulli",
@@ -38,7 +43,7 @@ __all__ = [
     "random_uniform",
 ]
 
-State = Any  # np.ndarray or Tensor
+State = Any  # np.ndarray, Tensor or Words
 Shape = tuple[int, ...]
 Device = torch.device | str | None
 
@@ -60,6 +65,39 @@ def _on_host(state: State, device: Device, native: bool) -> bool:
     return device is None or torch.device(device).type == "cpu"
 
 
+def _from_host(
+    name: str, state: State, shape: Shape, dtype: torch.dtype, low: int | None = None, high: int | None = None
+) -> Tensor:
+    """A draw of the functions of this name by NumPy; in a program, later."""
+    if isinstance(state, Words):
+        return _operation()(state.words, name, shape, dtype, low, high)
+    if dtype.is_floating_point:
+        return _wrap(getattr(host, name)(state, shape, _DTYPES[dtype]))
+    if name == "random_permutation":
+        return _wrap(host.random_permutation(state, *shape))
+    return _wrap(getattr(host, name)(state, shape, *(number for number in (low, high) if number is not None)))
+
+
+@lru_cache(1)
+def _operation() -> Callable[..., Tensor]:
+    """`_from_host` as an operation that PyTorch records, made when it is needed first."""
+
+    def draw(
+        words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
+    ) -> Tensor:
+        return _from_host(name, words.numpy().astype(np.uint32), tuple(shape), dtype, low, high)
+
+    def placeholder(
+        words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
+    ) -> Tensor:
+        return words.new_empty(shape, dtype=dtype)
+
+    schema = "(Tensor words, str name, SymInt[] shape, ScalarType dtype, int? low, int? high) -> Tensor"
+    operation: Any = torch.library.custom_op("phlox::draw", draw, mutates_args=(), schema=schema)
+    operation.register_fake(placeholder)
+    return operation
+
+
 def _wrap(array: Any) -> Tensor:
     if array.dtype == ml_dtypes.bfloat16:
         return _wrap(array.view(np.int16)).view(torch.bfloat16)
@@ -69,12 +107,15 @@ def _wrap(array: Any) -> Tensor:
 def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
     if device not in _TABLES:
         nodes, steps = _TABLES[_CPU]
-        _TABLES[device] = nodes.to(device), steps.to(device)
+        with as_constants():
+            _TABLES[device] = nodes.to(device), steps.to(device)
     return _TABLES[device]
 
 
 def _words(state: State, n: int, device: Device) -> Tensor:
     """The n words of a draw, as int64 in 0..2**32-1."""
+    if isinstance(state, Words):
+        state = state.words
     if isinstance(state, Tensor):
         check_draw(n)
         k0, k1, position = (state.to(torch.int64) & _M32).unbind()
@@ -115,7 +156,7 @@ def random_uniform(
     tensor([0.4185, 0.6005])
     """
     if _on_host(state, device, native):
-        return _wrap(host.random_uniform(state, shape, _DTYPES[dtype]))
+        return _from_host("random_uniform", state, shape, dtype)
     v = _words(state, math.prod(shape), device) >> 8
     if dtype not in _DROPPED:
         return (v.to(dtype) * 2.0**-24).reshape(shape)
@@ -137,7 +178,7 @@ def random_normal(
     tensor([-0.8091,  0.5237])
     """
     if _on_host(state, device, native):
-        return _wrap(host.random_normal(state, shape, _DTYPES[dtype]))
+        return _from_host("random_normal", state, shape, dtype)
     words = _words(state, math.prod(shape), device)
     bits = ((words >> 8) + 1).to(torch.float32).view(torch.int32)
     k = ((bits >> 14) - ORIGIN).to(torch.int64)
@@ -153,7 +194,7 @@ def random_bernoulli(
 ) -> Tensor:
     """True with probability threshold / 65536, from 16 random bits an element."""
     if _on_host(state, device, native):
-        return _wrap(host.random_bernoulli(state, shape, threshold))
+        return _from_host("random_bernoulli", state, shape, torch.bool, threshold)
     check_threshold(threshold)
     n = math.prod(shape)
     words = _words(state, (n + 1) // 2, device)
@@ -170,7 +211,7 @@ def random_integers(
 ) -> Tensor:
     """Integers in [low, high), int32, as good as unbiased: 64 random bits an element."""
     if _on_host(state, device, native):
-        return _wrap(host.random_integers(state, shape, low, high))
+        return _from_host("random_integers", state, shape, torch.int32, low, high)
     check_range(low, high)
     n = math.prod(shape)
     a, b = _words(state, 2 * n, device).reshape(2, n)
@@ -180,6 +221,6 @@ def random_integers(
 def random_permutation(state: State, n: int, device: Device = None, *, native: bool = False) -> Tensor:
     """0..n-1 in random order, int32: the stable argsort of n words."""
     if _on_host(state, device, native):
-        return _wrap(host.random_permutation(state, n))
+        return _from_host("random_permutation", state, (n,), torch.int32)
     check_permutation(n)
     return torch.argsort(_words(state, n, device), stable=True).to(torch.int32)

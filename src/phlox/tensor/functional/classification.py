@@ -82,7 +82,7 @@ def _soft_cross_entropy(logits: Tensor, targets: Tensor, place: int, weight: Ten
 def check_classes(name: str, targets: Tensor[Any, Any, Int], classes: int, ignored: int | None) -> None:
     """`IndexRangeError` for a class number out of range."""
     backend, flat = targets.backend, targets.primitive
-    if ignored is not None and not backend.is_traced(flat):
+    if ignored is not None:
         flat = backend.where(backend.int_equal(flat, ignored), 0, flat)
     try:
         backend.check_indices(flat, classes, from_end=False)

@@ -74,7 +74,7 @@ class AttentionOps(LossOps):
     ) -> Gradients:
         """With P the weights and y the result: dS = P (dP - sum(dP P)), where the sum is g y' (Dao et al. 2022).
 
-        From the gradient of the scores S those of query, key and bias follow linearly.
+        From the gradient of the scores S those of query, key and bias follow linearly. An engine may save no y.
         """
         query, key, value, bias, kept, weights, y = saved
         _, heads, n, _ = self.shape(query)
@@ -85,7 +85,8 @@ class AttentionOps(LossOps):
             dv = self.float_matmul(self._transposed(dropped), by_group)
         if needed[0] or needed[1] or needed[3]:
             towards = self._dropped(self._per_head(self._products(by_group, value), heads, n), kept, dropout)
-            along = self.float_sum(self.float_mul(g, y), (3,), True)
+            along = self.float_mul(towards, weights) if y is None else self.float_mul(g, y)
+            along = self.float_sum(along, (3,), True)
             ds = self.float_mul(weights, self.float_sub(towards, along))
             folded = self._by_group(ds, key)
             if needed[0]:

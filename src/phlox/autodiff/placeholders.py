@@ -1,0 +1,74 @@
+"""Does an object hold a placeholder of a program anywhere?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.backend.contract import Backend
+from phlox.backend.device import Device
+
+_ATOMS = (
+    type(None), bool, int, float, complex, str, bytes, type, slice, range, Enum, ModuleType, BuiltinFunctionType,
+    np.dtype, np.generic, np.ndarray, np.ufunc, Backend, Device,
+)  # fmt: skip
+
+
+def is_free(x: Any, is_traced: Callable[[Any], bool], seen: dict[int, Any]) -> bool:
+    """Is there certainly no placeholder in x: in its fields, its elements, or what it closes over?
+
+    `seen` is kept between calls that end with the first that is not.
+    """
+    stack = [x]
+    while stack:
+        x = stack.pop()
+        if id(x) in seen:
+            continue
+        seen[id(x)] = x
+        if is_traced(x):
+            return False
+        if isinstance(x, _ATOMS) or (hasattr(x, "shape") and hasattr(x, "dtype")):  # the latter an array with values
+            continue
+        parts = _parts(x)
+        if parts is None:
+            return False
+        stack.extend(parts)
+    return True
+
+
+def _parts(x: Any) -> Iterable[Any] | None:
+    """What an object is made of; None for one that cannot be looked into."""
+    if isinstance(x, FunctionType):
+        return [*_cells(x), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
+    if isinstance(x, MethodType):
+        return [x.__self__, x.__func__]
+    if isinstance(x, partial):
+        whole = cast("partial[Any]", x)
+        return [whole.func, whole.args, whole.keywords]
+    if hasattr(x, "__wrapped__"):  # a function that an engine has compiled
+        return [x.__wrapped__]
+    slots = [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]
+    known = bool(slots) or hasattr(x, "__dict__")
+    fields: list[Any] = [getattr(x, name) for name in slots if name != "__weakref__" and hasattr(x, name)]
+    fields += cast("dict[str, Any]", getattr(x, "__dict__", {})).values()
+    if isinstance(x, dict):
+        whole = cast("dict[Any, Any]", x)
+        return [*fields, *whole, *whole.values()]
+    if isinstance(x, (tuple, list, set, frozenset)):
+        return [*fields, *cast("Iterable[Any]", x)]
+    return fields if known else None
+
+
+def _cells(function: FunctionType) -> list[Any]:
+    found: list[Any] = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not bound yet
+            continue
+    return found

@@ -1,0 +1,121 @@
+"""`Decorator`: the base of backends that wrap another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from phlox.backend.contract.backend import Backend
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
+from phlox.backend.kind import Kind
+
+
+class Decorator(Backend):
+    """A backend whose arrays are the inner one's, some of them in a box that says more.
+
+    What the inner backend says of devices, numbers and programs holds for this one too; what it says of an array is
+    asked of the array in the box. A decorator overrides what its boxes change.
+    """
+
+    inner: Backend  # pyright: ignore[reportIncompatibleVariableOverride]
+    box: type[Any]
+    """The class of the boxes, whose `value` is an array of the inner backend."""
+
+    def below(self, x: Array) -> Array:
+        """The inner backend's own array."""
+        return x.value if type(x) is self.box else x
+
+    # --- devices
+
+    def device(self, name: str | None = None) -> Device:
+        return Device(self, self.inner.device(name).name)
+
+    def device_of(self, x: Array) -> Device:
+        return Device(self, self.inner.device_of(self.below(x)).name)
+
+    # --- values
+
+    def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
+        return self.inner.from_host(array, kind, device)
+
+    def from_dlpack(self, x: Any, device: Device) -> Array:
+        return self.inner.from_dlpack(x, device)
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        return self.inner.to_host(self.below(x))
+
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        return self.inner.to_dlpack(self.below(x), **options)
+
+    def dlpack_device(self, x: Array) -> tuple[int, int]:
+        return self.inner.dlpack_device(self.below(x))
+
+    def kind_of(self, x: Array) -> type[Kind]:
+        return self.inner.kind_of(self.below(x))
+
+    def element(self, kind: type[Kind]) -> Any:
+        return self.inner.element(kind)
+
+    def check_fits(self, x: Array, target: Backend) -> None:
+        self.inner.check_fits(self.below(x), target)
+
+    def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
+        return self.inner.check_indices(self.below(indices), size, from_end=from_end)
+
+    def strip(self, x: Array) -> Array:
+        return self.inner.strip(self.below(x))
+
+    def batch_of(self, x: Array) -> Shape:
+        return self.inner.batch_of(self.below(x))
+
+    def is_gone(self, x: Array) -> bool:
+        return self.inner.is_gone(self.below(x))
+
+    # --- numbers
+
+    def is_number(self, value: object) -> bool:
+        return self.inner.is_number(value)
+
+    def number_expm1(self, x: Any) -> Any:
+        return self.inner.number_expm1(x)
+
+    def held_number(self, value: float) -> Any:
+        return self.inner.held_number(value)
+
+    def python_number(self, x: Any) -> Any:
+        return self.inner.python_number(x)
+
+    # --- programs
+
+    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return self.inner.compile(fn)
+
+    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        self.inner.record_only(fn, donated, kept)
+
+    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+        return self.inner.blank(shape, kind, device)
+
+    def program(self) -> object | None:
+        return self.inner.program()
+
+    def program_of(self, x: Array) -> object | None:
+        return self.inner.program_of(self.below(x))
+
+    def bakes_constants(self) -> bool:
+        return self.inner.bakes_constants()
+
+    def records_loops(self) -> bool:
+        return self.inner.records_loops()
+
+    def is_traced(self, x: Array) -> bool:
+        return self.inner.is_traced(self.below(x))
+
+    def gathers_checks(self, x: Array) -> bool:
+        return self.inner.gathers_checks(self.below(x))
+
+    def is_record_error(self, error: Exception) -> bool:
+        return self.inner.is_record_error(error)

@@ -1,0 +1,223 @@
+"""Programs on PyTorch: a function is recorded as a graph of PyTorch's operations, which `torch.compile` makes code of.
+
+PyTorch's own recorder reads Python's bytecode, and would stumble over tapes, locks and context variables. So a function
+runs once on placeholders (tensors without values), every operation on them is noted, and the flat list is compiled.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from phlox.backend import pytree
+from phlox.backend.torch.placeholder import LeftOver, Words, recording
+from phlox.errors import CompileError
+
+Body: TypeAlias = Callable[[Any, Any], Any]
+
+VARIABLE = "PHLOX_TORCH_CODEGEN"
+"""The environment variable that says who makes code of a graph: `inductor`, or `none` to run it as it was recorded."""
+
+_lock = RLock()
+"""PyTorch records, and compiles, one program at a time: it replaces functions of its own on the way."""
+
+_nodes: dict[type[Any], pytree.Node] = {}
+pytree.listen(lambda node: _nodes.__setitem__(node.cls, node))
+
+
+class _Recorded(NamedTuple):
+    """A function for arguments of certain shapes."""
+
+    run: Callable[..., Any]
+    put_together: Callable[[Iterator[Any]], Any]
+    """The result, made of the arrays that `run` returns."""
+
+
+class Program:
+    """A function of two lists of arrays, recorded for every combination of shapes and then run as one program."""
+
+    def __init__(self, fn: Body, number: torch.dtype, integer: torch.dtype) -> None:
+        self._fn = fn
+        self._elements = number, integer
+        self._made: dict[Hashable, _Recorded] = {}
+
+    def __call__(self, donated: Sequence[Any], kept: Sequence[Any]) -> Any:
+        flat: list[torch.Tensor] = []
+        forms = _Forms(flat, *self._elements)
+        sizes = forms.read(donated), forms.read(kept)
+        if torch.compiler.is_compiling() or any([type(x) is not torch.Tensor or x.requires_grad for x in flat]):  # noqa: C419
+            # Under somebody else's recording, or PyTorch's own tape, it is as if the function were called.
+            return self._fn(donated, kept)
+        flat = [x if x.is_contiguous() else x.contiguous() for x in flat]
+        # How many threads share a loop is written into the code.
+        key = (*[(x.shape, x.dtype, x.device) for x in flat], torch.get_num_threads(), _codegen())
+        with torch.no_grad():
+            made = self._made.get(key)
+            if made is None:
+                with _lock:
+                    made = self._made.get(key)
+                    if made is None:
+                        made = self._made[key] = self._record(flat, sizes)
+            return made.put_together(iter(made.run(*flat)))
+
+    def _record(self, flat: Sequence[torch.Tensor], sizes: tuple[Any, Any]) -> _Recorded:
+        rest = iter(flat)
+        leaves = [leaf for size in sizes for leaf in _rebuilt(size, rest) if not isinstance(leaf, Words)]
+        arrays = [x for leaf in leaves for x in (leaf if isinstance(leaf, tuple) else (leaf,))]
+        devices = {x.device for x in arrays if x.ndim}  # what has no axes meets arrays on any
+        if len(devices) > 1:
+            raise ValueError(f"arrays on different devices: {', '.join(sorted(map(str, devices)))}")
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        forms: list[Callable[[Iterator[Any]], Any]] = []
+
+        def body(*placeholders: Any) -> list[torch.Tensor]:
+            rest = iter(placeholders)
+            result = self._fn(*(_rebuilt(size, rest) for size in sizes))
+            found: list[Any] = []
+            forms.append(_taken_apart(result, found))
+            return [_array(x, *self._elements).contiguous() for x in found]
+
+        with _placeholders(flat) as fakes:
+            graph = cast("Any", make_fx(body, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes))
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        return _Recorded(_compiled(graph, flat), forms[0])
+
+
+def record_only(fn: Body, donated: Any, kept: Any, number: torch.dtype, integer: torch.dtype) -> None:
+    """Run a function on placeholders."""
+    flat: list[torch.Tensor] = []
+    forms = _Forms(flat, number, integer)
+    sizes = forms.read(donated), forms.read(kept)
+    with _placeholders(flat) as fakes:
+        rest = iter(fakes)
+        fn(*(_rebuilt(size, rest) for size in sizes))
+
+
+@contextmanager
+def _placeholders(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
+    """Placeholders for these tensors, in a scope in which operations give placeholders."""
+    # Without symbols, asking for a value is an error at once; with them it would become a part of the program.
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=None)
+    token = recording.set(True)
+    try:
+        with torch.no_grad(), mode:
+            yield [x if isinstance(x, FakeTensor) else mode.from_tensor(x) for x in flat]
+    finally:
+        recording.reset(token)
+        mode.dispatch = _refuse
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    """What a placeholder does once its program has been recorded, instead of going on to others."""
+    raise LeftOver("a placeholder of a program that has been recorded")
+
+
+# --- arguments and results as flat lists
+
+
+class _Forms:
+    """Takes arguments apart: arrays, tuples of them, numbers, and the three words of a random stream."""
+
+    def __init__(self, flat: list[Any], number: torch.dtype, integer: torch.dtype) -> None:
+        self._flat = flat
+        self._elements = number, integer
+
+    def read(self, leaves: Sequence[Any]) -> list[int | None]:
+        """For each leaf, how many it is a tuple of, -1 for words, None for one array."""
+        sizes: list[int | None] = []
+        for leaf in leaves:
+            if isinstance(leaf, tuple):
+                parts = cast("tuple[Any, ...]", leaf)
+                sizes.append(len(parts))
+                self._flat.extend([x if isinstance(x, torch.Tensor) else _array(x, *self._elements) for x in parts])
+            elif isinstance(leaf, Words):
+                sizes.append(-1)
+                self._flat.append(leaf.words)
+            elif isinstance(leaf, np.ndarray) and leaf.dtype == np.uint32:
+                sizes.append(-1)
+                self._flat.append(torch.from_numpy(leaf.astype(np.int64)))
+            else:
+                sizes.append(None)
+                self._flat.append(leaf if isinstance(leaf, torch.Tensor) else _array(leaf, *self._elements))
+        return sizes
+
+
+def _rebuilt(sizes: Sequence[int | None], rest: Iterator[Any]) -> list[Any]:
+    made: list[Any] = []
+    for size in sizes:
+        if size is None:
+            made.append(next(rest))
+        elif size < 0:
+            made.append(Words(next(rest)))
+        else:
+            made.append(tuple([next(rest) for _ in range(size)]))
+    return made
+
+
+def _array(x: Any, number: torch.dtype, integer: torch.dtype) -> torch.Tensor:
+    """A tensor as it is; a number, or an array of them, as one."""
+    if isinstance(x, torch.Tensor):
+        return x
+    whole = x.dtype.kind == "i" if isinstance(x, (np.ndarray, np.generic)) else isinstance(x, int)
+    return torch.tensor(x, dtype=integer if whole else number)
+
+
+def _taken_apart(value: Any, flat: list[Any]) -> Callable[[Iterator[Any]], Any]:
+    """Append the arrays of a result; what is returned puts it together again of others."""
+    node = _nodes.get(type(value))
+    if node is not None:
+        parts, structure = node.flatten(value)
+        inner = _taken_apart(list(parts), flat)
+        return lambda rest: node.unflatten(structure, inner(rest))
+    if isinstance(value, (list, tuple)):
+        kind = cast("type[Any]", type(cast("Any", value)))
+        inner_forms = [_taken_apart(part, flat) for part in cast("list[Any]", value)]
+        return lambda rest: kind([form(rest) for form in inner_forms])
+    flat.append(value)
+    return next
+
+
+# --- code
+
+
+def _codegen() -> str:
+    found = os.environ.get(VARIABLE, "inductor")
+    if found not in ("inductor", "none"):
+        raise CompileError(f"the environment variable {VARIABLE} is `inductor` or `none`, got {found!r}")
+    return found
+
+
+def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    """The graph as code; or as it is, with a warning, where PyTorch finds no compiler that works."""
+    if _codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
+        return graph.forward
+    # Whether the arguments fit has been seen by then, and would be seen again at every call.
+    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    try:
+        compiled = cast("Any", torch.compile)(graph.forward, dynamic=False, fullgraph=True, options=options)
+        compiled(*flat)
+    except Exception as error:
+        graph.forward(*flat)  # which raises what is no fault of the compiler
+        cause = error.__cause__ or error
+        lines = str(cause).strip().splitlines() or [type(cause).__name__]
+        warnings.warn(
+            f"torch.compile does not work here, so a compiled function runs its operations one by one: {lines[0]}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return graph.forward
+    return compiled

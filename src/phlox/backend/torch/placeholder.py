@@ -1,0 +1,118 @@
+"""What stands for a tensor while a program is being recorded, and how the backend treats it."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch.utils._mode_utils import no_dispatch
+
+from phlox.backend import checks
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array
+
+recording: ContextVar[bool] = ContextVar("phlox_torch_recording", default=False)
+"""Is a program being recorded?"""
+
+
+class NeedsValue(RuntimeError):
+    """A program that is being recorded asks for the value of a placeholder."""
+
+
+class LeftOver(RuntimeError):
+    """A placeholder is used whose program has been recorded."""
+
+
+class Words:
+    """Three words of a random stream in a program, which go on as those on the host do, by adding an array."""
+
+    __slots__ = ("words",)
+
+    def __init__(self, words: torch.Tensor) -> None:
+        self.words = words
+
+    def __add__(self, offset: np.ndarray[Any, Any]) -> Words:
+        return Words(self.words + torch.tensor(offset.tolist(), device=self.words.device))
+
+
+def is_placeholder(x: object) -> bool:
+    """Has this tensor no value, since a program is being recorded, ours or one of PyTorch's own?"""
+    return isinstance(x, FakeTensor) or torch.compiler.is_compiling()
+
+
+def as_constants() -> AbstractContextManager[Any]:
+    """A scope in which tensors made of values have them, in a program, too, where they become constants."""
+    return no_dispatch() if recording.get() else _nothing
+
+
+_nothing = nullcontext()
+
+
+class Placeholders(Backend):
+    """Programs: what `Backend` says of them."""
+
+    torch_float: torch.dtype
+    torch_int: torch.dtype
+    compiles = True
+
+    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        from phlox.backend.torch.compile import Program  # which takes longer to load than much else
+
+        return Program(fn, *self._numbers())
+
+    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        from phlox.backend.torch.compile import record_only
+
+        record_only(fn, donated, kept, *self._numbers())
+
+    def _numbers(self) -> tuple[torch.dtype, torch.dtype]:
+        """The elements of numbers that are arguments of a program; halves would be too coarse."""
+        return torch.promote_types(self.torch_float, torch.float32), self.torch_int
+
+    def is_traced(self, x: Array) -> bool:
+        return is_placeholder(x)
+
+    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
+        return isinstance(x, FakeTensor) and not recording.get()
+
+    def is_left_over_error(self, error: Exception) -> bool:
+        return isinstance(error, LeftOver)
+
+    def bakes_constants(self) -> bool:
+        return recording.get()
+
+    def is_record_error(self, error: Exception) -> bool:
+        return isinstance(error, (NeedsValue, DataDependentOutputException, DynamicOutputShapeException))
+
+    def is_number(self, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.ndim == 0 and is_placeholder(value)
+
+    def number_expm1(self, x: Any) -> Any:
+        return torch.expm1(x) if self.is_number(x) else math.expm1(x)
+
+    def held_number(self, value: float) -> Any:
+        return torch.tensor(value, dtype=self._numbers()[0])
+
+    def python_number(self, x: Any) -> Any:
+        return x if is_placeholder(x) else x.item()
+
+    def gathers_checks(self, x: Array) -> bool:
+        return checks.placeholder() is not None and is_placeholder(x)
+
+    def _forbid(self, bad: Any, error: Callable[..., Exception], *what: Callable[[], Array]) -> None:
+        """Raise the error where `bad` holds, which says `what`; in a program that gathers checks, after the run."""
+        if not is_placeholder(bad):
+            if torch.any(bad) if isinstance(bad, torch.Tensor) else bad:
+                raise error(*(number().item() for number in what))
+        elif self.gathers_checks(bad):
+            checks.leave(lambda some, *of: error(*of) if some else None, bad.any(), *(number() for number in what))

@@ -1,0 +1,12 @@
+"""Floor 2: a batch axis as a decorator of backends, beside the tape; what `phlox.vmap` is made of."""
+
+from __future__ import annotations
+
+from phlox.batching.decorator import Batched, Mapped
+from phlox.batching.frames import Frame, Randomness, entered, innermost, outside, seen_from_inside
+from phlox.batching.order import is_below, joined
+
+__all__ = [
+    "Batched", "Frame", "Mapped", "Randomness", "entered", "innermost", "is_below", "joined", "outside",
+    "seen_from_inside",
+]  # fmt: skip

@@ -1,0 +1,234 @@
+"""From a batching rule to an operation on mapped arrays.
+
+A rule says what an operation on one example is for all of them at once, the batch being the first axis. Most operations
+are of a few shapes: elementwise, along named axes, on stacks of matrices, on a first axis that a batch can be folded
+into. `General` is any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from phlox.backend.contract.types import Array
+
+if TYPE_CHECKING:
+    from phlox.batching.decorator import Batched
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """The first `operands` arguments, some of which may be numbers or None, broadcast."""
+
+    operands: int
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """One operand; the options at these places (0 is the first after it) are axes, one or several."""
+
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Operands whose leading axes, but for the last `rank` of each, are a stack; they may be of different depth."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """The first axis of each of the first `operands` arguments, and of the result, counts what is independent."""
+
+    operands: int
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """`(M, *arguments)`, one of the first `operands` arguments (or of those in a sequence) being mapped."""
+
+    operands: int
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """`(M, *arguments)`, always called: a random draw."""
+
+    function: Callable[..., Any]
+
+
+Rule: TypeAlias = Elementwise | Along | Stacked | Folded | General | Drawn
+
+_new = object.__new__
+
+
+def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
+    """The operation `name` of `M.inner` as one on mapped arrays; without any, it is the inner backend's."""
+    function = getattr(M.inner, name)
+    match rule:
+        case Elementwise(1):
+            return _unary(M, function)
+        case Elementwise(2):
+            return _binary(M, function)
+        case Elementwise(count):
+            return _elementwise(M, function, count)
+        case Along(places):
+            return _along(M, function, places)
+        case Stacked(ranks):
+            return _stacked(M, function, ranks)
+        case Folded(count):
+            return _folded(M, function, count)
+        case General(count, rewritten):
+            return _general(M, function, count, rewritten)
+        case Drawn(rewritten):
+            return lambda *arguments: rewritten(M, *arguments)
+
+
+def is_number(x: Any) -> bool:
+    """A Python number or None, which has no shape."""
+    return x is None or isinstance(x, (int, float))
+
+
+def _unary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
+    box = M.box
+
+    def operation(x: Array, *options: Any) -> Array:
+        if type(x) is not box:
+            return function(x, *options)
+        result = _new(box)
+        result.value = function(x.value, *options)
+        return result
+
+    return operation
+
+
+def _binary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
+    box, shape, raised = M.box, M.inner.shape, M.raised
+
+    def operation(x: Array, y: Any, *options: Any) -> Array:
+        if type(x) is box:
+            a = x.value
+            if type(y) is box:
+                b = y.value
+                rank, other = len(shape(a)), len(shape(b))
+                if rank != other:
+                    a, b = raised(a, max(rank, other)), raised(b, max(rank, other))
+            else:
+                b = y
+                if not is_number(b):
+                    a = raised(a, len(shape(b)) + 1)
+        elif type(y) is box:
+            a, b = x, y.value
+            if not is_number(a):
+                b = raised(b, len(shape(a)) + 1)
+        else:
+            return function(x, y, *options)
+        result = _new(box)
+        result.value = function(a, b, *options)
+        return result
+
+    return operation
+
+
+def _elementwise(M: Batched, function: Callable[..., Array], count: int) -> Callable[..., Array]:
+    box, shape = M.box, M.inner.shape
+
+    def operation(*arguments: Any) -> Array:
+        operands = arguments[:count]
+        if not any(type(x) is box for x in operands):
+            return function(*arguments)
+        rank = max([len(shape(x.value)) if type(x) is box else len(shape(x)) + 1 for x in operands if not is_number(x)])
+        values = [M.raised(x.value, rank) if type(x) is box else x for x in operands]
+        return M.boxed(function(*values, *arguments[count:]))
+
+    return operation
+
+
+def shifted(axes: Any) -> Any:
+    """An axis, or several, of an example, as axes of the batch."""
+    return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
+
+
+def _along(M: Batched, function: Callable[..., Array], places: tuple[int, ...]) -> Callable[..., Array]:
+    box = M.box
+
+    def operation(x: Array, *options: Any) -> Array:
+        if type(x) is not box:
+            return function(x, *options)
+        moved = [shifted(option) if place in places else option for place, option in enumerate(options)]
+        result = _new(box)
+        result.value = function(x.value, *moved)
+        return result
+
+    return operation
+
+
+def _stacked(M: Batched, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
+    box, inner, count = M.box, M.inner, len(ranks)
+
+    def operation(*arguments: Any) -> Any:
+        operands = arguments[:count]
+        if not any(type(x) is box for x in operands):
+            return function(*arguments)
+        if count == 1:
+            return M.boxed_all(function(operands[0].value, *arguments[1:]))
+        # The stacks broadcast: every operand gets the batch, and as many axes after it as the deepest needs.
+        depth = max([len(M.shape(x)) - rank for x, rank in zip(operands, ranks, strict=True)])
+        size = M.size(operands)
+        values = [M.raised(M.spread(x, size), 1 + depth + rank) for x, rank in zip(operands, ranks, strict=True)]
+        stack = _broadcast([inner.shape(x)[: 1 + depth] for x in values])
+        values = [
+            inner.broadcast_to(x, (*stack, *inner.shape(x)[1 + depth :])) if inner.shape(x)[: 1 + depth] != stack else x
+            for x in values
+        ]
+        return M.boxed_all(function(*values, *arguments[count:]))
+
+    return operation
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple([next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True)])
+
+
+def _folded(M: Batched, function: Callable[..., Array], count: int) -> Callable[..., Array]:
+    box = M.box
+
+    def operation(*arguments: Any) -> Array:
+        operands = arguments[:count]
+        if not any(type(x) is box for x in operands):
+            return function(*arguments)
+        size = M.size(operands)
+        found = function(*[fold(M, x, size) for x in operands], *arguments[count:])
+        return unfold(M, found, size)
+
+    return operation
+
+
+def fold(M: Batched, x: Array, size: int) -> Array:
+    """All examples of x one after the other along the first axis of one."""
+    value = M.spread(x, size)
+    n, first, *rest = M.inner.shape(value)
+    return M.inner.reshape(value, (n * first, *rest))
+
+
+def unfold(M: Batched, value: Array, size: int) -> Array:
+    """What `fold` has made one axis as the batch and the first axis of an example."""
+    rows, *rest = M.inner.shape(value)
+    return M.boxed(M.inner.reshape(value, (size, rows // size if size else 0, *rest)))
+
+
+def _general(M: Batched, function: Callable[..., Any], count: int, rewritten: Callable[..., Any]) -> Callable[..., Any]:
+    box = M.box
+
+    def operation(*arguments: Any) -> Any:
+        for x in arguments[:count]:
+            if type(x) is box:
+                return rewritten(M, *arguments)
+            if isinstance(x, (tuple, list)) and any(type(one) is box for one in cast("list[Any]", x)):
+                return rewritten(M, *arguments)
+        return function(*arguments)
+
+    return operation

@@ -1,0 +1,244 @@
+"""`Batched(B)`: the backend B, an operation on one example being carried out on all of a batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from phlox.backend.contract import Backend, Decorator
+from phlox.backend.contract.types import Array, Kinds, Shape
+from phlox.backend.device import Device
+from phlox.batching.build import build
+from phlox.batching.loop import Body, each, scan
+from phlox.batching.rules import FORWARDED, RULES
+from phlox.errors import AutodiffError, BackendError, UnsupportedError
+
+
+class Mapped:
+    """An array that is another one for every example: the batch is the first axis of `value`, and not seen.
+
+    Batches that lie one in the other have a subclass each, by which they tell their arrays apart.
+    """
+
+    __slots__ = ("value",)
+
+    value: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return tuple(self.value.shape[1:])
+
+
+_boxes: dict[int, type[Mapped]] = {}
+
+
+def _box(level: int) -> type[Mapped]:
+    found = _boxes.get(level)
+    if found is None:
+        made = cast("type[Mapped]", type(f"Mapped{level}", (Mapped,), {"__slots__": ()}))
+        found = _boxes.setdefault(level, made)
+    return found
+
+
+class Batched(Decorator):
+    """The backend `inner` on a batch: every array is one example's, and what is done to it is done to all of them.
+
+    This is what `phlox.vmap` is made of, and needs no other engine's help. An array that is the same for all examples
+    stays the inner backend's own, so constants cost nothing and are not computed more than once. An operation has a
+    rule that carries it out on the whole batch, or is made of operations that have; what runs foreign functions goes
+    from example to example. The decorator composes, with itself and with the tape: on `Batched(Autodiff(B))` the tape
+    outside sees a batch, on `Autodiff(Batched(B))` every example has a gradient of its own.
+    """
+
+    box: type[Mapped]
+    """The class of its arrays that differ from example to example."""
+    _made: ClassVar[dict[Backend, Batched]] = {}
+
+    def __new__(cls, inner: Backend) -> Batched:
+        if inner in cls._made:
+            return cls._made[inner]
+        self = super().__new__(cls)
+        self.inner = inner
+        self.name = f"batched({inner.name})"
+        self.float_element = inner.float_element
+        self.int_element = inner.int_element
+        self.compiles = inner.compiles
+        # A function in training is so for every example, if the tape lies below the batch.
+        self.differentiates = inner.differentiates
+        self.batched = inner.batched + 1
+        self.box = box = _box(self.batched)
+        shape = inner.shape
+        self.shape = lambda x: shape(x.value)[1:] if type(x) is box else shape(x)
+        for name, rule in RULES.items():
+            try:
+                setattr(self, name, build(self, name, rule))
+            except BackendError:
+                continue  # What the inner backend lacks, this one lacks too.
+        for name in FORWARDED:
+            try:
+                setattr(self, name, getattr(inner, name))
+            except BackendError:
+                continue
+        return cls._made.setdefault(inner, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batched, (self.inner,)
+
+    def __repr__(self) -> str:
+        return f"Batched({self.inner!r})"
+
+    # --- mapped arrays, for rules
+
+    def boxed(self, value: Array) -> Mapped:
+        """The array whose examples lie along the first axis of an inner one."""
+        result = object.__new__(self.box)
+        result.value = value
+        return result
+
+    def boxed_all(self, found: Any) -> Any:
+        """`boxed` of one result or of several."""
+        if isinstance(found, tuple):
+            return tuple([self.boxed(one) for one in cast("tuple[Any, ...]", found)])
+        return self.boxed(found)
+
+    def raised(self, value: Array, rank: int) -> Array:
+        """The inner array with axes of size one after the batch, up to this rank."""
+        sizes = self.inner.shape(value)
+        missing = rank - len(sizes)
+        return value if missing <= 0 else self.inner.reshape(value, (sizes[0], *(1,) * missing, *sizes[1:]))
+
+    def size(self, operands: Sequence[Any]) -> int:
+        """The number of examples of the first operand that is mapped."""
+        return self.inner.shape(next(x for x in operands if type(x) is self.box).value)[0]
+
+    def spread(self, x: Array, size: int) -> Array:
+        """The inner array of all examples, be they the same."""
+        if type(x) is self.box:
+            return x.value
+        return self.inner.broadcast_to(x, (size, *self.inner.shape(x)))
+
+    def moved(self, value: Array, source: int, target: int) -> Array:
+        """The inner array with one axis elsewhere."""
+        order = [axis for axis in range(len(self.inner.shape(value))) if axis != source]
+        order.insert(target, source)
+        return value if source == target else self.inner.permute_dims(value, tuple(order))
+
+    def _like(self, x: Array, value: Array) -> Array:
+        return self.boxed(value) if type(x) is self.box else value
+
+    # --- tapes below
+
+    def untaped(self) -> Backend | None:
+        lower = self.inner.untaped()
+        return None if lower is None else Batched(lower)
+
+    def value(self, x: Array) -> Array:
+        return self._like(x, self.inner.value(self.below(x)))
+
+    def tracked(self, x: Array) -> Array:
+        return self._like(x, self.inner.tracked(self.below(x)))
+
+    def node_of(self, x: Array) -> Any:
+        return self.inner.node_of(self.below(x))
+
+    def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
+        raise AutodiffError(
+            "backward() inside phlox.vmap would need a tape above the batch; use phlox.grad(fn) or "
+            "phlox.value_and_grad(fn) there, or call backward() on what vmap returns"
+        )
+
+    def strip(self, x: Array) -> Array:
+        """The array without its history; a batch stays one."""
+        return self._like(x, self.inner.strip(self.below(x)))
+
+    def full_precision(self) -> Backend:
+        return Batched(self.inner.full_precision())
+
+    # --- values
+
+    def batch_of(self, x: Array) -> Shape:
+        if type(x) is not self.box:
+            return self.inner.batch_of(x)
+        return (*self.inner.batch_of(x.value), self.inner.shape(x.value)[0])
+
+    def _known(self, x: Array) -> Array:
+        """An array that is the same for all examples; `UnsupportedError` for another, whose values are many."""
+        if type(x) is self.box:
+            raise self._escape(x)
+        return x
+
+    def _escape(self, x: Array) -> UnsupportedError:
+        sizes = self.inner.shape(x.value)
+        return UnsupportedError(
+            f"a tensor of shape {sizes[1:]} inside phlox.vmap stands for {sizes[0]} examples and has no one value; "
+            "compute with the tensor itself (phlox.where for a choice), or read the values that vmap returns"
+        )
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        return self.inner.to_host(self._known(x))
+
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        return self.inner.to_dlpack(self._known(x), **options)
+
+    def dlpack_device(self, x: Array) -> tuple[int, int]:
+        return self.inner.dlpack_device(self._known(x))
+
+    def duplicate(self, x: Array) -> Array:
+        return self._like(x, self.inner.duplicate(self.below(x)))
+
+    def as_numbers(self, x: Array) -> Array:
+        return self._like(x, self.inner.as_numbers(self.below(x)))
+
+    def is_traced(self, x: Array) -> bool:
+        """Is there no one value to be had? An array of a batch has many."""
+        return type(x) is self.box or self.inner.is_traced(x)
+
+    # --- devices
+
+    def to_device(self, x: Array, device: Device) -> Array:
+        return self._like(x, self.inner.to_device(self.below(x), Device(self.inner, device.name)))
+
+    def cast(self, x: Array, target: Backend, device: Device) -> Array:
+        if type(x) is not self.box:
+            below = target.inner if isinstance(target, Batched) and target.batched == self.batched else target
+            assert below is not None
+            if below is self.inner:
+                return self.inner.to_device(x, Device(below, device.name))
+            return self.inner.cast(x, below, Device(below, device.name))
+        above = target
+        while not (isinstance(above, Batched) and above.batched == self.batched):
+            if above.inner is None:
+                raise UnsupportedError(
+                    f"a tensor inside phlox.vmap cannot leave the batch for {target!r}; move the arguments, or what "
+                    "vmap returns"
+                )
+            above = above.inner
+        below, place = above.inner, Device(above.inner, device.name)
+        moved = self.inner.to_device(x.value, place) if below is self.inner else self.inner.cast(x.value, below, place)
+        return self.boxed(moved)
+
+    def barrier(self, x: Array, after: Array) -> Array:
+        return self._like(x, self.inner.barrier(self.below(x), self.below(after)))
+
+    # --- what goes from example to example
+
+    def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
+        return each(self, lambda *ones: self.inner.on_host(kinds, fn, *ones), arrays)
+
+    def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
+        return each(self, lambda *ones: self.inner.call_native(fn, *ones), arrays)
+
+    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+        return self.inner.native_vjp(fn, arrays, g)
+
+    # --- loops
+
+    def scan(
+        self, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, *, reverse: bool = False
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        if not self.records_loops():
+            return super().scan(body, carry, xs, length, reverse=reverse)
+        return scan(self, body, carry, xs, length, reverse)

@@ -1,0 +1,77 @@
+"""The batches that the running code is inside of."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from phlox.backend.contract.backend import Backend, engine_of
+from phlox.backend.device import Device
+
+if TYPE_CHECKING:
+    from phlox.batching.decorator import Batched
+
+Randomness: TypeAlias = Literal["different", "same"]
+"""Does every example of a batch have random numbers of its own?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One `phlox.vmap` that is being carried out."""
+
+    backend: Batched
+    size: int
+    """The number of examples."""
+    randomness: Randomness = "different"
+
+
+_frames: ContextVar[tuple[Frame, ...]] = ContextVar("phlox_batches", default=())
+
+
+@contextmanager
+def entered(frame: Frame) -> Generator[None]:
+    """Within this scope (and thread or task) the batch is the innermost one."""
+    token = _frames.set((*_frames.get(), frame))
+    try:
+        yield
+    finally:
+        _frames.reset(token)
+
+
+@contextmanager
+def outside() -> Generator[None]:
+    """Within this scope there is no batch: what is made belongs to all examples."""
+    token = _frames.set(())
+    try:
+        yield
+    finally:
+        _frames.reset(token)
+
+
+def innermost() -> Frame | None:
+    """The batch that the running code sees one example of."""
+    frames = _frames.get()
+    return frames[-1] if frames else None
+
+
+def frame_of(backend: Batched) -> Frame | None:
+    """The batch of a backend, whatever tapes and precision it has."""
+    engine = type(engine_of(backend))
+    for frame in reversed(_frames.get()):
+        if frame.backend.batched == backend.batched and type(engine_of(frame.backend)) is engine:
+            return frame
+    return None
+
+
+def seen_from_inside(place: Device) -> Device:
+    """A device as the innermost batch has it, so that what is drawn there is one example's."""
+    frame = innermost()
+    if frame is None:
+        return place
+    from phlox.batching.order import joined
+
+    backend: Backend | None = joined(place.backend, frame.backend)
+    return place if backend is None else Device(backend, place.name)

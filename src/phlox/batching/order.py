@@ -1,0 +1,46 @@
+"""Which backends meet: the order of decorators over one engine.
+
+An array of a backend is a constant on every backend that has the same decorators and more: a tape where there was
+none, a batch that it does not depend on. No array is changed for that, so tensors from outside may be used inside
+`phlox.vmap` and inside functions that are differentiated.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from phlox.backend.contract import Backend
+from phlox.batching.decorator import Batched
+
+
+@lru_cache(maxsize=4096)
+def is_below(lower: Backend, upper: Backend) -> bool:
+    """Are arrays of `lower` constants on `upper`, another backend?"""
+    inner = upper.inner
+    if inner is None:
+        return False
+    if inner is lower or is_below(lower, inner):
+        return True
+    # A tape may lie below the batch that was not there when the array was made.
+    same_batch = isinstance(upper, Batched) and isinstance(lower, Batched) and lower.batched == upper.batched
+    return same_batch and is_below(lower.inner, inner)
+
+
+@lru_cache(maxsize=4096)
+def joined(one: Backend, other: Backend) -> Backend | None:
+    """The least backend on which arrays of both are at home; None where there is no such one."""
+    if one is other or is_below(other, one):
+        return one
+    if is_below(one, other):
+        return other
+    if not isinstance(one, Batched):
+        return joined(other, one) if isinstance(other, Batched) else None
+    if isinstance(other, Batched):
+        if other.batched > one.batched:
+            return joined(other, one)
+        if other.batched == one.batched:
+            other = other.inner
+    if other.batched > one.inner.batched:
+        return None
+    below = joined(one.inner, other)
+    return None if below is None or below.batched != one.inner.batched else Batched(below)

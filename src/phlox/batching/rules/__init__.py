@@ -1,0 +1,18 @@
+"""All batching rules: what each operation on one example is for a batch of them."""
+
+from __future__ import annotations
+
+from phlox.batching.build import Rule
+from phlox.batching.rules.axes import ALONG
+from phlox.batching.rules.elementwise import ELEMENTWISE
+from phlox.batching.rules.indexing import INDEXING
+from phlox.batching.rules.nn import NN
+from phlox.batching.rules.products import PRODUCTS
+from phlox.batching.rules.random import RANDOM
+from phlox.batching.rules.shape import SHAPE
+
+RULES: dict[str, Rule] = {**ELEMENTWISE, **ALONG, **SHAPE, **INDEXING, **PRODUCTS, **NN, **RANDOM}
+"""What has no entry is made of operations that have; see the contract."""
+
+FORWARDED = ("float_full", "int_full", "bool_full", "int_arange", "bool_tri")
+"""What makes an array of no other: the same for all examples."""

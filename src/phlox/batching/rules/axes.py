@@ -1,0 +1,53 @@
+"""What is done along axes that are named: of an example they are one further on in the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.backend.contract.required import BoolOps, FloatOps, IntOps
+from phlox.batching.build import Along, General, Rule, shifted
+
+_REDUCTIONS = [
+    name
+    for family in (FloatOps, IntOps, BoolOps)
+    for name, annotation in family.__annotations__.items()
+    if annotation in ("Reduction", "ArgReduction", "Callable[[Array, Axes, bool], Array]")
+]
+
+_FIRST = (
+    *_REDUCTIONS,
+    "flip", "squeeze", "expand_dims", "windows",
+    "float_mean", "float_var", "float_std", "float_logsumexp", "float_norm", "float_median", "bool_count_nonzero",
+    "float_cumsum", "int_cumsum", "float_cumprod", "int_cumprod", "float_cummax", "int_cummax", "float_cummin",
+    "int_cummin", "float_logcumsumexp",
+    "float_argsort", "int_argsort", "float_sort", "int_sort",
+    "softmax", "log_softmax", "glu",
+)  # fmt: skip
+"""The axis, or the axes, are the first option."""
+
+_SECOND = ("roll", "repeat", "float_argtopk", "int_argtopk")
+"""They are the second."""
+
+
+def _with_new_first_axis(name: str) -> Rule:
+    """Several results along a new first axis, before which the batch belongs."""
+
+    def rule(M: Any, x: Any, axes: Any, *options: Any) -> Any:
+        found = getattr(M.inner, name)(x.value, shifted(axes), *options)
+        return M.boxed(M.moved(found, 1, 0))
+
+    return General(1, rule)
+
+
+def _windows_adjoint(M: Any, g: Any, axis: int, size: int, step: int, shape: tuple[int, ...]) -> Any:
+    n = M.size([g])
+    return M.boxed(M.inner.float_windows_adjoint(g.value, axis + 1, size, step, (n, *shape)))
+
+
+ALONG: dict[str, Rule] = {
+    **{name: Along((0,)) for name in _FIRST},
+    **{name: Along((1,)) for name in _SECOND},
+    "float_order_statistics": _with_new_first_axis("float_order_statistics"),
+    "float_quantile": _with_new_first_axis("float_quantile"),
+    "float_windows_adjoint": General(1, _windows_adjoint),
+}

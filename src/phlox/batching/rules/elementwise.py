@@ -1,0 +1,42 @@
+"""What is done to every element alone; read off the contract, which says how many operands each operation has."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from phlox.backend.contract.arithmetic import ArithmeticOps
+from phlox.backend.contract.elementwise import ElementwiseOps
+from phlox.backend.contract.nn.activation import ActivationOps
+from phlox.backend.contract.required import BoolOps, FloatOps, IntOps
+from phlox.backend.contract.special import SpecialOps
+from phlox.batching.build import Elementwise, Rule
+
+_REQUIRED = {
+    name: Elementwise({"Unary": 1, "Binary": 2}[annotation])
+    for family in (FloatOps, IntOps, BoolOps)
+    for name, annotation in family.__annotations__.items()
+    if annotation in ("Unary", "Binary")
+}
+
+
+def _operands(function: Any) -> int:
+    """How many of an operation's parameters are arrays, or may be."""
+    parameters = inspect.signature(function).parameters.values()
+    return sum(parameter.annotation in ("Array", "Any") for parameter in parameters)
+
+
+_DERIVED = {
+    name: Elementwise(_operands(function))
+    for family in (ArithmeticOps, SpecialOps, ElementwiseOps, ActivationOps)
+    for name, function in vars(family).items()
+    if inspect.isfunction(function) and not name.startswith("_") and name != "int_matmul"
+}
+
+ELEMENTWISE: dict[str, Rule] = {
+    **_REQUIRED,
+    **_DERIVED,
+    "where": Elementwise(3),
+    "detach": Elementwise(1),
+    "gelu": Elementwise(1),
+}

@@ -1,0 +1,110 @@
+"""Reading and writing at places; where those differ from example to example, the examples become one long axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from phlox.backend.contract.types import Array, Index, Shape
+from phlox.batching.build import General, Rule, fold, unfold
+
+if TYPE_CHECKING:
+    from phlox.backend.contract.indexing import Mode
+    from phlox.batching.decorator import Batched
+
+
+def _all(M: Batched, size: int, index: Index) -> Index:
+    return (slice(0, size, 1), *index)
+
+
+def _index(M: Batched, x: Array, index: Index) -> Array:
+    return M.boxed(M.inner.index(x.value, _all(M, M.size([x]), index)))
+
+
+def _index_set(M: Batched, x: Array, values: Array, index: Index) -> Array:
+    size = M.size([x, values])
+    return M.boxed(M.inner.index_set(M.spread(x, size), M.spread(values, size), _all(M, size, index)))
+
+
+def _index_adjoint(M: Batched, g: Array, shape: Shape, index: Index) -> Array:
+    size = M.size([g])
+    return M.boxed(M.inner.float_index_adjoint(g.value, (size, *shape), _all(M, size, index)))
+
+
+def _places(M: Batched, indices: Array, count: int, size: int) -> Array:
+    """Indices [size, ...] into an axis of `count` of each example, as indices into all of these axes in a row."""
+    B = M.inner
+    number = B.int_arange(0, size, 1, B.device_of(indices))
+    number = B.reshape(number, (size, *(1 for _ in B.shape(indices)[1:])))
+    return B.int_ravel_index([number, indices], (size, count))
+
+
+def _take(M: Batched, x: Array, indices: Array, axis: int) -> Array:
+    B = M.inner
+    if type(indices) is not M.box:
+        return M.boxed(B.take(x.value, indices, axis + 1))
+    M.check_indices(indices, M.shape(x)[axis], from_end=True)
+    if type(x) is not M.box:
+        return M.boxed(M.moved(B.take(x, indices.value, axis), axis, 0))
+    size = M.size([x])
+    _, count, *rest = B.shape(rows := M.moved(x.value, axis + 1, 1))
+    flat = B.reshape(rows, (size * count, *rest))
+    found = B.take(flat, _places(M, indices.value, count, size), 0)  # [size, *indices, *rest]
+    return M.boxed(_blocks_exchanged(M, found, len(M.shape(indices)), axis))
+
+
+def _take_adjoint(M: Batched, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+    B = M.inner
+    size = M.size([g, indices])
+    if type(indices) is not M.box:
+        return M.boxed(B.float_take_adjoint(g.value, indices, axis + 1, (size, *shape)))
+    count, rest = shape[axis], (*shape[:axis], *shape[axis + 1 :])
+    rows = _blocks_exchanged(M, M.spread(g, size), axis, len(M.shape(indices)))
+    found = B.float_take_adjoint(rows, _places(M, indices.value, count, size), 0, (size * count, *rest))
+    return M.boxed(M.moved(B.reshape(found, (size, count, *rest)), 1, axis + 1))
+
+
+def _blocks_exchanged(M: Batched, value: Array, first: int, second: int) -> Array:
+    """After the batch come `first` axes, then `second` others: these before those."""
+    rank = len(M.inner.shape(value))
+    middle, end = 1 + first, 1 + first + second
+    order = (0, *range(middle, end), *range(1, middle), *range(end, rank))
+    return M.inner.permute_dims(value, order) if first and second else value
+
+
+def _take_along_axis(M: Batched, x: Array, indices: Array, axis: int) -> Array:
+    size = M.size([x, indices])
+    return M.boxed(M.inner.take_along_axis(M.spread(x, size), M.spread(indices, size), axis + 1))
+
+
+def _take_along_axis_adjoint(M: Batched, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+    size = M.size([g, indices])
+    values = M.spread(g, size), M.spread(indices, size)
+    return M.boxed(M.inner.float_take_along_axis_adjoint(*values, axis + 1, (size, *shape)))
+
+
+def _scatter(name: str) -> Rule:
+    def rule(M: Batched, x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
+        size = M.size([x, positions, updates])
+        count = M.shape(x)[0]
+        M.check_indices(positions, count, from_end=True)
+        places = _places(M, M.spread(positions, size), count, size)
+        flat = M.inner.reshape(places, (math.prod(M.inner.shape(places)),))
+        scatter: Callable[..., Any] = getattr(M.inner, name)
+        return unfold(M, scatter(fold(M, x, size), flat, fold(M, updates, size), mode), size)
+
+    return General(3, rule)
+
+
+INDEXING: dict[str, Rule] = {
+    "index": General(1, _index),
+    "index_set": General(2, _index_set),
+    "float_index_adjoint": General(1, _index_adjoint),
+    "take": General(2, _take),
+    "float_take_adjoint": General(2, _take_adjoint),
+    "take_along_axis": General(2, _take_along_axis),
+    "float_take_along_axis_adjoint": General(2, _take_along_axis_adjoint),
+    "float_scatter": _scatter("float_scatter"),
+    "int_scatter": _scatter("int_scatter"),
+}

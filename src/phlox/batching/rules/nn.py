@@ -1,0 +1,172 @@
+"""Composites of neural networks: where the operands allow it the batch joins a first axis that is independent anyway.
+
+Where they do not (weights of every example's own), the contract's definition serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.nn.dense import DenseOps
+from phlox.backend.contract.nn.loss import LossOps
+from phlox.backend.contract.nn.norm import NormOps
+from phlox.backend.contract.types import Array, Shape, Widths
+from phlox.batching.build import Folded, General, Rule, fold, unfold
+
+if TYPE_CHECKING:
+    from phlox.batching.decorator import Batched
+
+
+def _shared(M: Batched, *weights: Array | None) -> bool:
+    """Are these the same for all examples?"""
+    return all(type(weight) is not M.box for weight in weights)
+
+
+# --- over the last axis, with weights that all examples share
+
+
+def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
+    def rule(M: Batched, x: Array, *rest: Any) -> Array:
+        if type(x) is M.box and _shared(M, *rest[:weights]):
+            return M.boxed(getattr(M.inner, name)(x.value, *rest))
+        return definition(M, x, *rest)
+
+    return General(1 + weights, rule)
+
+
+# --- examples joined to the rows
+
+
+def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
+    if not _shared(M, gamma, beta):
+        return NormOps.group_norm(M, x, gamma, beta, groups, epsilon)
+    size = M.size([x])
+    return unfold(M, M.inner.group_norm(fold(M, x, size), gamma, beta, groups, epsilon), size)
+
+
+def _cross_entropy(
+    M: Batched, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
+) -> Array:
+    if not _shared(M, weight):
+        return LossOps.cross_entropy(M, logits, targets, weight, smoothing, ignored)
+    size = M.size([logits, targets])
+    found = M.inner.cross_entropy(fold(M, logits, size), fold(M, targets, size), weight, smoothing, ignored)
+    return unfold(M, found, size)
+
+
+def _attention(
+    M: Batched,
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    allowed: Array | None,
+    kept: Array | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+) -> Array:
+    if all(type(x) is not M.box for x in (query, key, value)):
+        return AttentionOps.attention(M, query, key, value, bias, allowed, kept, causal, scale, dropout)
+    size = M.size([query, key, value])
+    batch = M.shape(query)[0]
+
+    def met(x: Array | None) -> Array | None:
+        """What broadcasts to the scores [batch, heads, n, m]; it need not if it is the same in all of them."""
+        if x is None or (type(x) is not M.box and (len(M.shape(x)) < 4 or M.shape(x)[0] == 1)):
+            return x
+        sizes = M.shape(x)
+        full = (batch, *(1,) * (3 - len(sizes)), *sizes) if len(sizes) < 4 else (batch, *sizes[1:])
+        return fold(M, M.broadcast_to(x, full), size)
+
+    q, k, v = (fold(M, x, size) for x in (query, key, value))
+    y = M.inner.attention(q, k, v, met(bias), met(allowed), met(kept), causal, scale, dropout)
+    return unfold(M, y, size)
+
+
+# --- convolution: weights of every example's own are groups of channels of their own
+
+
+def _beside(M: Batched, x: Array, size: int) -> Array:
+    """[n, channels, ...] of all examples as [n, size * channels, ...]."""
+    value = M.moved(M.spread(x, size), 0, 1)
+    n, _, channels, *rest = M.inner.shape(value)
+    return M.inner.reshape(value, (n, size * channels, *rest))
+
+
+def _apart(M: Batched, value: Array, size: int) -> Array:
+    """The inverse of `_beside`."""
+    n, channels, *rest = M.inner.shape(value)
+    return M.boxed(M.moved(M.inner.reshape(value, (n, size, channels // size, *rest)), 1, 0))
+
+
+def _conv(
+    M: Batched,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Shape,
+    padding: Widths,
+    dilation: Shape,
+    groups: int,
+) -> Array:
+    size = M.size([x, weight, bias])
+    options = (stride, padding, dilation)
+    if _shared(M, weight, bias):
+        return unfold(M, M.inner.conv(fold(M, x, size), weight, bias, *options, groups), size)
+    if _shared(M, x, weight):
+        y = M.inner.conv(x, weight, None, *options, groups)
+    else:
+        found = M.inner.conv(_beside(M, x, size), fold(M, weight, size), None, *options, size * groups)
+        y = _apart(M, found, size)
+    if bias is None:
+        return y
+    return M.float_add(y, M.reshape(bias, (M.shape(bias)[0], *(1 for _ in stride))))
+
+
+def _conv_dx(
+    M: Batched, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+) -> Array:
+    size = M.size([g, weight])
+    n, channels, *sizes = shape
+    options = (stride, padding, dilation)
+    if _shared(M, weight):
+        return unfold(M, M.inner.conv_dx(fold(M, g, size), weight, (size * n, *shape[1:]), *options, groups), size)
+    joint = (n, size * channels, *sizes)
+    return _apart(M, M.inner.conv_dx(_beside(M, g, size), fold(M, weight, size), joint, *options, size * groups), size)
+
+
+def _conv_dw(
+    M: Batched, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+) -> Array:
+    size = M.size([x, g])
+    joint = (size * shape[0], *shape[1:])
+    found = M.inner.conv_dw(_beside(M, x, size), _beside(M, g, size), joint, stride, padding, dilation, size * groups)
+    return unfold(M, found, size)
+
+
+def _col2im(M: Batched, columns: Array, shape: Shape, *options: Any) -> Array:
+    size = M.size([columns])
+    return unfold(M, M.inner.col2im(fold(M, columns, size), (size * shape[0], *shape[1:]), *options), size)
+
+
+_OF_EACH_EXAMPLE = (
+    "im2col", "max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool", "adaptive_sum_pool", "interpolate",
+)  # fmt: skip
+
+NN: dict[str, Rule] = {
+    "linear": _rowwise("linear", DenseOps.linear, 2),
+    "layer_norm": _rowwise("layer_norm", NormOps.layer_norm, 2),
+    "rms_norm": _rowwise("rms_norm", NormOps.rms_norm, 1),
+    "group_norm": General(3, _group_norm),
+    "cross_entropy": General(3, _cross_entropy),
+    "attention": General(6, _attention),
+    "conv": General(3, _conv),
+    "conv_dx": General(2, _conv_dx),
+    "conv_dw": General(2, _conv_dw),
+    "col2im": General(1, _col2im),
+    "grid_sample": Folded(2),
+    **dict.fromkeys(_OF_EACH_EXAMPLE, Folded(1)),
+}

@@ -1,0 +1,43 @@
+"""Draws: one for the whole batch, whose rows are the examples'."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
+from phlox.batching.build import Drawn, Rule
+from phlox.batching.frames import frame_of
+
+if TYPE_CHECKING:
+    from phlox.batching.decorator import Batched
+
+
+def _rows(M: Batched) -> int | None:
+    """The number of examples that have random numbers of their own; None where all have the same."""
+    frame = frame_of(M)
+    return None if frame is None or frame.randomness == "same" else frame.size
+
+
+def _shaped(name: str) -> Rule:
+    def rule(M: Batched, state: Array, shape: Shape, *options: Any) -> Array:
+        draw = getattr(M.inner, name)
+        size = _rows(M)
+        return draw(state, shape, *options) if size is None else M.boxed(draw(state, (size, *shape), *options))
+
+    return Drawn(rule)
+
+
+def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
+    """The order of numbers drawn for every place, equal ones (of 2**31 few are) staying as they are."""
+    size = _rows(M)
+    if size is None:
+        return M.inner.random_permutation(state, n, device)
+    words = M.inner.random_integers(state, (size, n), 0, 2**31 - 1, device)
+    return M.boxed(M.inner.int_argsort(words, 1, False))
+
+
+RANDOM: dict[str, Rule] = {
+    **{name: _shaped(name) for name in ("random_uniform", "random_normal", "random_bernoulli", "random_integers")},
+    "random_permutation": Drawn(_permutation),
+}
