@@ -8,6 +8,9 @@ import os
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+# PyTorch's compiler takes many seconds a program; where its code is what is tested, the test says so.
+os.environ.setdefault("PHLOX_TORCH_CODEGEN", "none")
+
 from hypothesis import settings  # noqa: E402
 
 # Collecting `phlox/tensor/*.py` first would leave the package under the name of the function `phlox.tensor`.

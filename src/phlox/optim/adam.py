@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from phlox.backend import Backend
 from phlox.backend.contract.update import AdamNumbers
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.optim.adaptor import OptimizerAdaptor, SimpleOptimizer
 from phlox.optim.clipping import GradientClipping
+from phlox.optim.sharing import shared
 from phlox.optim.state import State
 from phlox.tensor import Tensor, zeros_like
 from phlox.tensor.functional import adam_update
@@ -50,6 +52,8 @@ class Adam(SimpleOptimizer):
     Decoupled, x is multiplied by 1 - lr decay first; otherwise decay x is added to g.
     """
 
+    shares_counts = True
+
     def __init__(self, config: AdamConfig, *, decoupled: bool) -> None:
         self.config = config
         self.decoupled = decoupled
@@ -61,12 +65,18 @@ class Adam(SimpleOptimizer):
         self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
     ) -> tuple[Tensor[Any, Any, Any], State]:
         c = self.config
-        time = state["time"] + 1
-        expm1 = tensor.backend.number_expm1
-        correction_1 = -expm1(time * math.log(c.beta_1)) if c.beta_1 else 1.0
-        correction_2 = -expm1(time * math.log(c.beta_2)) if c.beta_2 else 1.0
+        time, correction_1, correction_2 = shared(_later, state["time"], c.beta_1, c.beta_2, tensor.backend)
         numbers = AdamNumbers(
             lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2
         )
         tensor, m, v = adam_update(tensor, grad, state["moment_1"], state["moment_2"], numbers)
         return tensor, {"moment_1": m, "moment_2": v, "time": time}
+
+
+def _later(time: Any, beta_1: float, beta_2: float, backend: Backend) -> tuple[Any, Any, Any]:
+    """The time after one more step, and 1 - beta ** time for both betas."""
+    time = time + 1
+    correction_1, correction_2 = (
+        -backend.number_expm1(time * math.log(beta)) if beta else 1.0 for beta in (beta_1, beta_2)
+    )
+    return time, correction_1, correction_2

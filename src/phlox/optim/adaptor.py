@@ -7,7 +7,7 @@ import operator
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from phlox.module import GradientsParams, Param, ParamId
 from phlox.module.structure import ByIdentity
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.optimizer import M, Optimizer, brought
+from phlox.optim.sharing import sharing
 from phlox.optim.state import State, mismatch
 from phlox.record import Record
 from phlox.tensor import Tensor
@@ -28,6 +29,12 @@ class SimpleOptimizer(ABC):
     >>> class SignSgd(SimpleOptimizer):
     ...     def step(self, lr, tensor, grad, state):
     ...         return tensor - grad.sign() * lr, state
+    """
+
+    shares_counts: ClassVar[bool] = False
+    """Do parameters whose counts are equal keep them so, since `step` counts by `phlox.optim.sharing.shared`?
+
+    A compiled function then has one number for all of them.
     """
 
     def init(self, tensor: Tensor[Any, Any, Any]) -> State:
@@ -62,6 +69,7 @@ class OptimizerAdaptor(Optimizer):
 
     def __init__(self, optimizer: SimpleOptimizer, *, grad_clipping: GradientClipping | None = None) -> None:
         super().__init__()
+        self.shares_counts = optimizer.shares_counts
         self.optimizer = optimizer
         self.grad_clipping = grad_clipping
         self._unproved: set[ParamId] = set()
@@ -101,7 +109,8 @@ class OptimizerAdaptor(Optimizer):
             value, stepped[param.id] = self._update(lr, path, param, grad)
             return param.holding(value)
 
-        module = module.map(update)
+        with sharing():
+            module = module.map(update)
         self.states.update(stepped)
         self._unproved.difference_update(stepped)
         return module
@@ -111,6 +120,11 @@ class OptimizerAdaptor(Optimizer):
     ) -> tuple[Tensor[Any, Any, Any], State]:
         value = param.val()
         outer = value.backend
+        if outer.batched or grad.backend.batched:
+            raise OptimizerError(
+                f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
+                "return the gradients, and step there on the stacked modules"
+            )
         tensor = value.inner() if outer.differentiates else value
         place = tensor.device
         if grad.shape != tensor.shape or grad.kind is not Float:
@@ -153,7 +167,9 @@ class OptimizerAdaptor(Optimizer):
 def _checked_rate(lr: Any) -> Any:
     """The rate as a Python number or, in a compiled function, the engine's stand-in for one."""
     if isinstance(lr, Tensor):
-        raise OptimizerError("the learning rate is a number, not a tensor; give it as .item()")
+        raise OptimizerError(
+            "the learning rate is a number, not a tensor; give it as .item(), or as an argument of a compiled function"
+        )
     if isinstance(lr, (int, float, np.floating, np.integer)):
         lr = float(cast("float", lr))
     if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):

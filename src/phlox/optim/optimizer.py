@@ -40,20 +40,22 @@ recording: ContextVar[object | None] = ContextVar("phlox_recording", default=Non
 class Form:
     """The skeletons of the states of several parameters, interned: equal ones are one object."""
 
-    __slots__ = ("__weakref__", "kinds", "skeletons")
+    __slots__ = ("__weakref__", "kinds", "places", "skeletons")
 
-    def __init__(self, skeletons: tuple[Skeleton, ...]) -> None:
+    def __init__(self, skeletons: tuple[Skeleton, ...], places: tuple[int, ...]) -> None:
         self.skeletons = skeletons
         self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
+        self.places = places
+        """Of every integer in the array of integers."""
 
 
-_forms: weakref.WeakValueDictionary[tuple[Skeleton, ...], Form] = weakref.WeakValueDictionary()
+_forms: weakref.WeakValueDictionary[tuple[tuple[Skeleton, ...], tuple[int, ...]], Form] = weakref.WeakValueDictionary()
 
 
-def form_of(skeletons: tuple[Skeleton, ...]) -> Form:
-    """The one form of these skeletons."""
-    form = _forms.get(skeletons)
-    return _forms.setdefault(skeletons, Form(skeletons)) if form is None else form
+def form_of(skeletons: tuple[Skeleton, ...], places: tuple[int, ...]) -> Form:
+    """The one form of these skeletons with their integers at these places."""
+    form = _forms.get((skeletons, places))
+    return _forms.setdefault((skeletons, places), Form(skeletons, places)) if form is None else form
 
 
 class Packed(NamedTuple):
@@ -69,17 +71,24 @@ class Packed(NamedTuple):
     place: Device
 
     @staticmethod
-    def of(states: dict[ParamId, State], place: Device) -> Packed:
-        """These states taken apart, their tensors on a device."""
+    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> Packed:
+        """These states taken apart, their tensors on a device; with `shared`, each count once, however many have it."""
         backend = place.backend
         flat: list[Any] = []
-        form = form_of(tuple([flatten(brought(state, place), flat) for state in states.values()]))
+        skeletons = tuple([flatten(brought(state, place), flat) for state in states.values()])
+        kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
         leaves = [
             leaf.primitive if isinstance(leaf, Tensor) else leaf
-            for leaf, kind in zip(flat, form.kinds, strict=True)
+            for leaf, kind in zip(flat, kinds, strict=True)
             if kind != INTEGER
         ]
-        counts = [leaf for leaf, kind in zip(flat, form.kinds, strict=True) if kind == INTEGER]
+        every = [leaf for leaf, kind in zip(flat, kinds, strict=True) if kind == INTEGER]
+        # Integers by value; the stand-ins of a compiled function, which cannot be compared, by identity.
+        keys = [leaf if isinstance(leaf, int) else ("", id(leaf)) for leaf in every] if shared else range(len(every))
+        found: dict[Any, int] = {}
+        places = tuple([found.setdefault(key, len(found)) for key in keys])
+        counts = [every[places.index(place)] for place in range(len(found))]
+        form = form_of(skeletons, places)
         if counts and all(isinstance(count, int) for count in counts):
             leaves.append(backend.from_host(np.array(counts, np.int64), Int, place))
         elif counts:
@@ -94,14 +103,16 @@ class Packed(NamedTuple):
         return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, self.form.skeletons, strict=True)}
 
     def _counts(self) -> list[Any]:
-        number = self.form.kinds.count(INTEGER)
-        if not number:
+        places = self.form.places
+        if not places:
             return []
         backend, array = self.place.backend, self.leaves[-1]
         if not backend.is_traced(array):
-            return backend.to_host(array).tolist()
-        together = Tensor.from_primitive(array, backend, Int)
-        return [together[place].primitive for place in range(number)]
+            counts = backend.to_host(array).tolist()
+        else:
+            together = Tensor.from_primitive(array, backend, Int)
+            counts = [together[place].primitive for place in range(max(places) + 1)]
+        return [counts[place] for place in places]
 
     def _leaf(self, kind: str, leaf: Any) -> Any:
         backend = self.place.backend
@@ -120,6 +131,9 @@ class Optimizer(ABC):
     The general interface: implement `step`. Most optimizers treat one parameter at a time and are easier to write as a
     `SimpleOptimizer`.
     """
+
+    shares_counts: bool = False
+    """Do parameters whose counts are equal keep them so? See `SimpleOptimizer.shares_counts`."""
 
     def __init__(self) -> None:
         self._states: dict[ParamId, State] = {}
@@ -148,7 +162,7 @@ class Optimizer(ABC):
         if within is not None and within is not self._home:
             raise CompileError(
                 "an optimizer is used inside a compiled function that it is no argument of, so that its new state "
-                "would end with the call; pass it to the function"
+                "would end with the call; pass it to the function (for a loop of steps, phlox.compile(step, steps=n))"
             )
         if self._packed is not None:
             self._states, self._packed = self._packed.unpack(), None
@@ -162,7 +176,11 @@ class Optimizer(ABC):
     def pack(self, place: Device) -> Packed:
         """All states taken apart, their tensors on a device."""
         packed = self._packed
-        return packed if packed is not None and packed.place == place else Packed.of(self.states, place)
+        return packed if packed is not None and packed.place == place else self.repack(place)
+
+    def repack(self, place: Device) -> Packed:
+        """As `pack`, from the states as they are, wherever their tensors are said to be."""
+        return Packed.of(self.states, place, shared=self.shares_counts)
 
     def load_packed(self, packed: Packed, home: object | None = None) -> None:
         """Take over states as a compiled function has them; `home` is the recording whose placeholders they are."""

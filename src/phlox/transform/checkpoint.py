@@ -11,7 +11,9 @@ from phlox.autodiff import Autodiff
 from phlox.autodiff.checkpoint import checkpoint as checkpoint_arrays
 from phlox.backend import Float
 from phlox.errors import AutodiffError
-from phlox.transform.structure import AnyTensor, map_tensors, tensors_of
+from phlox.module.param import Param, noting_changes, taken_back
+from phlox.tensor.meeting import is_below
+from phlox.transform.containers import AnyTensor, map_tensors, tensors_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,10 +23,11 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
     """`fn` with nothing kept of it for the way back: `backward` calls it once more to make the values it needs.
 
     For blocks of a network whose intermediate values do not fit into memory: what is kept is their input. The function
-    takes tensors, modules and anything else, and returns a tensor or a list, tuple or dict of them; it must do the same
-    when it is called again. Its random draws are the same each time, dropout masks included. Gradients flow to tensors
-    among the arguments and to whatever else the function uses (parameters of modules, tensors from outside). They are
-    those of `fn` to the last bit on an eager backend. Works under `phlox.compile`, and inside another `checkpoint`.
+    takes tensors, modules and anything else, and returns tensors, modules or gradients, or lists, tuples and dicts of
+    them; it must do the same when it is called again. Its random draws are the same each time, dropout masks included,
+    and running statistics that it sets are set once. Gradients flow to tensors among the arguments and to whatever else
+    the function uses (parameters of modules, tensors from outside). They are those of `fn` to the last bit on an eager
+    backend. Works under `phlox.compile`, in `phlox.scan`, and inside another `checkpoint`.
 
     See Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost", 2016.
 
@@ -43,20 +46,24 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
         stream = random.current()
         start = stream.position
         first: list[Any] = []
+        changes: dict[Param, AnyTensor] = {}
 
         def run(after: Any) -> Sequence[Any]:
             if after is None:
-                first.append(fn(*args, **kwargs))
+                with noting_changes() as found:
+                    first.append(fn(*args, **kwargs))
+                changes.update(found)
                 return [x.primitive for x in _floats(first[0], backend)]
             tied: Any = map_tensors(lambda x: _tied(x, backend, after), given)
             again: Callable[..., R] = fn
-            with random.stream(stream.replay(start)):
+            # A module from outside has gone on since; here it is what it was, and nothing of what it is given stays.
+            with random.stream(stream.replay(start)), taken_back(changes):
                 return [x.primitive for x in _floats(again(*tied[0], **tied[1]), backend)]
 
         results = iter(checkpoint_arrays(backend, run))
 
         def forgotten(x: AnyTensor) -> AnyTensor:
-            return x._with(next(results)) if x.kind is Float else x  # pyright: ignore[reportPrivateUsage]
+            return x._with(next(results)) if x.kind is Float and x.backend is backend else x  # pyright: ignore[reportPrivateUsage]
 
         return map_tensors(forgotten, first.pop())
 
@@ -66,12 +73,12 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
 def _floats(result: Any, backend: Autodiff) -> list[AnyTensor]:
     found = tensors_of(result)
     for x in found:
-        if x.backend is not backend:
+        if x.backend is not backend and not is_below(x.backend, backend):
             raise AutodiffError(
                 f"checkpoint: the function was given tensors on {backend!r} and returned one on {x.backend!r}; "
                 "results must be on the backend of the arguments"
             )
-    return [x for x in found if x.kind is Float]
+    return [x for x in found if x.kind is Float and x.backend is backend]
 
 
 def _tied(x: AnyTensor, backend: Autodiff, after: Any) -> AnyTensor:

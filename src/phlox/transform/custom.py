@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, TypeAlias, cast
 
 from phlox.autodiff import Autodiff
 from phlox.autodiff.record import record_several
-from phlox.backend import Float
-from phlox.errors import AutodiffError, BackendError, ShapeError
+from phlox.backend import Backend, Float
+from phlox.batching import Batched, Frame, entered, innermost
+from phlox.errors import AutodiffError, ShapeError
 from phlox.tensor import Tensor
-from phlox.transform.structure import AnyTensor
+from phlox.tensor.meeting import together
+from phlox.transform.containers import AnyTensor
 
 Backward: TypeAlias = Callable[..., Any]
 """`(g, ...)`: for one gradient a result, the gradient (or the tuple of gradients) towards the Float arguments."""
@@ -54,41 +58,44 @@ class custom_gradient:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         tensors = [cast("AnyTensor", x) for x in arguments if isinstance(x, Tensor)]
-        tracked = [x for x in tensors if x.is_require_grad()]
-        if not tracked:
+        if not any(x.is_require_grad() for x in tensors):
             return self._call(arguments, options)[0]
-        backend = tracked[0].backend
-        assert isinstance(backend, Autodiff)
-        for x in tensors:
-            if x.backend is not backend:
-                raise BackendError(
-                    f"{self.name}: the arguments are on different backends, {backend!r} and {x.backend!r}; "
-                    "move one of them with .to_device(...)"
-                )
+        met = iter(together(self.name, tensors))
+        arguments = tuple(next(met) if isinstance(x, Tensor) else x for x in arguments)
+        backend = next(cast("AnyTensor", x).backend for x in arguments if isinstance(x, Tensor))
+        view = _View.of(self.name, backend)
+        inside = view.inside
         places = [i for i, x in enumerate(arguments) if isinstance(x, Tensor) and x.kind is Float]
         given: list[Any] = [x.inner() if isinstance(x, Tensor) else x for x in arguments]
+        operands = [given[i] for i in places]
         alone: list[bool] = []
+        made: list[AnyTensor] = []
 
         def run(*values: Any) -> tuple[tuple[Any, ...], Any]:
             result, backward = self._call(given, options)
             alone.append(not isinstance(result, tuple))
-            results = cast("tuple[AnyTensor, ...]", result if isinstance(result, tuple) else (result,))
-            for x in results:
-                if x.backend is not backend.inner or x.kind is not Float:
+            made.extend(cast("tuple[AnyTensor, ...]", result if isinstance(result, tuple) else (result,)))
+            for x in made:
+                if x.backend is not inside or x.kind is not Float:
                     raise AutodiffError(
                         f"{self.name}: its results must be Float tensors made of its arguments, which are on "
-                        f"{backend.inner!r} inside; got {x.kind.__name__} on {x.backend!r}"
+                        f"{inside!r} inside; got {x.kind.__name__} on {x.backend!r}"
                     )
-            return tuple(x.primitive for x in results), (backward, results)
+            return tuple(view.shown(x.primitive) for x in made), (backward, tuple(made))
 
         def differentiate(inner: Any, saved: Any, gs: tuple[Any, ...], needed: Any) -> tuple[Any, ...]:
             backward, results = saved
-            filled = [x * 0.0 if g is None else x._with(g) for x, g in zip(results, gs, strict=True)]
-            return self._gradients(backward(*filled), [given[i] for i in places])
+            with view.again():
+                pairs = zip(results, gs, strict=True)
+                filled = [x * 0.0 if g is None else x._with(view.hidden(g, x.primitive)) for x, g in pairs]
+                gradients = self._gradients(backward(*filled), operands)
+            found = zip(gradients, operands, strict=True)
+            return tuple(None if g is None else view.towards(g, x.primitive, results) for g, x in found)
 
-        operands = tuple(arguments[i].primitive for i in places)
-        results = record_several(backend.inner, backend.box, operands, run, differentiate)
-        wrapped = tuple(Tensor.from_primitive(x, backend, Float) for x in results)
+        shown = tuple(view.shown(arguments[i].primitive) for i in places)
+        results = record_several(view.tape.inner, view.tape.box, shown, run, differentiate)
+        pairs = zip(results, made, strict=True)
+        wrapped = tuple(Tensor.from_primitive(view.hidden(y, x.primitive), backend, Float) for y, x in pairs)
         return wrapped[0] if alone[0] else wrapped
 
     def _call(self, arguments: Any, options: dict[str, Any]) -> tuple[Any, Backward]:
@@ -115,3 +122,50 @@ class custom_gradient:
                     f"but the argument has shape {x.shape}"
                 )
         return tuple(None if gradient is None else gradient.primitive for gradient in given)
+
+
+@dataclass(frozen=True)
+class _View:
+    """How a function sees its arguments, and the tape below them their arrays: inside `phlox.vmap`, of all examples."""
+
+    tape: Autodiff
+    inside: Backend
+    """The backend without its tape, on which the function computes."""
+    batch: Batched | None
+    """The backend, if it is a batch above the tape."""
+    frame: Frame | None
+
+    @classmethod
+    def of(cls, name: str, backend: Backend) -> _View:
+        inside, batch = backend.untaped(), backend if isinstance(backend, Batched) else None
+        tape = backend if batch is None else batch.inner
+        if not isinstance(tape, Autodiff):
+            raise AutodiffError(
+                f"{name}: a custom gradient cannot reach through one phlox.vmap in another to a tape outside; "
+                "take the gradient inside: vmap(grad(fn))"
+            )
+        assert inside is not None
+        return cls(tape, inside, batch, innermost())
+
+    def again(self) -> AbstractContextManager[None]:
+        """Within this scope the batch is there as it was: for the way back, which is outside."""
+        return nullcontext() if self.batch is None or self.frame is None else entered(self.frame)
+
+    def shown(self, x: Any) -> Any:
+        """An array with the axis of the batch, if it has one."""
+        return x if self.batch is None or type(x) is not self.batch.box else x.value
+
+    def hidden(self, x: Any, like: Any) -> Any:
+        """An array of all examples as one of each, if another is."""
+        return x if self.batch is None or type(like) is not self.batch.box else self.batch.boxed(x)
+
+    def towards(self, gradient: Any, operand: Any, results: tuple[AnyTensor, ...]) -> Any:
+        """The gradient towards an operand: if all examples share it, the sum of theirs."""
+        batch = self.batch
+        if batch is None or self.frame is None:
+            return gradient
+        if type(operand) is batch.box:
+            return batch.spread(gradient, self.frame.size)
+        if all(type(x.primitive) is not batch.box for x in results):
+            return gradient
+        return self.tape.inner.float_sum(batch.spread(gradient, self.frame.size), (0,), False)

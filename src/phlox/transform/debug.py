@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from phlox.backend.checks import checks
+from phlox.transform.recompiles import Change, Recompile, explain_recompiles
 
-__all__ = ["checks"]
+__all__ = ["Change", "Recompile", "checks", "explain_recompiles"]

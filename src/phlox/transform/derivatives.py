@@ -10,7 +10,9 @@ from phlox.backend import Float
 from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module
 from phlox.tensor import Tensor, stack, zeros_like
-from phlox.transform.structure import AnyTensor, map_tensors, tensors_of
+from phlox.tensor.meeting import inside
+from phlox.transform.containers import AnyTensor, map_tensors, tensors_of
+from phlox.transform.grad import with_tape_inside
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -78,13 +80,15 @@ def _module_hvp(fn: Function, at: Module, direction: Any) -> GradientsParams:
     if not isinstance(direction, GradientsParams):
         got = type(cast("object", direction)).__name__
         raise AutodiffError(f"hvp: the direction for a module is GradientsParams, as phlox.grad gives, got {got}")
-    lower = at.init().train()
+    trained = at.init().train()
+    lower, _ = with_tape_inside(trained)
     upper = lower.map(lambda path, param: param.holding(Tensor.from_inner(param.val())))
     root = _number("hvp", fn(upper))
     gradients = GradientsParams({}) if root is None else GradientsParams.from_grads(root.backward(), upper)
     pairs = [(g, direction.get(id)) for id, g in gradients.items()]
     total = _dot([g for g, v in pairs if v is not None], [v for _, v in pairs if v is not None])
-    return GradientsParams({}) if total is None else GradientsParams.from_grads(total.backward(), lower)
+    found = GradientsParams({}) if total is None else GradientsParams.from_grads(total.backward(), lower)
+    return found if lower is trained else map_tensors(Tensor.inner, found)
 
 
 def jacobian(fn: Function) -> Function:
@@ -141,7 +145,7 @@ def _leaf(name: str, x: AnyTensor) -> AnyTensor:
     """A leaf of a tape above the backend of x; with what x knows itself of tapes below."""
     if x.kind is not Float:
         raise KindError(f"{name}: {x.kind.__name__} tensors have no derivatives; convert with .float() first")
-    return Tensor.from_inner(x).require_grad()
+    return Tensor.from_inner(inside(x)).require_grad()
 
 
 def _below(x: AnyTensor) -> AnyTensor:
@@ -206,7 +210,7 @@ def _pulled(root: AnyTensor | None, leaves: Any) -> Any:
 
 def _transposed(name: str, fn: Function, inputs: Any) -> tuple[Any, list[AnyTensor], list[AnyTensor]]:
     """A result, leaves that stand for cotangents, and the gradients towards the inputs, which are linear in them."""
-    leaves = map_tensors(lambda x: _leaf(name, Tensor.from_inner(x)), inputs)
+    leaves = map_tensors(lambda x: _leaf(name, Tensor.from_inner(inside(x))), inputs)
     y = fn(*leaves)
     roots = _floats(name, y)
     cotangents = [_leaf(name, zeros_like(_below(_below(root)))) for root in roots]

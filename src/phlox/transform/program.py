@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import islice
 from threading import RLock
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from phlox import random
 from phlox.backend import Backend, Device
-from phlox.backend.checks import Check, gathering
+from phlox.backend.checks import Check
+from phlox.backend.programs import left_over, note_donation, note_recording, used_up
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import CompileError, DeviceError, RandomnessError
-from phlox.module import Module, Param
-from phlox.module.template import Aux, flatten
-from phlox.optim.optimizer import Packed, recording
+from phlox.module.template import flatten
+from phlox.optim.optimizer import Optimizer, Packed, recording
 from phlox.tensor import Tensor
-from phlox.transform.reading import Ids, Place, Reader, Rebuilder, first_places, plain_backend, used_up
-from phlox.transform.results import Maker, StateMaker, Writer
-
-
-class Call(NamedTuple):
-    """The arguments of one call, as given and as read."""
-
-    reader: Reader
-    named: list[tuple[str, Any, list[Any]]]
-    """Name, value, and the list that its arrays have gone to; the last `keywords` of them by keyword."""
-    keywords: int
-
-
-@dataclass(eq=False, slots=True)
-class Meaning:
-    """What the arrays of an outcome stand for: the result, states of optimizers, and parameters that were set."""
-
-    result: Maker
-    states: list[StateMaker]
-    state_ids: list[Ids]
-    changed: list[tuple[int, int, int, Backend]]
-    """Module, parameter, array, and the backend that it is seen from."""
-    draws: int
-    checks: list[Check]
-    """What is checked after the call; its numbers are the last of the arrays."""
+from phlox.transform.loop import Loop
+from phlox.transform.reading import Ids, Place, Reader, first_places, plain_backend
+from phlox.transform.recompiles import History, facets_of
+from phlox.transform.recorded import Call, Meaning, Turn, record
+from phlox.transform.turns import Turns
 
 
 class Outcome:
@@ -76,6 +55,41 @@ def _arrays(leaves: Sequence[Any]) -> list[Any]:
     return [one for one in each if hasattr(one, "shape")]
 
 
+def _arrays_of(module: Any) -> Iterable[Any]:
+    return flatten(module)[0]
+
+
+def _alone(array: Any) -> Iterable[Any]:
+    return (array,)
+
+
+def _twice(call: Call) -> str | None:
+    """Which arguments hold one array that is donated, if any do."""
+    seen: dict[int, tuple[str, bool]] = {}
+    for name, value, leaves in call.named:
+        donated, mine = leaves is call.reader.donated, list[Any]()
+        Reader(call.reader.backend).read(value, name, mine)
+        for array in _arrays(mine):
+            earlier = seen.get(id(array))
+            if earlier is not None and (donated or earlier[1]):
+                one = earlier[0] == name
+                return f"{name} holds one array twice" if one else f"{earlier[0]} and {name} hold the same array"
+            seen[id(array)] = name, donated
+    return None
+
+
+@contextmanager
+def _recording(reader: Reader) -> Generator[None]:
+    """A function is being recorded; afterwards, optimizers have the states that they had."""
+    token = recording.set(object())
+    try:
+        yield
+    finally:
+        recording.reset(token)
+        for going in reader.optimizers:
+            going.optimizer.load_packed(going.packed)
+
+
 class StatesElsewhere(Exception):
     """States of an optimizer were on another device than its module, and have been moved there: try again."""
 
@@ -88,8 +102,11 @@ _nothing = nullcontext()
 class Program:
     """A function of certain structures, as the engine runs it."""
 
-    def __init__(self, fn: Callable[..., Any], name: str, backend: Backend, checked: bool) -> None:
-        self.fn, self.name, self.backend, self.checked = fn, name, backend, checked
+    def __init__(
+        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Turns | None
+    ) -> None:
+        self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
+        self.history = history
         self.run = backend.compile(self._body)
         self.draws = True  # until it is known that it does not
 
@@ -113,23 +130,28 @@ class Program:
             self.draws = bool(meaning.draws)
             if meaning.draws:
                 self._check_stream(arrays, words)
-                stream.skip(meaning.draws)
+                stream.skip(meaning.draws, self.backend)
+        if reader.donated:
+            self._note_donations(call)
         owners = reader.owners
         result = meaning.result(arrays, owners)
-        for (optimizer, packed, _), make in zip(reader.optimizers, meaning.states, strict=True):
+        for (optimizer, packed, _, _), make in zip(reader.optimizers, meaning.states, strict=True):
             optimizer.load_packed(make(arrays, owners, packed.place))
         for number, place, at, backend in meaning.changed:
-            param = reader.modules[number][0].params()[place]
+            param = reader.modules[number].module.params()[place]
             param.set(Tensor.from_primitive(arrays[at], backend, param.kind))
         return result
 
     def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
         """Raise what the first failed check says, unless this is itself part of a program."""
-        numbers = iter(arrays[len(arrays) - sum(check.count for check in checks) :])
-        for check in checks:
-            mine = list(islice(numbers, check.count))
-            if not any(map(self.backend.is_traced, mine)):
-                check.raise_for([self.backend.to_host(number).item() for number in mine])
+        numbers = arrays[len(arrays) - sum(check.count for check in checks) :]
+        if any(map(self.backend.is_traced, numbers)):
+            return
+        hosts = [self.backend.to_host(number) for number in numbers]
+        for turn in [()] if self.turns is None else range(self.turns.number):
+            found = iter([host[turn].tolist() for host in hosts])
+            for check in checks:
+                check.raise_for(list(islice(found, check.count)))
 
     def _explain(self, error: Exception, call: Call) -> None:
         """Raise an error that says more, if there is more to be said, or `StatesElsewhere` if that is all."""
@@ -147,14 +169,25 @@ class Program:
             leaves: list[Any] = []
             Reader(self.backend).read(value, name, leaves)
             arrays = _arrays(leaves)
-            if any(map(self.backend.is_gone, arrays)):
-                raise used_up(f"{self.name}: {name}") from error
+            for array in arrays:
+                if self.backend.is_gone(array):
+                    raise used_up(f"{self.name}: {name} was", array) from error
+                if self.backend.is_left_over(array):
+                    raise left_over(f"{self.name}: {name}", self.backend.program_of(array)) from error
             for array in arrays:
                 if not self.backend.is_traced(array):
                     devices.setdefault(self.backend.device_of(array), name)
-        left = [optimizer for optimizer, packed, _ in call.reader.optimizers if self._is_elsewhere(packed, call.reader)]
+        if self.backend.is_left_over_error(error):
+            raise left_over(f"{self.name}: a tensor that it uses, and that is none of its arguments,", None) from error
+        twice = _twice(call)
+        if twice is not None:
+            raise CompileError(
+                f"{self.name}: {twice}, which cannot be given away and used besides; donate only one that nothing else "
+                "holds, or pass a copy (tensor + 0.0)"
+            ) from error
+        left = [going.optimizer for going in call.reader.optimizers if self._is_elsewhere(going.packed, call.reader)]
         for optimizer in left:
-            optimizer.load_packed(Packed.of(optimizer.states, call.reader.place))
+            optimizer.load_packed(optimizer.repack(call.reader.place))
         if left:
             raise StatesElsewhere from error
         if len(devices) > 1 and isinstance(error, ValueError):
@@ -176,62 +209,32 @@ class Program:
                 "them in; compile the outer function with phlox.compile, or open phlox.random.stream(key) inside it"
             )
 
+    def _note_donations(self, call: Call) -> None:
+        """Remember what is used up, and by whom."""
+        donated = call.reader.donated
+        for given in call.reader.modules:
+            if given.leaves is donated:
+                note_donation(given.module, _arrays_of, self.name, given.path)
+        for name, value, leaves in call.named:
+            if leaves is donated and isinstance(value, Tensor):
+                array = self.backend.strip(cast("Tensor[Any, Any, Any]", value).primitive)
+                note_donation(array, _alone, self.name, name)
+
     def _body(self, donated: list[Any], kept: list[Any]) -> Outcome:
         """The function on placeholders: what the engine records."""
         call = _call.get()
-        reader = call.reader
-        here = object()
-        rebuilder = Rebuilder(here)
-        sources = {id(reader.donated): iter(donated), id(reader.kept): iter(kept)}
-        stream = random.TracedStream(next(sources[id(reader.kept)]))
-        token = recording.set(here)
-        try:
-            values = [rebuilder.rebuild(value, sources[id(leaves)]) for _, value, leaves in call.named]
-            for optimizer, packed, leaves in reader.optimizers:
-                rebuilder.rebuild_late(optimizer, packed, sources[id(leaves)])
-            positional = len(values) - call.keywords
-            names = [name for name, _, _ in call.named[positional:]]
-            keywords = dict(zip(names, values[positional:], strict=True))
-            before = [(module.params(), [param.val() for param in module.params()]) for module in rebuilder.modules]
-            with random.stream(stream), gathering(self.checked, stream.start) as gathered:
-                result = self.fn(*values[:positional], **keywords)
-            outcome = self._outcome(reader, rebuilder.modules, before, result, stream.position)
-            outcome.meaning.checks.extend(gathered.checks)
-            outcome.arrays = [*outcome.arrays, *gathered.numbers]
-            return outcome
-        finally:
-            recording.reset(token)
-            for optimizer, packed, _ in reader.optimizers:
-                optimizer.load_packed(packed)
+        trace = self.backend.program_of(kept[0])
+        if trace is not None:
+            note_recording(trace, self.name)
+        self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))
+        with _recording(call.reader):
+            if self.turns is not None:
+                return Outcome(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
+            turn = self._turn(call, donated, kept)
+            return Outcome(turn.arrays, turn.meaning)
 
-    def _outcome(
-        self,
-        reader: Reader,
-        modules: list[Module],
-        before: list[tuple[list[Param], list[Tensor[Any, Any, Any]]]],
-        result: Any,
-        draws: int,
-    ) -> Outcome:
-        writer = Writer(reader.owners)
-        make = writer.write(result)
-        here = self.backend.device()  # where placeholders seem to be
-        states = [writer.state(optimizer, here) for optimizer, _, _ in reader.optimizers]
-        changed: list[tuple[int, int, int, Backend]] = []
-        for number, (module, (_, values)) in enumerate(zip(modules, before, strict=True)):
-            owner = reader.owners[reader.modules[number][1]]
-            assert isinstance(owner, Aux)
-            if flatten(module)[1].template is not owner.template:
-                raise CompileError(
-                    f"{self.name}: a field of the {type(module).__name__} that is an argument was changed inside, "
-                    "which ends with the call; return a new module, or keep what changes in a Param that is not trained"
-                )
-            for place, (param, old) in enumerate(zip(module.params(), values, strict=True)):
-                value = param.val()
-                if value is not old:
-                    changed.append((number, place, len(writer.arrays), value.backend))
-                    writer.arrays.append(value.backend.strip(value.primitive))
-        state_ids = [tuple(optimizer.states) for optimizer, _, _ in reader.optimizers]
-        return Outcome(writer.arrays, Meaning(make, states, state_ids, changed, draws, []))
+    def _turn(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> Turn:
+        return record(self.fn, self.name, call, donated, kept, self.checked)
 
     def find_states(self, call: Call) -> list[list[Place]]:
         """The parameters that each optimizer makes a state for, if not all of them have one.
@@ -239,15 +242,16 @@ class Program:
         Recorded once on placeholders, the function tells.
         """
         reader = call.reader
-        owned = {id for _, number in reader.modules for id in reader.owners[number].ids}
-        if all(owned <= set(packed.ids) for _, packed, _ in reader.optimizers):
+        owned = {id for given in reader.modules for id in reader.owners[given.owner].ids}
+        if all(owned <= set(going.packed.ids) for going in reader.optimizers):
             return []
         found: list[list[Ids]] = []
 
         def body(donated: list[Any], kept: list[Any]) -> Outcome:
-            outcome = self._body(donated, kept)
-            found.append(outcome.meaning.state_ids)
-            return outcome
+            with _recording(reader):
+                turn = Loop(self._turn, self.name, call, donated, kept).first()
+                found.append(turn.meaning.state_ids)
+                return Outcome(turn.arrays, turn.meaning)
 
         token = _call.set(call)
         reader.kept[0] = random.current().words()
@@ -258,23 +262,24 @@ class Program:
             raise
         finally:
             _call.reset(token)
-        places = first_places(reader.owners[number].ids for _, number in reader.modules)
+        places = first_places(reader.owners[given.owner].ids for given in reader.modules)
         return [[places[id] for id in ids if id in places] for ids in found[0]]
 
 
 def fill_states(reader: Reader, found: list[list[Place]]) -> bool:
     """Give optimizers the states that their first step would make, so that it and all others are one program."""
     filled = False
-    for (optimizer, _, _), places in zip(reader.optimizers, found, strict=bool(found)):
-        states = optimizer.states
+    for going, places in zip(reader.optimizers, found, strict=bool(found)):
+        optimizer, states = going.optimizer, going.optimizer.states
         for number, place in places:
-            param = reader.modules[number][0].params()[place]
+            param = reader.modules[number].module.params()[place]
             if param.id in states:
                 continue
             value = param.val()
             array = value.backend.strip(value.primitive)
             state = optimizer.init_state(Tensor.from_primitive(array, plain_backend(value.backend), value.kind))
-            if state is not None:
+            # Of an optimizer that keeps no state, none is what there will be; of others, only they know.
+            if state is not None or type(optimizer).init_state is not Optimizer.init_state:
                 states[param.id] = state
                 filled = True
     return filled

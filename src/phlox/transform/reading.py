@@ -8,12 +8,14 @@ the parameter among the arguments, so that two models of one architecture share 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from phlox.backend import Backend, Device
+from phlox.backend.programs import used_up
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.structure import static_key
@@ -22,6 +24,7 @@ from phlox.optim import LrSchedule, Optimizer
 from phlox.optim.optimizer import Packed
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
+from phlox.transform.containers import fields_of, same_mapping, same_sequence, with_fields
 
 Ids: TypeAlias = tuple[ParamId, ...]
 Place: TypeAlias = tuple[int, int]
@@ -32,6 +35,39 @@ class Owned(NamedTuple):
     """The ids of gradients, which are arguments too."""
 
     ids: Ids
+
+
+class Given(NamedTuple):
+    """A module among the arguments."""
+
+    module: Module
+    owner: int
+    """The number of the owner that has its ids."""
+    path: str
+    leaves: list[Any]
+    """The list that its arrays have gone to, as one tuple,"""
+    place: int
+    """and where in it."""
+
+
+class Going(NamedTuple):
+    """An optimizer among the arguments, and its state."""
+
+    optimizer: Optimizer
+    packed: Packed
+    leaves: list[Any]
+    """The list that its arrays have gone to, as one tuple,"""
+    place: int
+    """and where in it."""
+
+
+class Numbers:
+    """One number for each turn of a loop, as an argument: all of them go in, and each turn gets its own."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self.values = values
 
 
 Owner: TypeAlias = Aux | Packed | Owned
@@ -68,30 +104,50 @@ def first_backend(values: Iterable[Any]) -> Backend | None:
             inside = cast("dict[Any, Any]", value).values()
         elif isinstance(value, GradientsParams):
             inside = (tensor for _, tensor in value.items())
+        else:
+            inside = (fields_of(value) or {}).values()
         found = first_backend(inside)
         if found is not None:
             return found
     return None
 
 
-def used_up(path: str) -> CompileError:
-    """What to say of an argument whose memory was given away."""
-    return CompileError(f"{path} was donated to an earlier call and is used up; pass what that call returned")
+def _is_number(value: Any) -> bool:
+    """Is this a number of NumPy's, or an array of no axes, which is taken for one?"""
+    if not isinstance(value, (np.generic, np.ndarray)):
+        return False
+    array = cast("np.ndarray[Any, Any]", value)
+    return array.ndim == 0 and array.dtype.kind in "fiu"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"a NumPy array of shape {cast('np.ndarray[Any, Any]', value).shape}"
+    return f"a {type(value).__name__}"
+
+
+def _remedy(value: Any) -> str:
+    if hasattr(value, "__array__"):
+        return "make it a tensor with phlox.tensor(...)"
+    if is_dataclass(value):
+        return "a dataclass that holds no tensors must be frozen, and so hashable"
+    return "make it a tensor, or something hashable"
 
 
 class Reader:
     """The arguments of one call, taken apart."""
 
-    __slots__ = ("_known", "_late", "_place", "backend", "donated", "first", "kept", "modules", "optimizers", "owners")
+    __slots__ = (
+        "_known", "_late", "_place", "backend", "donated", "first", "kept", "modules", "optimizers", "owners",
+    )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.donated: list[Any] = []
         self.kept: list[Any] = [None]  # first the state of the random stream
-        self.modules: list[tuple[Module, int]] = []
-        """With the number of the owner that has their ids."""
+        self.modules: list[Given] = []
         self.owners: list[Owner] = []
-        self.optimizers: list[tuple[Optimizer, Packed, list[Any]]] = []
+        self.optimizers: list[Going] = []
         self.first: tuple[Any, str] | None = None
         self._late: list[tuple[Optimizer, list[Any]]] = []
         self._place: Device | None = None
@@ -104,7 +160,7 @@ class Reader:
             assert self.first is not None
             array, path = self.first
             if self.backend.is_gone(array):
-                raise used_up(path)
+                raise used_up(f"{path} was", array)
             self._place = self.backend.device_of(array)
         return self._place
 
@@ -118,8 +174,8 @@ class Reader:
             return float
         if isinstance(value, Module):
             arrays, aux = flatten(value)
+            self.modules.append(Given(value, len(self.owners), path, leaves, len(leaves)))
             leaves.append(arrays)
-            self.modules.append((value, len(self.owners)))
             template = aux.template
             if arrays and template.marks[0][0].backend is not self._known:
                 self._seen(template.marks[0][0].backend, arrays[0], path)
@@ -139,16 +195,24 @@ class Reader:
         if isinstance(value, GradientsParams):
             parts = tuple([self._tensor(tensor, f"{path}, gradient", leaves) for _, tensor in value.items()])
             return kind, parts, self._own(Owned(tuple(value)))
-        if isinstance(value, (np.floating, np.integer)):
-            return self._number(cast("Any", value).item(), path, leaves)
+        if _is_number(value):
+            return self._number(value.item(), path, leaves)
+        if kind is Numbers:
+            for number in value.values:
+                self._number(number, path, [])
+            leaves.append(value.values)
+            return Numbers, cast("type[Any]", type(value.values[0]))
+        fields = fields_of(value)
+        if fields is not None:
+            return kind, tuple([self.read(part, f"{path}.{name}", leaves) for name, part in fields.items()])
         if isinstance(value, LrSchedule):
             raise CompileError(f"{path}: a schedule counts its steps outside; pass the rate, {path}.step(), instead")
         try:
             return static_key(value)
         except TypeError:
             raise CompileError(
-                f"{path}: a {kind.__name__} can be neither an array nor a constant of a compiled function; "
-                "make it a tensor, or something hashable"
+                f"{path}: {_described(value)} can be neither an array nor a constant of a compiled function; "
+                f"{_remedy(value)}"
             ) from None
 
     def read_late(self) -> Hashable:
@@ -156,8 +220,8 @@ class Reader:
         key: list[Hashable] = []
         for optimizer, leaves in self._late:
             packed = optimizer.packed_for(self.backend) or optimizer.pack(self.place)
+            self.optimizers.append(Going(optimizer, packed, leaves, len(leaves)))
             leaves.append(packed.leaves)
-            self.optimizers.append((optimizer, packed, leaves))
             key.append((optimizer.settings(), packed.form, self._own(packed)))
         return tuple(key)
 
@@ -232,7 +296,7 @@ def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
 class Rebuilder:
     """Puts the arguments together again from placeholders, inside the program that is being recorded."""
 
-    def __init__(self, recording: object) -> None:
+    def __init__(self, recording: object | None) -> None:
         self.recording = recording
         self.modules: list[Module] = []
 
@@ -246,21 +310,20 @@ class Rebuilder:
             return module
         if isinstance(value, Tensor):
             return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]
-        if kind is float or kind is int or (isinstance(value, (np.floating, np.integer))):
+        if kind is float or kind is int or kind is Numbers or _is_number(value):
             return next(leaves)
         if isinstance(value, (list, tuple)):
             return same_sequence(kind, [self.rebuild(part, leaves) for part in cast("list[Any]", value)])
         if isinstance(value, dict):
-            return {key: self.rebuild(part, leaves) for key, part in cast("dict[Any, Any]", value).items()}
+            whole = cast("dict[Any, Any]", value)
+            return same_mapping(whole, [(key, self.rebuild(part, leaves)) for key, part in whole.items()])
         if isinstance(value, GradientsParams):
             return GradientsParams({id: self.rebuild(tensor, leaves) for id, tensor in value.items()})
+        fields = fields_of(value)
+        if fields is not None:
+            return with_fields(value, {name: self.rebuild(part, leaves) for name, part in fields.items()})
         return value
 
     def rebuild_late(self, optimizer: Optimizer, packed: Packed, leaves: Iterator[Any]) -> None:
         """Put the placeholders for its states into an optimizer."""
         optimizer.load_packed(packed._replace(leaves=next(leaves)), self.recording)
-
-
-def same_sequence(kind: type[Any], parts: list[Any]) -> Any:
-    """A list, tuple or named tuple of these parts."""
-    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)

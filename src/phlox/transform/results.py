@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from phlox.backend import Backend, Device
 from phlox.config import Config
@@ -17,7 +17,8 @@ from phlox.optim.optimizer import Packed
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.tensor import wrap
-from phlox.transform.reading import Ids, Owner, first_places, same_sequence
+from phlox.transform.containers import fields_of, same_mapping, same_sequence, with_fields
+from phlox.transform.reading import Ids, Owner, first_places
 
 Maker: TypeAlias = Callable[[Sequence[Any], Sequence[Owner]], Any]
 """`(arrays, owners of this call)`: a result."""
@@ -28,11 +29,22 @@ StateMaker: TypeAlias = Callable[[Sequence[Any], Sequence[Owner], Device], Packe
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, Enum, type, Backend, Device, Config)
 
 
+class Returned(NamedTuple):
+    """A module in the result."""
+
+    path: str
+    module: Module
+    ids: Ids
+    place: int
+    """Of the tuple of its arrays."""
+
+
 class Writer:
     """Takes results apart into arrays and tuples of arrays, and knows how to put those of every later call together."""
 
     def __init__(self, owners: Sequence[Owner]) -> None:
         self.arrays: list[Any] = []
+        self.modules: list[Returned] = []
         self._owners = owners
         self._places = first_places(owner.ids for owner in owners)
 
@@ -40,7 +52,7 @@ class Writer:
         """Append the arrays of a result and return how to make it; `CompileError` for what cannot leave a program."""
         kind = cast("type[Any]", type(value))
         if isinstance(value, Module):
-            return self._module(value)
+            return self._module(value, path)
         if isinstance(value, Tensor):
             return self._tensor(cast("Tensor[Any, Any, Any]", value))
         if isinstance(value, GradientsParams):
@@ -50,10 +62,16 @@ class Writer:
             if kind is tuple:
                 return lambda arrays, owners: tuple([make(arrays, owners) for make in makers])
             return lambda arrays, owners: same_sequence(kind, [make(arrays, owners) for make in makers])
-        if kind is dict:
+        if isinstance(value, dict):
             parts = cast("dict[Any, Any]", value)
             items = [(key, self.write(part, f"{path}[{key!r}]")) for key, part in parts.items()]
-            return lambda arrays, owners: {key: make(arrays, owners) for key, make in items}
+            shell = same_mapping(parts, dict.fromkeys(parts).items())
+            return lambda arrays, owners: same_mapping(shell, [(key, make(arrays, owners)) for key, make in items])
+        fields = fields_of(value)
+        if fields is not None:
+            named = [(name, self.write(part, f"{path}.{name}")) for name, part in fields.items()]
+            shell = with_fields(value, dict.fromkeys(fields))
+            return lambda arrays, owners: with_fields(shell, {name: make(arrays, owners) for name, make in named})
         if isinstance(value, Optimizer):
             raise CompileError(f"{path}: an optimizer keeps its state by itself; there is no need to return it")
         if isinstance(value, _CONSTANTS):
@@ -62,7 +80,7 @@ class Writer:
             raise CompileError(f"{path}: a number computed in a compiled function must be returned as a tensor")
         raise CompileError(
             f"{path}: a compiled function cannot return a {kind.__name__}; it returns modules, tensors, gradients and "
-            "constants, in lists, tuples and dicts"
+            "constants, in lists, tuples, dicts and dataclasses"
         )
 
     def _next(self, array: Any) -> int:
@@ -85,9 +103,10 @@ class Writer:
 
         return make
 
-    def _module(self, value: Module) -> Maker:
+    def _module(self, value: Module, path: str) -> Maker:
         found, aux = flatten(value)
         place = self._next(found)
+        self.modules.append(Returned(path, value, aux.ids, place))
         template, ids = aux.template, self._ids(aux.ids)
         for number, owner in enumerate(self._owners):
             if isinstance(owner, Aux) and owner.template is template and owner.ids == aux.ids:

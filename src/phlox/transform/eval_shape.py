@@ -1,0 +1,186 @@
+"""`eval_shape`: what a function would return, without computing it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, cast
+
+import numpy as np
+
+from phlox import random
+from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.kind import KINDS
+from phlox.errors import BackendError, CompileError, KindError, UnsupportedError
+from phlox.module import Module, Param
+from phlox.module.foreign import Foreign
+from phlox.optim import Optimizer
+from phlox.optim.optimizer import recording
+from phlox.tensor import Tensor
+from phlox.tensor.creation import sizes_of
+from phlox.tensor.dispatch import ops_of
+from phlox.transform.containers import AnyTensor, map_parts
+
+_RESULT = "eval_shape, result"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TensorSpec:
+    """A tensor without values: what `phlox.eval_shape` takes and returns.
+
+    >>> import phlox as px
+    >>> px.TensorSpec((2, 3)).size
+    6
+    """
+
+    shape: tuple[int, ...]
+    kind: type[Kind]
+    device: Device
+
+    def __init__(self, shape: Any, kind: type[Kind] = Float, device: DeviceLike | None = None) -> None:
+        if kind not in KINDS.values():
+            raise KindError(f"TensorSpec: the kind is phlox.Float, phlox.Int or phlox.Bool, got {kind!r}")
+        object.__setattr__(self, "shape", sizes_of("TensorSpec", shape))
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "device", as_device(device))
+
+    @property
+    def backend(self) -> Backend:
+        """What would compute."""
+        return self.device.backend
+
+    @property
+    def dtype(self) -> Any:
+        """The engine's own type of the elements."""
+        return engine_of(self.backend).element(self.kind)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        total = 1
+        for size in self.shape:
+            total *= size
+        return total
+
+    def __repr__(self) -> str:
+        return f"TensorSpec({self.shape}, {self.kind.__name__}, {self.device})"
+
+
+def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What `fn(*args, **kwargs)` would return, with a `TensorSpec` in place of each tensor; nothing is computed.
+
+    Arguments are tensors, `TensorSpec`s, modules (whose deferred parameters are not made), optimizers, and whatever
+    else, in lists, tuples and dicts. A module in the result has parameters of known shape and no value. Gradients,
+    steps of optimizers and random draws inside are as ever; neither the random stream nor a module nor an optimizer
+    among the arguments changes.
+
+    Raises `UnsupportedError` on a backend that cannot do without values (NumPy), and `CompileError` where the function
+    asks for one.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> from phlox.backend import Jax
+    >>> model = nn.Linear(1000, 10**6, device=Jax())
+    >>> px.eval_shape(model, px.TensorSpec((64, 1000), device=Jax())).shape
+    (64, 1000000)
+    """
+    if isinstance(fn, MethodType):
+        fn, args = fn.__func__, (fn.__self__, *args)
+    given = (fn, args, kwargs)
+    specs: list[TensorSpec] = []
+    _map(specs.append, given, "")
+    engines = {engine_of(spec.backend): spec for spec in specs}
+    engine = next(iter(engines), engine_of(as_device(None).backend))
+    _check(engine, engines)
+    token = object()
+    found: list[Any] = []
+
+    def body(donated: Any, kept: Any) -> list[Any]:
+        words, *arrays = kept
+        rest = iter(arrays)
+        outer = recording.set(token)
+        try:
+            with random.stream(random.TracedStream(words)):
+                again, values, named = _map(lambda spec: next(rest), given, "", token)
+                found.append(_map(lambda spec: spec, again(*values, **named), _RESULT))
+        finally:
+            recording.reset(outer)
+        return []
+
+    blanks = [engine.blank(spec.shape, spec.kind, Device(engine, spec.device.name)) for spec in specs]
+    try:
+        engine.record_only(body, [], [np.zeros(3, np.uint32), *blanks])
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, Exception) and engine.is_record_error(cause):
+                raise CompileError(
+                    "eval_shape: the function asks for the value of a tensor, and there is none (by item(), float(), "
+                    "bool() or numpy()); use phlox.where, or compute it outside"
+                ) from error
+            cause = cause.__cause__
+        raise
+    return found[-1]
+
+
+def _check(engine: Backend, engines: dict[Backend, TensorSpec]) -> None:
+    for other in engines:
+        if other is not engine:
+            raise BackendError(
+                f"eval_shape: the arguments are on different backends, {engine!r} and {other!r}; move one of them with "
+                ".to_device(...)"
+            )
+    if not engine.compiles:
+        raise UnsupportedError(
+            f"eval_shape: {engine!r} computes at once, and cannot tell shapes without values; use Jax or Torch: "
+            "model.to_device('jax') makes no parameter that is deferred, and TensorSpec(shape, device='jax') is a "
+            "tensor without values there"
+        )
+
+
+def _map(leaf: Callable[[TensorSpec], Any], value: Any, path: str, token: object | None = None) -> Any:
+    """A structure with `leaf(spec)` in place of each tensor.
+
+    Within the program, whose `token` is given, that is an array, and what stands in the structure a tensor around it.
+    """
+    if isinstance(value, TensorSpec):
+        found = leaf(value)
+        return found if token is None else Tensor.from_primitive(found, value.backend, value.kind)
+    if isinstance(value, Tensor):
+        given = cast("AnyTensor", value)
+        made = _map(leaf, TensorSpec(given.shape, given.kind, given.device), path, token)
+        return made.require_grad() if token is not None and given.is_require_grad() else made
+    if isinstance(value, Module):
+        structure = value.structure()
+        return structure.build([_param(leaf, name, param, token) for name, param in structure.named()])
+    if isinstance(value, Optimizer):
+        if path.startswith(_RESULT):
+            raise CompileError(f"{path}: an optimizer keeps its state by itself; there is no need to return it")
+        return _twin(value, token)
+    return map_parts(lambda part, where: _map(leaf, part, where, token), value, path)
+
+
+def _param(leaf: Callable[[TensorSpec], Any], name: str, param: Param, token: object | None) -> Param:
+    found = leaf(TensorSpec(param.shape, param.kind, param.device))
+    ops = ops_of(param.backend, param.kind)
+    if token is not None:
+        return Param.revive(ops, found, param.trained, param.trainable, param.id)
+    return Param.holding_foreign(Foreign(found, ops, name), param.trained, param.trainable, param.id)
+
+
+def _twin(optimizer: Optimizer, token: object | None) -> Optimizer:
+    """An optimizer with the same states, for use inside the program."""
+    if token is None:
+        optimizer.states  # noqa: B018  (unpacked, while this may still be asked for)
+        return optimizer
+    twin = copy.copy(optimizer)
+    twin._states, twin._home = dict(optimizer._states), token  # pyright: ignore[reportPrivateUsage]
+    return twin

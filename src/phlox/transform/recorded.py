@@ -1,0 +1,122 @@
+"""One call of a function on placeholders: what goes in, what comes out, and what it changes besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from phlox import random
+from phlox.backend import Backend
+from phlox.backend.checks import Check, gathering
+from phlox.errors import CompileError
+from phlox.module import Module, Param
+from phlox.module.template import Aux, flatten
+from phlox.optim.optimizer import Packed, recording
+from phlox.tensor import Tensor
+from phlox.transform.reading import Ids, Reader, Rebuilder
+from phlox.transform.recompiles import changes_between, module_facets
+from phlox.transform.results import Maker, Returned, StateMaker, Writer
+
+
+class Call(NamedTuple):
+    """The arguments of one call, as given and as read."""
+
+    reader: Reader
+    named: list[tuple[str, Any, list[Any]]]
+    """Name, value, and the list that its arrays have gone to; the last `keywords` of them by keyword."""
+    keywords: int
+    over: list[tuple[list[Any], int]]
+    """Of the arrays that have an entry for each turn of a loop, the list and the place in it."""
+
+
+@dataclass(eq=False, slots=True)
+class Meaning:
+    """What the arrays of an outcome stand for: the result, states of optimizers, and parameters that were set."""
+
+    result: Maker
+    states: list[StateMaker]
+    state_ids: list[Ids]
+    changed: list[tuple[int, int, int, Backend]]
+    """Module, parameter, array, and the backend that it is seen from."""
+    draws: int
+    checks: list[Check]
+    """What is checked after the call; its numbers are the last of the arrays."""
+
+
+class Turn(NamedTuple):
+    """What one call on placeholders has come to."""
+
+    arrays: list[Any]
+    """With tuples of them for modules and states; at last the numbers of checks."""
+    meaning: Meaning
+    words: Any
+    """Where the random stream stands afterwards."""
+    modules: list[Module]
+    """Those among the arguments."""
+    returned: list[Returned]
+    states: list[tuple[int, Packed]]
+    """For each optimizer the place of its state among the arrays, and the state."""
+
+
+def record(
+    fn: Callable[..., Any], name: str, call: Call, donated: Sequence[Any], kept: Sequence[Any], checked: bool
+) -> Turn:
+    """Call the function on placeholders for the arrays of a call."""
+    reader = call.reader
+    rebuilder = Rebuilder(recording.get())
+    sources = {id(reader.donated): iter(donated), id(reader.kept): iter(kept)}
+    stream = random.TracedStream(next(sources[id(reader.kept)]))
+    values = [rebuilder.rebuild(value, sources[id(leaves)]) for _, value, leaves in call.named]
+    for optimizer, packed, leaves, _ in reader.optimizers:
+        rebuilder.rebuild_late(optimizer, packed, sources[id(leaves)])
+    positional = len(values) - call.keywords
+    names = [name for name, _, _ in call.named[positional:]]
+    keywords = dict(zip(names, values[positional:], strict=True))
+    before = [(module.params(), [param.val() for param in module.params()]) for module in rebuilder.modules]
+    with random.stream(stream), gathering(checked, stream.start) as gathered:
+        result = fn(*values[:positional], **keywords)
+    writer = Writer(reader.owners)
+    make = writer.write(result)
+    here = reader.backend.device()  # where placeholders seem to be
+    states: list[tuple[int, Packed]] = []
+    makers: list[StateMaker] = []
+    for going in reader.optimizers:
+        states.append((len(writer.arrays), going.optimizer.pack(here)))
+        makers.append(writer.state(going.optimizer, here))
+    changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
+    state_ids = [tuple(going.optimizer.states) for going in reader.optimizers]
+    meaning = Meaning(make, makers, state_ids, changed, stream.position, gathered.checks)
+    arrays = [*writer.arrays, *gathered.numbers]
+    return Turn(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
+
+
+def _changed(
+    name: str,
+    reader: Reader,
+    modules: list[Module],
+    before: list[tuple[list[Param], list[Tensor[Any, Any, Any]]]],
+    arrays: list[Any],
+) -> list[tuple[int, int, int, Backend]]:
+    """The parameters of arguments that were set, whose new values are appended to the arrays."""
+    changed: list[tuple[int, int, int, Backend]] = []
+    for number, (given, module, (_, values)) in enumerate(zip(reader.modules, modules, before, strict=True)):
+        owner = reader.owners[given.owner]
+        assert isinstance(owner, Aux)
+        if flatten(module)[1].template is not owner.template:
+            facets = [dict(module_facets(one, given.path)) for one in (given.module, module)]
+            what = "; ".join(
+                f"{change.path} was {change.before} and is {change.after}" for change in changes_between(*facets)
+            )
+            raise CompileError(
+                f"{name}: a field of the {type(module).__name__} that is an argument was changed inside, which ends "
+                f"with the call ({what}); return a new module, or keep what changes in a Param that is not trained"
+            )
+        if given.leaves is reader.donated:  # nobody will look at it again
+            continue
+        for place, (param, old) in enumerate(zip(module.params(), values, strict=True)):
+            value = param.val()
+            if value is not old:
+                changed.append((number, place, len(arrays), value.backend))
+                arrays.append(value.backend.strip(value.primitive))
+    return changed

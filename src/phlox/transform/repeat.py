@@ -1,0 +1,179 @@
+"""Reading the arguments of a call that is like the last one, as almost every call is.
+
+`Reader` finds out what a call consists of. Here it is only seen that nothing but arrays and numbers has changed since:
+the structures are the same objects, which what a call has returned shares with what it was given.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from phlox.backend import Backend
+from phlox.module import Module
+from phlox.optim import Optimizer
+from phlox.optim.optimizer import Packed
+from phlox.tensor import Tensor
+from phlox.transform.program import Program
+from phlox.transform.reading import Given, Going, Owned, Owner, Reader
+from phlox.transform.recorded import Call
+
+Take: TypeAlias = Callable[[Any, Reader, list[Any]], bool]
+"""`(value, reader, leaves)`: is the value like the last one? If so its arrays are appended to the leaves."""
+
+
+class Argument(NamedTuple):
+    """An argument of the last call."""
+
+    name: str
+    take: Take
+    donated: bool
+
+
+class Repeat:
+    """What the last call was like, and the program that served it."""
+
+    __slots__ = ("_arguments", "_backend", "_late", "_owners", "checked", "program")
+
+    def __init__(
+        self, program: Program, call: Call, arguments: Sequence[Argument], late: Sequence[tuple[int, Take]]
+    ) -> None:
+        self.program, self.checked = program, program.checked
+        self._arguments = tuple(arguments)
+        self._late = tuple(late)
+        self._backend = call.reader.backend
+        # Of optimizers' states only the ids, so that no array outlives its call.
+        self._owners: list[Owner] = [
+            Owned(owner.ids) if isinstance(owner, Packed) else owner for owner in call.reader.owners
+        ]
+
+    @classmethod
+    def of(cls, program: Program, call: Call) -> Repeat | None:
+        """The calls like this one; None if it has arguments of kinds that must be looked at anew each time."""
+        reader = call.reader
+        if call.keywords or call.over or program.turns is not None:
+            return None
+        modules, optimizers = iter(reader.modules), {id(going.optimizer): going for going in reader.optimizers}
+        arguments: list[Argument] = []
+        late: list[tuple[int, Take]] = []
+        for place, (name, value, leaves) in enumerate(call.named):
+            take = None
+            if isinstance(value, Tensor):
+                take = _tensor(cast("Tensor[Any, Any, Any]", value), name, reader.backend)
+            elif isinstance(value, Module):
+                take = _module(next(modules), reader)
+            elif type(value) is float:
+                take = _number(value, reader.backend, donated=leaves is reader.donated)
+            elif isinstance(value, Optimizer):
+                late.append((place, _optimizer(optimizers[id(value)], reader)))
+                take = _nothing
+            if take is None:
+                return None
+            arguments.append(Argument(name, take, leaves is reader.donated))
+        return cls(program, call, arguments, late)
+
+    def read(self, values: Sequence[Any]) -> Call | None:
+        """The arguments taken apart, or None if they are not like those of the last call."""
+        arguments = self._arguments
+        if len(values) != len(arguments):
+            return None
+        reader = Reader(self._backend)
+        donated, kept = reader.donated, reader.kept
+        named: list[tuple[str, Any, list[Any]]] = []
+        for (name, take, gone), value in zip(arguments, values, strict=True):
+            leaves = donated if gone else kept
+            if not take(value, reader, leaves):
+                return None
+            named.append((name, value, leaves))
+        for place, take in self._late:
+            _, value, leaves = named[place]
+            if not take(value, reader, leaves):
+                return None
+        reader.owners = self._owners
+        return Call(reader, named, 0, [])
+
+
+def _nothing(value: Any, reader: Reader, leaves: list[Any]) -> bool:
+    return True
+
+
+def _tensor(last: Tensor[Any, Any, Any], name: str, backend: Backend) -> Take | None:
+    ops = last._ops  # pyright: ignore[reportPrivateUsage]
+    array_class = cast("type[Any]", type(ops.backend.strip(last.primitive)))
+    tensor_class = type(last)
+
+    def take(value: Any, reader: Reader, leaves: list[Any]) -> bool:
+        if value.__class__ is not tensor_class or value._ops is not ops:
+            return False
+        array = value.primitive
+        if array.__class__ is not array_class:  # one on the tape, or a placeholder
+            return False
+        if reader.first is None:
+            reader.first = array, name
+        leaves.append(array)
+        return True
+
+    return None if backend.is_traced(ops.backend.strip(last.primitive)) else take
+
+
+def _module(last: Given, reader: Reader) -> Take | None:
+    owner: Any = reader.owners[last.owner]
+    arrays = last.leaves[last.place]
+    if not arrays or reader.backend.is_traced(arrays[0]):
+        return None
+    array_class = cast("type[Any]", type(arrays[0]))
+    module_class, number, path = type(last.module), last.owner, last.path
+
+    def take(value: Any, reader: Reader, leaves: list[Any]) -> bool:
+        if value.__class__ is not module_class:
+            return False
+        pending = value._pending
+        if pending is None or pending[0] is not owner or pending[1][0].__class__ is not array_class:
+            return False
+        if reader.first is None:
+            reader.first = pending[1][0], path
+        reader.modules.append(Given(value, number, path, leaves, len(leaves)))
+        leaves.append(pending[1])
+        return True
+
+    return take
+
+
+def _number(last: float, backend: Backend, *, donated: bool) -> Take:
+    # A rate that stays is given to the engine once: handing over a number anew takes longer than all the rest here.
+    # (Donated, it would be gone after a call.)
+    known: tuple[float, Any] = (last, last)
+
+    def take(value: Any, reader: Reader, leaves: list[Any]) -> bool:
+        nonlocal known
+        if value.__class__ is not float:
+            return False
+        number, held = known
+        if value != number or value == 0.0:  # zeros have signs
+            known = value, value
+            held = value
+        elif held is number and not donated:
+            held = backend.held_number(value)
+            known = value, held
+        leaves.append(held)
+        return True
+
+    return take
+
+
+def _optimizer(last: Going, reader: Reader) -> Take:
+    optimizer, settings = weakref.ref(last.optimizer), last.optimizer.settings()
+    form, ids, backend = last.packed.form, last.packed.ids, reader.backend
+
+    def take(value: Any, reader: Reader, leaves: list[Any]) -> bool:
+        if value is not optimizer() or value.settings() != settings:
+            return False
+        packed = value.packed_for(backend)
+        if packed is None or packed.form is not form or packed.ids is not ids:
+            return False
+        reader.optimizers.append(Going(value, packed, leaves, len(leaves)))
+        leaves.append(packed.leaves)
+        return True
+
+    return take

@@ -1,0 +1,199 @@
+"""`vmap`: a function of one example as one of a batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, cast, get_args
+
+from phlox.backend import Backend
+from phlox.batching import Batched, Frame, Randomness, entered, innermost, joined
+from phlox.errors import AutodiffError, BackendError, KindError, RangeError, ShapeError, UnsupportedError
+from phlox.module import Param
+from phlox.tensor import Tensor
+from phlox.transform.axes import Axis, Walk
+from phlox.transform.containers import AnyTensor
+
+
+def vmap(
+    fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, randomness: Randomness = "different"
+) -> Callable[..., Any]:
+    """A function that does to every example of a batch what `fn` does to one, to all at once.
+
+    Args:
+        fn: a function of tensors, modules, `GradientsParams`, and lists, tuples and dicts of these; anything else is
+            passed as it is. It sees one example: the axis of the batch is not there.
+        in_axes: which axis of the arguments is the batch: an integer, None for what is the same for all examples, or a
+            tuple of these, one a positional argument, any of them a list, tuple or dict like its argument. Of a module
+            it is an axis of every parameter (see `phlox.stack_modules`). Keyword arguments have the batch first.
+        out_axes: where the batch is to be in the results, likewise. What does not depend on the example is repeated, or
+            with None returned once.
+        randomness: are random draws "different" for every example, or the "same"? Either way each is one draw of the
+            ambient stream, whose rows are the examples'; so it is bit-identical on every backend.
+
+    The result is that of a loop over the examples, stacked, but every operation runs once, on the whole batch; foreign
+    functions (`phlox.lift`) run once an example. It works on every backend, on tapes, under `phlox.compile` and within
+    another `vmap`; `vmap(grad(loss))` gives the gradient of each example. What `fn` sets into parameters that are
+    batched, as running statistics are, is there after the call.
+
+    Raises `ShapeError` for batches of different sizes, an axis that is not there and axes that do not fit the
+    structure; `UnsupportedError` where `fn` reads the value of a tensor that has one for every example; `ModuleError`
+    where it sets such a one into a parameter that all examples share.
+
+    >>> import phlox as px
+    >>> x, w = px.tensor([[1.0, 2.0], [3.0, 4.0]]), px.tensor([1.0, 10.0])
+    >>> px.vmap(lambda x, w: (x * w).sum(), in_axes=(0, None))(x, w).tolist()
+    [21.0, 43.0]
+    """
+    if not callable(fn):
+        raise KindError(f"vmap: takes a function, got {type(fn).__name__}")
+    if randomness not in get_args(Randomness):
+        raise RangeError(f"vmap: randomness is 'different' or 'same', got {randomness!r}")
+
+    names = _Names.of(fn)
+
+    @wraps(fn, updated=())
+    def batched(*args: Any, **kwargs: Any) -> Any:
+        call = _Call(names, args, kwargs, in_axes)
+        with entered(Frame(call.backend, call.size, randomness)):
+            result = fn(*call.args, **call.kwargs)
+        call.write_back()
+        return Walk("out_axes", call.returned).over(result, out_axes, "the result")
+
+    return batched
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What to call a function and its positional arguments in messages."""
+
+    function: str
+    positional: tuple[str, ...]
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any]) -> _Names:
+        try:
+            parameters = inspect.signature(fn).parameters.values()
+        except (TypeError, ValueError):  # of a function that is not written in Python
+            parameters = ()
+        named = tuple([p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)])
+        return cls(getattr(fn, "__qualname__", None) or type(fn).__name__, named)
+
+    def argument(self, place: int) -> str:
+        return f"argument `{self.positional[place]}`" if place < len(self.positional) else f"argument {place}"
+
+
+class _Call:
+    """One call: its arguments as one example has them, and the way back for results."""
+
+    def __init__(self, names: _Names, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any) -> None:
+        axes: list[Any] = [in_axes] * len(args)
+        if isinstance(in_axes, (list, tuple)):
+            axes = list(cast("list[Any]", in_axes))
+            if len(axes) != len(args):
+                raise ShapeError(
+                    f"vmap: in_axes is {in_axes!r} and {names.function} was called with {len(args)} positional "
+                    "arguments; give one entry an argument, or one axis for all"
+                )
+        paths = [*map(names.argument, range(len(args))), *(f"argument `{key}`" for key in kwargs)]
+        given = list(zip((*args, *kwargs.values()), (*axes, *(0 for _ in kwargs)), paths, strict=True))
+
+        frame = innermost()
+        self.base: Backend | None = None if frame is None else frame.backend
+        self.first: tuple[int, str] | None = None
+        look = Walk("in_axes", self._look)
+        for value, axis, path in given:
+            look.over(value, axis, path)
+        if self.first is None or self.base is None:
+            raise ShapeError(
+                f"vmap: no argument of {names.function} has a batch: one at least must be, or hold, a tensor or a "
+                "module whose entry in in_axes is an axis"
+            )
+        self.size = self.first[0]
+        self.backend = Batched(self.base)
+        self._params: list[tuple[Param, Param, AnyTensor, Axis, str]] = []
+        enter = Walk("in_axes", self._enter, self._remember)
+        lifted = [enter.over(value, axis, path) for value, axis, path in given]
+        self.args = tuple(lifted[: len(args)])
+        self.kwargs = dict(zip(kwargs, lifted[len(args) :], strict=True))
+
+    # --- the way in
+
+    def _look(self, x: AnyTensor, axis: Axis, path: str) -> AnyTensor:
+        """Learn the size of the batch, and the backend that all arguments can meet on."""
+        if axis is not None:
+            if not -x.ndim <= axis < x.ndim:
+                raise ShapeError(f"vmap: {path} of shape {x.shape} has no axis {axis} to be the batch; see in_axes")
+            size = x.shape[axis]
+            if self.first is None:
+                self.first = size, path
+            elif self.first[0] != size:
+                raise ShapeError(
+                    f"vmap: the batch is of size {self.first[0]} in {self.first[1]} and of size {size} in {path} "
+                    f"(axis {axis} of shape {x.shape}); what is the same for all examples has None in in_axes"
+                )
+        base = x.backend if self.base is None else joined(self.base, x.backend)
+        if base is not None:
+            self.base = base
+        elif axis is not None:
+            raise BackendError(
+                f"vmap: {path} is on {x.backend!r}, and what comes before it on {self.base!r}; "
+                "move one of them with .to_device(...)"
+            )
+        return x
+
+    def _enter(self, x: AnyTensor, axis: Axis, path: str) -> AnyTensor:
+        """The tensor as one example has it."""
+        backend = self.backend
+        if axis is None:
+            meets = joined(x.backend, backend) is backend
+            return x._on(backend) if meets else x  # pyright: ignore[reportPrivateUsage]
+        return Tensor.from_primitive(backend.boxed(backend.moved(x.primitive, axis % x.ndim, 0)), backend, x.kind)
+
+    def _remember(self, param: Param, twin: Param, axis: Axis, path: str) -> None:
+        self._params.append((param, twin, twin.val(), axis, path))
+
+    # --- the way out
+
+    def returned(self, x: AnyTensor, axis: Axis, path: str) -> AnyTensor:
+        """All examples of a result."""
+        level = self.backend.batched
+        backend: Backend = x.backend
+        value, mapped = x.primitive, False
+        if backend.batched > level:
+            raise UnsupportedError(
+                f"vmap: {path}, of shape {x.shape}, is one example inside another vmap that has ended"
+            )
+        if backend.batched == level:
+            if not isinstance(backend, Batched):
+                raise AutodiffError(
+                    f"vmap: {path}, of shape {x.shape}, has a tape inside of the batch, which ends with the call; "
+                    "return it with .inner()"
+                )
+            mapped = type(value) is backend.box
+            value = value.value if mapped else value
+            backend = backend.inner
+        if axis is None:
+            if mapped:
+                raise ShapeError(
+                    f"vmap: {path}, of shape {x.shape}, is another one for every example, while out_axes says None, "
+                    "that it is the same for all; give it an axis"
+                )
+            return Tensor.from_primitive(value, backend, x.kind)
+        rank = x.ndim
+        if not -rank - 1 <= axis <= rank:
+            raise ShapeError(f"vmap: {path} of shape {x.shape} can have no axis {axis} for the batch; see out_axes")
+        if not mapped:
+            value = backend.broadcast_to(value, (self.size, *x.shape))
+        place = axis % (rank + 1)
+        if place:
+            value = backend.permute_dims(value, (*range(1, place + 1), 0, *range(place + 1, rank + 1)))
+        return Tensor.from_primitive(value, backend, x.kind)
+
+    def write_back(self) -> None:
+        """Give what was set into parameters of the arguments, as running statistics are, to the arguments."""
+        for param, twin, before, axis, path in self._params:
+            if twin.val() is not before:
+                param.set(self.returned(twin.val(), axis, path))
