@@ -75,22 +75,6 @@ def test_layers_begin_as_those_of_pytorch_do(ours: Any, theirs: Any) -> None:
     np.testing.assert_allclose(own, bounds(theirs()), rtol=0.03)
 
 
-def test_fans_of_a_transposed_look_at_a_convolution() -> None:
-    seen: list[tuple[int, int]] = []
-
-    class Spy(nn.Initializer):
-        def __call__(self, shape: Any, fans: Any, device: Any) -> Any:
-            seen.append(fans)
-            return px.zeros(shape, device=device)
-
-    nn.Conv2d(6, 4, (3, 5), groups=2, initializer=Spy()).init()
-    nn.Linear(7, 9, initializer=Spy()).init()
-    nn.Embedding(7, 9, initializer=Spy()).init()
-    own = torch.nn.init._calculate_fan_in_and_fan_out(torch.zeros(4, 3, 3, 5))
-    assert own[0] == seen[0][0] == 45  # the fan out of a grouped convolution counts what one group's unit reaches
-    assert seen == [(45, 30), (45, 30), (7, 9), (7, 9), (7, 9)]
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout_statistics(rate: float) -> None:
     layer, x = nn.Dropout(rate), px.ones((400, 500), device=Autodiff(NumPy()))
@@ -130,3 +114,13 @@ def test_dropout_of_nothing_and_of_everything(inner: Any) -> None:
     assert y.tolist() == [0.0] * 8
     gradient = x.grad(y.sum().backward())
     assert gradient is not None and gradient.tolist() == [0.0] * 8
+
+
+def test_dropout_where_mode_and_tape_do_not_go_together() -> None:
+    x = px.ones((200,))
+    assert (nn.Dropout(0.5).train(tape=False)(x).numpy() == 0).any()
+    taped = px.Tensor.from_inner(x).require_grad()
+    assert nn.Dropout(0.5).valid(tape=True)(taped) is taped
+    with px.random.stream(1):
+        masks = [nn.Dropout(0.5).train(tape=False)(x).tolist() for _ in range(2)]
+    assert masks[0] != masks[1]

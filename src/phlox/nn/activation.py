@@ -1,17 +1,160 @@
-"""Activations as modules, and the module that flattens."""
+"""Activations as modules, elementwise; those along an axis are in `phlox.nn.softmax`. See `phlox.functional`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
+from phlox.backend import DeviceLike
 from phlox.config import config_of
-from phlox.module import Module
-from phlox.tensor import Tensor
+from phlox.errors import ConfigError
+from phlox.module import Module, Param
+from phlox.nn.initializer import Constant
+from phlox.nn.naming import name_layer
+from phlox.tensor import Tensor, functional
 
 
-class Relu(Module):
-    """max(x, 0)."""
+class Activation(Module):
+    """Base of the activations without options: a module that calls one function of a tensor.
+
+    >>> import phlox as px
+    >>> class Cube(Activation):
+    ...     function = staticmethod(lambda x: x * x * x)
+    >>> Cube()(px.tensor([2.0])).tolist()
+    [8.0]
+    """
+
+    function: ClassVar[Callable[[Tensor], Tensor]]
+
+    def __init__(self) -> None:
+        """It takes nothing: an option that is meant for another library is an error."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.relu()
+        try:
+            return type(self).function(x)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+
+# --- without options
+
+
+class Relu(Activation):
+    """max(x, 0)."""
+
+    function = staticmethod(functional.relu)
+
+
+class Relu6(Activation):
+    """min(max(x, 0), 6) (Krizhevsky 2010)."""
+
+    function = staticmethod(functional.relu6)
+
+
+class Selu(Activation):
+    """Scaled `Elu` that keeps mean zero and variance one (Klambauer et al. 2017)."""
+
+    function = staticmethod(functional.selu)
+
+
+class Sigmoid(Activation):
+    """1 / (1 + exp(-x))."""
+
+    function = staticmethod(functional.sigmoid)
+
+
+class LogSigmoid(Activation):
+    """log(sigmoid(x)), without loss."""
+
+    function = staticmethod(functional.log_sigmoid)
+
+
+class Silu(Activation):
+    """x sigmoid(x), also called swish (Elfwing, Uchibe, Doya 2017)."""
+
+    function = staticmethod(functional.silu)
+
+
+class Mish(Activation):
+    """x tanh(softplus(x)) (Misra 2019)."""
+
+    function = staticmethod(functional.mish)
+
+
+class Softsign(Activation):
+    """x / (1 + |x|)."""
+
+    function = staticmethod(functional.softsign)
+
+
+class Tanh(Activation):
+    """The hyperbolic tangent."""
+
+    function = staticmethod(functional.tanh)
+
+
+class TanhShrink(Activation):
+    """x - tanh(x)."""
+
+    function = staticmethod(functional.tanhshrink)
+
+
+class HardSigmoid(Activation):
+    """x / 6 + 1/2, bound by zero and one (Howard et al. 2019)."""
+
+    function = staticmethod(functional.hardsigmoid)
+
+
+class HardSwish(Activation):
+    """x hardsigmoid(x) (Howard et al. 2019)."""
+
+    function = staticmethod(functional.hardswish)
+
+
+# --- with options
+
+
+class LeakyRelu(Module):
+    """x where it is positive, elsewhere slope x (Maas, Hannun, Ng 2013)."""
+
+    def __init__(self, slope: float = 0.01) -> None:
+        self.slope = slope
+
+    def __call__(self, x: Tensor) -> Tensor:
+        try:
+            return functional.leaky_relu(x, self.slope)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+
+class Elu(Module):
+    """x where it is positive, elsewhere alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016)."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = alpha
+
+    def __call__(self, x: Tensor) -> Tensor:
+        try:
+            return functional.elu(x, self.alpha)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+
+class Celu(Module):
+    """x where it is positive, elsewhere alpha (exp(x / alpha) - 1), which is smooth (Barron 2017)."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = alpha
+
+    def __call__(self, x: Tensor) -> Tensor:
+        try:
+            return functional.celu(x, self.alpha)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
 
 
 class Gelu(Module):
@@ -21,36 +164,141 @@ class Gelu(Module):
         self.approximate = approximate
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.gelu(approximate=self.approximate)
+        try:
+            return functional.gelu(x, approximate=self.approximate)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
 
 
-class Silu(Module):
-    """x * sigmoid(x)."""
+class Softplus(Module):
+    """log(1 + exp(beta x)) / beta, without overflow."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.silu()
-
-
-class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.sigmoid()
-
-
-class Tanh(Module):
-    """The hyperbolic tangent."""
+    def __init__(self, beta: float = 1.0) -> None:
+        self.beta = beta
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.tanh()
+        try:
+            return functional.softplus(x, self.beta)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
 
 
-class Flatten(Module):
-    """All axes but the first made one."""
+class HardTanh(Module):
+    """x bound by `low` and `high`."""
+
+    def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
+        self.low, self.high = low, high
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.flatten(1)
+        try:
+            return functional.hardtanh(x, self.low, self.high)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+
+class HardShrink(Module):
+    """x where |x| is beyond the bound, elsewhere zero."""
+
+    def __init__(self, bound: float = 0.5) -> None:
+        self.bound = bound
+
+    def __call__(self, x: Tensor) -> Tensor:
+        try:
+            return functional.hardshrink(x, self.bound)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+
+class SoftShrink(Module):
+    """x drawn toward zero by the bound, and zero within it."""
+
+    def __init__(self, bound: float = 0.5) -> None:
+        self.bound = bound
+
+    def __call__(self, x: Tensor) -> Tensor:
+        try:
+            return functional.softshrink(x, self.bound)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+
+class Threshold(Module):
+    """x above the threshold, elsewhere the value."""
+
+    def __init__(self, threshold: float, value: float) -> None:
+        self.threshold, self.value = threshold, value
+
+    def __call__(self, x: Tensor) -> Tensor:
+        try:
+            return functional.threshold(x, self.threshold, self.value)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+
+class PRelu(Module):
+    """x where it is positive, elsewhere slope x with a slope that is learned (He et al. 2015).
+
+    There is one slope for all, or one a channel of x [n, channels, ...]; PyTorch calls them weight.
+
+    >>> import phlox as px
+    >>> PRelu(2)(px.tensor([[-1.0, 1.0]])).tolist()
+    [[-0.25, 1.0]]
+    """
+
+    def __init__(self, channels: int = 1, *, slope: float = 0.25, device: DeviceLike | None = None) -> None:
+        if channels < 1:
+            raise ConfigError(f"PRelu: the number of channels must be positive, got {channels}")
+        self.slope = Param.deferred((channels,), Constant(value=slope), device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        try:
+            return functional.prelu(x, self.slope.val())
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+
+class LeakyReluConfig(config_of(LeakyRelu)):
+    """Hyper-parameters of `LeakyRelu`."""
+
+
+class EluConfig(config_of(Elu)):
+    """Hyper-parameters of `Elu`."""
+
+
+class CeluConfig(config_of(Celu)):
+    """Hyper-parameters of `Celu`."""
 
 
 class GeluConfig(config_of(Gelu)):
     """Hyper-parameters of `Gelu`."""
+
+
+class SoftplusConfig(config_of(Softplus)):
+    """Hyper-parameters of `Softplus`."""
+
+
+class HardTanhConfig(config_of(HardTanh)):
+    """Hyper-parameters of `HardTanh`."""
+
+
+class HardShrinkConfig(config_of(HardShrink)):
+    """Hyper-parameters of `HardShrink`."""
+
+
+class SoftShrinkConfig(config_of(SoftShrink)):
+    """Hyper-parameters of `SoftShrink`."""
+
+
+class ThresholdConfig(config_of(Threshold)):
+    """Hyper-parameters of `Threshold`."""
+
+
+class PReluConfig(config_of(PRelu)):
+    """Hyper-parameters of `PRelu`."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from phlox import random
+from phlox.backend import Float
 from phlox.errors import RangeError
 from phlox.tensor import Tensor, functional
+from phlox.tensor.functional.operands import expect
 
 
 def attention(
@@ -22,12 +24,13 @@ def attention(
 ) -> Tensor:
     """`phlox.functional.attention`, of which each weight is zero with probability `dropout`, and the others grow.
 
-    Dropped is only where the query's backend records a tape, that is, in training; the mask is drawn from the ambient
-    stream, and the rate counts to the nearest 1/65536, as for `dropout`.
+    It drops wherever it is called; a layer asks `self.is_training(query)` first, as `MultiHeadAttention` does. The mask
+    is drawn from the ambient stream, and the rate counts to the nearest 1/65536, as for `dropout`.
     """
+    expect("attention", Float, query=query, key=key)
     if not 0.0 <= dropout <= 1.0:
         raise RangeError(f"attention: dropout lies between 0 and 1, got {dropout}")
-    keep = round((1.0 - dropout) * 65536) / 65536 if query.backend.differentiates else 1.0
+    keep = round((1.0 - dropout) * 65536) / 65536
     kept = None
     if keep < 1.0:
         kept = random.bernoulli((*query.shape[:-1], *key.shape[-2:-1]), keep, device=query.device)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from phlox import random
+from phlox.backend import Float
 from phlox.config import config_of
-from phlox.errors import ConfigError
+from phlox.errors import ConfigError, RangeError
 from phlox.module import Module
+from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, where
+from phlox.tensor.functional.operands import expect
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
@@ -14,6 +17,9 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
     The rate counts to the nearest 1/65536; the mask is drawn from the ambient stream. (Srivastava et al. 2014.)
     """
+    expect("dropout", Float, x=x)
+    if not 0.0 <= rate <= 1.0:
+        raise RangeError(f"dropout: the rate lies between 0 and 1, got {rate}")
     keep = round((1.0 - rate) * 65536) / 65536
     if keep == 1.0:
         return x
@@ -22,7 +28,9 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 class Dropout(Module):
-    """`dropout` where the tensor's backend records a tape, that is, in training; elsewhere nothing.
+    """`dropout` in training, that is, where the tensor's backend records a tape; elsewhere nothing.
+
+    `train` and `valid` of a module say otherwise where a tape and training do not go together.
 
     >>> import phlox as px
     >>> Dropout(0.5)(px.ones((3,))).tolist()
@@ -35,7 +43,11 @@ class Dropout(Module):
         self.rate = rate
 
     def __call__(self, x: Tensor) -> Tensor:
-        return dropout(x, self.rate) if x.backend.differentiates else x
+        try:
+            return dropout(x, self.rate) if self.is_training(x) else x
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
 
 
 class DropoutConfig(config_of(Dropout)):

@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from phlox.backend import DeviceLike, Int
+from phlox.backend import Device, DeviceLike, Int
 from phlox.config import config_of
+from phlox.errors import ConfigError
 from phlox.module import Module, Param
 from phlox.nn.initializer import Initializer, Normal
+from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 
 
 class Embedding(Module):
-    """A learned vector of width d_model for each of n_entries tokens: Int [...] to Float [..., d_model]."""
+    """A learned vector of width d_model for each of n_entries tokens: Int [...] to Float [..., d_model].
+
+    The entry `padding_index` begins as zeros and gets no gradient; negative numbers count from the end.
+
+    >>> import phlox as px
+    >>> Embedding(10, 4, padding_index=0)(px.tensor([[0, 3, 9]]))[0, 0].tolist()
+    [0.0, 0.0, 0.0, 0.0]
+    """
 
     def __init__(
         self,
         n_entries: int,
         d_model: int,
         *,
+        padding_index: int | None = None,
         initializer: Initializer = Normal(),  # noqa: B008
         device: DeviceLike | None = None,
     ) -> None:
-        self.weight = Param.deferred((n_entries, d_model), initializer, device=device)
+        fans = (n_entries, d_model)
+        begin: Any = initializer
+        if padding_index is not None:
+            if not -n_entries <= padding_index < n_entries:
+                raise ConfigError(f"Embedding: padding_index {padding_index} is out of range for {n_entries} entries")
+            begin = _ZeroRow(initializer, padding_index)
+        self.padding_index = padding_index
+        self.weight = Param.deferred((n_entries, d_model), begin, fans=fans, device=device)
 
     def __call__(self, indices: Tensor[Any, Any, Int]) -> Tensor:
-        return functional.embedding(self.weight.val(), indices)
+        try:
+            return functional.embedding(self.weight.val(), indices, padding_index=self.padding_index)
+        except Exception as error:
+            name_layer(self, error, indices)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _ZeroRow:
+    """An initializer, but for one row of zeros."""
+
+    initializer: Initializer
+    row: int
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        return self.initializer(shape, fans, device).at[self.row].set(0.0)
 
 
 class EmbeddingConfig(config_of(Embedding)):

@@ -2,34 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast, overload
 
+from phlox.errors import ModuleError, PhloxError
 from phlox.module import Module
+from phlox.nn.naming import name_place
+
+Layer = Callable[..., Any]
 
 
 class Sequential(Module):
     """Calls its layers in order; any callable is a layer.
 
+    Layers are given in a list, or one by one, and then have numbers: `layers.0.weight` is the path of a parameter. Or
+    they are given by name, in a dict or as keywords, and it is `layers.conv.weight`, which stays when a layer is put in
+    between; saved records then still fit. They are in the field `layers`, a list or a dict, and may be changed there.
+
+    An error that a layer raises says which layer. Raises `ModuleError` for a class in the place of a layer, and when
+    called for what cannot be called.
+
     >>> import phlox as px
     >>> from phlox import nn
-    >>> nn.Sequential([nn.Linear(4, 8), nn.Relu(), nn.Linear(8, 1)])(px.ones((2, 4))).shape
-    (2, 1)
+    >>> model = nn.Sequential([nn.Linear(4, 8), nn.Relu(), nn.Linear(8, 1)])
+    >>> model(px.ones((2, 4))).shape, model[:2](px.ones((2, 4))).shape
+    ((2, 1), (2, 8))
+    >>> named = nn.Sequential(first=nn.Linear(4, 8), act=nn.Relu(), head=nn.Linear(8, 1))
+    >>> named["head"] is named[-1], [path for path, _ in named.named_params()][0]
+    (True, 'layers.first.weight')
     """
 
-    def __init__(self, layers: Sequence[Callable[..., Any]]) -> None:
-        self.layers: list[Any] = list(layers)
+    layers: Any
+    """A list of layers, or a dict of them by name."""
+
+    def __init__(self, *layers: Layer | Sequence[Layer] | Mapping[str, Layer], **named: Layer) -> None:
+        only: Any = layers[0] if len(layers) == 1 else None
+        if isinstance(only, Mapping):
+            self.layers = {**cast("Mapping[str, Layer]", only), **named}
+        elif named:
+            if layers:
+                raise ModuleError("Sequential: give all layers a name, or none")
+            self.layers = dict(named)
+        else:
+            self.layers = list(cast("Sequence[Layer]", only) if isinstance(only, (list, tuple)) else layers)
+        for name, layer in self._items():
+            if isinstance(layer, type) and issubclass(layer, Module):
+                made = f"{layer.__name__}(...)"
+                raise ModuleError(f"Sequential: layer {name} is the class {layer.__name__}; write {made}")
 
     def __call__(self, x: Any) -> Any:
-        for layer in self.layers:
-            x = layer(x)
+        place = 0
+        try:
+            for layer in self:
+                x = layer(x)
+                place += 1
+        except Exception as error:
+            name, layer = self._items()[place]
+            if isinstance(error, PhloxError):
+                name_place(f"layers.{name}", error)
+            elif not callable(layer):
+                raise ModuleError(f"layers.{name} is a {type(layer).__name__}, which cannot be called") from None
+            raise
         return x
 
-    def __getitem__(self, place: int) -> Any:
-        return self.layers[place]
+    def _items(self) -> list[tuple[int | str, Any]]:
+        layers: list[Any] | dict[str, Any] = self.layers
+        return list(layers.items()) if isinstance(layers, dict) else list(enumerate(layers))
+
+    @overload
+    def __getitem__(self, place: int | str) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequential: ...
+    def __getitem__(self, place: int | str | slice) -> Any:
+        """A layer, by its number or its name; a slice is a `Sequential` of the same layers, names included."""
+        if isinstance(place, str):
+            return self.layers[place]
+        items = self._items()[place]
+        if isinstance(items, tuple):
+            return items[1]
+        if isinstance(self.layers, dict):
+            return Sequential({str(name): layer for name, layer in items})
+        return Sequential([layer for _, layer in items])
 
     def __len__(self) -> int:
         return len(self.layers)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.layers)
+        layers: list[Any] | dict[str, Any] = self.layers
+        return iter(layers.values() if isinstance(layers, dict) else layers)

@@ -1,4 +1,4 @@
-"""Initializers: how a parameter gets its first value. Each is a config, so that it can be saved with a layer's."""
+"""Initializers whose spread follows from the numbers of connections into and out of a unit, the fans."""
 
 from __future__ import annotations
 
@@ -7,57 +7,13 @@ from typing import Any, Literal
 
 from phlox import random
 from phlox.backend import Device
-from phlox.config import Config
-from phlox.tensor import Tensor, full
+from phlox.nn.initializer.base import Initializer
+from phlox.tensor import Tensor
 
 Mode = Literal["fan_in", "fan_out"]
 
-
-class Initializer(Config):
-    """Base of the initializers; write one by deriving from it."""
-
-    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-        """A tensor of `shape` on `device`; `fans` are the numbers of connections into and out of a unit."""
-        raise NotImplementedError
-
-
-class Constant(Initializer):
-    """The same value everywhere."""
-
-    value: float = 0.0
-
-    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-        return full(shape, self.value, device=device)
-
-
-class Zeros(Constant):
-    """Zeros."""
-
-
-class Ones(Constant):
-    """Ones."""
-
-    value: float = 1.0
-
-
-class Uniform(Initializer):
-    """Spread evenly over [low, high)."""
-
-    low: float = -1.0
-    high: float = 1.0
-
-    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-        return random.uniform(shape, self.low, self.high, device=device)
-
-
-class Normal(Initializer):
-    """Normally distributed."""
-
-    mean: float = 0.0
-    std: float = 1.0
-
-    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-        return random.normal(shape, self.mean, self.std, device=device)
+_CUT = 0.87962566103423978
+"""The standard deviation of a standard normal distribution cut off at two of its own."""
 
 
 class KaimingUniform(Initializer):
@@ -99,3 +55,18 @@ class XavierNormal(Initializer):
 
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         return random.normal(shape, 0.0, self.gain * math.sqrt(2.0 / max(1, sum(fans))), device=device)
+
+
+class LecunUniform(Initializer):
+    """Uniform with variance 1 / fan_in (LeCun et al. 1998); for selu (Klambauer et al. 2017)."""
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        bound = math.sqrt(3.0 / max(1, fans[0]))
+        return random.uniform(shape, -bound, bound, device=device)
+
+
+class LecunNormal(Initializer):
+    """Normal, cut off at two standard deviations, with variance 1 / fan_in after the cut (LeCun et al. 1998)."""
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        return random.truncated_normal(shape, 0.0, 1.0 / (_CUT * math.sqrt(max(1, fans[0]))), device=device)

@@ -1,0 +1,136 @@
+"""Generating with a GPT: tokens drawn one by one, the keys and values of those before kept."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from phlox import random
+from phlox.backend import Int
+from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
+from phlox.tensor import Tensor, arange, concat, where
+from phlox.transform import compile as compiled
+
+if TYPE_CHECKING:
+    from phlox.models.gpt import Gpt, GptCache
+
+Tokens: TypeAlias = Tensor[Any, Any, Int]
+
+
+def generate(
+    model: Gpt,
+    prompt: Tokens,
+    length: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    compile: bool = True,
+) -> Tokens:
+    """Continue each prompt by `length` tokens: Int [batch, n] to [batch, n + length], or [n] to [n + length].
+
+    The model is used without dropout. Each token takes one step through it, which on a backend with a compiler is one
+    program for all places, prompts and temperatures. Draws come from the ambient stream: a seed gives the same text,
+    compiled or not, on every backend (but where rounding decides between two tokens).
+
+    Text may grow beyond the context of the model: whenever the context is full, the model goes on from its last half.
+    So each token is drawn in the light of at least that many before it.
+
+    Args:
+        model: a `Gpt`.
+        prompt: at least one token; of a longer one than the context, the end counts.
+        length: how many tokens to add.
+        temperature: by which logits are divided: below one likely tokens come more often; at zero, always the
+            likeliest.
+        top_k: draw among the k likeliest tokens only, and those as likely as the k-th.
+        compile: use the backend's compiler, if it has one?
+
+    Raises `KindError`, `ShapeError`, `RangeError` or `IndexRangeError` for a prompt or number that is none of these.
+
+    >>> import phlox as px
+    >>> from phlox.models.gpt import GptConfig
+    >>> model = GptConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2).init(device="numpy")
+    >>> model.generate(px.tensor([1, 2, 3], device="numpy"), 20, temperature=0.8, top_k=5).shape
+    (23,)
+    """
+    _check(model, prompt, length, temperature, top_k)
+    model = model.valid()
+    place = model.tokens.weight.device
+    one = prompt.ndim == 1
+    pieces: list[Tokens] = [(prompt.expand_dims(0) if one else prompt).to_device(place)]
+    how = (temperature if temperature > 0.0 else None), top_k
+    fill, step = (_fill, _step) if compile else (_filled, _stepped)
+    context = model.config.context
+    filled, token = context, pieces[0]
+    cache: GptCache = ()
+    for number in range(length):
+        if filled < context:
+            token, cache = step(model, token, cache, *how)
+            filled += 1
+        else:
+            window = concat(pieces, 1)[:, -(context if number == 0 else max(1, context // 2)) :]
+            filled = window.shape[1]
+            if compile and place.backend.compiles:  # at one length, so that one program serves all
+                window = window.pad(((0, 0), (0, context - filled)))
+            token, cache = fill(model, window, filled, *how)
+        pieces.append(token)
+    text = concat(pieces, 1)
+    return (text[0] if one else text).to_device(prompt.device)
+
+
+def _next(logits: Tensor, temperature: float | None, top_k: int | None) -> Tokens:
+    """One token for each row of logits [batch, 1, vocabulary]: [batch, 1]."""
+    if temperature is None:
+        return logits.argmax(-1)
+    logits = logits / temperature
+    if top_k is not None:
+        ranks = arange(logits.shape[-1], device=logits.device)
+        # The least of the k likeliest; k may be a stand-in for a number here, at which nothing can be cut off.
+        least = where(ranks < top_k, logits.sort(descending=True), math.inf).min(-1, keepdims=True)
+        logits = where(logits < least, -math.inf, logits)
+    return random.categorical(logits)
+
+
+def _filled(
+    model: Gpt, tokens: Tokens, count: int, temperature: float | None, top_k: int | None
+) -> tuple[Tokens, GptCache]:
+    """The token after the first `count` of these, and the cache of those; what follows them is padding."""
+    logits, cache = model(tokens, cache=model.init_cache(tokens.shape[0]))
+    end = arange(1, device=tokens.device) + count
+    # Padding is in the cache too, behind its position, where it is overwritten before it is seen.
+    return _next(logits.take(end - 1, 1), temperature, top_k), tuple(one._replace(position=end[0]) for one in cache)
+
+
+def _stepped(
+    model: Gpt, token: Tokens, cache: GptCache, temperature: float | None, top_k: int | None
+) -> tuple[Tokens, GptCache]:
+    """The token after these [batch, 1] and those in the cache, and the cache with these."""
+    logits, cache = model(token, cache=cache)
+    return _next(logits, temperature, top_k), cache
+
+
+_fill = compiled(_filled)
+_step = compiled(_stepped, donate=("cache",))
+
+
+def _check(model: Gpt, prompt: Tokens, length: int, temperature: float, top_k: int | None) -> None:
+    if not isinstance(prompt, Tensor) or prompt.kind is not Int:  # pyright: ignore[reportUnnecessaryIsInstance]
+        what = f"a {prompt.kind.__name__} tensor" if isinstance(prompt, Tensor) else f"a {type(prompt).__name__}"  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"generate: the prompt must be an Int tensor of tokens, got {what}; see phlox.tensor")
+    if prompt.ndim not in (1, 2) or not prompt.shape[-1] or not prompt.shape[0]:
+        raise ShapeError(
+            f"generate: the prompt must be [batch, n] or [n], with at least one token, got shape {prompt.shape}"
+        )
+    vocabulary = model.config.vocabulary
+    try:
+        prompt.backend.check_indices(prompt.primitive, vocabulary, from_end=False)
+    except IndexRangeError:
+        raise IndexRangeError(
+            f"generate: the prompt has tokens from {int(prompt.min())} to {int(prompt.max())}; "
+            f"those of this model are 0 to {vocabulary - 1}"
+        ) from None
+    if length < 0:
+        raise RangeError(f"generate: length must be at least zero, got {length}")
+    if not 0.0 <= temperature < math.inf:
+        raise RangeError(f"generate: temperature must be finite and at least zero, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise RangeError(f"generate: top_k must be at least one, got {top_k}")

@@ -1,0 +1,96 @@
+"""Normalisation over the batch, with statistics that are kept for inference."""
+
+from __future__ import annotations
+
+import math
+
+from phlox.backend import DeviceLike
+from phlox.config import config_of
+from phlox.errors import ConfigError, ShapeError
+from phlox.module import Module, Param
+from phlox.nn.initializer import Ones, Zeros
+from phlox.nn.naming import name_layer
+from phlox.tensor import Tensor, functional
+from phlox.tensor.functional.norm import BatchNorm as Normalised
+
+
+class BatchNorm(Module):
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta, over all axes but the channels (Ioffe, Szegedy 2015).
+
+    For x [n, channels, ...] with any number of spatial axes: vectors, sequences, images or volumes; gamma and beta are
+    [channels], and absent without `affine`.
+
+    In training the statistics are those of the batch, and the running ones follow them: running + momentum (batch -
+    running), as in PyTorch, the running variance being the unbiased one. At inference the running ones are taken. They
+    are parameters that are saved and not trained. Without `track_running_stats` there are none, and those of the batch
+    serve always.
+
+    What is training says the mode (`train`, `valid`) or, without one, whether x records a tape. Raises `ShapeError` for
+    a batch of one value a channel, which has no spread, in training.
+
+    >>> import phlox as px
+    >>> layer = BatchNorm(1).train()
+    >>> layer(px.tensor([[1.0], [3.0]], device=layer.gamma.device)).tolist()
+    [[-0.99999..., [0.99999...]
+    >>> layer.running_mean.val().tolist(), layer.running_var.val().tolist()
+    ([0.2...], [1.1...])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        epsilon: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: DeviceLike | None = None,
+    ) -> None:
+        if not 0.0 <= momentum <= 1.0:
+            raise ConfigError(f"BatchNorm: the momentum lies between 0 and 1, got {momentum}")
+        shape = (channels,)
+        self.channels, self.epsilon, self.momentum = channels, epsilon, momentum
+        self.gamma = Param.deferred(shape, Ones(), device=device) if affine else None
+        self.beta = Param.deferred(shape, Zeros(), device=device) if affine else None
+        tracks = track_running_stats
+        self.running_mean = Param.deferred(shape, Zeros(), trained=False, device=device) if tracks else None
+        self.running_var = Param.deferred(shape, Ones(), trained=False, device=device) if tracks else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        try:
+            return self._normalised(x)
+        except Exception as error:
+            name_layer(self, error, x)
+            raise
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        gamma = None if self.gamma is None else self.gamma.val()
+        beta = None if self.beta is None else self.beta.val()
+        mean, variance, training = self.running_mean, self.running_var, self.is_training(x)
+        if mean is None or variance is None:
+            return self._by_batch(x, gamma, beta).y
+        if not training:
+            return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
+        found = self._by_batch(x, gamma, beta)
+        count = math.prod(x.shape) // self.channels
+        self._follow(mean, found.mean, 1.0)
+        self._follow(variance, found.variance, count / (count - 1))
+        return found.y
+
+    def _by_batch(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
+        if x.ndim > 1 and x.shape[1] != self.channels:
+            raise ShapeError(f"x of shape {x.shape} does not have {self.channels} channels along axis 1")
+        if x.ndim > 1 and math.prod(x.shape) <= self.channels:
+            raise ShapeError(f"x of shape {x.shape} has one value a channel, and no spread; give a larger batch")
+        return functional.batch_norm_train(x, gamma, beta, epsilon=self.epsilon)
+
+    def _follow(self, running: Param, batch: Tensor, correction: float) -> None:
+        before = running.val()
+        after = before + (batch.detach() * correction - before) * self.momentum
+        while after.backend is not before.backend and after.backend.untaped() is not None:
+            after = after.inner()  # only x records a tape, not the module
+        running.set(after)
+
+
+class BatchNormConfig(config_of(BatchNorm)):
+    """Hyper-parameters of `BatchNorm`."""

@@ -1,0 +1,21 @@
+"""Initializers: how a parameter gets its first value. Each is a config, so that it can be saved with a layer's."""
+
+from __future__ import annotations
+
+from phlox.nn.initializer.base import Initializer, bias_initializer_of
+from phlox.nn.initializer.fans import (
+    KaimingNormal,
+    KaimingUniform,
+    LecunNormal,
+    LecunUniform,
+    XavierNormal,
+    XavierUniform,
+)
+from phlox.nn.initializer.matrices import Dirac, Eye, Orthogonal, Sparse
+from phlox.nn.initializer.plain import Constant, Normal, Ones, TruncatedNormal, Uniform, Zeros
+
+__all__ = [
+    "Constant", "Dirac", "Eye", "Initializer", "KaimingNormal", "KaimingUniform", "LecunNormal", "LecunUniform",
+    "Normal", "Ones", "Orthogonal", "Sparse", "TruncatedNormal", "Uniform", "XavierNormal", "XavierUniform", "Zeros",
+    "bias_initializer_of",
+]  # fmt: skip

@@ -1,0 +1,44 @@
+"""What every initializer is."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from phlox.backend import Device
+from phlox.config import Config
+from phlox.errors import ConfigError
+from phlox.tensor import Tensor
+
+
+class Initializer(Config):
+    """Base of the initializers; write one by deriving from it.
+
+    >>> import phlox as px
+    >>> class Alternating(Initializer):
+    ...     value: float = 1.0
+    ...
+    ...     def __call__(self, shape, fans, device):
+    ...         return (px.arange(shape[-1], device=device) % 2).float().broadcast_to(shape) * self.value
+    >>> px.nn.Linear(1, 4, bias=False, initializer=Alternating()).weight.val().tolist()
+    [[0.0, 1.0, 0.0, 1.0]]
+    """
+
+    of_weights: ClassVar[bool] = False
+    """Is it for weights alone, having no meaning for a bias? A layer's bias then begins as zeros."""
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        """A tensor of `shape` on `device`; `fans` are the numbers of connections into and out of a unit."""
+        raise NotImplementedError
+
+
+def bias_initializer_of(initializer: Initializer, own: Initializer | None) -> Initializer:
+    """How the bias of a layer begins: by its own initializer, or else by that of the weight if it can, or as zeros."""
+    from phlox.nn.initializer.plain import Zeros
+
+    for given in (initializer, own):
+        if isinstance(given, type):
+            name = given.__name__
+            raise ConfigError(f"an initializer is the class {name}; write {name}()")
+    if own is not None:
+        return own
+    return Zeros() if getattr(initializer, "of_weights", False) else initializer

@@ -1,0 +1,112 @@
+"""Initializers that shape a weight as a whole.
+
+Their values are computed on the host in float64 and rounded once, so that they are the same on every backend.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from phlox import random
+from phlox.backend import Device, Float, NumPy
+from phlox.errors import ShapeError
+from phlox.nn.initializer.base import Initializer
+from phlox.tensor import Tensor, tensor
+
+_HOST = NumPy(float="f64")
+
+
+class OfWeights(Initializer):
+    """Base of the initializers for weights alone: they give the values as an array of the host."""
+
+    of_weights: ClassVar[bool] = True
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        return tensor(self.values(shape), device=device, kind=Float)
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """An array of `shape`; raises `ShapeError` for a shape that it has no meaning for."""
+        raise NotImplementedError
+
+
+class Orthogonal(OfWeights):
+    """A matrix with orthonormal rows, or columns if these are fewer, times `gain` (Saxe, McClelland, Ganguli 2014).
+
+    All such matrices are equally likely. Of a weight with more axes, the first one counts the rows.
+    """
+
+    gain: float = 1.0
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        if len(shape) < 2:
+            raise ShapeError(f"Orthogonal: a weight needs two axes at least, got shape {shape}")
+        rows, columns = shape[0], math.prod(shape[1:])
+        tall = random.normal((max(rows, columns), min(rows, columns)), device=_HOST).numpy()
+        q, r = np.linalg.qr(tall)
+        q = q * np.where(np.diagonal(r) < 0.0, -1.0, 1.0)  # or some matrices would be likelier than others
+        return self.gain * (q.T if rows < columns else q).reshape(shape)
+
+
+class Eye(OfWeights):
+    """The identity matrix times `gain`, so that a dense layer passes on its input; more rows or columns are zero."""
+
+    gain: float = 1.0
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        if len(shape) != 2:
+            raise ShapeError(f"Eye: a weight must have two axes, got shape {shape}; a convolution has Dirac")
+        return self.gain * np.eye(*shape)
+
+
+class Dirac(OfWeights):
+    """A weight [out, in / groups, *kernel] that makes a convolution pass on its input, channel by channel.
+
+    Output channels beyond the number of input channels are zero, in each group by itself.
+    """
+
+    groups: int = 1
+
+    def validate(self) -> None:
+        if self.groups < 1:
+            raise ValueError(f"groups must be at least 1, got {self.groups}")
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        if len(shape) < 3:
+            raise ShapeError(f"Dirac: a weight must be [out, in, *kernel], got shape {shape}; a matrix has Eye")
+        out, per_group, *kernel = shape
+        if out % self.groups:
+            raise ShapeError(f"Dirac: {out} output channels do not divide into {self.groups} groups")
+        values = np.zeros(shape)
+        centre = tuple(size // 2 for size in kernel)
+        for channel in range(out):
+            source = channel % (out // self.groups)
+            if source < per_group:
+                values[(channel, source, *centre)] = 1.0
+        return values
+
+
+class Sparse(OfWeights):
+    """A normal matrix [inputs, outputs] in which, for each output, a share of the inputs is zero (Martens 2010).
+
+    `sparsity` is that share, rounded up to a whole number of inputs, and `std` the spread of the others.
+    """
+
+    sparsity: float = 0.9
+    std: float = 0.01
+
+    def validate(self) -> None:
+        if not 0.0 <= self.sparsity <= 1.0:
+            raise ValueError(f"sparsity must lie between 0 and 1, got {self.sparsity}")
+        if not self.std >= 0.0:
+            raise ValueError(f"std must not be negative, got {self.std}")
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        if len(shape) != 2:
+            raise ShapeError(f"Sparse: a weight must have two axes, [inputs, outputs], got shape {shape}")
+        values = random.normal(shape, 0.0, self.std, device=_HOST).numpy().copy()
+        order = np.argsort(random.uniform(shape, device=_HOST).numpy(), axis=0, kind="stable")
+        np.put_along_axis(values, order[: math.ceil(self.sparsity * shape[0])], 0.0, axis=0)
+        return values

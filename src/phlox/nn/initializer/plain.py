@@ -1,0 +1,78 @@
+"""Initializers that know nothing of the layer: constants, and distributions as they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox import random
+from phlox.backend import Device
+from phlox.nn.initializer.base import Initializer
+from phlox.tensor import Tensor, full
+
+
+class Constant(Initializer):
+    """The same value everywhere."""
+
+    value: float = 0.0
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        return full(shape, self.value, device=device)
+
+
+class Zeros(Constant):
+    """Zeros."""
+
+
+class Ones(Constant):
+    """Ones."""
+
+    value: float = 1.0
+
+
+class Uniform(Initializer):
+    """Spread evenly over [low, high)."""
+
+    low: float = -1.0
+    high: float = 1.0
+
+    def validate(self) -> None:
+        if not self.low <= self.high:
+            raise ValueError(f"low must not be above high, got {self.low} and {self.high}")
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        return random.uniform(shape, self.low, self.high, device=device)
+
+
+class Normal(Initializer):
+    """Normally distributed."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def validate(self) -> None:
+        _check_std(self.std)
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        return random.normal(shape, self.mean, self.std, device=device)
+
+
+class TruncatedNormal(Initializer):
+    """Normally distributed within `low` and `high` standard deviations from the mean; `std` is that before the cut."""
+
+    mean: float = 0.0
+    std: float = 1.0
+    low: float = -2.0
+    high: float = 2.0
+
+    def validate(self) -> None:
+        _check_std(self.std)
+        if not self.low < self.high:
+            raise ValueError(f"low must be below high, got {self.low} and {self.high}")
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        return random.truncated_normal(shape, self.mean, self.std, self.low, self.high, device=device)
+
+
+def _check_std(std: float) -> None:
+    if not std >= 0.0:
+        raise ValueError(f"std must not be negative, got {std}")

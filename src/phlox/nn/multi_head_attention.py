@@ -1,0 +1,246 @@
+"""Attention with several heads, and the memory that it keeps while a sequence grows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, overload
+
+from phlox.backend import Bool, DeviceLike, Int
+from phlox.config import config_of
+from phlox.errors import ConfigError, IndexRangeError, RangeError, ShapeError
+from phlox.module import Module
+from phlox.nn.attention import attention
+from phlox.nn.initializer import Initializer, XavierUniform, Zeros
+from phlox.nn.linear import Linear
+from phlox.nn.rotary import RotaryEncodingConfig
+from phlox.tensor import Tensor, arange, where, zeros
+
+
+class KeyValueCache(NamedTuple):
+    """The keys and values of the tokens that a causal attention has seen, for those still to come.
+
+    Its shapes stay what they are while it fills, so that one compiled program serves every position; it may be an
+    argument and a result of one. It does not change: attention gives a new one back.
+    """
+
+    key: Tensor
+    """[batch, n_kv_heads, capacity, d_head]."""
+    value: Tensor
+    """[batch, n_kv_heads, capacity, d_head]."""
+    position: Tensor[Any, Any, Int]
+    """How many tokens there are in it; a scalar."""
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens there may be in it."""
+        return self.key.shape[2]
+
+    def positions(self, n: int) -> Tensor[Any, Any, Int]:
+        """[n]: the positions of the next n tokens.
+
+        Raises `RangeError` if there is no room for them. In a compiled function, where the position cannot be seen,
+        they are then left out by `append`, unless within `phlox.debug.checks()`, which reports it.
+        """
+        end = self.position + n
+        try:
+            end.backend.check_indices(end.primitive, self.capacity + 1, from_end=False)
+        except IndexRangeError:
+            raise RangeError(
+                f"KeyValueCache: {n} tokens more than {int(self.position.item())} exceed the capacity of "
+                f"{self.capacity}; make a larger cache with init_cache, or start anew"
+            ) from None
+        return arange(n, device=self.position.device) + self.position
+
+    def append(self, key: Tensor, value: Tensor) -> KeyValueCache:
+        """A cache with n tokens more, for keys and values [batch, n_kv_heads, n, d_head]."""
+        n = key.shape[2]
+        batch, heads, capacity, width = self.key.shape
+        if key.shape != (batch, heads, n, width):
+            raise ShapeError(
+                f"KeyValueCache: keys of shape {key.shape} do not fit a cache of shape {self.key.shape}; "
+                "make one of this batch size with init_cache"
+            )
+        # Where each place would find its token among the new ones: with fixed shapes, and no index out of range.
+        source = arange(capacity, device=self.position.device) - self.position
+        new = ((source >= 0) & (source < n)).expand_dims(-1)
+        if n > 1:
+            key, value = (x.take(source.clip(0, n - 1), 2) for x in (key, value))
+        return KeyValueCache(where(new, key, self.key), where(new, value, self.value), self.position + n)
+
+
+class MultiHeadAttention(Module):
+    """Attention of several heads, each on its own projections (Vaswani et al. 2017): [..., n, d_model] to the same.
+
+    Query, key, value and output have a `Linear` each. Head i takes the i-th d_head of their outputs.
+
+    Args:
+        d_model: the width of what goes in and comes out.
+        n_heads: must divide d_model unless d_head is given.
+        n_kv_heads: how many heads keys and values have, each shared by as many consecutive heads of queries (Ainslie et
+            al. 2023); one is multi-query attention (Shazeer 2019). As many as queries have unless given.
+        d_head: the width of a head; d_model / n_heads unless given.
+        bias: do the projections have one?
+        dropout: the rate at which weights of keys are dropped in training; see `Module.is_training`.
+        causal: does each token see only itself and those before it?
+        rotary: how queries and keys are turned by their positions, if they are: a `RotaryEncodingConfig(d_head)`.
+        initializer: of the weights; biases begin at zero.
+        out_initializer: of the weight of the output; as the others unless given.
+
+    Raises `ConfigError` for numbers that do not fit each other.
+
+    >>> import phlox as px
+    >>> layer = MultiHeadAttention(8, 2, causal=True)
+    >>> layer(px.ones((3, 5, 8))).shape
+    (3, 5, 8)
+    >>> y, cache = layer(px.ones((3, 1, 8)), cache=layer.init_cache(3, capacity=5))
+    >>> y.shape, cache.position.item()
+    ((3, 1, 8), 1)
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        causal: bool = False,
+        rotary: RotaryEncodingConfig | None = None,
+        initializer: Initializer = XavierUniform(),  # noqa: B008  (configs are immutable)
+        out_initializer: Initializer | None = None,
+        device: DeviceLike | None = None,
+    ) -> None:
+        groups = n_heads if n_kv_heads is None else n_kv_heads
+        _check(d_model, n_heads, groups, d_head, dropout)
+        width = d_model // n_heads if d_head is None else d_head
+        if rotary is not None and (not isinstance(rotary, RotaryEncodingConfig) or rotary.d_head != width):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"MultiHeadAttention: rotary must be RotaryEncodingConfig({width}), for heads of that width, "
+                f"got {rotary!r}"
+            )
+        self.n_heads, self.n_kv_heads, self.d_head = n_heads, groups, width
+        self.dropout, self.causal = dropout, causal
+
+        def projection(d_input: int, d_output: int, initializer: Initializer) -> Linear:
+            return Linear(
+                d_input, d_output, bias=bias, initializer=initializer, bias_initializer=Zeros(), device=device
+            )
+
+        # One matrix each: one for all three, cut after the product, costs more than it saves on the way back.
+        self.query = projection(d_model, n_heads * width, initializer)
+        self.key = projection(d_model, groups * width, initializer)
+        self.value = projection(d_model, groups * width, initializer)
+        self.out = projection(n_heads * width, d_model, out_initializer or initializer)
+        self.rotary = None if rotary is None else rotary.init()
+
+    @overload
+    def __call__(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, *,
+        mask: Tensor[Any, Any, Any] | None = None,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, query: Tensor, *, mask: Tensor[Any, Any, Any] | None = None, cache: KeyValueCache
+    ) -> tuple[Tensor, KeyValueCache]: ...
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor[Any, Any, Any] | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Any:
+        """Attend, from `query` to itself unless a key is given.
+
+        Args:
+            query: [..., n, d_model].
+            key: [..., m, d_model], what is attended to; the query unless given.
+            value: [..., m, d_model]; the key unless given.
+            mask: Bool, true where a query may see a key, or Float, added to the scores; broadcasts to
+                [..., n_heads, n, m]. With lengths of sequences: `(arange(m) < lengths[:, None])[:, None, None]`.
+            cache: of the tokens before these, from `init_cache` or an earlier call; the query is then [batch, n,
+                d_model], and a mask broadcasts to [batch, n_heads, n, capacity].
+
+        Returns [..., n, d_model]; with a cache, that and the cache with these tokens.
+        """
+        if cache is not None:
+            return self._cached(query, key, mask, cache)
+        key = query if key is None else key
+        value = key if value is None else value
+        q, k, v = self._heads(self.query, query), self._heads(self.key, key), self._heads(self.value, value)
+        if self.rotary is not None:
+            q, k = self.rotary(q), self.rotary(k)
+        return self._attend(q, k, v, mask, self.causal)
+
+    def init_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
+        """An empty cache, for as many sequences at once, of so many tokens at most."""
+        if batch_size < 1 or capacity < 1:
+            raise RangeError(
+                f"init_cache: batch_size and capacity must be at least one, got {batch_size} and {capacity}"
+            )
+        device = self.query.weight.device
+        shape = (batch_size, self.n_kv_heads, capacity, self.d_head)
+        return KeyValueCache(zeros(shape, device=device), zeros(shape, device=device), arange(1, device=device)[0])
+
+    def _cached(
+        self, x: Tensor, key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
+    ) -> tuple[Tensor, KeyValueCache]:
+        if key is not None or not self.causal:
+            what = "a key was given" if key is not None else "this layer was not"
+            raise ConfigError(
+                f"MultiHeadAttention: a cache is for attention of tokens to those before, made with causal=True; {what}"
+            )
+        q, k, v = (self._heads(layer, x) for layer in (self.query, self.key, self.value))
+        if q.ndim != 4:
+            raise ShapeError(f"MultiHeadAttention: with a cache x must be [batch, n, d_model], got shape {x.shape}")
+        n = x.shape[1]
+        positions = cache.positions(n)
+        if self.rotary is not None:
+            q, k = self.rotary(q, positions), self.rotary(k, positions)
+        seen = arange(cache.capacity, device=positions.device) <= positions.expand_dims(-1)
+        cache = cache.append(k, v)
+        bias = None
+        if mask is not None:
+            seen, bias = (seen & mask, None) if mask.kind is Bool else (seen, mask)
+        return self._attend(q, cache.key, cache.value, seen, False, bias), cache
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor[Any, Any, Any] | None,
+        causal: bool,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        rate = self.dropout if self.dropout and self.is_training(query) else 0.0
+        y = attention(query, key, value, mask=mask, bias=bias, causal=causal, dropout=rate).swapaxes(-3, -2)
+        return self.out(y.reshape((*y.shape[:-2], self.n_heads * self.d_head)))
+
+    def _heads(self, layer: Linear, x: Tensor) -> Tensor:
+        """[..., n, d_model] projected, as [..., heads, n, d_head]."""
+        y = layer(x)
+        return y.reshape((*y.shape[:-1], y.shape[-1] // self.d_head, self.d_head)).swapaxes(-3, -2)
+
+
+def _check(d_model: int, n_heads: int, groups: int, d_head: int | None, dropout: float) -> None:
+    if min(d_model, n_heads, groups, 1 if d_head is None else d_head) < 1:
+        raise ConfigError(
+            f"MultiHeadAttention: sizes are at least one, got d_model={d_model}, n_heads={n_heads}, "
+            f"n_kv_heads={groups}, d_head={d_head}"
+        )
+    if d_head is None and d_model % n_heads:
+        raise ConfigError(
+            f"MultiHeadAttention: d_model={d_model} does not divide into {n_heads} heads; "
+            "choose another n_heads, or give d_head"
+        )
+    if n_heads % groups:
+        raise ConfigError(f"MultiHeadAttention: {n_heads} heads do not divide into n_kv_heads={groups} groups")
+    if not 0.0 <= dropout <= 1.0:
+        raise ConfigError(f"MultiHeadAttention: dropout lies between 0 and 1, got {dropout}")
+
+
+class MultiHeadAttentionConfig(config_of(MultiHeadAttention)):
+    """Hyper-parameters of `MultiHeadAttention`."""

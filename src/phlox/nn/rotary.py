@@ -1,0 +1,62 @@
+"""Rotary encoding of positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.backend import Float, Int
+from phlox.config import config_of
+from phlox.errors import ConfigError, ShapeError
+from phlox.module import Module
+from phlox.tensor import Tensor, concat, functional
+from phlox.tensor.functional.operands import expect
+
+
+class RotaryEncoding(Module):
+    """Turns queries and keys by angles that grow with their positions (Su et al. 2021).
+
+    The product of a query and a key then depends on how far apart they are, and not on where. It has no parameters:
+    angles are computed, at full precision on every backend.
+
+    Args:
+        d_head: the width of a head.
+        base: pair i of d_rotary / 2 turns by position * base ** (-2 i / d_rotary).
+        interleaved: are pairs neighbours (0 with 1, as in the paper), or half of d_rotary apart (0 with d_rotary / 2,
+            as in Llama and GPT-NeoX)? Weights trained with one of them do not fit the other.
+        d_rotary: how many elements are turned, from the first on; the others stay. All unless given.
+
+    Raises `ConfigError` for a d_rotary that is odd, less than two, or more than d_head.
+
+    >>> import phlox as px
+    >>> RotaryEncoding(4)(px.ones((3, 4)))[0].tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(
+        self, d_head: int, *, base: float = 10000.0, interleaved: bool = False, d_rotary: int | None = None
+    ) -> None:
+        turned = d_head if d_rotary is None else d_rotary
+        if turned % 2 or not 2 <= turned <= d_head:
+            what = f"d_head={d_head}" if d_rotary is None else f"d_rotary={d_rotary} of d_head={d_head}"
+            raise ConfigError(f"RotaryEncoding: what is turned comes in pairs, at least one, got {what}")
+        if not base > 0.0:
+            raise ConfigError(f"RotaryEncoding: base must be positive, got {base}")
+        self.d_head, self.d_rotary = d_head, turned
+        self.base, self.interleaved = base, interleaved
+
+    def __call__(self, x: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> Tensor:
+        """x [..., n, d_head] turned; `positions`, Int, broadcast to [..., n], and are 0 to n - 1 unless given."""
+        expect("RotaryEncoding", Float, x=x)
+        expect("RotaryEncoding", Int, positions=positions)
+        if x.ndim < 2 or x.shape[-1] != self.d_head:
+            raise ShapeError(f"RotaryEncoding: x must be [..., n, {self.d_head}], got shape {x.shape}")
+        turned = (x if self.d_rotary == self.d_head else x[..., : self.d_rotary]).to_full_precision()
+        if positions is not None:
+            positions = positions.to_full_precision()
+        turned = functional.rotary_embedding(turned, positions, base=self.base, interleaved=self.interleaved)
+        turned = turned.from_full_precision(x)
+        return turned if self.d_rotary == self.d_head else concat([turned, x[..., self.d_rotary :]], -1)
+
+
+class RotaryEncodingConfig(config_of(RotaryEncoding)):
+    """Hyper-parameters of `RotaryEncoding`."""

@@ -1,0 +1,266 @@
+"""The GPT against one in plain PyTorch with the same weights; generating with its cache against generating without."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import phlox as px
+from phlox import optim
+from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
+from phlox.errors import ConfigError, IndexRangeError, KindError, RangeError, ShapeError
+from phlox.models import Gpt, GptConfig, gpt_generation
+from phlox.record import BinaryRecorder
+
+BACKENDS: list[Backend] = [NumPy(float="f64"), Torch(float="f64"), NumPy(), Jax(), Torch()]
+PLAIN: list[Backend] = [NumPy(), Jax(), Torch()]
+SMALL: dict[str, Any] = {"vocabulary": 11, "context": 8, "n_layers": 2, "d_model": 16, "n_heads": 4}
+SHALLOW: dict[str, Any] = SMALL | {"n_layers": 1}  # where a compiler takes its time
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {}, "tied": {"tied": True, "bias": False, "d_hidden": 24}, "rotary": {"rotary": True, "n_kv_heads": 2},
+}  # fmt: skip
+TOKENS = np.random.default_rng(0).integers(0, 11, (3, 8)).astype(np.int32)
+
+
+def lively(config: GptConfig, device: Any) -> Gpt:
+    """A model whose parameters are far enough from where they begin to tell a mistake."""
+    rng = np.random.default_rng(1)
+
+    def drawn(path: str, param: px.Param) -> px.Param:
+        value = rng.normal(size=param.shape, scale=0.3) + (1.0 if path.endswith("gamma") else 0.0)
+        return param.holding(px.tensor(value, device=param.device, kind=px.Float))
+
+    return config.init(device).map(drawn)
+
+
+def torch_logits(p: dict[str, torch.Tensor], config: GptConfig, tokens: torch.Tensor) -> torch.Tensor:
+    (batch, n), d, heads = tokens.shape, config.d_model, config.n_heads
+    groups, width = config.n_kv_heads or heads, d // heads
+
+    def dense(name: str, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, p[f"{name}.weight"].T, p.get(f"{name}.bias"))
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (d,), p[f"{name}.gamma"], p.get(f"{name}.beta"))
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        angles = torch.outer(torch.arange(n), 10000.0 ** (-torch.arange(0, width, 2, dtype=x.dtype) / width))
+        z = torch.complex(x[..., : width // 2], x[..., width // 2 :]) * torch.polar(torch.ones_like(angles), angles)
+        return torch.cat([z.real, z.imag], -1)
+
+    x = p["tokens.weight"][tokens]
+    x = x if config.rotary else x + p["positions"][:n]
+    for block in (f"blocks.{i}" for i in range(config.n_layers)):
+        h = norm(f"{block}.norm_1", x)
+        q, k, v = (
+            dense(f"{block}.attention.{name}", h).view(batch, n, count, width).transpose(1, 2)
+            for name, count in (("query", heads), ("key", groups), ("value", groups))
+        )
+        q, k = (rotated(q), rotated(k)) if config.rotary else (q, k)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + dense(f"{block}.attention.out", y.transpose(1, 2).reshape(batch, n, d))
+        h = F.gelu(dense(f"{block}.up", norm(f"{block}.norm_2", x)), approximate="tanh")
+        x = x + dense(f"{block}.down", h)
+    x = norm("norm", x)
+    return x @ p["tokens.weight"].T if config.tied else dense("head", x)
+
+
+def both(model: Gpt, tokens: Any, targets: Any) -> Any:
+    loss = model.loss(tokens, targets)
+    return model(tokens), px.GradientsParams.from_grads(loss.backward(), model)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=repr)
+@pytest.mark.parametrize("case", CASES)
+def test_against_pytorch(case: str, backend: Backend) -> None:
+    config = GptConfig(**(SHALLOW if isinstance(backend, Jax) else SMALL), **CASES[case])
+    model = lively(config, Autodiff(backend))
+    tokens, targets = (px.tensor(part, device=backend) for part in (TOKENS[:, :-1], TOKENS[:, 1:]))
+    run = px.compile(both) if isinstance(backend, Jax) else both  # eagerly it takes its time to start
+    logits, grads = run(model, tokens, targets)
+    p = {
+        path: torch.tensor(param.val().numpy().astype(np.float64)).requires_grad_()
+        for path, param in model.named_params()
+    }
+    expected = torch_logits(p, config, torch.tensor(TOKENS[:, :-1].astype(np.int64)))
+    exact = "f64" in repr(backend)
+    close: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-9} if exact else {"rtol": 1e-4, "atol": 1e-4}
+    np.testing.assert_allclose(logits.numpy(), expected.detach().numpy(), **close)
+    F.cross_entropy(expected.reshape(-1, 11), torch.tensor(TOKENS[:, 1:].astype(np.int64)).reshape(-1)).backward()
+    for path, param in model.named_params():
+        found, wanted = grads.get(param.id), p[path].grad
+        assert found is not None and wanted is not None, path
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), err_msg=path, **close)
+
+
+def test_how_it_begins() -> None:
+    model = GptConfig(vocabulary=300, context=64, n_layers=3, d_model=64, n_heads=4).init("numpy").init(0)
+    for path, param in model.named_params():
+        value = param.val().numpy()
+        if path.endswith(("bias", "beta")):
+            assert (value == 0).all(), path
+        elif path.endswith("gamma"):
+            assert (value == 1).all(), path
+        else:
+            std = 0.02 / math.sqrt(6) if path.endswith(("out.weight", "down.weight")) else 0.02
+            assert value.std() == pytest.approx(std, rel=0.05), path
+            assert abs(value.mean()) < 5 * std / math.sqrt(value.size), path
+    tokens = px.tensor(np.arange(128).reshape(2, 64), device="numpy")
+    assert model.loss(tokens[:, :-1], tokens[:, 1:]).item() == pytest.approx(math.log(300), abs=0.1)
+    config = GptConfig(**SMALL)
+    count = 11 * 16 * 2 + 8 * 16 + 2 * (4 * 16 * 17 + 2 * 16 * 64 + 64 + 16 + 4 * 16) + 2 * 16
+    assert config.init().num_params() == count
+    assert config.replace(tied=True).init().num_params() == count - 11 * 16
+
+
+def test_the_steps_of_all_engines_are_one_with_their_dropout() -> None:
+    def step(model: Gpt, optimizer: optim.Optimizer, lr: float, tokens: Any, targets: Any) -> Any:
+        loss = model.loss(tokens, targets)
+        return optimizer.step(lr, model, px.GradientsParams.from_grads(loss.backward(), model)), loss
+
+    losses = []
+    for backend in PLAIN:
+        model = GptConfig(**SHALLOW, dropout=0.2).init(Autodiff(backend)).init(3)
+        optimizer = optim.AdamWConfig().init()
+        tokens, targets = (px.tensor(part, device=backend) for part in (TOKENS[:, :-1], TOKENS[:, 1:]))
+        run = px.compile(step, donate=("model", "optimizer")) if isinstance(backend, Jax) else step
+        found = []
+        with px.random.stream(5):
+            for _ in range(3):
+                model, loss = run(model, optimizer, 1e-2, tokens, targets)
+                found.append(loss.item())
+        losses.append(found)
+        if not isinstance(backend, Jax):
+            with px.random.stream(5) as stream:
+                quiet = [model.valid().loss(tokens, targets).item() for _ in range(2)]
+                assert stream.position == 0 and quiet[0] == quiet[1]
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-4)
+    assert losses[0][-1] < losses[0][0]
+
+
+# --- generating
+
+
+compiled = px.compile(Gpt.__call__)
+
+
+def without_a_cache(model: Gpt, prompt: list[int], length: int) -> list[int]:
+    """The likeliest token each time, all before it computed anew; beyond the context from its last half on."""
+    context, device = model.config.context, model.tokens.weight.device
+    forward = compiled if isinstance(device.backend, Jax) else Gpt.__call__
+    text, start = list(prompt), max(0, len(prompt) - model.config.context)
+    for _ in range(length):
+        if len(text) - start > context:
+            start = len(text) - context // 2
+        window = text[start:]
+        padded = px.tensor([window + [0] * (context - len(window))], device=device)
+        text.append(int(forward(model, padded).numpy()[0, len(window) - 1].argmax()))
+    return text
+
+
+@pytest.mark.parametrize("backend", PLAIN, ids=repr)
+@pytest.mark.parametrize("case", ["plain", "rotary"])
+def test_greedy_with_the_cache_as_without(case: str, backend: Backend) -> None:
+    on_jax = isinstance(backend, Jax)
+    model = lively(GptConfig(**(SHALLOW if on_jax else SMALL), **CASES[case], dropout=0.5), Autodiff(backend))
+    for prompt in ([3], [1, 2, 3, 4, 5], list(range(8)), list(range(11))):
+        tokens = px.tensor(prompt, device=backend)
+        found = model.generate(tokens, 14, temperature=0.0, compile=on_jax)
+        assert found.backend == backend and found.kind is px.Int
+        assert found.tolist() == without_a_cache(model.valid(), prompt, 14)
+    assert len(set(found.tolist())) > 3  # it does not repeat itself, which would hide a mistake
+
+
+def test_a_seed_gives_the_same_text_everywhere() -> None:
+    found = []
+    for backend in PLAIN:
+        model = lively(GptConfig(**SHALLOW), backend)
+        prompt = px.tensor([[1, 2, 3], [4, 5, 6]], device=backend)
+        with px.random.stream(7):
+            text = model.generate(prompt, 12, temperature=1.3, top_k=4)
+            assert text.shape == (2, 15) and text[:, :3].tolist() == prompt.tolist()
+            again = model.generate(prompt, 12, temperature=1.3, top_k=4)
+        assert again.tolist() != text.tolist()  # the stream has gone on
+        found.append(text.tolist())
+        if isinstance(backend, Torch):
+            with px.random.stream(7):
+                eager = model.generate(prompt, 12, temperature=1.3, top_k=4, compile=False)
+            assert eager.tolist() == text.tolist()
+    assert found[0] == found[1] == found[2]
+
+
+def test_one_program_for_all_places_lengths_and_temperatures() -> None:
+    programs = gpt_generation._step, gpt_generation._fill
+    model = lively(GptConfig(**SHALLOW).replace(vocabulary=12), Jax())
+    before = [program.programs for program in programs]
+    for prompt, temperature, k in (([1], 1.0, 3), ([1, 2, 3], 0.5, 7), (list(range(9)), 2.0, 1)):
+        model.generate(px.tensor(prompt, device="jax"), 10, temperature=temperature, top_k=k)
+    assert [program.programs for program in programs] == [count + 1 for count in before]
+
+
+def test_temperature_and_top_k() -> None:
+    model = lively(GptConfig(**SMALL), "numpy")
+    prompt = px.tensor(np.full((2000, 1), 3), device="numpy")
+    logits = model(prompt[:1]).numpy()[0, 0].astype(np.float64)
+    ranked = np.argsort(-logits)
+    with px.random.stream(0):
+        for temperature, k in ((1.0, None), (0.5, 4), (2.0, 1), (1.0, 50)):
+            scaled = np.exp((logits - logits.max()) / temperature)
+            scaled[ranked[k:] if k else []] = 0.0
+            drawn = model.generate(prompt, 1, temperature=temperature, top_k=k).numpy()[:, 1]
+            counts = np.bincount(drawn, minlength=11) / 2000
+            np.testing.assert_allclose(counts, scaled / scaled.sum(), atol=0.05)
+            assert (counts[scaled == 0] == 0).all()
+    assert (model.generate(prompt[:4], 1, temperature=0.0).numpy()[:, 1] == ranked[0]).all()
+    assert model.generate(prompt[0], 0).tolist() == [3]
+
+
+def test_a_record_moves_it() -> None:
+    config = GptConfig(**SMALL, tied=True)
+    model, recorder = lively(config, "numpy"), BinaryRecorder()
+    other = GptConfig.from_json(config.to_json()).init("torch")
+    other.load_record(recorder.from_bytes(recorder.to_bytes(model.into_record())))
+    found = [m(px.tensor(TOKENS, device=m.tokens.weight.device)).numpy() for m in (model, other)]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize("wrong", [
+    {"vocabulary": 0}, {"context": 0}, {"n_layers": -1}, {"n_heads": 3}, {"n_kv_heads": 3}, {"d_hidden": 0},
+    {"dropout": 1.0}, {"rotary": True, "n_heads": 16},
+])  # fmt: skip
+def test_config_out_of_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        GptConfig(**(SMALL | wrong))
+
+
+WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "too many": (lambda m: m(px.tensor([[0] * 9])), ShapeError, r"context of 8, got shape \(1, 9\)"),
+    "rank": (lambda m: m(px.tensor([1, 2])), ShapeError, r"\[batch, n\].* got shape \(2,\)"),
+    "no tensor": (lambda m: m([[1, 2]]), KindError, "takes a tensor, got"),
+    "floats": (lambda m: m(px.ones((1, 2))), KindError, "Int"),
+    "cache full": (lambda m: m(px.tensor([[1, 2, 3]]), cache=m.init_cache(1, 2)), RangeError, "capacity of 2"),
+    "kind": (lambda m: m.generate(px.ones((3,)), 1), KindError, "an Int tensor of tokens, got a Float tensor"),
+    "text": (lambda m: m.generate("def", 1), KindError, "an Int tensor of tokens, got a str"),
+    "empty": (lambda m: m.generate(px.zeros((0,)).int(), 1), ShapeError, r"at least one token, got shape \(0,\)"),
+    "range": (lambda m: m.generate(px.tensor([3, 11]), 1), IndexRangeError, "from 3 to 11; .* 0 to 10"),
+    "length": (lambda m: m.generate(px.tensor([3]), -1), RangeError, "length must be at least zero, got -1"),
+    "cold": (lambda m: m.generate(px.tensor([3]), 1, temperature=-1.0), RangeError, "temperature .* got -1.0"),
+    "nan": (lambda m: m.generate(px.tensor([3]), 1, temperature=math.nan), RangeError, "temperature .* got nan"),
+    "none": (lambda m: m.generate(px.tensor([3]), 1, top_k=0), RangeError, "top_k must be at least one, got 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input(case: str) -> None:
+    call, error, message = WRONG[case]
+    with pytest.raises(error, match=message) as caught:
+        call(GptConfig(**SMALL).init("numpy"))
+    assert "\n" not in str(caught.value)

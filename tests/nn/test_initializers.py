@@ -1,0 +1,219 @@
+"""Initializers that shape a weight as a whole, the fans of every layer, and one answer on every backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import phlox as px
+from phlox import nn
+from phlox.backend import Backend, Jax, NumPy, Torch
+from phlox.errors import ConfigError, ShapeError
+
+ALL: list[tuple[Any, tuple[int, ...]]] = [
+    (nn.Zeros(), (3, 4)),
+    (nn.Ones(), (3, 4)),
+    (nn.Constant(value=0.3), ()),
+    (nn.Uniform(low=-2.0), (3, 4)),
+    (nn.Normal(mean=1.0), (3, 4)),
+    (nn.TruncatedNormal(std=0.02), (30, 4)),
+    (nn.KaimingUniform(), (3, 4)),
+    (nn.KaimingNormal(mode="fan_out"), (3, 4)),
+    (nn.XavierUniform(), (3, 4)),
+    (nn.XavierNormal(), (3, 4)),
+    (nn.LecunUniform(), (3, 4)),
+    (nn.LecunNormal(), (3, 4)),
+    (nn.Orthogonal(gain=2.0), (6, 4)),
+    (nn.Orthogonal(), (4, 2, 3, 3)),
+    (nn.Eye(gain=0.5), (3, 4)),
+    (nn.Dirac(groups=2), (4, 2, 3)),
+    (nn.Sparse(sparsity=0.5), (8, 3)),
+]
+
+
+def draw(
+    initializer: Any, shape: tuple[int, ...], backend: Backend | None = None, *, seed: int = 7
+) -> np.ndarray[Any, Any]:
+    with px.random.stream(seed):
+        return initializer(shape, (3, 4), (backend or NumPy()).device()).numpy()
+
+
+@pytest.mark.parametrize(("initializer", "shape"), ALL, ids=lambda value: repr(value))
+def test_every_backend_gets_the_same_bits(initializer: Any, shape: tuple[int, ...]) -> None:
+    expected = draw(initializer, shape)
+    assert expected.shape == shape
+    for backend in (Jax(), Torch()):
+        np.testing.assert_array_equal(draw(initializer, shape, backend), expected)
+    np.testing.assert_allclose(draw(initializer, shape, NumPy(float="f64")), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(draw(initializer, shape, NumPy(float="f16")), expected, rtol=2e-3, atol=1e-3)
+    assert type(initializer).from_json(initializer.to_json()) == initializer
+
+
+def test_all_initializers_are_tested() -> None:
+    found = {value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, nn.Initializer)}
+    assert found == {nn.Initializer, *(type(initializer) for initializer, _ in ALL)} and len(found) > 15
+
+
+# --- whole weights
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3), (4, 2, 3, 3), (20, 2, 3)])
+def test_orthogonal(shape: tuple[int, ...]) -> None:
+    q = draw(nn.Orthogonal(gain=3.0), shape, NumPy(float="f64")).reshape(shape[0], -1)
+    small = q @ q.T if q.shape[0] <= q.shape[1] else q.T @ q
+    np.testing.assert_allclose(small, 9.0 * np.eye(len(small)), atol=1e-12)
+    theirs = torch.nn.init.orthogonal_(torch.empty(shape)).reshape(shape[0], -1).numpy()
+    assert (q.shape[0] <= q.shape[1]) == np.allclose(theirs @ theirs.T, np.eye(shape[0]), atol=1e-5)
+
+
+def test_orthogonal_matrices_are_equally_likely() -> None:
+    """An entry of a random 3 x 3 rotation or reflection is evenly spread over (-1, 1), and signs do not lean."""
+    entries = np.array([draw(nn.Orthogonal(), (3, 3), seed=seed) for seed in range(600)])
+    for row, column in ((0, 0), (1, 1), (2, 2), (0, 2)):
+        assert stats.kstest(entries[:, row, column], stats.uniform(-1, 2).cdf).pvalue > 1e-3
+    assert abs(np.linalg.det(entries).mean()) < 0.2
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_dirac_makes_a_convolution_copy(groups: int, axes: int) -> None:
+    layer: Any = [nn.Conv1d, nn.Conv2d, nn.Conv3d][axes - 1]
+    conv = layer(4, 4, 3, padding=1, groups=groups, bias=False, initializer=nn.Dirac(groups=groups))
+    x = px.random.normal((2, 4, 5, 4, 3)[: axes + 2])
+    np.testing.assert_array_equal(conv(x).numpy(), x.numpy())
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((4, 2, 3), 1), ((2, 4, 3, 2), 1), ((6, 2, 3), 2), ((6, 4, 3, 3, 3), 3)])
+def test_dirac_and_eye_are_those_of_pytorch(shape: tuple[int, ...], groups: int) -> None:
+    theirs = torch.nn.init.dirac_(torch.empty(shape), groups).numpy()
+    np.testing.assert_array_equal(draw(nn.Dirac(groups=groups), shape), theirs)
+    np.testing.assert_array_equal(draw(nn.Eye(), shape[:2]), torch.nn.init.eye_(torch.empty(shape[:2])).numpy())
+
+
+def test_eye_makes_a_dense_layer_copy() -> None:
+    x = px.random.normal((3, 4))
+    y = nn.Linear(4, 6, initializer=nn.Eye())(x)
+    np.testing.assert_array_equal(y.numpy(), np.pad(x.numpy(), ((0, 0), (0, 2))))
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.25, 0.9, 1.0])
+def test_sparse(sparsity: float) -> None:
+    w = draw(nn.Sparse(sparsity=sparsity, std=0.5), (201, 40))
+    assert ((w == 0).sum(axis=0) == math.ceil(sparsity * 201)).all()
+    theirs = torch.nn.init.sparse_(torch.empty(201, 40), sparsity).numpy()
+    assert ((theirs == 0).sum(axis=0) == (w == 0).sum(axis=0)).all()
+    if sparsity < 1:
+        assert stats.kstest(w[w != 0], stats.norm(0, 0.5).cdf).pvalue > 1e-3
+        assert len({tuple(column) for column in (w == 0).T}) == (1 if sparsity == 0 else 40)
+
+
+# --- distributions, against other libraries
+
+SHAPE = (150, 200)
+THEIRS: list[tuple[Any, Callable[[], Any]]] = [
+    (nn.TruncatedNormal(), lambda: torch.nn.init.trunc_normal_(torch.empty(SHAPE))),
+    (
+        nn.TruncatedNormal(mean=1.0, std=2.0, low=-1.0, high=0.5),
+        lambda: torch.nn.init.trunc_normal_(torch.empty(SHAPE), 1.0, 2.0, -1.0, 2.0),
+    ),
+    (nn.LecunNormal(), lambda: jax.nn.initializers.lecun_normal()(jax.random.key(1), SHAPE)),
+    (nn.LecunUniform(), lambda: jax.nn.initializers.lecun_uniform()(jax.random.key(1), SHAPE)),
+    (nn.XavierNormal(), lambda: torch.nn.init.xavier_normal_(torch.empty(SHAPE))),
+    (nn.XavierUniform(gain=2.0), lambda: torch.nn.init.xavier_uniform_(torch.empty(SHAPE), 2.0)),
+    (nn.KaimingNormal(), lambda: torch.nn.init.kaiming_normal_(torch.empty(SHAPE[::-1]))),
+    (nn.KaimingUniform(gain=math.sqrt(2.0)), lambda: torch.nn.init.kaiming_uniform_(torch.empty(SHAPE[::-1]))),
+    (
+        nn.KaimingNormal(mode="fan_out"),
+        lambda: torch.nn.init.kaiming_normal_(torch.empty(SHAPE[::-1]), mode="fan_out"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("initializer", "theirs"), THEIRS, ids=[repr(row[0]) for row in THEIRS])
+def test_distributions_are_those_of_other_libraries(initializer: Any, theirs: Any) -> None:
+    torch.manual_seed(0)
+    own = nn.Linear(*SHAPE, bias=False, initializer=initializer).init(3).weight.val().numpy()
+    result: Any = stats.ks_2samp(own.ravel(), np.asarray(theirs()).ravel())
+    assert result.pvalue > 1e-3
+
+
+# --- fans
+
+LAYERS: list[tuple[Callable[[Any], Any], tuple[int, int]]] = [
+    (lambda spy: nn.Linear(7, 9, initializer=spy), (7, 9)),
+    (lambda spy: nn.Embedding(7, 9, initializer=spy), (7, 9)),
+    (lambda spy: nn.Conv1d(6, 4, 5, initializer=spy), (30, 20)),
+    (lambda spy: nn.Conv2d(6, 4, (3, 5), initializer=spy), (90, 60)),
+    (lambda spy: nn.Conv2d(6, 4, (3, 5), groups=2, initializer=spy), (45, 30)),
+    (lambda spy: nn.Conv2d(6, 6, 3, groups=6, initializer=spy), (9, 9)),
+    (lambda spy: nn.Conv3d(2, 4, (1, 2, 3), initializer=spy), (12, 24)),
+    (lambda spy: nn.ConvTranspose1d(6, 4, 5, initializer=spy), (30, 20)),
+    (lambda spy: nn.ConvTranspose2d(6, 4, (3, 5), groups=2, initializer=spy), (45, 30)),
+    (lambda spy: nn.ConvTranspose3d(2, 4, 2, initializer=spy), (16, 32)),
+]
+
+
+@pytest.mark.parametrize(("make", "fans"), LAYERS)
+def test_fans(make: Any, fans: tuple[int, int]) -> None:
+    """Connections into and out of a unit: what a unit of the result sums over, by a look at the layer itself."""
+    seen: list[tuple[int, int]] = []
+
+    class Spy(nn.Initializer):
+        def __call__(self, shape: Any, fans: Any, device: Any) -> Any:
+            seen.append(fans)
+            return px.ones(shape, device=device)
+
+    layer = make(Spy()).init()
+    assert set(seen) == {fans} and len(seen) == len(layer.params())
+    if isinstance(layer, (nn.Linear, nn.Embedding)):
+        return
+    # With weights of one, the middle of the result of ones counts the connections into a unit.
+    layer.bias.set(px.zeros(layer.bias.shape))
+    transposed = type(layer).__name__.startswith("ConvTranspose")
+    channels = layer.weight.shape[0] if transposed else layer.weight.shape[1] * layer.groups
+    assert int(layer(px.ones((1, channels, *(11 for _ in layer.weight.shape[2:])))).max().item()) == fans[0]
+
+
+def bias_of(layer: Any) -> Any:
+    return layer.bias.val().numpy()
+
+
+def test_the_bias_begins_as_the_weight_unless_told_otherwise() -> None:
+    assert np.abs(bias_of(nn.Linear(50, 400).init(0))).max() == pytest.approx(1 / math.sqrt(50), rel=0.02)
+    assert (bias_of(nn.Linear(5, 4, initializer=nn.Orthogonal())) == 0).all()
+    assert (bias_of(nn.Conv2d(4, 4, 3, initializer=nn.Dirac(), bias_initializer=nn.Ones())) == 1).all()
+    config = nn.LinearConfig(5, 4, initializer=nn.Normal(std=0.02), bias_initializer=nn.Zeros())
+    assert nn.LinearConfig.from_json(config.to_json()) == config
+    assert (bias_of(config.init()) == 0).all()
+
+
+# --- wrong use
+
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: draw(nn.Orthogonal(), (3,)), ShapeError, r"Orthogonal: a weight needs two axes at least.*\(3,\)"),
+    (lambda: draw(nn.Dirac(), (3, 3)), ShapeError, r"Dirac: a weight must be \[out, in, \*kernel\].*\(3, 3\)"),
+    (lambda: draw(nn.Dirac(groups=2), (3, 3, 3)), ShapeError, "3 output channels do not divide into 2 groups"),
+    (lambda: draw(nn.Eye(), (3, 3, 3)), ShapeError, "Eye: a weight must have two axes.*Dirac"),
+    (lambda: draw(nn.Sparse(), (3,)), ShapeError, r"Sparse: a weight must have two axes.*\(3,\)"),
+    (lambda: nn.Sparse(sparsity=1.5), ConfigError, "sparsity must lie between 0 and 1, got 1.5"),
+    (lambda: nn.Sparse(std=-1.0), ConfigError, "std must not be negative"),
+    (lambda: nn.Normal(std=-1.0), ConfigError, "std must not be negative, got -1.0"),
+    (lambda: nn.Uniform(low=2.0), ConfigError, "low must not be above high, got 2.0 and 1.0"),
+    (lambda: nn.TruncatedNormal(low=2.0), ConfigError, "low must be below high"),
+    (lambda: nn.Dirac(groups=0), ConfigError, "groups must be at least 1"),
+    (lambda: nn.KaimingUniform(mode="fan"), ConfigError, "mode"),  # type: ignore[arg-type]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_wrong_use(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
