@@ -13,9 +13,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-NAMES = ("eager", "tiny_gpt", "composites", "operations", "jitted_call", "demo_step")
+NAMES = (
+    "eager",
+    "tiny_gpt",
+    "composites",
+    "operations",
+    "jitted_call",
+    "demo_step",
+    "mlp_step",
+    "gpt_step",
+    "torch_compile",
+)
 
-ON_ONE_THREAD = {"eager", "tiny_gpt"}
+ON_ONE_THREAD = {"eager", "tiny_gpt", "torch_compile"}
 """Of arrays too small for threads, on either side."""
 
 

@@ -1,15 +1,25 @@
-"""What it costs to call a compiled function with a module of 150 arrays, over the same arrays in flat lists."""
+# pyright: reportMissingImports=false
+# The peers are installed beside Phlox only where benchmarks are run.
+"""What it costs to call a compiled function: beside the arrays in flat lists, and beside modules of Equinox and Flax.
+
+The step changes many small arrays a little, so that nothing counts but the call.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 import phlox as px
 from benchmarks.harness import Ratio, compare, measure
 from phlox.backend import Jax
+
+LEAVES = (150, 450, 1500)
 
 
 class Cell(px.Module):
@@ -21,46 +31,92 @@ class Cell(px.Module):
 
 
 class Stack(px.Module):
-    """75 cells: 150 arrays."""
+    """Cells, of two arrays each."""
 
-    def __init__(self, device: px.Device) -> None:
-        self.cells = [Cell(device) for _ in range(75)]
+    def __init__(self, cells: int, device: px.Device) -> None:
+        self.cells = [Cell(device) for _ in range(cells)]
 
 
-def run() -> list[Ratio]:
-    """A donated step which changes each of 150 small arrays."""
+class EquinoxCell(eqx.Module):
+    """The same in Equinox."""
+
+    a: jax.Array
+    b: jax.Array
+
+
+class EquinoxStack(eqx.Module):
+    """The same in Equinox."""
+
+    cells: list[EquinoxCell]
+
+
+class FlaxCell(nnx.Module):
+    """The same in Flax NNX."""
+
+    def __init__(self) -> None:
+        self.a = nnx.Param(jnp.ones((4,)))
+        self.b = nnx.Param(jnp.ones((4,)))
+
+
+class FlaxStack(nnx.Module):
+    """The same in Flax NNX."""
+
+    def __init__(self, cells: int) -> None:
+        self.cells = nnx.List([FlaxCell() for _ in range(cells)])
+
+
+def turn(step: Callable[[Any], Any], state: Any, calls: int) -> Callable[[], None]:
+    """So many calls of the step, each on what the one before has returned; and then the wait for the last."""
+    held = [state]
+
+    def go() -> None:
+        now = held[0]
+        for _ in range(calls):
+            now = step(now)
+        held[0] = jax.block_until_ready(now)
+
+    return go
+
+
+def calls(leaves: int) -> list[Ratio]:
+    """A donated step which changes each of so many small arrays."""
     device = Jax().device()
 
-    def flat_step(arrays: list[jax.Array]) -> list[jax.Array]:
-        return [x * 0.999 for x in arrays]
-
-    def module_step(module: Stack) -> Stack:
-        return jax.tree.map(lambda x: x * 0.999, module)
+    def changed(tree: Any) -> Any:
+        return jax.tree.map(lambda x: x * 0.999, tree)
 
     def phlox_step(module: Stack) -> Stack:
         return module.map(lambda path, param: param.map(lambda x: x * 0.999))
 
-    flat, jitted = jax.jit(flat_step, donate_argnums=0), jax.jit(module_step, donate_argnums=0)
-    compiled = px.compile(phlox_step, donate=("module",))
-    state: dict[str, Any] = {
-        "flat": [jnp.ones((4,)) for _ in range(150)],
-        "module": Stack(device),
-        "compiled": Stack(device),
-    }
+    @nnx.jit
+    def flax_step(module: FlaxStack) -> None:
+        nnx.update(module, changed(nnx.state(module)))
 
-    def turn(name: str, step: Any) -> Any:
-        def go() -> None:
-            state[name] = step(state[name])
+    def flax_go(module: FlaxStack) -> FlaxStack:
+        flax_step(module)
+        return module
 
-        return go
-
+    cells = leaves // 2
+    equinox = EquinoxStack([EquinoxCell(jnp.ones((4,)), jnp.ones((4,))) for _ in range(cells)])
+    module, compiled = "jax.jit of a module", "phlox.compile"
+    flat, equinoxs, flax = "jax.jit of flat lists", "equinox.filter_jit", "nnx.jit"
     times = measure({
-        "jax.jit of a module": turn("module", jitted),
-        "phlox.compile": turn("compiled", compiled),
-        "jax.jit of flat lists": turn("flat", flat),
-    })  # fmt: skip
-    workload = "call with 150 donated arrays"
+        module: turn(jax.jit(changed, donate_argnums=0), Stack(cells, device), 10),
+        compiled: turn(px.compile(phlox_step, donate=("module",)), Stack(cells, device), 10),
+        flat: turn(jax.jit(changed, donate_argnums=0), [jnp.ones((4,)) for _ in range(2 * cells)], 10),
+        equinoxs: turn(eqx.filter_jit(changed, donate="all"), equinox, 10),
+        flax: turn(flax_go, FlaxStack(cells), 10),
+    }, seconds=0.02)  # fmt: skip
+    times = {name: [time / 10 for time in found] for name, found in times.items()}
+    workload = f"call with {leaves} donated arrays"
     return [
-        compare(workload, times, "jax.jit of a module", "jax.jit of flat lists", target=1.15),
-        compare(workload, times, "phlox.compile", "jax.jit of flat lists", target=1.15),
+        compare(workload, times, module, flat, target=1.1),
+        compare(workload, times, compiled, flat, target=1.15),
+        compare(workload, times, compiled, equinoxs, target=0.25),
+        compare(workload, times, compiled, flax, target=0.05),
     ]
+
+
+def run() -> list[Ratio]:
+    """A call with so many arrays, for each number of them."""
+    return [row for leaves in LEAVES for row in calls(leaves)]
