@@ -5,7 +5,7 @@ from __future__ import annotations
 from phlox import autodiff, backend, config, errors, module, nn, optim, random, record, transform
 from phlox.backend import Bool, Device, Float, Int, default_device
 from phlox.config import Config, config_of
-from phlox.module import GradientsParams, Module, Param
+from phlox.module import GradientsParams, Module, Param, stack_modules, unstack_modules
 from phlox.tensor import (
     Gradients,
     Tensor,
@@ -51,17 +51,21 @@ from phlox.tensor import (
     zeros_like,
 )
 from phlox.transform import (
+    TensorSpec,
     checkpoint,
     compile,
     custom_gradient,
     debug,
+    eval_shape,
     grad,
     hessian,
     hvp,
     jacobian,
     jvp,
+    scan,
     value_and_grad,
     vjp,
+    vmap,
 )
 from phlox.version import __version__
 
@@ -76,6 +80,7 @@ __all__ = [
     "Module",
     "Param",
     "Tensor",
+    "TensorSpec",
     "__version__",
     "arange",
     "autodiff",
@@ -96,6 +101,7 @@ __all__ = [
     "dot",
     "einsum",
     "errors",
+    "eval_shape",
     "eye",
     "from_dlpack",
     "full",
@@ -126,17 +132,21 @@ __all__ = [
     "outer",
     "random",
     "record",
+    "scan",
     "signal",
     "stack",
+    "stack_modules",
     "tensor",
     "tensordot",
     "trace",
     "transform",
     "tri",
+    "unstack_modules",
     "value_and_grad",
     "vdot",
     "vecdot",
     "vjp",
+    "vmap",
     "where",
     "zeros",
     "zeros_like",
