@@ -11,8 +11,8 @@ import pytest
 
 import phlox as px
 from phlox import nn, optim
-from phlox.backend import Jax, NumPy
-from phlox.errors import CompileError
+from phlox.backend import Autodiff, Jax, NumPy, Torch
+from phlox.errors import AutodiffError, CompileError
 from tests.transform.steps import Counting, close, data, network, step, values
 
 
@@ -338,3 +338,37 @@ assert px.compile(lambda x: layer(x))(x).tolist() == layer(x).tolist()
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert not found.returncode, found.stderr
+
+
+@pytest.mark.parametrize("backend", [Jax(), Torch()], ids=repr)
+def test_a_result_that_a_gradient_comes_back_to_says_that_it_has_no_history(backend: Any) -> None:
+    device = Autodiff(backend).device()
+    model, head = nn.Linear(3, 2, device=device).init(0), nn.Linear(2, 1, device=device).init(1)
+    x = px.ones((4, 3), device=device)
+    forward = px.compile(lambda model, x: model(x))
+    hidden = forward(model, x)
+    np.testing.assert_allclose(hidden.numpy(), model(x).numpy(), rtol=1e-6)
+    loss = head(hidden).sum()
+    with pytest.raises(AutodiffError, match=r"a result of .*, which keeps no history; call backward inside"):
+        loss.backward()
+    assert forward(nn.Linear(2, 2, device=device).init(2), hidden).shape == (4, 2)  # on it goes into other programs
+    assert px.vmap(lambda h: h * 2.0)(hidden).shape == (4, 2)
+    assert hidden.detach().is_require_grad() is False
+
+    def step(model: Any, x: px.Tensor) -> Any:
+        loss = model(x).square().mean()
+        return loss, px.GradientsParams.from_grads(loss.backward(), model)
+
+    loss, grads = px.compile(step)(model, x)
+    assert not loss.is_require_grad() and len(grads) == 2  # walked back already
+
+
+@pytest.mark.parametrize("backend", [NumPy(), Jax()], ids=repr)
+def test_results_of_several_steps_have_no_history_either(backend: Any) -> None:
+    device = Autodiff(backend).device()
+    model = nn.Linear(3, 2, device=device).init(0)
+    several = px.compile(lambda model, x: model(x), steps=2, over=("x",))
+    found = several(model, px.ones((2, 4, 3), device=device))
+    assert found.shape == (2, 4, 2)
+    with pytest.raises(AutodiffError, match="keeps no history"):
+        found.sum().backward()

@@ -11,7 +11,7 @@ from phlox.autodiff.loop import Body, entries, scan
 from phlox.autodiff.recompute import Cooked, build_recomputing
 from phlox.autodiff.record import boxed, note, record
 from phlox.autodiff.rules import CONSTANT, RULES
-from phlox.autodiff.tape import Found, Node, Tracked, leaf, walk_back
+from phlox.autodiff.tape import Found, Node, Tracked, is_severed, is_spent, leaf, severed, walk_back
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
 from phlox.backend.device import Device
@@ -96,6 +96,15 @@ class Autodiff(Decorator):
 
     def node_of(self, x: Array) -> Node | None:
         return x.node if type(x) is self.box else None
+
+    def leads_back(self, x: Array) -> bool:
+        return type(x) is self.box and not is_spent(x.node)
+
+    def severed(self, x: Array, why: str) -> Array:
+        return severed(self.box, self.value(x), why)
+
+    def is_severed(self, x: Array) -> bool:
+        return type(x) is self.box and is_severed(x.node)
 
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> Found:
         if type(x) is not self.box:

@@ -59,6 +59,28 @@ def _spent(node: Node, g: Array, found: Found) -> None:
     )
 
 
+def _refuse(node: Node, g: Array, found: Found) -> None:
+    raise AutodiffError(node.saved)
+
+
+def severed(box: type[Tracked], value: Array, why: str) -> Tracked:
+    """A value whose history is not to be had: a gradient that comes back to it is an error, which says why."""
+    result = leaf(box, value)
+    result.node.push = _refuse
+    result.node.saved = why
+    return result
+
+
+def is_severed(node: Node) -> bool:
+    """Is this the node of a `severed` value?"""
+    return node.push is _refuse
+
+
+def is_spent(node: Node) -> bool:
+    """Has it been walked back already?"""
+    return node.push is _spent
+
+
 def leaf(box: type[Tracked], value: Array) -> Tracked:
     """A value that gradients are wanted for."""
     node = object.__new__(Node)

@@ -144,6 +144,9 @@ class Batched(Decorator):
     def node_of(self, x: Array) -> Any:
         return self.inner.node_of(self.below(x))
 
+    def severed(self, x: Array, why: str) -> Array:
+        return self._like(x, self.inner.severed(self.below(x), why))
+
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
         raise AutodiffError(
             "backward() inside phlox.vmap would need a tape above the batch; use phlox.grad(fn) or "

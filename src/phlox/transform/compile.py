@@ -46,7 +46,7 @@ def compile(
     else, `True` and `False` included, is a constant, for which a new program is made when it changes. Numbers are
     arguments: they do not recompile. What a call changes outside its result happens as in an eager call: the state of
     optimizers, running statistics of modules that are passed in, the position of the random stream. A tensor's value
-    cannot be asked for inside.
+    cannot be asked for inside; those that come back have no history, and a gradient that needs one is an error.
 
     With `steps=n` one call means n calls one after the other, as one loop of the program. Parameters named in `over`
     have an entry for each: tensors, also in containers, on their first axis of size n; numbers as a list or an array of
@@ -173,7 +173,7 @@ class Compiled(Generic[P, R]):
         for place, (name, value) in enumerate(named):
             if name in turns.over:
                 named[place] = name, taken_over(value, name, turns.number)
-        return run(self._fn, turns, named, len(values))
+        return run(self._fn, self._name, turns, named, len(values))
 
     def _called(self, positional: int) -> list[str]:
         """What arguments that are given by position are called."""

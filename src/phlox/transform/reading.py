@@ -230,10 +230,10 @@ class Reader:
         backend = ops.backend
         array = tensor.primitive
         if backend.differentiates:
-            if backend.node_of(array) is not None:
+            if backend.node_of(array) is not None and not backend.is_severed(array):
                 raise CompileError(
-                    f"{path}: a tensor with a history on the tape cannot go into a compiled function, "
-                    "which would lose it; pass it with .detach(), or make it inside"
+                    f"{path}: a tensor with a history on the tape cannot go into a compiled function, which would lose "
+                    "it; pass it with .detach(), make it inside, or compile the gradient: phlox.compile(phlox.grad(fn))"
                 )
             array = backend.strip(array)
         leaves.append(array)

@@ -76,7 +76,7 @@ def record(
     before = [(module.params(), [param.val() for param in module.params()]) for module in rebuilder.modules]
     with random.stream(stream), gathering(checked, stream.start) as gathered:
         result = fn(*values[:positional], **keywords)
-    writer = Writer(reader.owners)
+    writer = Writer(reader.owners, name)
     make = writer.write(result)
     here = reader.backend.device()  # where placeholders seem to be
     states: list[tuple[int, Packed]] = []

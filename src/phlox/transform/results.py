@@ -39,13 +39,21 @@ class Returned(NamedTuple):
     """Of the tuple of its arrays."""
 
 
+def no_history(name: str) -> str:
+    """What to say of a gradient that comes back to a result of a compiled function."""
+    return (
+        f"a gradient has come back to a result of {name}, a compiled function, which keeps no history; call backward "
+        "inside, as a compiled step does, or compile the gradient: phlox.compile(phlox.grad(fn))"
+    )
+
+
 class Writer:
     """Takes results apart into arrays and tuples of arrays, and knows how to put those of every later call together."""
 
-    def __init__(self, owners: Sequence[Owner]) -> None:
+    def __init__(self, owners: Sequence[Owner], name: str) -> None:
         self.arrays: list[Any] = []
         self.modules: list[Returned] = []
-        self._owners = owners
+        self._owners, self._name = owners, name
         self._places = first_places(owner.ids for owner in owners)
 
     def write(self, value: Any, path: str = "the result") -> Maker:
@@ -90,8 +98,12 @@ class Writer:
 
     def _tensor(self, tensor: Tensor[Any, Any, Any]) -> Maker:
         ops: Ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
-        place = self._next(ops.backend.strip(tensor.primitive))
-        return lambda arrays, owners: wrap(ops, arrays[place])
+        backend = ops.backend
+        place = self._next(backend.strip(tensor.primitive))
+        if not backend.leads_back(tensor.primitive):
+            return lambda arrays, owners: wrap(ops, arrays[place])
+        why = no_history(self._name)
+        return lambda arrays, owners: wrap(ops, backend.severed(arrays[place], why))
 
     def _gradients(self, value: GradientsParams) -> Maker:
         ids = self._ids(tuple(value))

@@ -18,6 +18,7 @@ from phlox.optim import Optimizer
 from phlox.tensor import Tensor, stack
 from phlox.transform.containers import AnyTensor, map_parts, parts_of, with_parts
 from phlox.transform.reading import Ids, Numbers
+from phlox.transform.results import no_history
 
 
 class Turns(NamedTuple):
@@ -128,7 +129,7 @@ def _have(several: Sequence[Any]) -> str:
     return "has" if len(several) == 1 else "have"
 
 
-def run(fn: Callable[..., Any], turns: Turns, named: Sequence[tuple[str, Any]], positional: int) -> Any:
+def run(fn: Callable[..., Any], name: str, turns: Turns, named: Sequence[tuple[str, Any]], positional: int) -> Any:
     """The turns one after the other, each an ordinary call."""
     values = dict(named)
     results: list[Any] = []
@@ -140,7 +141,7 @@ def run(fn: Callable[..., Any], turns: Turns, named: Sequence[tuple[str, Any]], 
         if results:  # of modules only the last are returned, and the others need not be kept
             results[-1] = _replaced(results[-1], lambda module: None)
         results.append(result)
-    return together(results, "the result")
+    return together(results, "the result", name)
 
 
 def _going_on(values: dict[str, Any], result: Any) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def _ids(module: Module) -> Ids:
     return tuple([param.id for param in module.params()])
 
 
-def together(results: list[Any], path: str) -> Any:
+def together(results: list[Any], path: str, name: str) -> Any:
     """What the turns returned as one result: tensors stacked, modules as the last turn left them, constants as always.
 
     Raises `CompileError`, with the path, for what differs from turn to turn and cannot be stacked.
@@ -181,13 +182,16 @@ def together(results: list[Any], path: str) -> Any:
     if isinstance(first, Tensor):
         _alike(results, path, lambda one: f"{one.kind.__name__} {one.shape} on {one.backend!r}")
         # As out of a program: without history, or the tapes of all turns would be kept.
-        return stack([cast("AnyTensor", result).detach() for result in results])
+        whole, backend = stack([cast("AnyTensor", result).detach() for result in results]), first.backend
+        if not any(backend.leads_back(result.primitive) for result in results):
+            return whole
+        return whole._with(backend.severed(whole.primitive, no_history(name)))  # pyright: ignore[reportPrivateUsage]
     if parts_of(first) is not None:
         _alike(
             results, path, lambda one: f"{kind.__name__} of {', '.join(label for label, _ in _parts(one)) or 'nothing'}"
         )
         columns = zip(*[_parts(result) for result in results], strict=True)
-        return with_parts(first, [together([part for _, part in one], f"{path}{one[0][0]}") for one in columns])
+        return with_parts(first, [together([part for _, part in one], f"{path}{one[0][0]}", name) for one in columns])
     _alike(results, path, repr)
     return first
 

@@ -321,6 +321,18 @@ class Backend(UpdateOps, RandomOps):
         """The node of the tape that made this value, or None."""
         return None
 
+    def leads_back(self, x: Array) -> bool:
+        """Would a gradient of this value go on to what it was made of?"""
+        return False
+
+    def severed(self, x: Array, why: str) -> Array:
+        """The value without the history it had: a gradient that comes back to it is `AutodiffError`, which says why."""
+        return x
+
+    def is_severed(self, x: Array) -> bool:
+        """Is this one of `severed`?"""
+        return False
+
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
         """The gradients of the leaves that `x` depends on, by the number of their node."""
         raise AutodiffError(self._no_tape())

@@ -68,6 +68,12 @@ class Decorator(Backend):
     def strip(self, x: Array) -> Array:
         return self.inner.strip(self.below(x))
 
+    def leads_back(self, x: Array) -> bool:
+        return self.inner.leads_back(self.below(x))
+
+    def is_severed(self, x: Array) -> bool:
+        return self.inner.is_severed(self.below(x))
+
     def batch_of(self, x: Array) -> Shape:
         return self.inner.batch_of(self.below(x))
 
