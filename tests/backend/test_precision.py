@@ -193,7 +193,7 @@ run = px.compile(lambda model, x, rate: (model(x) * rate).square().mean())
 for rate in (0.1, 0.2):
     eager = (model(x) * rate).square().mean()
     compiled = run(model, x, rate)
-    assert abs(eager.item() - compiled.item()) < 1e-15 and compiled.primitive.dtype == np.float64
+    assert abs(eager.item() - compiled.item()) < 1e-15 and compiled.numpy().dtype == np.float64
 gradient = model.weight.val().grad(eager.backward())
 assert gradient.numpy().dtype == np.float64
 assert (px.tensor([1.0], device=wide) + 0.1).item() == 1.1 and px.arange(2, device=wide).numpy().dtype == np.int64

@@ -279,7 +279,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         lambda: causal()(px.ones((1, 1, 8)), px.ones((1, 1, 8)), cache=causal().init_cache(1, 1)),  # type: ignore[call-overload]
         ConfigError, "a key was given",
     ),
-    "no tensor": (lambda: causal()([[1.0]]), KindError, "takes a tensor, got"),  # type: ignore[arg-type]
+    "no tensor": (lambda: causal()([[1.0]]), KindError, "must be a (Float|Int) tensor, got list"),  # type: ignore[arg-type]
     "cache, batch": (lambda: cached(causal(), 2, (1, 1, 8)), ShapeError, r"batch size"),
     "cache, full": (lambda: cached(causal(), 1, (1, 5, 8)), RangeError, "5 tokens more than 0 exceed .* 4"),
 }  # fmt: skip

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any, Self
 
 from phlox.backend import Backend, Device, DeviceLike
 from phlox.backend.contract.backend import off_tapes
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
-from phlox.errors import ModuleError
+from phlox.errors import KindError, ModuleError
 from phlox.module.fields import Fields, fields_of, set_slot
+from phlox.module.located import located
 from phlox.module.param import Param
 from phlox.module.select import Selector, select
 from phlox.module.structure import Structure, build
@@ -20,6 +22,7 @@ from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
 from phlox.record import LoadReport, Record
 from phlox.tensor import Tensor
+from phlox.tensor.explain import shown
 
 
 def _no_param(path: str, mapped: object) -> ModuleError:
@@ -55,6 +58,8 @@ class Module(Fields):
         super().__init_subclass__(**options)
         if "__slots__" in vars(cls) and vars(cls)["__slots__"]:
             raise ModuleError(f"{cls.__name__}: the fields of a module are found in its __dict__; take __slots__ away")
+        if isinstance(call := vars(cls).get("__call__"), FunctionType):  # one that is compiled stays what it is
+            cls.__call__ = located(call)
         register_node(Node(cls, flatten, unflatten, flatten_with_keys, wire_of(cls)))
 
     def structure(self) -> Structure:
@@ -182,6 +187,8 @@ class Module(Fields):
 
     def is_training(self, x: Tensor[Any, Any, Any]) -> bool:
         """Is this layer in training when it is called on `x`: by its mode or, without one, if `x` records a tape?"""
+        if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"it takes a tensor, got {shown(x)}")
         training = self.training
         return x.backend.differentiates if training is None else training
 

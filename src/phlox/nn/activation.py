@@ -10,7 +10,6 @@ from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
 from phlox.nn.initializer import Constant
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 
 
@@ -30,11 +29,7 @@ class Activation(Module):
         """It takes nothing: an option that is meant for another library is an error."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return type(self).function(x)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return type(self).function(x)
 
 
 # --- without options
@@ -122,11 +117,7 @@ class LeakyRelu(Module):
         self.slope = slope
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.leaky_relu(x, self.slope)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.leaky_relu(x, self.slope)
 
 
 class Elu(Module):
@@ -136,11 +127,7 @@ class Elu(Module):
         self.alpha = alpha
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.elu(x, self.alpha)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.elu(x, self.alpha)
 
 
 class Celu(Module):
@@ -150,11 +137,7 @@ class Celu(Module):
         self.alpha = alpha
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.celu(x, self.alpha)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.celu(x, self.alpha)
 
 
 class Gelu(Module):
@@ -164,11 +147,7 @@ class Gelu(Module):
         self.approximate = approximate
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.gelu(x, approximate=self.approximate)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.gelu(x, approximate=self.approximate)
 
 
 class Softplus(Module):
@@ -178,11 +157,7 @@ class Softplus(Module):
         self.beta = beta
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.softplus(x, self.beta)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.softplus(x, self.beta)
 
 
 class HardTanh(Module):
@@ -192,11 +167,7 @@ class HardTanh(Module):
         self.low, self.high = low, high
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.hardtanh(x, self.low, self.high)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.hardtanh(x, self.low, self.high)
 
 
 class HardShrink(Module):
@@ -206,11 +177,7 @@ class HardShrink(Module):
         self.bound = bound
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.hardshrink(x, self.bound)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.hardshrink(x, self.bound)
 
 
 class SoftShrink(Module):
@@ -220,11 +187,7 @@ class SoftShrink(Module):
         self.bound = bound
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.softshrink(x, self.bound)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.softshrink(x, self.bound)
 
 
 class Threshold(Module):
@@ -234,11 +197,7 @@ class Threshold(Module):
         self.threshold, self.value = threshold, value
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.threshold(x, self.threshold, self.value)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.threshold(x, self.threshold, self.value)
 
 
 class PRelu(Module):
@@ -257,11 +216,7 @@ class PRelu(Module):
         self.slope = Param.deferred((channels,), Constant(value=slope), device=device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.prelu(x, self.slope.val())
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.prelu(x, self.slope.val())
 
 
 class LeakyReluConfig(config_of(LeakyRelu)):

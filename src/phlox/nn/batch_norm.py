@@ -9,7 +9,6 @@ from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
 from phlox.nn.initializer import Ones, Zeros
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.norm import BatchNorm as Normalised
 
@@ -57,11 +56,7 @@ class BatchNorm(Module):
         self.running_var = Param.deferred(shape, Ones(), trained=False, device=device) if tracks else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return self._normalised(x)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return self._normalised(x)
 
     def _normalised(self, x: Tensor) -> Tensor:
         gamma = None if self.gamma is None else self.gamma.val()

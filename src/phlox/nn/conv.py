@@ -11,7 +11,6 @@ from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
 from phlox.nn.initializer import Initializer, KaimingUniform, bias_initializer_of
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.call import sizes
 
@@ -64,19 +63,15 @@ class Conv(Module):
         self.bias = Param.deferred((out_channels,), bias_initializer, fans=fans, device=device) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return type(self).function(
-                x,
-                self.weight.val(),
-                None if self.bias is None else self.bias.val(),
-                stride=self.stride,
-                padding=self.padding,
-                dilation=self.dilation,
-                groups=self.groups,
-            )
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return type(self).function(
+            x,
+            self.weight.val(),
+            None if self.bias is None else self.bias.val(),
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+        )
 
 
 class Conv1d(Conv):

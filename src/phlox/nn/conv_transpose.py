@@ -11,7 +11,6 @@ from phlox.config import config_of
 from phlox.module import Module, Param
 from phlox.nn.conv import Padding, Size, check_groups
 from phlox.nn.initializer import Initializer, KaimingUniform, bias_initializer_of
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.call import sizes
 
@@ -55,20 +54,16 @@ class ConvTranspose(Module):
         self.bias = Param.deferred((out_channels,), bias_initializer, fans=fans, device=device) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return type(self).function(
-                x,
-                self.weight.val(),
-                None if self.bias is None else self.bias.val(),
-                stride=self.stride,
-                padding=self.padding,
-                output_padding=self.output_padding,
-                dilation=self.dilation,
-                groups=self.groups,
-            )
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return type(self).function(
+            x,
+            self.weight.val(),
+            None if self.bias is None else self.bias.val(),
+            stride=self.stride,
+            padding=self.padding,
+            output_padding=self.output_padding,
+            dilation=self.dilation,
+            groups=self.groups,
+        )
 
 
 class ConvTranspose1d(ConvTranspose):

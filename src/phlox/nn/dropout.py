@@ -7,7 +7,6 @@ from phlox.backend import Float
 from phlox.config import config_of
 from phlox.errors import ConfigError, RangeError
 from phlox.module import Module
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, where
 from phlox.tensor.functional.operands import expect
 
@@ -43,11 +42,7 @@ class Dropout(Module):
         self.rate = rate
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return dropout(x, self.rate) if self.is_training(x) else x
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return dropout(x, self.rate) if self.is_training(x) else x
 
 
 class DropoutConfig(config_of(Dropout)):

@@ -10,7 +10,6 @@ from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
 from phlox.nn.initializer import Initializer, Normal
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 
 
@@ -43,11 +42,7 @@ class Embedding(Module):
         self.weight = Param.deferred((n_entries, d_model), begin, fans=fans, device=device)
 
     def __call__(self, indices: Tensor[Any, Any, Int]) -> Tensor:
-        try:
-            return functional.embedding(self.weight.val(), indices, padding_index=self.padding_index)
-        except Exception as error:
-            name_layer(self, error, indices)
-            raise
+        return functional.embedding(self.weight.val(), indices, padding_index=self.padding_index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 from phlox.config import config_of
 from phlox.module import Module
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor
 
 
@@ -36,11 +35,7 @@ class Flatten(Module):
         self.start, self.end = start, end
 
     def __call__(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        try:
-            return x.flatten(self.start, self.end)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return Tensor.flatten(x, self.start, self.end)
 
 
 class FlattenConfig(config_of(Flatten)):

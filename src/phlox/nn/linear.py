@@ -6,7 +6,6 @@ from phlox.backend import DeviceLike
 from phlox.config import config_of
 from phlox.module import Module, Param
 from phlox.nn.initializer import Initializer, KaimingUniform, bias_initializer_of
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 
 
@@ -37,11 +36,7 @@ class Linear(Module):
         self.bias = Param.deferred((d_output,), bias_initializer, fans=fans, device=device) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.linear(x, self.weight.val(), None if self.bias is None else self.bias.val())
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.linear(x, self.weight.val(), None if self.bias is None else self.bias.val())
 
 
 class LinearConfig(config_of(Linear)):

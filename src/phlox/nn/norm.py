@@ -7,7 +7,6 @@ from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
 from phlox.nn.initializer import Ones, Zeros
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 
 
@@ -38,13 +37,9 @@ class LayerNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         gamma = None if self.gamma is None else self.gamma.val()
         beta = None if self.beta is None else self.beta.val()
-        try:
-            if gamma is None:
-                _check_sizes(x, self.shape)
-            return functional.layer_norm(x, gamma, beta, axes=len(self.shape), epsilon=self.epsilon)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        if gamma is None:
+            _check_sizes(x, self.shape)
+        return functional.layer_norm(x, gamma, beta, axes=len(self.shape), epsilon=self.epsilon)
 
 
 class RmsNorm(Module):
@@ -71,13 +66,9 @@ class RmsNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         gamma = None if self.gamma is None else self.gamma.val()
-        try:
-            if gamma is None:
-                _check_sizes(x, self.shape)
-            return functional.rms_norm(x, gamma, axes=len(self.shape), epsilon=self.epsilon)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        if gamma is None:
+            _check_sizes(x, self.shape)
+        return functional.rms_norm(x, gamma, axes=len(self.shape), epsilon=self.epsilon)
 
 
 class GroupNorm(Module):
@@ -108,13 +99,9 @@ class GroupNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         gamma, beta = _values(self.gamma, self.beta)
-        try:
-            if gamma is None:
-                _check_channels(x, self.channels)
-            return functional.group_norm(x, self.groups, gamma, beta, epsilon=self.epsilon)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        if gamma is None:
+            _check_channels(x, self.channels)
+        return functional.group_norm(x, self.groups, gamma, beta, epsilon=self.epsilon)
 
 
 class InstanceNorm(Module):
@@ -141,13 +128,9 @@ class InstanceNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         gamma, beta = _values(self.gamma, self.beta)
-        try:
-            if gamma is None:
-                _check_channels(x, self.channels)
-            return functional.instance_norm(x, gamma, beta, epsilon=self.epsilon)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        if gamma is None:
+            _check_channels(x, self.channels)
+        return functional.instance_norm(x, gamma, beta, epsilon=self.epsilon)
 
 
 def _check_sizes(x: Tensor, sizes: tuple[int, ...]) -> None:

@@ -8,7 +8,6 @@ from typing import ClassVar
 from phlox.config import config_of
 from phlox.module import Module
 from phlox.nn.conv import Padding, Size
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 
 Counts = int | tuple[int | None, ...]
@@ -33,18 +32,14 @@ class MaxPool(Module):
         self.dilation, self.ceil_mode = dilation, ceil_mode
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return type(self).function(
-                x,
-                self.window,
-                stride=self.stride,
-                padding=self.padding,
-                dilation=self.dilation,
-                ceil_mode=self.ceil_mode,
-            )
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return type(self).function(
+            x,
+            self.window,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            ceil_mode=self.ceil_mode,
+        )
 
 
 class AvgPool(Module):
@@ -65,18 +60,14 @@ class AvgPool(Module):
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return type(self).function(
-                x,
-                self.window,
-                stride=self.stride,
-                padding=self.padding,
-                ceil_mode=self.ceil_mode,
-                count_include_pad=self.count_include_pad,
-            )
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return type(self).function(
+            x,
+            self.window,
+            stride=self.stride,
+            padding=self.padding,
+            ceil_mode=self.ceil_mode,
+            count_include_pad=self.count_include_pad,
+        )
 
 
 class AdaptivePool(Module):
@@ -88,11 +79,7 @@ class AdaptivePool(Module):
         self.size = size
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return type(self).function(x, self.size)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return type(self).function(x, self.size)
 
 
 class MaxPool1d(MaxPool):

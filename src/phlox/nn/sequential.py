@@ -7,7 +7,6 @@ from typing import Any, cast, overload
 
 from phlox.errors import ModuleError, PhloxError
 from phlox.module import Module
-from phlox.nn.naming import name_place
 
 Layer = Callable[..., Any]
 
@@ -58,10 +57,10 @@ class Sequential(Module):
                 place += 1
         except Exception as error:
             name, layer = self._items()[place]
-            if isinstance(error, PhloxError):
-                name_place(f"layers.{name}", error)
-            elif not callable(layer):
+            if not callable(layer):
                 raise ModuleError(f"layers.{name} is a {type(layer).__name__}, which cannot be called") from None
+            if isinstance(error, PhloxError) and not isinstance(layer, Module):  # modules say so themselves
+                error.args = (f"layers.{name}: {error}",)
             raise
         return x
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from phlox.config import config_of
 from phlox.module import Module
-from phlox.nn.naming import name_layer
 from phlox.tensor import Tensor, functional
 
 
@@ -15,11 +14,7 @@ class Softmax(Module):
         self.axis = axis
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.softmax(x, self.axis)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.softmax(x, self.axis)
 
 
 class Softmin(Module):
@@ -29,11 +24,7 @@ class Softmin(Module):
         self.axis = axis
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.softmin(x, self.axis)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.softmin(x, self.axis)
 
 
 class LogSoftmax(Module):
@@ -43,11 +34,7 @@ class LogSoftmax(Module):
         self.axis = axis
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.log_softmax(x, self.axis)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.log_softmax(x, self.axis)
 
 
 class Glu(Module):
@@ -57,11 +44,7 @@ class Glu(Module):
         self.axis = axis
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.glu(x, self.axis)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.glu(x, self.axis)
 
 
 class SwiGlu(Module):
@@ -71,11 +54,7 @@ class SwiGlu(Module):
         self.axis = axis
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.swiglu(x, self.axis)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.swiglu(x, self.axis)
 
 
 class GeGlu(Module):
@@ -85,11 +64,7 @@ class GeGlu(Module):
         self.axis = axis
 
     def __call__(self, x: Tensor) -> Tensor:
-        try:
-            return functional.geglu(x, self.axis)
-        except Exception as error:
-            name_layer(self, error, x)
-            raise
+        return functional.geglu(x, self.axis)
 
 
 class SoftmaxConfig(config_of(Softmax)):

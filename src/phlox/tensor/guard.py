@@ -88,6 +88,8 @@ def complaint(
         bound = inspect.signature(function).bind(*arguments, **options)
     except TypeError:
         return None  # the arguments are too few, too many or misnamed, which Python says well
+    if not isinstance(bound.arguments.get("self", values[0]), TensorBase) and "self" in bound.arguments:
+        return KindError(f"{name} takes a tensor, got {shown(values[0])}")  # a method called as a function
     for parameter, value in bound.arguments.items():
         wanted = _wanted(str(inspect.signature(function).parameters[parameter].annotation), value)
         if wanted is not None:
