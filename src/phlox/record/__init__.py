@@ -21,11 +21,12 @@ from phlox.record.precision import FULL as FULL
 from phlox.record.precision import HALF as HALF
 from phlox.record.precision import Precision as Precision
 from phlox.record.precision import PrecisionSettings as PrecisionSettings
+from phlox.record.reader import Reader as Reader
 from phlox.record.record import Record as Record
 from phlox.record.recorder import Recorder as Recorder
-from phlox.record.recorder import Sink as Sink
-from phlox.record.recorder import Source as Source
 from phlox.record.report import LoadReport as LoadReport
 from phlox.record.report import match as match
 from phlox.record.safetensors import SafetensorsRecorder as SafetensorsRecorder
+from phlox.record.sink import Sink as Sink
+from phlox.record.source import Source as Source
 from phlox.record.values import Value as Value

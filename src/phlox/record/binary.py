@@ -22,7 +22,9 @@ from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
 from phlox.record.precision import FULL, Precision
 from phlox.record.record import Entry, Record
-from phlox.record.recorder import Recorder, Sink, Source
+from phlox.record.recorder import Recorder
+from phlox.record.sink import Sink
+from phlox.record.source import Source
 
 MAGIC = b"\x89PHX"
 _MAX_SHARED = 255  # one byte; it also bounds what a hostile table can unpack to

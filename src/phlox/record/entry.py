@@ -98,6 +98,18 @@ class LazyTensor:
         source = self.source if self.dtype == self.source_dtype else self.read
         return LazyTensor(self.shape, dtype, self.dtype, source, path)
 
+    def map(self, function: Callable[[Array], Array], shape: tuple[int, ...]) -> LazyTensor:
+        """What `function` makes of the array when it is read: of this shape, and of the same element type.
+
+        A function that gives a view (a slice, a transpose) costs no more than the elements that it shows.
+
+        >>> import numpy as np
+        >>> tensor = LazyTensor.from_array(np.arange(6).reshape(2, 3)).map(lambda array: array.T, (3, 2))
+        >>> tensor.read()[2].tolist()
+        [2, 5]
+        """
+        return LazyTensor.from_function(shape, self.dtype, lambda: function(self.read()), self.path)
+
     def __repr__(self) -> str:
         return f"LazyTensor({self.dtype}, {self.shape})"
 

@@ -12,12 +12,20 @@ from phlox.record.files import find_file, is_file
 from phlox.record.json import JsonRecorder
 from phlox.record.message_pack import MessagePackRecorder
 from phlox.record.precision import FULL, Precision
+from phlox.record.reader import PathLike, Reader
 from phlox.record.record import Record
-from phlox.record.recorder import PathLike, Recorder, open_source
+from phlox.record.recorder import Recorder
 from phlox.record.safetensors import SafetensorsRecorder
+from phlox.record.source import open_source
 
 RECORDERS: tuple[type[Recorder], ...] = (SafetensorsRecorder, MessagePackRecorder, BinaryRecorder, JsonRecorder)
-"""The formats that Phlox brings."""
+"""The formats that Phlox writes and reads."""
+
+READERS: tuple[type[Reader], ...] = (*RECORDERS,)
+"""The formats that Phlox reads, in the order in which they are asked whether a file is theirs."""
+
+HEAD = 512
+"""How many bytes of a file a reader is shown to recognise it by."""
 
 
 def load(path: PathLike, *, max_bytes: int | None = None) -> Record:
@@ -38,16 +46,17 @@ def load(path: PathLike, *, max_bytes: int | None = None) -> Record:
     ('state.safetensors.gz', 7)
     """
     source = open_source(_find(Path(path)), max_bytes)
-    head = bytes(source.data[:64])
-    for recorder in RECORDERS:
-        if recorder.recognises(head):
-            return _create(recorder).decode(source)
-    # Not even the beginning is right: the reader that the name promises tells best what is wrong.
-    for recorder in RECORDERS:
-        if _has_ending(source.name, recorder):
-            return _create(recorder).decode(source)
-    names = ", ".join(recorder.format for recorder in RECORDERS)
-    raise RecordError(f"{source.name}: neither its content nor its name is that of a known format ({names})")
+    return reader_of(bytes(source.data[:HEAD]), source.name).decode(source)
+
+
+def reader_of(head: bytes, name: str) -> Reader:
+    """A reader for a file of this name that begins with these bytes; RecordError where there is none."""
+    # Where not even the beginning is right, the reader that the name promises tells best what is wrong.
+    found = [reader for reader in READERS if reader.recognises(head)] or [r for r in READERS if r.has_ending(name)]
+    if not found:
+        names = ", ".join(reader.format for reader in READERS)
+        raise RecordError(f"{name}: neither its content nor its name is that of a known format ({names})")
+    return found[0]()
 
 
 def save(
@@ -60,29 +69,27 @@ def save(
 
     A name without the suffix of a format gets that of safetensors, the default. See `Recorder.save`.
     """
-    path = Path(path)
+    return recorder_for(path, precision, compression).save(record, path)
+
+
+def recorder_for(path: PathLike, precision: Precision = FULL, compression: Compression | None = None) -> Recorder:
+    """The recorder of the format and compression that the end of `path` names; safetensors where it names none."""
+    name = Path(path).name
     for recorder in RECORDERS:
-        for named, ending in SUFFIXES.items():
-            if path.name.endswith(recorder.suffix + ending):
-                return _create(recorder, precision, compression or named).save(record, path)
-    return SafetensorsRecorder(precision, compression).save(record, path)
-
-
-def _create(recorder: type[Recorder], precision: Precision = FULL, compression: Compression | None = None) -> Recorder:
-    return recorder(precision, compression)
+        for suffix in recorder.suffixes():
+            for named, end in SUFFIXES.items():
+                if name.endswith(suffix + end):
+                    return recorder(precision, compression or named)
+    return SafetensorsRecorder(precision, compression)
 
 
 def _find(path: Path) -> Path:
-    if not path.name or is_file(path) or any(_has_ending(path.name, recorder) for recorder in RECORDERS):
+    if not path.name or is_file(path) or any(reader.has_ending(path.name) for reader in READERS):
         return find_file([path])
-    endings = [r.suffix + end for r, end in itertools.product(RECORDERS, SUFFIXES.values())]
+    endings = [s + end for reader in READERS for s, end in itertools.product(reader.suffixes(), SUFFIXES.values())]
     siblings = [path.with_name(path.name + ending) for ending in endings]
     existing = [sibling for sibling in siblings if is_file(sibling)]
     if len(existing) > 1:
         names = ", ".join(sibling.name for sibling in existing)
         raise RecordError(f"{path}: which of {names} is meant? Give the name with its suffix")
     return find_file(existing or [path])
-
-
-def _has_ending(name: str, recorder: type[Recorder]) -> bool:
-    return name.endswith(tuple(recorder.suffix + end for end in SUFFIXES.values()))

@@ -25,7 +25,9 @@ from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
 from phlox.record.precision import FULL, Precision
 from phlox.record.record import Entry, Record
-from phlox.record.recorder import Recorder, Sink, Source, element_bytes, elements
+from phlox.record.recorder import Recorder
+from phlox.record.sink import Sink, element_bytes
+from phlox.record.source import Source, elements
 from phlox.record.values import from_json, to_json
 
 _NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}

@@ -19,7 +19,9 @@ from phlox.record.dtypes import DTYPES, SHORT_NAMES, Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
 from phlox.record.record import Entry, Record
-from phlox.record.recorder import Recorder, Sink, Source, element_bytes, elements
+from phlox.record.recorder import Recorder
+from phlox.record.sink import Sink, element_bytes
+from phlox.record.source import Source, elements
 
 PIECE = 1 << 30
 _ALIGNMENT = 8

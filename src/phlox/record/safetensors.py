@@ -19,7 +19,9 @@ from phlox.record.dtypes import DTYPES, SHORT_NAMES
 from phlox.record.entry import TensorEntry
 from phlox.record.header import Header
 from phlox.record.record import Entry, Record
-from phlox.record.recorder import Recorder, Sink, Source
+from phlox.record.recorder import Recorder
+from phlox.record.sink import Sink
+from phlox.record.source import Source
 from phlox.record.values import from_json, to_json
 
 _ORDER = ("u64", "i64", "f64", "f32", "u32", "i32", "bf16", "f16", "u16", "i16", "i8", "u8", "bool")

@@ -1,0 +1,93 @@
+"""`Source`: the bytes of a file as a format reads them, unpacked and mapped where they can be."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.record.compression import decompressed
+from phlox.record.dtypes import Array, DType, checked_shape
+from phlox.record.entry import LazyTensor
+from phlox.record.files import map_file
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Source:
+    """What a format reads: the whole (unpacked) file as one read-only buffer, of which lazy tensors are views."""
+
+    data: memoryview
+    name: str
+    """Of the file, for errors."""
+    folder: Path | None = None
+    """Where the file is, for formats of several files; None in memory."""
+
+    def tensor(self, path: str, dtype: DType, shape: object, start: int, stop: int) -> LazyTensor:
+        """The tensor whose raw little-endian elements are the bytes `start` to `stop`.
+
+        Raises RecordError unless these are exactly as many bytes as the shape needs and all are in the file.
+        """
+        sizes = checked_shape(shape, dtype, path)
+        needed = math.prod(sizes) * dtype.itemsize
+        if not 0 <= start <= stop <= len(self.data) or stop - start != needed:
+            raise RecordError(
+                f"{path}: {dtype} of shape {sizes} takes {needed} bytes; "
+                f"the file gives bytes {start} to {stop} of {len(self.data)}"
+            )
+        return self.lazy(path, dtype, sizes, lambda: elements(self.data[start:stop], dtype))
+
+    def lazy(self, path: str, dtype: DType, shape: object, flat: Callable[[], Array]) -> LazyTensor:
+        """The tensor whose flat elements the function `flat` gives; what fails in it names the file and `path`."""
+        sizes = checked_shape(shape, dtype, path)
+
+        def read() -> Array:
+            try:
+                return flat().reshape(sizes)
+            except Exception as error:
+                raise RecordError(f"{self.name}: {path}: {reason(error)}") from error
+
+        return LazyTensor.from_function(sizes, dtype, read, path)
+
+
+def open_source(path: Path, max_bytes: int | None = None) -> Source:
+    """The (unpacked) content of a file; RecordError naming it where it cannot be had."""
+    try:
+        data = map_file(path)
+    except OSError as error:
+        raise RecordError(f"{path}: it cannot be read: {error.strerror or error}") from error
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
+    return unpacked(data, str(path), max_bytes, path.parent)
+
+
+def unpacked(data: memoryview, name: str, max_bytes: int | None = None, folder: Path | None = None) -> Source:
+    """`data`, decompressed where it is compressed; RecordError naming it where that fails."""
+    try:
+        return Source(decompressed(data, max_bytes), name, folder)
+    except RecordError as error:
+        raise RecordError(f"{name}: {error}") from None
+    except Exception as error:
+        raise RecordError(f"{name}: damaged compressed data: {reason(error)}") from error
+
+
+def elements(data: memoryview, dtype: DType) -> Array:
+    """Little-endian bytes as a flat array: a view of them where they are aligned. RecordError for false booleans."""
+    raw = np.frombuffer(data, np.uint8)
+    if dtype.kind == "b" and raw.size and raw.max() > 1:
+        raise RecordError("it holds bytes other than 0 and 1 as booleans")
+    array = raw.view(dtype)
+    if sys.byteorder != "little":
+        return array.byteswap()
+    return array if array.flags.aligned else array.copy()
+
+
+def reason(error: Exception) -> str:
+    """What an error says, for the sentence of another."""
+    if isinstance(error, RecursionError):
+        return "it nests too deep"
+    return str(error) if isinstance(error, RecordError) else f"{error or type(error).__name__}"

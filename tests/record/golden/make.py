@@ -1,0 +1,69 @@
+"""Writes the small files of this release that every later one must read: `python -m tests.record.golden.make FOLDER`.
+
+Run it once for each schema version, when that is new, and never again for an old one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from phlox.record import (
+    BinaryRecorder,
+    JsonRecorder,
+    LazyTensor,
+    MessagePackRecorder,
+    Record,
+    Recorder,
+    SafetensorsRecorder,
+)
+from phlox.record import PrecisionSettings as Settings
+from phlox.record import TensorEntry as Entry
+
+
+def golden() -> Record:
+    """One of everything that a record holds."""
+    numbers = np.array([0.0, -0.0, 1.5, -2.25, 65504.0, 2.0**-14, np.inf, -np.inf, np.nan])
+    entries: dict[str, object] = {
+        "encoder.weight": Entry(
+            LazyTensor.from_array(np.arange(6, dtype=np.float32).reshape(2, 3) / 4), "id-of-weight"
+        ),
+        "step": 7,
+        **{f"floats.{t.__name__}": numbers.astype(t) for t in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)},
+        **{
+            f"ints.i{8 * n}": np.array([-(2 ** (8 * n - 1)), -1, 0, 2 ** (8 * n - 1) - 1], f"i{n}")
+            for n in (1, 2, 4, 8)
+        },
+        **{f"ints.u{8 * n}": np.array([0, 1, 2 ** (8 * n) - 1], f"u{n}") for n in (1, 2, 4, 8)},
+        "flags": np.array([[True], [False]]),
+        "scalar": np.array(2.5, np.float32),
+        "empty": np.zeros((0, 3), np.float32),
+        "grüße.名": np.ones(1, np.float32),
+        "settings": {"lr": 0.1, "names": ["a", None, True], "big": 2**63, "not a number": float("nan"), "$float": "1"},
+    }
+    return Record(entries, {"module": "Golden", "note": "one of everything"}, aliases={"tied.weight": "encoder.weight"})  # pyright: ignore[reportArgumentType]
+
+
+def files() -> dict[str, Recorder]:
+    """The recorders by the stem of their file."""
+    as_is = Settings()
+    return {
+        "safetensors": SafetensorsRecorder(as_is),
+        "msgpack": MessagePackRecorder(as_is),
+        "binary": BinaryRecorder(as_is),
+        "positional": BinaryRecorder(as_is, names=False),
+        "json": JsonRecorder(as_is),
+        "decimal": JsonRecorder(as_is, numbers="decimal", indent=2),
+        "gzip": SafetensorsRecorder(as_is, "gzip"),
+        "zstd": MessagePackRecorder(as_is, "zstd"),
+        "half": SafetensorsRecorder(Settings(float="f16")),
+    }
+
+
+if __name__ == "__main__":
+    for stem, recorder in files().items():
+        record = golden() if stem != "half" else Record({"weight": np.array([0.1, 0.2], np.float32)})
+        print(recorder.save(record, Path(sys.argv[1]) / stem))
