@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import json
 import pickle
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -63,6 +67,89 @@ grads = loss.backward()
 print(repr(loss) != "", "jax" in sys.modules, "torch" in sys.modules)
 """
     assert run(program).split() == ["True", "False", "False"]
+
+
+def test_a_prediction_imports_only_what_it_needs() -> None:
+    program = """
+import sys
+import phlox as px
+from phlox import nn
+from phlox.backend import NumPy
+class Mlp(px.Module):
+    def __init__(self, device):
+        self.layer = nn.Linear(3, 2, device=device)
+device = NumPy().device()
+recorder = px.record.SafetensorsRecorder()
+data = recorder.to_bytes(Mlp(device).into_record())
+model = Mlp(device).load_record(recorder.from_bytes(data))
+model.layer(px.ones((1, 3), device=device)).relu().numpy()
+print(sorted(name for name in sys.modules if name.startswith("phlox.")))
+"""
+    found = ast.literal_eval(run(program))
+    needless = (
+        "phlox.transform",
+        "phlox.optim",
+        "phlox.autodiff",
+        "phlox.batching.rules",
+        "phlox.nn.conv",
+        "phlox.data",
+    )
+    needless += ("phlox.record.npz", "phlox.record.pytorch", "phlox.record.sharded", "phlox.interop", "phlox.models")
+    assert [name for name in found if name.startswith(needless)] == []
+
+
+LAZY = ["phlox", "phlox.nn", "phlox.batching", "phlox.record"]
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_lazy_names_are_what_type_checkers_take_them_for(package: str) -> None:
+    found = import_module(package)
+    assert found.__file__ is not None
+    seen = 0
+    for statement in ast.parse(Path(found.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            for line in statement.body:
+                assert isinstance(line, ast.ImportFrom) and line.module is not None
+                for name in line.names:
+                    assert name.asname in (None, name.name) and name.name in dir(found)
+                    assert getattr(found, name.name) is getattr(import_module(line.module), name.name)
+                    seen += 1
+    assert seen >= 2 and set(getattr(found, "__all__", ())) <= {*dir(found)}
+    with pytest.raises(AttributeError, match=f"'{package}' has no attribute 'nonsense'"):
+        found.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_lazy_names_are_found_in_every_order(package: str) -> None:
+    # A module that has the name of what it defines would take its place in the package when something imports it.
+    program = f"""
+import pkgutil, importlib, {package} as package
+names = [name for name in getattr(package, "__all__", dir(package)) if not name.startswith("_")]
+before = {{name: getattr(package, name) for name in names[::2]}}
+for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+    if not module.ispkg and module.name != "phlox.__main__":
+        importlib.import_module(module.name)
+after = {{name: getattr(package, name) for name in names}}
+same = all(after[name] is before[name] for name in before)
+print(same, [name for name, value in after.items() if type(value).__name__ == "module"])
+"""
+    same, _, modules = run(program).strip().partition(" ")
+    assert same == "True"
+    if package != "phlox.record":  # whose modules are among what `dir` gives, for it has no `__all__`
+        offered = {"autodiff", "backend", "config", "errors", "functional", "linalg", "module", "nn", "optim", "random"}
+        assert set(ast.literal_eval(modules)) <= offered | {"interop", "record", "signal", "transform", "debug"}
+
+
+def test_a_config_of_a_layer_that_was_not_used_yet_is_found() -> None:
+    text = json.dumps({"type": "GeluConfig"})
+    program = f"""
+import phlox as px
+from phlox.config import LayerConfig
+class Block(px.Config):
+    activation: LayerConfig
+print(type(Block.from_dict({{"activation": {text}}}).activation).__module__)
+"""
+    assert run(program).strip() == "phlox.nn.activation"
 
 
 def test_an_engine_is_imported_when_it_is_asked_for() -> None:

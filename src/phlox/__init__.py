@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from phlox import autodiff, backend, config, errors, module, nn, optim, random, record, transform
+from typing import TYPE_CHECKING
+
+from phlox import backend, errors, module
 from phlox.backend import Bool, Device, Float, Int, default_device
-from phlox.config import Config, config_of
+from phlox.lazy import lazily
 from phlox.module import GradientsParams, Module, Param, stack_modules, unstack_modules
 from phlox.tensor import (
     Gradients,
@@ -50,24 +52,28 @@ from phlox.tensor import (
     zeros,
     zeros_like,
 )
-from phlox.transform import (
-    TensorSpec,
-    checkpoint,
-    compile,
-    custom_gradient,
-    debug,
-    eval_shape,
-    grad,
-    hessian,
-    hvp,
-    jacobian,
-    jvp,
-    scan,
-    value_and_grad,
-    vjp,
-    vmap,
-)
 from phlox.version import __version__
+
+if TYPE_CHECKING:
+    from phlox import autodiff, config, interop, nn, optim, random, record, transform
+    from phlox.config import Config, config_of
+    from phlox.transform import (
+        TensorSpec,
+        checkpoint,
+        compile,
+        custom_gradient,
+        debug,
+        eval_shape,
+        grad,
+        hessian,
+        hvp,
+        jacobian,
+        jvp,
+        scan,
+        value_and_grad,
+        vjp,
+        vmap,
+    )
 
 __all__ = [
     "Bool",
@@ -111,6 +117,7 @@ __all__ = [
     "hessian",
     "hvp",
     "inner",
+    "interop",
     "jacobian",
     "jvp",
     "kron",
@@ -151,3 +158,18 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "autodiff": "",
+        "config": "Config config_of",
+        "interop": "",
+        "nn": "",
+        "optim": "",
+        "random": "",
+        "record": "",
+        "transform": "TensorSpec checkpoint compile custom_gradient debug eval_shape grad hessian hvp jacobian jvp "
+        "scan value_and_grad vjp vmap",
+    },
+)

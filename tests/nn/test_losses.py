@@ -132,7 +132,7 @@ def test_losses(name: str, options: dict[str, Any], reference: Any, inputs: Any,
 def test_every_loss_is_in_the_table() -> None:
     losses = {
         name
-        for name, value in vars(nn).items()
+        for name, value in ((name, getattr(nn, name)) for name in nn.__all__)
         if isinstance(value, type) and issubclass(value, px.Module) and value.__module__.startswith("phlox.nn.loss")
     }
     assert losses == {name for name, *_ in ROWS} | {"CosineSimilarity"}

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from phlox.batching.decorator import Batched, Mapped
+from typing import TYPE_CHECKING
+
 from phlox.batching.frames import Frame, Randomness, entered, innermost, outside, seen_from_inside
 from phlox.batching.order import is_below, joined
+from phlox.lazy import lazily
+
+if TYPE_CHECKING:
+    from phlox.batching.decorator import Batched, Mapped
 
 __all__ = [
     "Batched", "Frame", "Mapped", "Randomness", "entered", "innermost", "is_below", "joined", "outside",
     "seen_from_inside",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {"decorator": "Batched Mapped"})

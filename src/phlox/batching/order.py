@@ -10,12 +10,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from phlox.backend.contract import Backend
-from phlox.batching.decorator import Batched
 
 
 @lru_cache(maxsize=4096)
 def is_below(lower: Backend, upper: Backend) -> bool:
     """Are arrays of `lower` constants on `upper`, another backend?"""
+    from phlox.batching.decorator import Batched  # only where there are decorators: it is not small
+
     inner = upper.inner
     if inner is None:
         return False
@@ -29,6 +30,8 @@ def is_below(lower: Backend, upper: Backend) -> bool:
 @lru_cache(maxsize=4096)
 def joined(one: Backend, other: Backend) -> Backend | None:
     """The least backend on which arrays of both are at home; None where there is no such one."""
+    from phlox.batching.decorator import Batched
+
     if one is other or is_below(other, one):
         return one
     if is_below(one, other):

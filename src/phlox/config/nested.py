@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from phlox.config.fieldtypes import FieldType
 from phlox.config.reading import Reading, did_you_mean, join
 from phlox.errors import ConfigError
+from phlox.lazy import import_all
 
 if TYPE_CHECKING:
     from phlox.config.schema import Schema
@@ -81,6 +82,7 @@ class ConfigType(FieldType):
         return {TAG: cls.__name__, **data}
 
     def _classes(self) -> dict[str, list[type[Structured]]]:
+        import_all()  # what this process has not used yet may be what another has stored
         if any(len(namesakes) > 1 for namesakes in self._alive().values()):
             gc.collect()  # classes made in a function that has returned linger, for they lie in cycles
         return self._alive()

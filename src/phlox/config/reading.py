@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -80,7 +79,9 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     >>> nearest("d_inputt", ["d_input", "dropout"])
     'd_input'
     """
-    return next(iter(difflib.get_close_matches(str(name), list(known), n=1)), None)
+    from difflib import get_close_matches  # only for what is wrong
+
+    return next(iter(get_close_matches(str(name), list(known), n=1)), None)
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

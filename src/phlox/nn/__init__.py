@@ -2,172 +2,177 @@
 
 from __future__ import annotations
 
-from phlox.nn.activation import (
-    Activation,
-    Celu,
-    CeluConfig,
-    Elu,
-    EluConfig,
-    Gelu,
-    GeluConfig,
-    HardShrink,
-    HardShrinkConfig,
-    HardSigmoid,
-    HardSwish,
-    HardTanh,
-    HardTanhConfig,
-    LeakyRelu,
-    LeakyReluConfig,
-    LogSigmoid,
-    Mish,
-    PRelu,
-    PReluConfig,
-    Relu,
-    Relu6,
-    Selu,
-    Sigmoid,
-    Silu,
-    Softplus,
-    SoftplusConfig,
-    SoftShrink,
-    SoftShrinkConfig,
-    Softsign,
-    Tanh,
-    TanhShrink,
-    Threshold,
-    ThresholdConfig,
-)
+from typing import TYPE_CHECKING
+
+from phlox.lazy import lazily
 from phlox.nn.attention import attention
-from phlox.nn.batch_norm import BatchNorm, BatchNormConfig
-from phlox.nn.conv import Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig
-from phlox.nn.conv_transpose import (
-    ConvTranspose1d,
-    ConvTranspose1dConfig,
-    ConvTranspose2d,
-    ConvTranspose2dConfig,
-    ConvTranspose3d,
-    ConvTranspose3dConfig,
-)
 from phlox.nn.dropout import Dropout, DropoutConfig, dropout
-from phlox.nn.embedding import Embedding, EmbeddingConfig
-from phlox.nn.flatten import Flatten, FlattenConfig, Identity
-from phlox.nn.initializer import (
-    Constant,
-    Dirac,
-    Eye,
-    Initializer,
-    KaimingNormal,
-    KaimingUniform,
-    LecunNormal,
-    LecunUniform,
-    Normal,
-    Ones,
-    Orthogonal,
-    Sparse,
-    TruncatedNormal,
-    Uniform,
-    XavierNormal,
-    XavierUniform,
-    Zeros,
-)
-from phlox.nn.linear import Linear, LinearConfig
-from phlox.nn.loss import (
-    BinaryCrossEntropyLoss,
-    BinaryCrossEntropyLossConfig,
-    BinaryCrossEntropyWithLogitsLoss,
-    BinaryCrossEntropyWithLogitsLossConfig,
-    CosineSimilarity,
-    CosineSimilarityConfig,
-    CrossEntropyLoss,
-    CrossEntropyLossConfig,
-    CtcLoss,
-    CtcLossConfig,
-    GaussianNllLoss,
-    GaussianNllLossConfig,
-    HingeEmbeddingLoss,
-    HingeEmbeddingLossConfig,
-    HuberLoss,
-    HuberLossConfig,
-    KlDivLoss,
-    KlDivLossConfig,
-    L1Loss,
-    L1LossConfig,
-    MarginRankingLoss,
-    MarginRankingLossConfig,
-    MseLoss,
-    MseLossConfig,
-    NllLoss,
-    NllLossConfig,
-    PoissonNllLoss,
-    PoissonNllLossConfig,
-    SmoothL1Loss,
-    SmoothL1LossConfig,
-    TripletMarginLoss,
-    TripletMarginLossConfig,
-    binary_cross_entropy_loss,
-    binary_cross_entropy_with_logits_loss,
-    cross_entropy_loss,
-    ctc_loss,
-    gaussian_nll_loss,
-    hinge_embedding_loss,
-    huber_loss,
-    kl_div_loss,
-    l1_loss,
-    margin_ranking_loss,
-    mse_loss,
-    nll_loss,
-    poisson_nll_loss,
-    smooth_l1_loss,
-    triplet_margin_loss,
-)
-from phlox.nn.multi_head_attention import KeyValueCache, MultiHeadAttention, MultiHeadAttentionConfig
-from phlox.nn.norm import (
-    GroupNorm,
-    GroupNormConfig,
-    InstanceNorm,
-    InstanceNormConfig,
-    LayerNorm,
-    LayerNormConfig,
-    RmsNorm,
-    RmsNormConfig,
-)
-from phlox.nn.pool import (
-    AdaptiveAvgPool1d,
-    AdaptiveAvgPool1dConfig,
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool2dConfig,
-    AdaptiveAvgPool3d,
-    AdaptiveAvgPool3dConfig,
-    AvgPool1d,
-    AvgPool1dConfig,
-    AvgPool2d,
-    AvgPool2dConfig,
-    AvgPool3d,
-    AvgPool3dConfig,
-    MaxPool1d,
-    MaxPool1dConfig,
-    MaxPool2d,
-    MaxPool2dConfig,
-    MaxPool3d,
-    MaxPool3dConfig,
-)
-from phlox.nn.rotary import RotaryEncoding, RotaryEncodingConfig
-from phlox.nn.sequential import Sequential
-from phlox.nn.softmax import (
-    GeGlu,
-    GeGluConfig,
-    Glu,
-    GluConfig,
-    LogSoftmax,
-    LogSoftmaxConfig,
-    Softmax,
-    SoftmaxConfig,
-    Softmin,
-    SoftminConfig,
-    SwiGlu,
-    SwiGluConfig,
-)
 from phlox.tensor import functional
+
+if TYPE_CHECKING:
+    from phlox.nn.activation import (
+        Activation,
+        Celu,
+        CeluConfig,
+        Elu,
+        EluConfig,
+        Gelu,
+        GeluConfig,
+        HardShrink,
+        HardShrinkConfig,
+        HardSigmoid,
+        HardSwish,
+        HardTanh,
+        HardTanhConfig,
+        LeakyRelu,
+        LeakyReluConfig,
+        LogSigmoid,
+        Mish,
+        PRelu,
+        PReluConfig,
+        Relu,
+        Relu6,
+        Selu,
+        Sigmoid,
+        Silu,
+        Softplus,
+        SoftplusConfig,
+        SoftShrink,
+        SoftShrinkConfig,
+        Softsign,
+        Tanh,
+        TanhShrink,
+        Threshold,
+        ThresholdConfig,
+    )
+    from phlox.nn.batch_norm import BatchNorm, BatchNormConfig
+    from phlox.nn.conv import Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig
+    from phlox.nn.conv_transpose import (
+        ConvTranspose1d,
+        ConvTranspose1dConfig,
+        ConvTranspose2d,
+        ConvTranspose2dConfig,
+        ConvTranspose3d,
+        ConvTranspose3dConfig,
+    )
+    from phlox.nn.embedding import Embedding, EmbeddingConfig
+    from phlox.nn.flatten import Flatten, FlattenConfig, Identity
+    from phlox.nn.initializer import (
+        Constant,
+        Dirac,
+        Eye,
+        Initializer,
+        KaimingNormal,
+        KaimingUniform,
+        LecunNormal,
+        LecunUniform,
+        Normal,
+        Ones,
+        Orthogonal,
+        Sparse,
+        TruncatedNormal,
+        Uniform,
+        XavierNormal,
+        XavierUniform,
+        Zeros,
+    )
+    from phlox.nn.linear import Linear, LinearConfig
+    from phlox.nn.loss import (
+        BinaryCrossEntropyLoss,
+        BinaryCrossEntropyLossConfig,
+        BinaryCrossEntropyWithLogitsLoss,
+        BinaryCrossEntropyWithLogitsLossConfig,
+        CosineSimilarity,
+        CosineSimilarityConfig,
+        CrossEntropyLoss,
+        CrossEntropyLossConfig,
+        CtcLoss,
+        CtcLossConfig,
+        GaussianNllLoss,
+        GaussianNllLossConfig,
+        HingeEmbeddingLoss,
+        HingeEmbeddingLossConfig,
+        HuberLoss,
+        HuberLossConfig,
+        KlDivLoss,
+        KlDivLossConfig,
+        L1Loss,
+        L1LossConfig,
+        MarginRankingLoss,
+        MarginRankingLossConfig,
+        MseLoss,
+        MseLossConfig,
+        NllLoss,
+        NllLossConfig,
+        PoissonNllLoss,
+        PoissonNllLossConfig,
+        SmoothL1Loss,
+        SmoothL1LossConfig,
+        TripletMarginLoss,
+        TripletMarginLossConfig,
+        binary_cross_entropy_loss,
+        binary_cross_entropy_with_logits_loss,
+        cross_entropy_loss,
+        ctc_loss,
+        gaussian_nll_loss,
+        hinge_embedding_loss,
+        huber_loss,
+        kl_div_loss,
+        l1_loss,
+        margin_ranking_loss,
+        mse_loss,
+        nll_loss,
+        poisson_nll_loss,
+        smooth_l1_loss,
+        triplet_margin_loss,
+    )
+    from phlox.nn.multi_head_attention import KeyValueCache, MultiHeadAttention, MultiHeadAttentionConfig
+    from phlox.nn.norm import (
+        GroupNorm,
+        GroupNormConfig,
+        InstanceNorm,
+        InstanceNormConfig,
+        LayerNorm,
+        LayerNormConfig,
+        RmsNorm,
+        RmsNormConfig,
+    )
+    from phlox.nn.pool import (
+        AdaptiveAvgPool1d,
+        AdaptiveAvgPool1dConfig,
+        AdaptiveAvgPool2d,
+        AdaptiveAvgPool2dConfig,
+        AdaptiveAvgPool3d,
+        AdaptiveAvgPool3dConfig,
+        AvgPool1d,
+        AvgPool1dConfig,
+        AvgPool2d,
+        AvgPool2dConfig,
+        AvgPool3d,
+        AvgPool3dConfig,
+        MaxPool1d,
+        MaxPool1dConfig,
+        MaxPool2d,
+        MaxPool2dConfig,
+        MaxPool3d,
+        MaxPool3dConfig,
+    )
+    from phlox.nn.rotary import RotaryEncoding, RotaryEncodingConfig
+    from phlox.nn.sequential import Sequential
+    from phlox.nn.softmax import (
+        GeGlu,
+        GeGluConfig,
+        Glu,
+        GluConfig,
+        LogSoftmax,
+        LogSoftmaxConfig,
+        Softmax,
+        SoftmaxConfig,
+        Softmin,
+        SoftminConfig,
+        SwiGlu,
+        SwiGluConfig,
+    )
 
 __all__ = [
     "Activation", "AdaptiveAvgPool1d", "AdaptiveAvgPool1dConfig", "AdaptiveAvgPool2d", "AdaptiveAvgPool2dConfig",
@@ -197,3 +202,54 @@ __all__ = [
     "functional", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div_loss", "l1_loss",
     "margin_ranking_loss", "mse_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss", "triplet_margin_loss",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "activation": (
+            "Activation Celu CeluConfig Elu EluConfig Gelu GeluConfig HardShrink HardShrinkConfig HardSigmoid "
+            "HardSwish HardTanh HardTanhConfig LeakyRelu LeakyReluConfig LogSigmoid Mish PRelu PReluConfig Relu Relu6 "
+            "Selu Sigmoid Silu Softplus SoftplusConfig SoftShrink SoftShrinkConfig Softsign Tanh TanhShrink Threshold "
+            "ThresholdConfig"
+        ),
+        "batch_norm": "BatchNorm BatchNormConfig",
+        "conv": "Conv1d Conv1dConfig Conv2d Conv2dConfig Conv3d Conv3dConfig",
+        "conv_transpose": (
+            "ConvTranspose1d ConvTranspose1dConfig ConvTranspose2d ConvTranspose2dConfig ConvTranspose3d "
+            "ConvTranspose3dConfig"
+        ),
+        "embedding": "Embedding EmbeddingConfig",
+        "flatten": "Flatten FlattenConfig Identity",
+        "initializer": (
+            "Constant Dirac Eye Initializer KaimingNormal KaimingUniform LecunNormal LecunUniform Normal Ones "
+            "Orthogonal Sparse TruncatedNormal Uniform XavierNormal XavierUniform Zeros"
+        ),
+        "linear": "Linear LinearConfig",
+        "loss": (
+            "BinaryCrossEntropyLoss BinaryCrossEntropyLossConfig BinaryCrossEntropyWithLogitsLoss "
+            "BinaryCrossEntropyWithLogitsLossConfig CosineSimilarity CosineSimilarityConfig CrossEntropyLoss "
+            "CrossEntropyLossConfig CtcLoss CtcLossConfig GaussianNllLoss GaussianNllLossConfig HingeEmbeddingLoss "
+            "HingeEmbeddingLossConfig HuberLoss HuberLossConfig KlDivLoss KlDivLossConfig L1Loss L1LossConfig "
+            "MarginRankingLoss MarginRankingLossConfig MseLoss MseLossConfig NllLoss NllLossConfig PoissonNllLoss "
+            "PoissonNllLossConfig SmoothL1Loss SmoothL1LossConfig TripletMarginLoss TripletMarginLossConfig "
+            "binary_cross_entropy_loss binary_cross_entropy_with_logits_loss cross_entropy_loss ctc_loss "
+            "gaussian_nll_loss hinge_embedding_loss huber_loss kl_div_loss l1_loss margin_ranking_loss mse_loss "
+            "nll_loss poisson_nll_loss smooth_l1_loss triplet_margin_loss"
+        ),
+        "multi_head_attention": "KeyValueCache MultiHeadAttention MultiHeadAttentionConfig",
+        "norm": (
+            "GroupNorm GroupNormConfig InstanceNorm InstanceNormConfig LayerNorm LayerNormConfig RmsNorm RmsNormConfig"
+        ),
+        "pool": (
+            "AdaptiveAvgPool1d AdaptiveAvgPool1dConfig AdaptiveAvgPool2d AdaptiveAvgPool2dConfig AdaptiveAvgPool3d "
+            "AdaptiveAvgPool3dConfig AvgPool1d AvgPool1dConfig AvgPool2d AvgPool2dConfig AvgPool3d AvgPool3dConfig "
+            "MaxPool1d MaxPool1dConfig MaxPool2d MaxPool2dConfig MaxPool3d MaxPool3dConfig"
+        ),
+        "rotary": "RotaryEncoding RotaryEncodingConfig",
+        "sequential": "Sequential",
+        "softmax": (
+            "GeGlu GeGluConfig Glu GluConfig LogSoftmax LogSoftmaxConfig Softmax SoftmaxConfig Softmin SoftminConfig "
+            "SwiGlu SwiGluConfig"
+        ),
+    },
+)

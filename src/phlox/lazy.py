@@ -1,0 +1,43 @@
+"""Packages that import a module of theirs when one of its names is first asked for: starting costs what is used.
+
+A process that loads a model and predicts with NumPy imports no optimizer, no transformation and no layer but its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+_pending: dict[str, None] = {}
+"""The modules that nobody has asked for yet, perhaps."""
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of the package called `package`.
+
+    Args:
+        package: its name.
+        homes: by module of the package, which is offered too, the names that are taken from it, separated by spaces.
+            None of them may be a module's: whoever imports that module would put it in the place of what was meant.
+    """
+    home = {name: f"{package}.{module}" for module, names in homes.items() for name in names.split()}
+    _pending.update(dict.fromkeys(f"{package}.{module}" for module in homes))
+
+    def find(name: str) -> Any:
+        if name in homes:
+            return import_module(f"{package}.{name}")  # which is an attribute of the package from now on
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(import_module(home[name]), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return find, lambda: sorted({*vars(sys.modules[package]), *homes, *home})
+
+
+def import_all() -> None:
+    """Import all that is lazy: for whoever looks among all subclasses of a class."""
+    while _pending:
+        import_module(_pending.popitem()[0])
