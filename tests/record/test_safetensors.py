@@ -56,7 +56,7 @@ def test_readable_by_the_library_and_by_torch(tmp_path: Path) -> None:
     with safetensors.safe_open(path, "numpy") as file:
         assert set(file.keys()) == set(record) and file.metadata()["format"] == "pt"
         info = json.loads(file.metadata()["phlox"])
-        assert (info["schema"], info["format"]) == (1, "safetensors")
+        assert (info["schema"], info["format"]) == (2, "safetensors")
     for name, tensor in safetensors.torch.load_file(path).items():
         expected = record[name].tensor.read().astype(np.float64)
         np.testing.assert_array_equal(tensor.double().numpy(), expected)

@@ -6,14 +6,21 @@ it back. `match` tells whether a record fits what is to be loaded from it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from phlox.errors import RecordError as RecordError
+from phlox.lazy import lazily as _lazily
 from phlox.record.binary import BinaryRecorder as BinaryRecorder
 from phlox.record.entry import LazyTensor as LazyTensor
 from phlox.record.entry import TensorEntry as TensorEntry
 from phlox.record.formats import load as load
 from phlox.record.formats import save as save
+from phlox.record.gather import Recordable as Recordable
+from phlox.record.gather import gather as gather
+from phlox.record.gather import restore as restore
 from phlox.record.header import Header as Header
 from phlox.record.json import JsonRecorder as JsonRecorder
+from phlox.record.matching import match as match
 from phlox.record.message_pack import MessagePackRecorder as MessagePackRecorder
 from phlox.record.precision import BFLOAT16 as BFLOAT16
 from phlox.record.precision import DOUBLE as DOUBLE
@@ -24,9 +31,27 @@ from phlox.record.precision import PrecisionSettings as PrecisionSettings
 from phlox.record.reader import Reader as Reader
 from phlox.record.record import Record as Record
 from phlox.record.recorder import Recorder as Recorder
+from phlox.record.renaming import renamed as renamed
 from phlox.record.report import LoadReport as LoadReport
-from phlox.record.report import match as match
 from phlox.record.safetensors import SafetensorsRecorder as SafetensorsRecorder
 from phlox.record.sink import Sink as Sink
 from phlox.record.source import Source as Source
 from phlox.record.values import Value as Value
+
+if TYPE_CHECKING:
+    from phlox.record.comparison import RecordDifference as RecordDifference
+    from phlox.record.comparison import difference as difference
+    from phlox.record.npz import NpyReader as NpyReader
+    from phlox.record.npz import NpzRecorder as NpzRecorder
+    from phlox.record.pytorch import PyTorchReader as PyTorchReader
+    from phlox.record.sharded import ShardedReader as ShardedReader
+
+__getattr__, __dir__ = _lazily(
+    __name__,
+    {
+        "comparison": "RecordDifference difference",
+        "npz": "NpyReader NpzRecorder",
+        "pytorch": "PyTorchReader",
+        "sharded": "ShardedReader",
+    },
+)

@@ -1,11 +1,11 @@
 """The compact binary format: the smallest files, with the names in one table or, on request, without them.
 
 A file is `MAGIC`, the length of the header (4 bytes, little-endian), the header (`_Layout` as a MessagePack array),
-zeros up to a multiple of 8, and the raw little-endian tensors without gaps: those of the widest elements first, else in
-the order of the record, so that each is aligned and no offset need be stored.
+zeros up to a multiple of 8, the raw little-endian tensors without gaps: those of the widest elements first, else in
+the order of the record, so that each is aligned and no offset need be stored; and the checksums.
 
 The names are one table: for each path the number of bytes it shares with the path before (1 byte), the length of what
-follows (LEB128), and what follows (UTF-8).
+follows (LEB128), and what follows (UTF-8). A file without names has the fingerprint of those it was written without.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from typing import Any, final
 import msgspec
 
 from phlox.errors import RecordError
+from phlox.record.checksums import FIRST_SCHEMA, WIDTH, packed, start_of, verified
 from phlox.record.compression import Compression
 from phlox.record.dtypes import DTYPES, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
+from phlox.record.limits import check_entries, check_message_pack, check_size
+from phlox.record.names import fingerprint_of
 from phlox.record.precision import FULL, Precision
 from phlox.record.record import Entry, Record
 from phlox.record.recorder import Recorder
@@ -44,6 +47,7 @@ class _Layout(msgspec.Struct, array_like=True):
     values: list[Any]
     names: bytes | None
     ids: list[str | None] | None
+    fingerprint: bytes | None = None
 
 
 @final
@@ -51,7 +55,7 @@ class BinaryRecorder(Recorder):
     """The compact binary format, mapped when loaded.
 
     Args:
-        precision, compression, max_bytes: see `Recorder`.
+        precision, compression, max_bytes, verify: see `Recorder`.
         names: whether paths, ids and aliases are written. Without them a file loads as a *positional* record, with the
             paths "0", "1", ..., which a module matches in order.
 
@@ -72,33 +76,38 @@ class BinaryRecorder(Recorder):
         *,
         names: bool = True,
         max_bytes: int | None = None,
+        verify: bool = True,
     ) -> None:
-        super().__init__(precision, compression, max_bytes=max_bytes)
+        super().__init__(precision, compression, max_bytes=max_bytes, verify=verify)
         self.names = names
 
     def write(self, record: Record, sink: Sink) -> None:
         """See `Recorder.write`."""
-        header = self.header(record)
         named = self.names and not record.positional
+        if not named:
+            record = _without_names(record, self.format)
+        header = self.header(record)
         ids = [entry.id for entry in record.tensors.values()]
         layout = _Layout(
             schema=header.schema,
             phlox=header.phlox,
             precision=header.precision,
             metadata=dict(record.metadata),
-            aliases=dict(record.aliases) if named else {},
+            aliases=dict(record.aliases),
             codes=bytes(_CODES[record.tensors[p].tensor.dtype] if p in record.tensors else 0 for p in record),
             shapes=[list(entry.tensor.shape) for entry in record.tensors.values()],
             values=list(record.values.values()),
             names=_front_coded(record.paths()) if named else None,
-            ids=ids if named and any(id is not None for id in ids) else None,
+            ids=ids if any(id is not None for id in ids) else None,
+            fingerprint=None if header.fingerprint is None else bytes.fromhex(header.fingerprint),
         )
         text = msgspec.msgpack.encode(layout)
-        if len(text) >= 2**32:
-            raise RecordError(f"names and values take {len(text)} bytes; this format allows 4 GiB of them")
+        check_message_pack(text)
         sink.write(MAGIC + len(text).to_bytes(4, "little") + text + bytes(-len(text) % 8))
-        for entry in sorted(record.tensors.values(), key=lambda entry: -entry.tensor.dtype.itemsize):
-            sink.tensor(entry.tensor)
+        sums: dict[str, int] = {}
+        for path, entry in sorted(record.tensors.items(), key=lambda item: -item[1].tensor.dtype.itemsize):
+            sums[path] = sink.tensor(entry.tensor, start_of(path, entry))
+        sink.write(packed(record, header, sums))
 
     def read(self, source: Source) -> Record:
         """See `Recorder.read`."""
@@ -109,8 +118,10 @@ class BinaryRecorder(Recorder):
         start = 8 + length + -length % 8
         if len(data) < 8 or start > len(data):
             raise RecordError(f"it has {len(data)} bytes, fewer than its header takes; truncated?")
+        check_size(length)
         if any(data[8 + length : start]):
             raise RecordError("the padding after its header is not zero")
+        check_message_pack(data[8 : 8 + length])
         layout = msgspec.msgpack.decode(data[8 : 8 + length], type=_Layout)
         header = Header(
             schema=layout.schema,
@@ -118,9 +129,11 @@ class BinaryRecorder(Recorder):
             precision=layout.precision,
             phlox=layout.phlox,
             positional=layout.names is None,
+            fingerprint=None if layout.fingerprint is None else layout.fingerprint.hex(),
         )
         header.check(self.format)
         count = len(layout.codes)
+        check_entries(count)
         paths = [str(i) for i in range(count)] if layout.names is None else _paths(layout.names, count)
         if len(set(paths)) != count:
             raise RecordError("it has two entries of one name")
@@ -128,11 +141,13 @@ class BinaryRecorder(Recorder):
             raise RecordError(f"it has {layout.codes.count(0)} entries for {len(layout.values)} values")
         values = iter(layout.values)
         tensor_paths = [path for path, code in zip(paths, layout.codes, strict=True) if code]
-        tensors = iter(_tensors(tensor_paths, layout, source, start))
+        end = len(data) - (WIDTH * (count + 1) if header.schema >= FIRST_SCHEMA else 0)
+        tensors = iter(_tensors(tensor_paths, layout, source, start, end))
         entries: dict[str, Entry] = {
             path: next(tensors) if code else next(values) for path, code in zip(paths, layout.codes, strict=True)
         }
-        return Record(entries, layout.metadata, aliases=layout.aliases, positional=header.positional, header=header)
+        sums = bytes(data[end:]) if header.schema >= FIRST_SCHEMA else None
+        return verified(entries, header, layout.metadata, layout.aliases, sums, source)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
@@ -140,7 +155,14 @@ class BinaryRecorder(Recorder):
         return head.startswith(MAGIC)
 
 
-def _tensors(paths: list[str], layout: _Layout, source: Source, start: int) -> list[TensorEntry]:
+def _without_names(record: Record, format: str) -> Record:
+    fingerprint = record.fingerprint if record.positional else fingerprint_of(record)
+    header = msgspec.structs.replace(Header.of(record, format, ""), positional=True, fingerprint=fingerprint)
+    entries = (TensorEntry(entry.tensor) if isinstance(entry := record[p], TensorEntry) else entry for p in record)
+    return Record({str(i): entry for i, entry in enumerate(entries)}, record.metadata, positional=True, header=header)
+
+
+def _tensors(paths: list[str], layout: _Layout, source: Source, start: int, end: int) -> list[TensorEntry]:
     if max(layout.codes, default=0) >= len(_TYPES):
         raise RecordError(f"{max(layout.codes)} is the code of no element type")
     dtypes = [dtype for code in layout.codes if (dtype := _TYPES[code]) is not None]
@@ -153,8 +175,8 @@ def _tensors(paths: list[str], layout: _Layout, source: Source, start: int) -> l
         size = math.prod(shape) * dtypes[i].itemsize
         tensors[i] = source.tensor(paths[i], dtypes[i], shape, start, start + size)
         start += size
-    if start != len(source.data):
-        raise RecordError(f"{len(source.data) - start} bytes follow its last tensor")
+    if start != end:
+        raise RecordError(f"its tensors end at byte {start}, not at {end} as its size of {len(source.data)} says")
     return [TensorEntry(tensors[i], ids[i]) for i in range(len(paths))]
 
 

@@ -10,12 +10,17 @@ import sys
 from collections.abc import Generator
 from typing import IO, Any, Literal, TypeAlias
 
+import numpy as np
+
 from phlox.errors import RecordError
 
 Compression: TypeAlias = Literal["gzip", "zstd"]
 
 SUFFIXES: dict[Compression | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
 _CHUNK = 1 << 20
+_BUFFER = 1 << 16
+_SLACK = _CHUNK + 4 * _BUFFER
+_MAX_DEFLATE_RATIO = 1040  # 258 bytes in 2 bits
 _SAFE_BYTES = 1 << 30
 _SAFE_RATIO = 64  # weights hardly compress: by a factor of 1.1 to 4
 
@@ -40,24 +45,35 @@ def decompressed(data: memoryview, max_bytes: int | None = None) -> memoryview:
 
     Unpacks at most `max_bytes`: by default 64 times the compressed size, or 1 GiB if that is more. RecordError beyond.
     """
-    compression = _recognised(data)
+    compression = compression_of(data)
     if compression is None:
         return data
     limit = max(_SAFE_BYTES, _SAFE_RATIO * len(data)) if max_bytes is None else max_bytes
-    raw = io.BufferedReader(_Reader(data), _CHUNK)
-    result = bytearray()
-    with gzip.GzipFile(fileobj=raw) if compression == "gzip" else _zstd().ZstdFile(raw) as stream:
-        while chunk := stream.read(_CHUNK):
-            if len(result) + len(chunk) > limit:
+    raw = _Reader(data)
+    # The size that the file claims is only a hint: what is allocated and never written costs no memory.
+    result = np.empty(max(_CHUNK, min(_claimed_size(data, compression), limit) + 1), np.uint8)
+    buffered = io.BufferedReader(raw, _BUFFER)
+    with gzip.GzipFile(fileobj=buffered) if compression == "gzip" else _zstd().ZstdFile(buffered) as stream:
+        while count := stream.readinto(result[raw.unpacked : raw.unpacked + _CHUNK].data):
+            raw.unpacked += count
+            if raw.unpacked > limit:
                 raise RecordError(
                     f"its {len(data)} bytes unpack to more than {limit}, as those of a decompression bomb do; "
                     "if it is to be trusted, give the recorder or `load` a larger max_bytes"
                 )
-            result += chunk
-    return memoryview(result).toreadonly()
+            if raw.unpacked == result.size:  # the system extends it where it is, or moves its pages
+                result.resize(result.size + result.size // 8 + _CHUNK, refcheck=False)
+    return result[: raw.unpacked].data.toreadonly()
 
 
-def _recognised(data: memoryview) -> Compression | None:
+def _claimed_size(data: memoryview, compression: Compression) -> int:
+    if compression == "gzip":
+        return min(int.from_bytes(data[-4:], "little"), _MAX_DEFLATE_RATIO * len(data))
+    return _zstd().get_frame_info(data).decompressed_size or 0
+
+
+def compression_of(data: memoryview) -> Compression | None:
+    """How `data` is compressed, by what it begins with."""
     head = bytes(data[:9])
     if head[:4] == b"\x28\xb5\x2f\xfd":
         return "zstd"
@@ -81,11 +97,15 @@ class _Reader(io.RawIOBase):
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self._position = 0
+        self.unpacked = 0
+        """How many bytes have come of it, which its user says."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
+        if self._position > 2 * self.unpacked + _SLACK:  # else a file of empty members would keep us for hours
+            raise RecordError(f"{self._position} bytes of it unpack to {self.unpacked}: that is no compressed record")
         chunk = self._data[self._position : self._position + len(buffer)]
         buffer[: len(chunk)] = chunk
         self._position += len(chunk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phlox.errors import RecordError
+from phlox.record.halves import from_half, to_half
 
 Kind: TypeAlias = Literal["float", "int", "bool"]
 DType: TypeAlias = np.dtype[Any]
@@ -37,8 +39,16 @@ BLOCK = 1 << 16
 """Elements that are cast at a time: few enough to stay in the cache (measured: 1.4x faster than 4 times as many)."""
 
 _BY_NUMPY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
+_KNOWN = {dtype: dtype for dtype in DTYPES.values()}
 _MAX_RANK = 64  # NumPy's own bound
 _MAX_BYTES = 2**63 - 1
+
+
+_HALF, _SINGLE = DTYPES["f16"], DTYPES["f32"]
+_FAST: dict[tuple[DType, DType], Callable[[Array], Array | None]] = {
+    (_SINGLE, _HALF): to_half,
+    (_HALF, _SINGLE): from_half,
+}
 
 
 def canonical(dtype: Any, path: str = "tensor") -> DType:
@@ -47,6 +57,10 @@ def canonical(dtype: Any, path: str = "tensor") -> DType:
     >>> canonical(">f4")
     dtype('float32')
     """
+    if isinstance(dtype, np.dtype):
+        dtype = cast("DType", dtype)
+        if (known := _KNOWN.get(dtype)) is not None:
+            return known  # without making up its name, which is slow
     try:
         return _BY_NUMPY_NAME[np.dtype(dtype).name]
     except (KeyError, TypeError):
@@ -87,6 +101,8 @@ def cast_elements(array: Array, dtype: DType, path: str = "tensor") -> Array:
         return array
     if dtype.kind in "iu":
         return _cast_ints(array, dtype, path)
+    if (fast := _FAST.get((array.dtype, dtype))) is not None and (done := fast(array)) is not None:
+        return done
     with np.errstate(all="ignore"):  # overflow is told below; signalling NaNs are no fault
         if array.dtype == np.float64 and dtype == ml_dtypes.bfloat16:
             array = _rounded_to_odd(array)

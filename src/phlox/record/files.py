@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import mmap
 import os
 import stat
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from phlox.errors import RecordError
 from phlox.record.names import nearest
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+
+_EARLY = 1 << 24
+"""Bytes after which the disk is set to work, so that it is done soon after the writer (measured: 0.7 of the time)."""
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of folders that a system cannot sync, or not for this user
 
 
 @contextlib.contextmanager
@@ -20,25 +32,89 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
 
     Whoever opens `path`, at any moment and after any crash, finds the old file or the new one, whole: the bytes go to a
     sibling of a unique name, reach the disk, and only then is it renamed. Permissions are kept, links are followed.
+    What a killed writer of `path` left behind is removed by the next one.
     """
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".phlox-{os.urandom(8).hex()}.tmp")
-    with temporary.open("xb") as file:
-        try:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+    temporary, raw = _temporary(target)
+    file = io.BufferedWriter(raw)
+    try:
+        yield file
+        file.flush()
+        with contextlib.suppress(FileNotFoundError):
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        os.fsync(raw.fileno())
+        if fcntl is None:  # Windows renames no open file; elsewhere closing it would end the lock too early
             file.close()
-            with contextlib.suppress(FileNotFoundError):
-                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-            temporary.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                file.close()
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # of bytes that could not be written, which is told already
+            file.close()
     _sync_folder(target.parent)
+
+
+def _temporary(target: Path) -> tuple[Path, _EagerFile]:
+    """A new empty file beside `target`, locked for as long as it is open, so that all can see its writer live."""
+    from hashlib import blake2b  # only for writing: it is not small
+
+    start = f".phlox-{blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
+    _remove_leftovers(target.parent, start)
+    while True:
+        temporary = target.with_name(f"{start}{os.urandom(8).hex()}.tmp")
+        try:
+            file = _EagerFile(temporary, "xb")
+        except PermissionError as error:
+            raise RecordError(f"the folder {target.parent} cannot be written to: {error.strerror}") from error
+        try:
+            if _locked(file):
+                return temporary, file
+        except BaseException:
+            file.close()
+            temporary.unlink(missing_ok=True)
+            raise
+        file.close()
+
+
+def _locked(file: _EagerFile) -> bool:
+    """Locks it; False where another writer took it for a leftover before that, and removed it."""
+    if fcntl is None:
+        return True
+    with contextlib.suppress(OSError):  # a file system without locks: nobody will take it for a leftover there
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+    return os.fstat(file.fileno()).st_nlink > 0
+
+
+def _remove_leftovers(folder: Path, start: str) -> None:
+    if fcntl is None:
+        return
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for name in [entry.name for entry in entries if entry.name.startswith(start)]:
+            # Who can lock it knows that its writer is dead: a lock ends with the process that held it.
+            with contextlib.suppress(OSError), (folder / name).open("r+b") as file:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (folder / name).unlink()
+
+
+class _EagerFile(io.FileIO):
+    """A new file that goes to the disk while it is being written, and not only when it is synced."""
+
+    _started = 0
+    _pending = 0
+
+    def write(self, data: Any, /) -> int:
+        """Writes what it can of `data`."""
+        count = super().write(data)
+        self._pending += count
+        if self._pending >= _EARLY and hasattr(os, "posix_fadvise"):
+            end = self.tell()
+            # Linux starts to write such pages and keeps them, for they are not clean yet. Errors are left to the sync.
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self.fileno(), self._started, end - self._started, os.POSIX_FADV_DONTNEED)
+            self._started, self._pending = end, 0
+        return count
 
 
 def map_file(path: Path) -> memoryview:
@@ -55,6 +131,14 @@ def is_file(path: Path) -> bool:
     """Whether there is a file at `path`; False, too, where the system refuses the very name."""
     try:
         return path.is_file()
+    except OSError:
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at `path`; False, too, where the system refuses the very name."""
+    try:
+        return path.is_dir()
     except OSError:
         return False
 
@@ -82,8 +166,12 @@ def _siblings(path: Path) -> str:
 def _sync_folder(folder: Path) -> None:
     if not hasattr(os, "O_DIRECTORY"):  # Windows syncs the rename with the file system's journal
         return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from phlox.errors import RecordError
 from phlox.record.binary import BinaryRecorder
 from phlox.record.compression import SUFFIXES, Compression
-from phlox.record.files import find_file, is_file
+from phlox.record.files import find_file, is_file, is_folder
 from phlox.record.json import JsonRecorder
 from phlox.record.message_pack import MessagePackRecorder
 from phlox.record.precision import FULL, Precision
@@ -16,25 +17,53 @@ from phlox.record.reader import PathLike, Reader
 from phlox.record.record import Record
 from phlox.record.recorder import Recorder
 from phlox.record.safetensors import SafetensorsRecorder
-from phlox.record.source import open_source
+from phlox.record.source import Source, open_source
 
-RECORDERS: tuple[type[Recorder], ...] = (SafetensorsRecorder, MessagePackRecorder, BinaryRecorder, JsonRecorder)
-"""The formats that Phlox writes and reads."""
+_OWN = (SafetensorsRecorder, MessagePackRecorder, BinaryRecorder)
+"""Recognised by their first bytes, which no other format has: to read these, no other need be imported."""
 
-READERS: tuple[type[Reader], ...] = (*RECORDERS,)
-"""The formats that Phlox reads, in the order in which they are asked whether a file is theirs."""
+if TYPE_CHECKING:
+    RECORDERS: tuple[type[Recorder], ...]
+    """The formats that Phlox writes and reads."""
+    READERS: tuple[type[Reader], ...]
+    """The formats that Phlox reads, in the order in which they are asked whether a file is theirs."""
+
+
+def _recorders() -> tuple[type[Recorder], ...]:
+    from phlox.record.npz import NpzRecorder
+
+    return (*_OWN, JsonRecorder, NpzRecorder)
+
+
+def _readers() -> tuple[type[Reader], ...]:
+    from phlox.record.npz import NpyReader
+    from phlox.record.pytorch import PyTorchReader
+    from phlox.record.sharded import ShardedReader
+
+    return (ShardedReader, *_recorders(), PyTorchReader, NpyReader)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RECORDERS":
+        return _recorders()
+    if name == "READERS":
+        return _readers()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 HEAD = 512
 """How many bytes of a file a reader is shown to recognise it by."""
 
 
-def load(path: PathLike, *, max_bytes: int | None = None) -> Record:
+def load(path: PathLike, *, max_bytes: int | None = None, verify: bool = True) -> Record:
     """The record in a file of any format and compression, given with or without its suffix; mapped where it can be.
 
     Args:
-        path: of the file.
+        path: of the file, or of a folder with one model of the Hugging Face world, in one file or in shards.
         max_bytes: the most that a compressed file may unpack to; by default 64 times its size, or 1 GiB if that is
             more.
+        verify: whether checksums are verified, where the file has them: those of values and metadata at once, that of a
+            tensor when it is first read.
 
     Raises RecordError, naming file and reason, for a file that is missing, damaged, of no known format or of a newer
     schema, and where several files differ from `path` by their suffixes only.
@@ -45,18 +74,26 @@ def load(path: PathLike, *, max_bytes: int | None = None) -> Record:
     ...     written.name, load(Path(folder) / "state")["step"]
     ('state.safetensors.gz', 7)
     """
-    source = open_source(_find(Path(path)), max_bytes)
-    return reader_of(bytes(source.data[:HEAD]), source.name).decode(source)
+    source = open_source(find(Path(path)), max_bytes, verify)
+    return reader_of(source, max_bytes).decode(source)
 
 
-def reader_of(head: bytes, name: str) -> Reader:
-    """A reader for a file of this name that begins with these bytes; RecordError where there is none."""
+def reader_of(source: Source, max_bytes: int | None = None) -> Reader:
+    """The reader for a file, by what it begins with, or else by its name; RecordError where there is none."""
+    return _kind_of(bytes(source.data[:HEAD]), source.name)(max_bytes=max_bytes, verify=source.verify)
+
+
+def _kind_of(head: bytes, name: str) -> type[Reader]:
+    for own in _OWN:
+        if own.recognises(head):
+            return own
     # Where not even the beginning is right, the reader that the name promises tells best what is wrong.
-    found = [reader for reader in READERS if reader.recognises(head)] or [r for r in READERS if r.has_ending(name)]
+    readers = _readers()
+    found = [reader for reader in readers if reader.recognises(head)] or [r for r in readers if r.has_ending(name)]
     if not found:
-        names = ", ".join(reader.format for reader in READERS)
+        names = ", ".join(reader.format for reader in readers)
         raise RecordError(f"{name}: neither its content nor its name is that of a known format ({names})")
-    return found[0]()
+    return found[0]
 
 
 def save(
@@ -75,7 +112,7 @@ def save(
 def recorder_for(path: PathLike, precision: Precision = FULL, compression: Compression | None = None) -> Recorder:
     """The recorder of the format and compression that the end of `path` names; safetensors where it names none."""
     name = Path(path).name
-    for recorder in RECORDERS:
+    for recorder in _recorders():
         for suffix in recorder.suffixes():
             for named, end in SUFFIXES.items():
                 if name.endswith(suffix + end):
@@ -83,13 +120,21 @@ def recorder_for(path: PathLike, precision: Precision = FULL, compression: Compr
     return SafetensorsRecorder(precision, compression)
 
 
-def _find(path: Path) -> Path:
-    if not path.name or is_file(path) or any(reader.has_ending(path.name) for reader in READERS):
+def find(path: Path) -> Path:
+    """The file that `load` takes for a path that may lack its suffix; RecordError where there is none, or several."""
+    if path.name and is_file(path):
+        return path
+    from phlox.record.sharded import find_in_folder
+
+    readers = _readers()
+    if not path.name and path.is_dir():
+        return find_in_folder(path)
+    if not path.name or any(reader.has_ending(path.name) for reader in readers):
         return find_file([path])
-    endings = [s + end for reader in READERS for s, end in itertools.product(reader.suffixes(), SUFFIXES.values())]
+    endings = [s + end for reader in readers for s, end in itertools.product(reader.suffixes(), SUFFIXES.values())]
     siblings = [path.with_name(path.name + ending) for ending in endings]
     existing = [sibling for sibling in siblings if is_file(sibling)]
     if len(existing) > 1:
         names = ", ".join(sibling.name for sibling in existing)
         raise RecordError(f"{path}: which of {names} is meant? Give the name with its suffix")
-    return find_file(existing or [path])
+    return find_file(existing or [find_in_folder(path) if is_folder(path) else path])

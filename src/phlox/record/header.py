@@ -12,24 +12,33 @@ from phlox.version import __version__
 if TYPE_CHECKING:
     from phlox.record.record import Record
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the layout of all formats together. A reader takes every version up to this one."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The identity of a file. `positional`: its names are the positions of its entries, and mean nothing more."""
+    """The identity of a file. `positional`: its names are the positions of its entries, and mean nothing more.
+
+    `fingerprint`: of the names that a positional file was written without (`names.fingerprint_of`), where it is known.
+    """
 
     schema: int
     format: str
     precision: str
     phlox: str
     positional: bool = False
+    fingerprint: str | None = None
 
     @staticmethod
     def of(record: Record, format: str, precision: str) -> Header:
         """The header of a file that is to hold `record`."""
         return Header(
-            schema=SCHEMA, format=format, precision=precision, phlox=__version__, positional=record.positional
+            schema=SCHEMA,
+            format=format,
+            precision=precision,
+            phlox=__version__,
+            positional=record.positional,
+            fingerprint=record.fingerprint if record.positional else None,
         )
 
     def check(self, format: str) -> None:

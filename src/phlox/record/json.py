@@ -1,10 +1,10 @@
 """JSON: for people and for programs that know nothing else.
 
 A file is an object: "phlox" -> the header, "metadata" and "aliases" -> text by name, "entries" -> an array of objects
-in the order of the record. A plain value is `{"path", "value"}` (a float that is not finite is `{"$float": "nan"}`, see
-`values.to_json`). A tensor is `{"path", "dtype", "shape", "id"?, "data"}`, where "data" is either the base64 of the raw
-little-endian elements, or an array of them all in C order as numbers, true and false; "NaN", "Infinity" and "-Infinity"
-stand for the floats that are no JSON numbers.
+in the order of the record, "crc32" -> the checksums, as hexadecimal digits. A plain value is `{"path", "value"}` (a
+float that is not finite is `{"$float": "nan"}`, see `values.to_json`). A tensor is `{"path", "dtype", "shape", "id"?,
+"data"}`, where "data" is either the base64 of the raw little-endian elements, or an array of them all in C order as
+numbers, true and false; "NaN", "Infinity" and "-Infinity" stand for the floats that are no JSON numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import binascii
 import json
 import re
+import zlib
 from collections.abc import Iterable
 from typing import Any, Literal, final
 
@@ -19,10 +20,12 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.record.checksums import packed, start_of, verified
 from phlox.record.compression import Compression
 from phlox.record.dtypes import BLOCK, DTYPES, SHORT_NAMES, Array, DType, cast_elements, checked_shape, kind_of
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
+from phlox.record.limits import check_entries, check_json
 from phlox.record.precision import FULL, Precision
 from phlox.record.record import Entry, Record
 from phlox.record.recorder import Recorder
@@ -31,11 +34,12 @@ from phlox.record.source import Source, elements
 from phlox.record.values import from_json, to_json
 
 _NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+_NOTHING = msgspec.Raw(b"")
 
 
 class _Item(msgspec.Struct):
     path: str
-    value: Any = msgspec.UNSET
+    value: msgspec.Raw = _NOTHING
     id: str | None = None
     dtype: str = ""
     shape: list[int] = []
@@ -44,9 +48,10 @@ class _Item(msgspec.Struct):
 
 class _Document(msgspec.Struct):
     phlox: Header
-    metadata: dict[str, str]
-    aliases: dict[str, str]
-    entries: list[_Item]
+    metadata: msgspec.Raw
+    aliases: msgspec.Raw
+    entries: msgspec.Raw
+    crc32: str | None = None
 
 
 @final
@@ -54,7 +59,7 @@ class JsonRecorder(Recorder):
     """JSON, exact for every value in either form of numbers.
 
     Args:
-        precision, compression, max_bytes: see `Recorder`.
+        precision, compression, max_bytes, verify: see `Recorder`.
         indent: spaces a level, or None for one line.
         numbers: "base64" (4/3 of the raw size), or "decimal": few digits, from which the same element
             comes again.
@@ -76,8 +81,9 @@ class JsonRecorder(Recorder):
         indent: int | None = None,
         numbers: Literal["base64", "decimal"] = "base64",
         max_bytes: int | None = None,
+        verify: bool = True,
     ) -> None:
-        super().__init__(precision, compression, max_bytes=max_bytes)
+        super().__init__(precision, compression, max_bytes=max_bytes, verify=verify)
         if numbers not in ("base64", "decimal"):
             raise RecordError(f'numbers={numbers!r}: expected "base64" or "decimal"')
         self.indent = indent
@@ -85,8 +91,9 @@ class JsonRecorder(Recorder):
 
     def write(self, record: Record, sink: Sink) -> None:
         """See `Recorder.write`."""
+        header = self.header(record)
         document = {
-            "phlox": msgspec.to_builtins(self.header(record)),
+            "phlox": msgspec.to_builtins(header),
             "metadata": dict(record.metadata),
             "aliases": dict(record.aliases),
             "entries": None,
@@ -94,48 +101,59 @@ class JsonRecorder(Recorder):
         head, tail = self._around_null(document, 0)
         sink.write(head + b"[")
         newline = "" if self.indent is None else "\n" + " " * 2 * self.indent
+        sums: dict[str, int] = {}
+        texts: list[bytes] = []
         for i, path in enumerate(record):
             sink.write(("," * (i > 0) + newline).encode())
             entry = record[path]
             if isinstance(entry, TensorEntry):
-                self._write_tensor(path, entry, sink)
+                sums[path] = self._write_tensor(path, entry, sink)
             else:
-                sink.write(self._dumps({"path": path, "value": to_json(entry)}, 2).encode())
+                text = self._dumps({"path": path, "value": to_json(entry)}, 2).encode()
+                texts.append(text)
+                sink.write(text)
         if len(record) and self.indent is not None:
             sink.write(("\n" + " " * self.indent).encode())
-        sink.write(b"]" + tail + b"\n" * (self.indent is not None))
+        check_json(*texts)
+        line = "" if self.indent is None else "\n" + " " * self.indent
+        checksums = f'],{line}"crc32":{"" if self.indent is None else " "}"{packed(record, header, sums).hex()}"'
+        sink.write(checksums.encode() + tail + b"\n" * (self.indent is not None))
 
     def read(self, source: Source) -> Record:
         """See `Recorder.read`. The elements of a tensor are decoded when it is read."""
         document = msgspec.json.decode(source.data, type=_Document)
         document.phlox.check(self.format)
+        metadata = _text_by_name(document.metadata)
+        aliases = _text_by_name(document.aliases)
+        items = msgspec.json.decode(document.entries, type=list[_Item])
+        check_entries(len(items))
+        check_json(*(memoryview(item.value) for item in items))
         entries: dict[str, Entry] = {}
-        for item in document.entries:
+        for item in items:
             if item.path in entries:
                 raise RecordError(f"it names {item.path!r} twice")
-            if item.value is msgspec.UNSET:
+            if item.value is _NOTHING:
                 entries[item.path] = TensorEntry(_tensor(item, source), item.id)
             else:
-                entries[item.path] = from_json(item.value)
-        header = document.phlox
-        return Record(entries, document.metadata, aliases=document.aliases, positional=header.positional, header=header)
+                entries[item.path] = from_json(msgspec.json.decode(item.value))
+        sums = None if document.crc32 is None else bytes.fromhex(document.crc32)
+        return verified(entries, document.phlox, metadata, aliases, sums, source)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
         """See `Recorder.recognises`."""
         return re.match(rb'\s*\{\s*"phlox"', head) is not None
 
-    def _write_tensor(self, path: str, entry: TensorEntry, sink: Sink) -> None:
+    def _write_tensor(self, path: str, entry: TensorEntry, sink: Sink) -> int:
         fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[entry.tensor.dtype], "shape": entry.tensor.shape}
         if entry.id is not None:
             fields["id"] = entry.id
         head, tail = self._around_null({**fields, "data": None}, 2)
         sink.write(head)
-        if self.numbers == "base64":
-            _write_base64(entry.tensor, sink)
-        else:
-            _write_decimal(entry.tensor, sink)
+        write = _write_base64 if self.numbers == "base64" else _write_decimal
+        checksum = write(entry.tensor, sink, start_of(path, entry))
         sink.write(tail)
+        return checksum
 
     def _dumps(self, value: Any, level: int) -> str:
         separators = (",", ":") if self.indent is None else (",", ": ")
@@ -148,27 +166,53 @@ class JsonRecorder(Recorder):
         return head.encode(), tail.encode()
 
 
-def _write_base64(tensor: LazyTensor, sink: Sink) -> None:
+def _text_by_name(text: msgspec.Raw) -> dict[str, str]:
+    check_json(memoryview(text))
+    texts = msgspec.json.decode(text, type=dict[str, str])
+    pairs: list[tuple[str, str]] = json.loads(bytes(text), object_pairs_hook=list)
+    if len(texts) != len(pairs):
+        raise RecordError("its metadata or aliases have two of one name")
+    return texts
+
+
+def _write_base64(tensor: LazyTensor, sink: Sink, checksum: int) -> int:
     sink.write(b'"')
     rest = b""
     for block in tensor.blocks():
         data = element_bytes(block)
         for start in range(0, len(data), BLOCK):
-            piece = rest + bytes(data[start : start + BLOCK])
+            piece = data[start : start + BLOCK]
+            checksum = zlib.crc32(piece, checksum)
+            piece = rest + bytes(piece)
             whole = len(piece) - len(piece) % 3
             sink.write(binascii.b2a_base64(piece[:whole], newline=False))
             rest = piece[whole:]
     sink.write(binascii.b2a_base64(rest, newline=False) + b'"')
+    return checksum
 
 
-def _write_decimal(tensor: LazyTensor, sink: Sink) -> None:
+def _write_decimal(tensor: LazyTensor, sink: Sink, checksum: int) -> int:
     comma = b""
     sink.write(b"[")
     for block in tensor.blocks():
         for start in range(0, block.size, BLOCK):
-            sink.write(comma + ",".join(_numbers(block[start : start + BLOCK])).encode())
+            part = block[start : start + BLOCK]
+            checksum = zlib.crc32(element_bytes(_as_read(part)), checksum)
+            sink.write(comma + ",".join(_numbers(part)).encode())
             comma = b","
     sink.write(b"]")
+    return checksum
+
+
+def _as_read(array: Array) -> Array:
+    """`array` as it comes back from decimal digits, which cannot tell one NaN from another."""
+    if kind_of(array.dtype) != "float":
+        return array
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        nan = np.isnan(array)
+    if not nan.any():
+        return array
+    return np.where(nan, cast_elements(np.array([np.nan]), array.dtype), array)
 
 
 def _numbers(array: Array) -> Iterable[str]:

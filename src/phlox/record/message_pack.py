@@ -1,10 +1,10 @@
 """Named MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md).
 
 A file is a map: "phlox" -> the header, "metadata" and "aliases" -> text by name, "entries" -> an array of maps in the
-order of the record. A plain value is `{"path", "value"}`. A tensor is `{"path", "dtype", "shape", "id"?, "pad",
-"data"}`, where "data" is an array of `bin`, the raw little-endian elements in pieces of at most 1 GiB (a `bin` ends at
-4 GiB), and "pad" is a `bin` of as many zero bytes as make the first piece begin at a multiple of 8, so that it can be
-mapped.
+order of the record, "crc32" -> the checksums as `bin`. A plain value is `{"path", "value"}`. A tensor is `{"path",
+"dtype", "shape", "id"?, "pad", "data"}`, where "data" is an array of `bin`, the raw little-endian elements in pieces of
+at most 1 GiB (a `bin` ends at 4 GiB), and "pad" is a `bin` of as many zero bytes as make the first piece begin at a
+multiple of 8, so that it can be mapped.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.record.checksums import packed, start_of, verified
 from phlox.record.dtypes import DTYPES, SHORT_NAMES, Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
+from phlox.record.limits import check_entries, check_message_pack, length_of
 from phlox.record.record import Entry, Record
 from phlox.record.recorder import Recorder
 from phlox.record.sink import Sink, element_bytes
@@ -25,12 +27,14 @@ from phlox.record.source import Source, elements
 
 PIECE = 1 << 30
 _ALIGNMENT = 8
-_START = b"\x84\xa5phlox"  # a map of four, the first key "phlox"
+_START = b"\x85\xa5phlox"  # a map of five, the first key "phlox"
+_FIRST_START = b"\x84\xa5phlox"  # of schema 1, which has no checksums
+_NOTHING = msgspec.Raw(b"")
 
 
 class _Item(msgspec.Struct):
     path: str
-    value: Any = msgspec.UNSET
+    value: msgspec.Raw = _NOTHING
     id: str | None = None
     dtype: str = ""
     shape: list[int] = []
@@ -39,9 +43,10 @@ class _Item(msgspec.Struct):
 
 class _Document(msgspec.Struct):
     phlox: Header
-    metadata: dict[str, str]
-    aliases: dict[str, str]
-    entries: list[_Item]
+    metadata: msgspec.Raw
+    aliases: msgspec.Raw
+    entries: msgspec.Raw
+    crc32: bytes | None = None
 
 
 @final
@@ -59,42 +64,61 @@ class MessagePackRecorder(Recorder):
 
     def write(self, record: Record, sink: Sink) -> None:
         """See `Recorder.write`."""
-        sink.write(_START + _pack(self.header(record)))
+        header = self.header(record)
+        sink.write(_START + _pack(header))
         sink.write(_pack("metadata") + _pack(dict(record.metadata)) + _pack("aliases") + _pack(dict(record.aliases)))
         sink.write(_pack("entries") + b"\xdd" + len(record).to_bytes(4, "big"))
+        sums: dict[str, int] = {}
+        texts: list[bytes] = []
         for path in record:
             entry = record[path]
             if isinstance(entry, TensorEntry):
-                _write_tensor(path, entry, sink)
+                sums[path] = _write_tensor(path, entry, sink)
             else:
-                sink.write(_pack({"path": path, "value": entry}))
+                text = _pack({"path": path, "value": entry})
+                texts.append(text)
+                sink.write(text)
+        check_message_pack(*texts)
+        sink.write(_pack("crc32") + _pack(packed(record, header, sums)))
 
     def read(self, source: Source) -> Record:
         """See `Recorder.read`."""
         document = msgspec.msgpack.decode(source.data, type=_Document)
         document.phlox.check(self.format)
+        metadata = _text_by_name(document.metadata)
+        aliases = _text_by_name(document.aliases)
+        check_entries(length_of(memoryview(document.entries)))
+        items = msgspec.msgpack.decode(document.entries, type=list[_Item])
+        check_message_pack(*(memoryview(item.value) for item in items))
         entries: dict[str, Entry] = {}
-        for item in document.entries:
+        for item in items:
             if item.path in entries:
                 raise RecordError(f"it names {item.path!r} twice")
-            if item.value is msgspec.UNSET:
+            if item.value is _NOTHING:
                 entries[item.path] = TensorEntry(_tensor(item, source), item.id)
             else:
-                entries[item.path] = item.value
-        header = document.phlox
-        return Record(entries, document.metadata, aliases=document.aliases, positional=header.positional, header=header)
+                entries[item.path] = msgspec.msgpack.decode(item.value)
+        return verified(entries, document.phlox, metadata, aliases, document.crc32, source)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
         """See `Recorder.recognises`."""
-        return head.startswith(_START)
+        return head.startswith((_START, _FIRST_START))
 
 
 _pack = msgspec.msgpack.encode
 
 
-def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> None:
-    tensor = entry.tensor
+def _text_by_name(packed: msgspec.Raw) -> dict[str, str]:
+    check_message_pack(memoryview(packed))
+    texts = msgspec.msgpack.decode(packed, type=dict[str, str])
+    if len(texts) != length_of(memoryview(packed)):
+        raise RecordError("its metadata or aliases have two of one name")
+    return texts
+
+
+def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> int:
+    tensor, checksum = entry.tensor, start_of(path, entry)
     fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[tensor.dtype], "shape": tensor.shape}
     if entry.id is not None:
         fields["id"] = entry.id
@@ -111,9 +135,10 @@ def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> None:
             if not room:
                 room = sizes.pop(0)
                 sink.write(b"\xc6" + room.to_bytes(4, "big"))
-            piece, data = data[:room], data[room:]
-            sink.write(piece)
-            room -= len(piece)
+            part, data = data[:room], data[room:]
+            checksum = sink.elements(part, checksum)
+            room -= len(part)
+    return checksum
 
 
 def _tensor(item: _Item, source: Source) -> LazyTensor:

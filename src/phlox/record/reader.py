@@ -22,6 +22,8 @@ class Reader(ABC):
     Args:
         max_bytes: the most that a compressed file may unpack to; by default 64 times its size, or 1 GiB if that is
             more.
+        verify: whether checksums are verified, where a file has them: those of values and metadata at once, that of a
+            tensor when it is first read.
     """
 
     format: ClassVar[str]
@@ -31,8 +33,9 @@ class Reader(ABC):
     other_suffixes: ClassVar[tuple[str, ...]] = ()
     """Further ends of names that its files may have."""
 
-    def __init__(self, *, max_bytes: int | None = None) -> None:
+    def __init__(self, *, max_bytes: int | None = None, verify: bool = True) -> None:
         self.max_bytes = max_bytes
+        self.verify = verify
 
     @abstractmethod
     def read(self, source: Source) -> Record:
@@ -62,11 +65,12 @@ class Reader(ABC):
         A file that is not compressed is mapped, not read. Raises RecordError, naming file and reason, for a file that
         is missing, damaged, of another format or of a newer schema.
         """
-        return self.decode(open_source(find_file(self._candidates(Path(path))), self.max_bytes))
+        return self.decode(open_source(find_file(self._candidates(Path(path))), self.max_bytes, self.verify))
 
     def from_bytes(self, data: bytes | bytearray | memoryview) -> Record:
         """The record in `data`, as `load` gives it; its tensors are views of `data`, which must not change."""
-        return self.decode(unpacked(memoryview(data).toreadonly().cast("B"), f"{self.format} bytes", self.max_bytes))
+        view, name = memoryview(data).toreadonly().cast("B"), f"{self.format} bytes"
+        return self.decode(unpacked(view, name, self.max_bytes, verify=self.verify))
 
     def decode(self, source: Source) -> Record:
         """`read`, every failure made a RecordError that names the file."""

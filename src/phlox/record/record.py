@@ -10,13 +10,14 @@ import numpy as np
 
 from phlox.errors import RecordError
 from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.names import fingerprint_of as fingerprint_of
 from phlox.record.names import nearest
+from phlox.record.precision import Precision, checked_precision, stored_type
 from phlox.record.values import Value, checked_text, checked_value
 
 if TYPE_CHECKING:
     from phlox.record.dtypes import Array
     from phlox.record.header import Header
-    from phlox.record.precision import Precision
 
 Entry: TypeAlias = TensorEntry | Value
 _SHOWN = 40
@@ -82,6 +83,11 @@ class Record:
     def values(self) -> Mapping[str, Value]:
         """The plain values by path, in order."""
         return MappingProxyType(self._values)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """`fingerprint_of` the names that a positional file was written without; None for all other records."""
+        return None if self.header is None else self.header.fingerprint
 
     @property
     def nbytes(self) -> int:
@@ -157,9 +163,20 @@ class Record:
         return Record(entries, metadata, aliases=aliases)
 
     def with_precision(self, precision: Precision) -> Record:
-        """This record with every tensor at its precision, cast when read."""
+        """This record with every tensor at its precision, cast when read.
+
+        Raises RecordError, naming the path, where the precision gives no element type, or one of another kind; when a
+        tensor is read, for a value that does not fit.
+
+        >>> import numpy as np
+        >>> from phlox.record.precision import PrecisionSettings
+        >>> record = Record({"weight": np.ones(2, np.float32), "steps": np.arange(2)})
+        >>> record.with_precision(PrecisionSettings(float="bf16", int="u8"))["steps"].tensor.read()
+        array([0, 1], dtype=uint8)
+        """
+        checked_precision(precision)
         entries = {
-            path: TensorEntry(entry.tensor.astype(precision.stored(path, entry.tensor.dtype), path), entry.id)
+            path: TensorEntry(entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype), path), entry.id)
             if isinstance(entry, TensorEntry)
             else entry
             for path, entry in self._entries.items()

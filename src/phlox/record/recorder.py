@@ -11,7 +11,8 @@ from phlox.errors import RecordError
 from phlox.record.compression import SUFFIXES, Compression, compressed
 from phlox.record.files import atomic_write
 from phlox.record.header import Header
-from phlox.record.precision import FULL, Precision, precision_label
+from phlox.record.limits import check_entries
+from phlox.record.precision import FULL, Precision, checked_precision, precision_label
 from phlox.record.reader import PathLike, Reader
 from phlox.record.record import Record
 from phlox.record.sink import Sink
@@ -37,17 +38,21 @@ class Recorder(Reader):
         precision: at which element types tensors are written (`FULL`: floats as float32). Files are read as they are.
         compression: None, "gzip" or "zstd" (RecordError at use unless `phlox[zstd]` is installed), for writing;
             reading recognises it.
-        max_bytes: the most that a compressed file may unpack to; by default 64 times its size, or 1 GiB if that is
-            more.
+        max_bytes, verify: see `Reader`.
     """
 
     def __init__(
-        self, precision: Precision = FULL, compression: Compression | None = None, *, max_bytes: int | None = None
+        self,
+        precision: Precision = FULL,
+        compression: Compression | None = None,
+        *,
+        max_bytes: int | None = None,
+        verify: bool = True,
     ) -> None:
-        super().__init__(max_bytes=max_bytes)
+        super().__init__(max_bytes=max_bytes, verify=verify)
         if compression not in SUFFIXES:
             raise RecordError(f'compression={compression!r}: expected None, "gzip" or "zstd"')
-        self.precision = precision
+        self.precision = checked_precision(precision)
         self.compression: Compression | None = compression
 
     @abstractmethod
@@ -81,8 +86,9 @@ class Recorder(Reader):
         return Header.of(record, self.format, precision_label(self.precision))
 
     def _encode(self, record: Record, file: IO[bytes]) -> None:
+        check_entries(len(record))
         with compressed(file, self.compression) as stream:
-            self.write(record.with_precision(self.precision), Sink(stream))
+            self.write(record.with_precision(self.precision), Sink(stream, can_patch=self.compression is None))
 
     def _target(self, path: Path) -> Path:
         ending = self.suffix + SUFFIXES[self.compression]

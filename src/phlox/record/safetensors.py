@@ -15,9 +15,11 @@ from typing import Any, cast, final
 import msgspec
 
 from phlox.errors import RecordError
+from phlox.record.checksums import WIDTH, packed, start_of, verified
 from phlox.record.dtypes import DTYPES, SHORT_NAMES
 from phlox.record.entry import TensorEntry
 from phlox.record.header import Header
+from phlox.record.limits import MAX_TEXT, check_entries, check_json
 from phlox.record.record import Entry, Record
 from phlox.record.recorder import Recorder
 from phlox.record.sink import Sink
@@ -26,9 +28,11 @@ from phlox.record.values import from_json, to_json
 
 _ORDER = ("u64", "i64", "f64", "f32", "u32", "i32", "bf16", "f16", "u16", "i16", "i8", "u8", "bool")
 _RANK = {DTYPES[name]: rank for rank, name in enumerate(_ORDER)}
-_MAX_HEADER = 100_000_000  # the limit of the reference implementation
 _METADATA = "__metadata__"
 _OURS = "phlox"
+_SIGNS = ('"format":"safetensors"', '"crc32":"')  # that Phlox wrote a text: without them in its place it is damaged
+_AFTER_CHECKSUMS = '\\"}"}}'
+"""What ends the header of a file without tensors: the checksums are the last thing in the JSON within its JSON."""
 
 
 class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,6 +43,8 @@ class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
     values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     order: list[int] | None = None
     """The i-th entry of the record is number `order[i]` of the tensors (sorted as in the file) and then the values."""
+    crc32: str | None = None
+    """The checksums; empty in a compressed file, whose compression has its own."""
 
 
 @final
@@ -60,7 +66,11 @@ class SafetensorsRecorder(Recorder):
             if reserved in names:
                 raise RecordError(f"the name {reserved!r} is reserved in safetensors; choose another")
         tensors = sorted(record.tensors.items(), key=lambda item: (_RANK[item[1].tensor.dtype], item[0]))
-        header: dict[str, Any] = {_METADATA: {**record.metadata, _OURS: self._info(record, [p for p, _ in tensors])}}
+        own = self.header(record)
+        room = "0" * (2 * WIDTH * (len(record) + 1)) if sink.can_patch else ""
+        info = self._info(record, own, [path for path, _ in tensors], room)
+        header: dict[str, Any] = {_METADATA: {**record.metadata, _OURS: info}}
+        place = 8 + len(_dumps(header).encode()) - len(_AFTER_CHECKSUMS)
         end = 0
         for path, entry in tensors:
             start, end = end, end + entry.tensor.nbytes
@@ -71,17 +81,19 @@ class SafetensorsRecorder(Recorder):
             }
         text = _dumps(header).encode()
         text += b" " * (-len(text) % 8)
-        if len(text) > _MAX_HEADER:
-            raise RecordError(f"names and values take {len(text)} bytes; safetensors allows {_MAX_HEADER}")
+        check_json(text)
+        check_json(info.encode())
         sink.write(len(text).to_bytes(8, "little") + text)
-        for _, entry in tensors:
-            sink.tensor(entry.tensor)
+        sums = {path: sink.tensor(entry.tensor, start_of(path, entry)) for path, entry in tensors}
+        if sink.can_patch:
+            sink.patch(place - len(room), packed(record, own, sums).hex().encode())
 
     def read(self, source: Source) -> Record:
         """See `Recorder.read`. Rejects whatever the reference implementation rejects, and duplicate names."""
         text, data_start = _header(source.data)
         header = _loads(text)
         metadata = _text_by_name(header.pop(_METADATA, None))
+        check_entries(len(header))
         spans: list[tuple[int, int]] = []
         tensors: dict[str, TensorEntry] = {}
         for path, item in header.items():
@@ -91,22 +103,25 @@ class SafetensorsRecorder(Recorder):
             tensors[path] = TensorEntry(tensor)
         _check_cover(spans, len(source.data) - data_start)
         ours = metadata.pop(_OURS, None)
-        return Record(tensors, metadata) if ours is None else _restored(tensors, metadata, ours)
+        if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
+            raise RecordError(f"its metadata has elsewhere what Phlox keeps under {_OURS!r}: the file is damaged")
+        return Record(tensors, metadata) if ours is None else _restored(tensors, metadata, ours, source)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
         """See `Recorder.recognises`."""
-        return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= _MAX_HEADER
+        return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_TEXT
 
-    def _info(self, record: Record, stored: list[str]) -> str:
+    def _info(self, record: Record, header: Header, stored: list[str], checksums: str) -> str:
         place = {path: i for i, path in enumerate([*stored, *record.values])}
         order = [place[path] for path in record]
         info = Info(
-            **msgspec.structs.asdict(self.header(record)),
+            **msgspec.structs.asdict(header),
             aliases=dict(record.aliases),
             ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
             values={path: to_json(value) for path, value in record.values.items()},
             order=None if order == sorted(order) else order,
+            crc32=checksums,
         )
         return _dumps(msgspec.to_builtins(info))
 
@@ -118,16 +133,19 @@ def _header(data: memoryview) -> tuple[str, int]:
     if len(data) < 8:
         raise RecordError(f"it has {len(data)} bytes, too few for a header")
     length = int.from_bytes(data[:8], "little")
-    if length > _MAX_HEADER:
-        raise RecordError(f"it claims a header of {length} bytes; the most is {_MAX_HEADER}")
+    if length > MAX_TEXT:
+        raise RecordError(f"it claims a header of {length} bytes; the most is {MAX_TEXT}")
     if length > len(data) - 8:
         raise RecordError(f"it claims a header of {length} bytes and has {len(data) - 8} after its length; truncated?")
+    check_json(data[8 : 8 + length])
     return str(data[8 : 8 + length], "utf-8"), 8 + length
 
 
-def _restored(tensors: dict[str, TensorEntry], metadata: dict[str, str], ours: str) -> Record:
+def _restored(tensors: dict[str, TensorEntry], metadata: dict[str, str], ours: str, source: Source) -> Record:
+    check_json(ours.encode())
     info = msgspec.json.decode(ours, type=Info)
     info.check(SafetensorsRecorder.format)
+    check_entries(len(tensors) + len(info.values))
     if unknown := info.ids.keys() - tensors.keys():
         raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
     if both := info.values.keys() & tensors.keys():
@@ -138,7 +156,10 @@ def _restored(tensors: dict[str, TensorEntry], metadata: dict[str, str], ours: s
         if sorted(info.order) != list(range(len(items))):
             raise RecordError("its order of entries is not a permutation of them")
         items = [items[i] for i in info.order]
-    return Record(dict(items), metadata, aliases=info.aliases, positional=info.positional, header=info)
+    if info.crc32 == "":
+        return Record(dict(items), metadata, aliases=info.aliases, positional=info.positional, header=info)
+    sums = None if info.crc32 is None else bytes.fromhex(info.crc32)
+    return verified(dict(items), info, metadata, info.aliases, sums, source)
 
 
 def _in_file_order(tensors: dict[str, TensorEntry]) -> list[tuple[str, TensorEntry]]:

@@ -26,6 +26,8 @@ class Source:
     """Of the file, for errors."""
     folder: Path | None = None
     """Where the file is, for formats of several files; None in memory."""
+    verify: bool = True
+    """Whether checksums are to be verified."""
 
     def tensor(self, path: str, dtype: DType, shape: object, start: int, stop: int) -> LazyTensor:
         """The tensor whose raw little-endian elements are the bytes `start` to `stop`.
@@ -54,7 +56,7 @@ class Source:
         return LazyTensor.from_function(sizes, dtype, read, path)
 
 
-def open_source(path: Path, max_bytes: int | None = None) -> Source:
+def open_source(path: Path, max_bytes: int | None = None, verify: bool = True) -> Source:
     """The (unpacked) content of a file; RecordError naming it where it cannot be had."""
     try:
         data = map_file(path)
@@ -62,13 +64,15 @@ def open_source(path: Path, max_bytes: int | None = None) -> Source:
         raise RecordError(f"{path}: it cannot be read: {error.strerror or error}") from error
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
-    return unpacked(data, str(path), max_bytes, path.parent)
+    return unpacked(data, str(path), max_bytes, path.parent, verify)
 
 
-def unpacked(data: memoryview, name: str, max_bytes: int | None = None, folder: Path | None = None) -> Source:
+def unpacked(
+    data: memoryview, name: str, max_bytes: int | None = None, folder: Path | None = None, verify: bool = True
+) -> Source:
     """`data`, decompressed where it is compressed; RecordError naming it where that fails."""
     try:
-        return Source(decompressed(data, max_bytes), name, folder)
+        return Source(decompressed(data, max_bytes), name, folder, verify)
     except RecordError as error:
         raise RecordError(f"{name}: {error}") from None
     except Exception as error:

@@ -21,7 +21,7 @@ except ImportError:  # Windows has none; two trainings into one folder are then 
     fcntl = None
 
 MANIFEST = "run.json"
-_TEMPORARY = re.compile(r"\.phlox-[0-9a-f]+\.tmp")  # what `atomic_write` leaves behind when killed
+_TEMPORARY = re.compile(r"\.phlox-[0-9a-f-]+\.tmp")  # what `atomic_write` leaves behind when killed
 
 
 class RunFolder:

@@ -1,6 +1,6 @@
 """Writes the small files of this release that every later one must read: `python -m tests.record.golden.make FOLDER`.
 
-Run it once for each schema version, when that is new, and never again for an old one.
+Run it once for each schema version, when that is new, and never again for an old one. `test_golden.py` reads them all.
 """
 
 from __future__ import annotations

@@ -1,0 +1,252 @@
+"""`gather` and `restore`: one record of everything that a program needs to go on, and the way back, all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any, Protocol, cast, runtime_checkable
+
+from phlox.errors import PhloxError, RecordError
+from phlox.record.names import nearest
+from phlox.record.record import Entry, Record
+from phlox.record.values import Value, checked_value
+
+_PARTS = "parts"
+"""Metadata: the names of the parts, for one that has nothing to save leaves no entry."""
+
+
+@runtime_checkable
+class Recordable(Protocol):
+    """What becomes a record, and takes its state from one: modules, optimizers, schedules, and what a user writes.
+
+    A `prepare_load(record)`, where there is one beside `load_record`, checks all that can fail, changes nothing, and
+    gives a function that does the rest; `restore` uses it instead, and need not load on trial.
+    """
+
+    def into_record(self) -> Record:
+        """The state; nothing need be copied, but later changes must not be seen in it."""
+        ...
+
+    def load_record(self, record: Record, /) -> object:
+        """Take the state from a record; RecordError, and the old state, where it does not fit."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What gives its state as a dict of plain values, and takes it back: random streams, samplers, counters.
+
+    A `prepare_restore(state)` beside `restore` does what `prepare_load` does for a `Recordable`.
+    """
+
+    def state(self) -> Mapping[str, Any]:
+        """The state."""
+        ...
+
+    def restore(self, state: Any, /) -> object:
+        """Go on from such a state; an error, and the old state, where it does not fit."""
+        ...
+
+
+def gather(parts: Mapping[str, Any] | None = None, /, **more: Any) -> Record:
+    """One record of several parts, each below its name; tensors are not copied.
+
+    Args:
+        parts, more: by name: whatever is `Recordable` (modules, optimizers, schedules) or `Stateful` (random streams);
+            plain values; records; and dicts of parts, nested as you like.
+
+    Raises RecordError, naming the part, for what is none of these, and for a name that is empty or has a dot.
+
+    >>> from phlox.random import Stream
+    >>> record = gather(random=Stream((0, 7), position=3), progress={"epoch": 2, "best": 0.5})
+    >>> record.paths(), record["random"]["position"]
+    (['random', 'progress'], 3)
+    >>> stream = Stream((0, 0))
+    >>> restore(record, random=stream, progress={})["progress"]["epoch"], stream.position
+    (2, 3)
+    """
+    return _gathered(_named(parts, more), "")
+
+
+def _gathered(parts: Mapping[str, Any], place: str) -> Record:
+    entries: dict[str, Entry] = {}
+    records: dict[str, Record] = {}
+    for name, part in parts.items():
+        path = _path(name, place)
+        if isinstance(part, Record):
+            records[name] = part
+        elif isinstance(part, Recordable):
+            records[name] = part.into_record()
+        elif isinstance(part, Stateful):
+            entries[name] = _plain(part.state(), path, "its state() holds something else than plain values: ")
+        elif _is_nested(part):
+            records[name] = _gathered(part, path)
+        else:
+            entries[name] = _plain(part, path, "no part that can be saved: ")
+    whole = Record.merge(records)
+    every: dict[str, Entry] = {**{path: whole[path] for path in whole}, **entries}
+    order = {name: number for number, name in enumerate(parts)}
+    every = dict(sorted(every.items(), key=lambda item: order[item[0].partition(".")[0]]))
+    return Record(every, {**whole.metadata, _PARTS: json.dumps(list(parts))}, aliases=whole.aliases)
+
+
+def restore(record: Record, parts: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
+    """Gives every part its state back from a record that `gather` made: all of them, or none.
+
+    Args:
+        record: as gathered, however it was saved.
+        parts, more: the parts by the names that they were gathered under. In the place of a plain value stands any
+            of its type, or None for whichever comes.
+
+    Returns the plain values of the record by name, as nested as the parts: they cannot be changed in place. A part
+    given as None that is no plain value comes as the record that it is.
+
+    Raises RecordError, which tells everything that is wrong with every part, and changes none, where a part is missing
+    from the record, is unexpected, or does not fit. For one part alone, load `record.select("model")` into it.
+    """
+    if record.positional:
+        raise RecordError("restore: a positional record has no names to find the parts by; save it with names")
+    problems: list[str] = []
+    commits: list[Callable[[], object]] = []
+    values = _prepare(record, _named(parts, more), "", problems, commits)
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise RecordError(f"cannot restore, {count}; nothing was changed:\n  " + "\n  ".join(problems))
+    for commit in commits:
+        commit()
+    return values
+
+
+def _prepare(
+    record: Record, parts: Mapping[str, Any], place: str, problems: list[str], commits: list[Callable[[], object]]
+) -> dict[str, Any]:
+    """The plain values; what must be done, and what speaks against it, is appended."""
+    values: dict[str, Any] = {}
+    held = _held(record)
+    problems += _misnamed(list(parts), held, place)
+    for name, part in parts.items():
+        path = _path(name, place)
+        if name not in held:
+            continue
+        is_value = name in record.values
+        try:
+            if _is_nested(part) and not is_value:
+                values[name] = _prepare(record.select(name), part, path, problems, commits)
+            elif isinstance(part, Recordable) and not isinstance(part, Record):
+                if is_value or name in record.tensors:
+                    raise RecordError(f"the record has {record[name]!r}, where {_called(part)} was expected")
+                prepare = getattr(part, "prepare_load", None) or partial(on_trial, part)
+                commits.append(prepare(record.select(name)))
+            elif isinstance(part, Stateful):
+                if not is_value:
+                    raise RecordError(f"the record has no state of {_called(part)} there, but entries below it")
+                prepare = getattr(part, "prepare_restore", None) or partial(_on_trial, part, part.state, part.restore)
+                commits.append(prepare(record[name]))
+            elif part is None and not is_value:
+                values[name] = record[name] if name in record else record.select(name)
+            elif not is_value:
+                raise RecordError(f"the record has entries below it, where a plain value was expected: {part!r}")
+            else:
+                values[name] = _same_type(record[name], part)
+        except Exception as error:
+            problems.append(f"{path}: " + _reason(error).replace("\n", "\n  "))
+    return values
+
+
+def on_trial(part: Recordable, record: Record) -> Callable[[], object]:
+    """`prepare_load` for what can only say by loading whether a record fits: it is loaded, and that is taken back."""
+    return _on_trial(part, part.into_record, part.load_record, record)
+
+
+def _on_trial(
+    part: object, save: Callable[[], Any], load: Callable[[Any], object], source: Any
+) -> Callable[[], object]:
+    before, fields = save(), dict(getattr(part, "__dict__", {}))
+    try:
+        load(source)
+    finally:
+        # Once for what it holds in lists and the like, and once more since loading may do more than take a state over.
+        with contextlib.suppress(Exception):
+            load(before)
+        if fields and not isinstance(part, ModuleType):
+            vars(part).clear()
+            vars(part).update(fields)
+    return lambda: load(source)
+
+
+def _misnamed(given: list[str], held: list[str], place: str) -> Iterator[str]:
+    lacking = [name for name in given if name not in held]
+    surplus = [name for name in held if name not in given]
+    has = f"; it has {', '.join(held[:10])}" if held else ""
+    for name in lacking:
+        yield f"{_path(name, place)}: the record has no such part{_meant(name, surplus or held) or has}"
+    for name in surplus:
+        meant = _meant(name, lacking) or "; give it too"
+        yield f"{_path(name, place)}: the record has this part, but it was not given{meant}"
+
+
+def _meant(name: str, others: list[str]) -> str:
+    near = nearest(name, others)
+    return f"; did you mean `{near}`?" if near else ""
+
+
+def _held(record: Record) -> list[str]:
+    """The names of the parts of a record."""
+    try:
+        names = json.loads(record.metadata[_PARTS])
+    except (KeyError, ValueError, RecursionError):
+        names = []
+    told = [name for name in cast("list[Any]", names) if isinstance(name, str)] if isinstance(names, list) else []
+    return list(dict.fromkeys([*told, *(path.partition(".")[0] for path in (*record, *record.aliases))]))
+
+
+def _named(parts: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    if parts is not None and not isinstance(parts, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RecordError(f"expected the parts by name, as in model=..., or a dict of them; got {_called(parts)}")
+    for name in more.keys() & (parts or {}).keys():
+        raise RecordError(f"the part {name!r} is given twice")
+    return {**(parts or {}), **more}
+
+
+def _path(name: object, place: str) -> str:
+    if not isinstance(name, str) or not name or "." in name:
+        raise RecordError(f"{place or 'parts'}: {name!r} is no name of a part: a str, not empty, without a dot")
+    return f"{place}.{name}" if place else name
+
+
+def _is_nested(part: object) -> bool:
+    """Is it a dict with parts in it, not one of plain values alone?"""
+    if not isinstance(part, Mapping) or not part:
+        return False
+    try:
+        checked_value(dict(cast("Mapping[Any, Any]", part)), "")
+    except RecordError:
+        return True
+    return False
+
+
+def _plain(value: object, path: str, what: str) -> Value:
+    try:
+        return checked_value(dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value, path)
+    except RecordError as error:
+        raise RecordError(
+            f"{path}: {what}{_reason(error).removeprefix(f'{path}: ')}; or give it methods into_record and load_record"
+        ) from None
+
+
+def _same_type(found: Value, given: object) -> Value:
+    number = isinstance(found, (int, float)) and isinstance(given, float) and not isinstance(found, bool)
+    if given is None or type(found) is type(given) or number:
+        return found
+    raise RecordError(f"the record has {found!r}, where {_called(given)} was expected; give None to take what comes")
+
+
+def _called(part: object) -> str:
+    return f"a value of type {type(part).__name__}"
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, PhloxError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,87 @@
+"""What the text of one file (names, shapes, values, metadata; all but the elements of tensors) may hold.
+
+A few bytes of a file can make objects of a hundred, so without a bound a small hostile file, compressed smaller still,
+would fill the memory. Writers keep the same bounds: what is written can be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from phlox.errors import RecordError
+
+MAX_TEXT = 100_000_000
+"""Bytes of text: the limit of safetensors, here kept in every format."""
+
+MAX_ITEMS = 4_000_000
+"""Numbers, strings, lists and dicts in it; in JSON their commas and opening brackets."""
+
+MAX_ENTRIES = 500_000
+"""Entries of one record."""
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.?)*+"?', re.DOTALL)  # one without an end goes to the end: no search twice
+_SIGNS = (b",", b"[", b"{")
+
+# MessagePack by its first byte: how many bytes follow, how many bytes of a length do, and how many of a count of items.
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+_EXTENSIONS = {0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
+_FOLLOW = {**_FIXED, **_EXTENSIONS, **{0xA0 + length: length for length in range(32)}}
+_SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+_COUNTED = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+
+
+def check_entries(count: int) -> None:
+    """Raises RecordError where a record has more entries than a file may hold."""
+    if count > MAX_ENTRIES:
+        raise RecordError(f"it has {count} entries; the most that a file holds is {MAX_ENTRIES}")
+
+
+def check_size(size: int) -> None:
+    """Raises RecordError where the text of a file takes more bytes than it may."""
+    if size > MAX_TEXT:
+        raise RecordError(f"its names and values take {size} bytes; the most is {MAX_TEXT}: hold data as tensors")
+
+
+def check_json(*texts: bytes | memoryview) -> None:
+    """Raises RecordError where pieces of JSON are longer together, or hold more items, than the text of a file may."""
+    _check(texts, _json_items)
+
+
+def check_message_pack(*texts: bytes | memoryview) -> None:
+    """Raises RecordError where pieces of MessagePack are longer together, or hold more items, than a file may."""
+    _check(texts, _message_pack_items)
+
+
+def length_of(data: memoryview) -> int:
+    """How many items, or pairs, the MessagePack array or map at the beginning of `data` claims; 0 for all else."""
+    first = data[0] if len(data) else 0
+    if 0x80 <= first < 0xA0:
+        return first & 15
+    return int.from_bytes(data[1 : 1 + _COUNTED.get(first, 0)], "big")
+
+
+def _check(texts: Sequence[bytes | memoryview], items: Callable[[bytes], int]) -> None:
+    size = sum(map(len, texts))
+    check_size(size)
+    # An item takes a byte at least, so most need not be looked at.
+    if size > MAX_ITEMS and sum(items(bytes(text)) for text in texts) > MAX_ITEMS:
+        raise RecordError(f"its names and values are more than {MAX_ITEMS} items: hold numbers as tensors")
+
+
+def _json_items(text: bytes) -> int:
+    count = sum(map(text.count, _SIGNS))
+    if count > MAX_ITEMS:  # perhaps some are within strings
+        count -= sum(sum(map(match.group().count, _SIGNS)) for match in _STRING.finditer(text))
+    return count
+
+
+def _message_pack_items(data: bytes) -> int:
+    count = at = 0
+    while at < len(data) and count <= MAX_ITEMS:
+        first = data[at]
+        at += 1 + _FOLLOW.get(first, 0) + _COUNTED.get(first, 0)
+        if width := _SIZED.get(first):
+            at += width + int.from_bytes(data[at : at + width], "big") + (0xC7 <= first <= 0xC9)
+        count += 1
+    return count

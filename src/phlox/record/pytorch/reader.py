@@ -1,0 +1,278 @@
+"""State dicts of PyTorch, read without PyTorch and without running anything: what `torch.save` writes.
+
+Since 1.6 that is a zip archive with the members `<name>/data.pkl`, a pickle, and `<name>/data/<key>`, the raw elements
+of each storage, stored; before (and with `_use_new_zipfile_serialization=False`) a file of five pickles and then the
+storages, each its number of elements and these (PyTorch, `torch/serialization.py`). The pickle is read by an inert
+machine that can make nothing but plain data, see `machine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast, final
+
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import Array, DType, checked_shape
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.pytorch.flatten import flatten
+from phlox.record.pytorch.globals import find_global
+from phlox.record.pytorch.machine import Machine
+from phlox.record.pytorch.values import ElementType, Meter, Pairs, Storage, Strided, shown
+from phlox.record.reader import Reader
+from phlox.record.record import Entry, Record
+from phlox.record.source import Source, elements
+from phlox.record.zip import Archive, first_name, unpack_limit
+
+_MAGIC = 0x1950A86A20F9469CFC6C
+_MAGIC_PICKLES = (b"\x8a\x0a" + _MAGIC.to_bytes(10, "little") + b".", b"L119547037146038801333356L\n.")
+_PROTOCOL = 1001
+_OF_ARCHIVES = ("data.pkl", "version", "byteorder", "constants.pkl", ".format_version")
+_PARTS_OF_TAR = (b"sys_info\0", b"pickle\0", b"storages\0", b"tensors\0")
+_MAX_PICKLE = 1 << 26  # bytes, where a file does not say or need not be believed
+
+
+@final
+class PyTorchReader(Reader):
+    """Reads what `torch.save` wrote, of any version since 0.4: state dicts, and checkpoints of them and plain values.
+
+    Dicts become paths: {"model": state_dict, "epoch": 3, "optimizer": optimizer.state_dict()} has "model.0.weight",
+    "epoch", "optimizer.state.0.exp_avg". A list without tensors is one plain value. A tensor that is saved alone is
+    called "data". Tensors that are the same view of one storage are aliases of the first. Devices are ignored.
+
+    Nothing of the file is run. RecordError, with the remedy, for what is no plain data: whole modules, TorchScript,
+    objects of other classes; and, naming the path, for tensors that a record cannot hold (complex, quantized, sparse,
+    float8). Tensors are views of the mapped file, checked against the size of their storage. `max_bytes` also bounds
+    what expanded tensors take together. Checksums of storages are verified when one is first read.
+
+    >>> import io, zipfile
+    >>> pickle = b"\\x80\\x02}X\\x05\\x00\\x00\\x00epochK\\x03s."  # of {"epoch": 3}
+    >>> file = io.BytesIO()
+    >>> with zipfile.ZipFile(file, "w") as archive:
+    ...     archive.writestr("archive/data.pkl", pickle)
+    >>> PyTorchReader().from_bytes(file.getvalue())["epoch"]
+    3
+    """
+
+    format = "pytorch"
+    suffix = ".pt"
+    other_suffixes = (".pth", ".bin", ".ckpt")
+
+    def read(self, source: Source) -> Record:
+        """See `Reader.read`."""
+        head = bytes(source.data[:512])
+        if head.startswith(b"PK"):
+            return self._record(source, *_from_zip(source, self.max_bytes))
+        if _is_tar(head):
+            raise RecordError("it is a tar archive of PyTorch before 0.4; load it with torch and save it anew")
+        return self._record(source, *_from_legacy(source))
+
+    @classmethod
+    def recognises(cls, head: bytes) -> bool:
+        """See `Reader.recognises`."""
+        name = first_name(head)
+        if name is not None:
+            parts = name.split("/")
+            return len(parts) > 1 and (parts[-1] in _OF_ARCHIVES or parts[1] in ("data", "code", ".data"))
+        return any(magic in head[:48] for magic in _MAGIC_PICKLES) or _is_tar(head)
+
+    def _record(self, source: Source, root: object, meter: Meter, files: _Files) -> Record:
+        limit = max(unpack_limit(len(source.data), self.max_bytes), len(source.data))
+        entries: dict[str, Entry] = {}
+        aliases: dict[str, str] = {}
+        seen: dict[object, str] = {}
+        total = 0
+        for path, leaf in flatten(root, meter).items():
+            if isinstance(leaf, np.ndarray):
+                entries[path] = TensorEntry(LazyTensor.from_array(leaf, path))
+            elif isinstance(leaf, Strided):
+                tensor, view = _lazy(source, files, leaf, path)
+                if seen.setdefault(view, path) != path:
+                    aliases[path] = seen[view]
+                    continue
+                entries[path] = TensorEntry(tensor)
+                total += max(tensor.nbytes, files.cost(leaf.storage.key))
+                if total > limit:
+                    raise RecordError(
+                        f"{shown(path)}: its {len(source.data)} bytes expand to more than {limit}, as those of a bomb "
+                        "do; if it is to be trusted, give the reader or `load` a larger max_bytes"
+                    )
+            else:
+                entries[path] = leaf
+        return Record(entries, aliases=aliases)
+
+
+class _Files:
+    """Where the bytes of the storages are: their size by key, how to read them, and what unpacking them takes."""
+
+    def __init__(
+        self,
+        size: Callable[[str], int],
+        read: Callable[[str], memoryview],
+        cost: Callable[[str], int] = lambda key: 0,
+        big_endian: bool = False,
+    ) -> None:
+        self.size = size
+        self.read = read
+        self.cost = cost
+        self.big_endian = big_endian
+
+
+def _from_zip(source: Source, max_bytes: int | None) -> tuple[object, Meter, _Files]:
+    archive = Archive(source.data, max_bytes, verify=source.verify)
+    names = archive.names()
+    if any(name.endswith("/constants.pkl") or "/code/" in name for name in names):
+        raise RecordError(
+            "it is a TorchScript program; load it with torch.jit.load where you trust it, and save its state_dict()"
+        )
+    roots = [name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl") and name.count("/") == 1]
+    if len(roots) != 1:
+        raise RecordError(f"it has {len(roots)} members <name>/data.pkl, where torch.save writes one")
+    root = roots[0]
+
+    def member(key: str) -> str:
+        return f"{root}data/{key}"
+
+    def cost(key: str) -> int:
+        return archive.size(member(key)) if archive.is_deflated(member(key)) else 0
+
+    order = bytes(archive.read(root + "byteorder")) if root + "byteorder" in archive else b"little"
+    if order.strip() not in (b"little", b"big"):
+        raise RecordError(f"its byte order is {order[:20]!r}, where little or big was expected")
+    if archive.is_deflated(root + "data.pkl") and archive.size(root + "data.pkl") > _MAX_PICKLE:
+        raise RecordError(
+            f"its pickle unpacks to more than {_MAX_PICKLE} bytes; torch.save does not compress it at all"
+        )
+    pickle = archive.read(root + "data.pkl")
+    meter = _meter(len(pickle))
+    files = _Files(
+        lambda key: archive.size(member(key)), lambda key: archive.read(member(key)), cost, order.strip() == b"big"
+    )
+    machine = Machine(pickle, find_global, _persistent, meter)
+    value = machine.load()
+    if machine.at != len(pickle):
+        raise RecordError(f"{len(pickle) - machine.at} bytes follow its pickle")
+    return value, meter, files
+
+
+def _from_legacy(source: Source) -> tuple[object, Meter, _Files]:
+    data = source.data
+    meter = _meter(min(len(data), _MAX_PICKLE))
+    plain = Machine(data, None, None, meter)
+    if not any(magic in data[:48].tobytes() for magic in _MAGIC_PICKLES) or plain.load() != _MAGIC:
+        raise RecordError("it does not begin as what torch.save writes")
+    if (version := plain.load()) != _PROTOCOL:
+        raise RecordError(f"it has version {str(version)[:20]} of the legacy format, where {_PROTOCOL} was expected")
+    if not isinstance(plain.load(), Pairs):
+        raise RecordError("what it tells of the machine that wrote it is no dict")
+    types: dict[str, ElementType] = {}
+
+    def persistent(value: object) -> object:
+        storage = _persistent(value)
+        if types.setdefault(storage.key, storage.type) is not storage.type:
+            raise RecordError(f"the storage {shown(storage.key)!r} is of two types")
+        return storage
+
+    machine = Machine(data, find_global, persistent, meter, plain.at)
+    root = machine.load()
+    plain.at = machine.at
+    keys = plain.load()
+    places: dict[str, tuple[int, int]] = {}
+    at = plain.at
+    for key in cast("list[object]", keys) if isinstance(keys, list) else [None]:
+        if not isinstance(key, str) or key not in types or key in places:
+            raise RecordError("its list of storages is not that of its tensors")
+        size = int.from_bytes(data[at : at + 8], "little") * types[key].itemsize
+        at += 8
+        if at + size > len(data):
+            raise RecordError(f"it ends within its storage {shown(key)!r} of {size} bytes; truncated?")
+        places[key] = (at, size)
+        at += size
+    if at != len(data):
+        raise RecordError(f"{len(data) - at} bytes follow its last storage")
+
+    def place(key: str) -> tuple[int, int]:
+        if key not in places:
+            raise RecordError(f"it has no storage {shown(key)!r}")
+        return places[key]
+
+    def read(key: str) -> memoryview:
+        start, size = place(key)
+        return data[start : start + size]
+
+    return root, meter, _Files(lambda key: place(key)[1], read)
+
+
+def _meter(size: int) -> Meter:
+    return Meter(8 * size + 100_000)
+
+
+def _persistent(value: object) -> Storage:
+    """The storage that a persistent id stands for: of the zip format, or of the legacy one, which has views as well."""
+    match value:
+        case ("storage", ElementType() as kind, str(key), str(), int(size)) if size >= 0:
+            return Storage(kind, key, size)
+        case ("storage", ElementType() as kind, str(key), str(), int(size), None) if size >= 0:
+            return Storage(kind, key, size)
+        case ("storage", ElementType() as kind, str(key), str(), int(size), (str(), int(offset), int(length))) if (
+            0 <= offset <= offset + length <= size
+        ):
+            return Storage(kind, key, length, offset)
+        case _:
+            pass
+    if isinstance(value, tuple) and value[:1] == ("module",):
+        raise RecordError(
+            "it holds a whole module, whose loading runs code; load it with torch where you trust it, and save its "
+            "state_dict() instead"
+        )
+    raise RecordError("a persistent id that is no storage of PyTorch; it may be an attack")
+
+
+def _lazy(source: Source, files: _Files, view: Strided, path: str) -> tuple[LazyTensor, object]:
+    """The tensor that `view` shows, and what tells it from others."""
+    storage, dtype = view.storage, cast("DType", view.type.dtype)
+    shape = checked_shape(view.shape, dtype, path)
+    strides, offset = _naturals(view.strides), _naturals((view.offset,))
+    if strides is None or offset is None or len(strides) != len(shape):
+        raise RecordError(
+            f"{shown(path)}: its strides and offset are not whole numbers from 0, one stride for each axis"
+        )
+    begin = storage.offset * storage.type.itemsize
+    end = begin + storage.size * storage.type.itemsize
+    if end > (size := files.size(storage.key)):
+        raise RecordError(
+            f"{shown(path)}: its storage {shown(storage.key)!r} is said to have {end} bytes and has {size}"
+        )
+    start = begin + offset[0] * dtype.itemsize
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    stop = start + (last + 1) * dtype.itemsize
+    if 0 in shape:
+        start = stop = begin
+    if stop > end:
+        raise RecordError(
+            f"{shown(path)}: shape {shape} with strides {strides} from element {offset[0]} on leaves its storage of "
+            f"{end - begin} bytes"
+        )
+    steps = tuple(stride * dtype.itemsize for stride in strides)
+
+    def read() -> Array:
+        if start == stop:
+            return np.empty(shape, dtype)
+        flat = elements(files.read(storage.key)[start:stop], dtype)
+        if files.big_endian:
+            flat = flat.view(f"u{dtype.itemsize}").byteswap().view(dtype)
+        return np.ndarray(shape, dtype, flat, 0, steps)  # checks once more that it stays within
+
+    return source.lazy(path, dtype, shape, read), (storage.key, start, dtype, shape, strides)
+
+
+def _naturals(numbers: object) -> tuple[int, ...] | None:
+    if not isinstance(numbers, (tuple, list)):
+        return None
+    result = tuple(cast("list[int]", numbers))
+    return result if all(type(n) is int and 0 <= n < 2**63 for n in result) else None
+
+
+def _is_tar(head: bytes) -> bool:
+    return head[257:262] == b"ustar" and head.startswith(_PARTS_OF_TAR)

@@ -1,0 +1,299 @@
+"""Durability: killed, crashed, out of space or in company, a writer leaves the old file or the new one, whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phlox.record import LazyTensor, Record, RecordError, SafetensorsRecorder, load, save
+from phlox.record import files as files_module
+from phlox.record.files import atomic_write
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, SIGKILL and flock")
+
+PRELUDE = """
+import os, random, signal, sys, time
+from pathlib import Path
+import numpy as np
+from phlox.record import Record, load, save
+path = Path(sys.argv[1])
+
+def record(n):
+    return Record({"n": n, "a": np.full(500_000, n, np.float32), "b": np.full(10, n)}, {"n": str(n)})
+
+def number():
+    loaded = load(path)
+    n = loaded["n"]
+    assert loaded.metadata["n"] == str(n)
+    for name in "ab":
+        assert (loaded[name].tensor.read() == n).all()  # and its checksum holds
+    return n
+
+def child(work):
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        work()
+        os._exit(0)
+    except BaseException as error:
+        print(error, flush=True)
+        os._exit(1)
+"""
+
+KILLED = """
+rng, last = random.Random(0), 0
+save(record(0), path)
+start = time.monotonic()
+save(record(0), path)
+took = time.monotonic() - start
+
+def write():
+    for n in range(last + 1, last + 1000):
+        save(record(n), path)
+
+seen = set()
+for trial in range(40):
+    pid = child(write)
+    time.sleep(rng.uniform(0, 3 * took + 0.005))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    n = number()
+    assert n >= last, (n, last)
+    last = n
+    seen.add(n)
+    assert len(os.listdir(path.parent)) <= 2, os.listdir(path.parent)
+assert len(seen) > 1
+save(record(7), path)
+assert number() == 7 and os.listdir(path.parent) == [path.name]
+"""
+
+TOGETHER = """
+save(record(0), path)
+
+def writer(first):
+    def write():
+        for n in range(first, first + 25):
+            save(record(n), path)
+    return write
+
+pids = [child(writer(first)) for first in (100, 200, 300)]
+alive = set(pids)
+while alive:
+    number()
+    for pid in list(alive):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            assert status == 0, status
+            alive.remove(pid)
+assert number() in (124, 224, 324)
+assert os.listdir(path.parent) == [path.name]
+"""
+
+
+def run(script: str, path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PRELUDE + script, str(path)]
+    done = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".phlox", ".msgpack.gz"])
+def test_a_writer_killed_at_many_moments(suffix: str, tmp_path: Path) -> None:
+    run(KILLED, tmp_path / f"m{suffix}")
+
+
+def test_processes_that_write_one_path_never_mix(tmp_path: Path) -> None:
+    run(TOGETHER, tmp_path / "m.safetensors")
+
+
+OLD, NEW = Record({"n": 1, "w": np.ones(100_000)}), Record({"n": 2, "w": np.full(100_000, 2.0)})
+
+
+class Crash(BaseException):
+    """Nothing that code would catch."""
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after it"])
+def test_a_crash_between_any_two_system_calls(after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(OLD, tmp_path / "m.safetensors")
+    left, calls = -1, 0
+
+    def crashing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal left, calls
+            calls += 1
+            left -= 1
+            if left == 0 and not after:
+                raise Crash
+            result = function(*args, **options)
+            if left == 0:
+                raise Crash
+            return result
+
+        return call
+
+    for owner, name in (
+        (os, "fsync"), (os, "open"), (os, "close"), (Path, "replace"), (Path, "chmod"),
+        (files_module._EagerFile, "write"), (files_module.fcntl, "flock"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, crashing(getattr(owner, name)))
+    save(OLD, path)
+    assert calls > 8  # write twice or more, lock, chmod, sync, rename, open, sync, close
+    found: list[int] = []
+    for crash in range(1, calls + 1):
+        left = -1
+        save(OLD, path)
+        left = crash
+        with pytest.raises(Crash):
+            save(NEW, path)
+        left = -1
+        loaded = load(path)
+        found.append(loaded["n"])
+        assert (loaded["w"].tensor.read() == loaded["n"]).all()
+        assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert found == sorted(found) and set(found) == {1, 2}  # old before the rename, new after it
+
+
+def test_the_data_is_synced_before_the_rename_and_the_folder_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    sync, replace = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        calls.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", lambda self, to: (calls.append("rename"), replace(self, to)))
+    save(OLD, tmp_path / "m")
+    assert calls == ["file", "rename", "folder"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("room", [0, 1000, 390_000])
+def test_a_full_disk_leaves_the_old_file(room: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(OLD, tmp_path / "m")
+    write = files_module._EagerFile.write
+
+    def full(self: Any, data: Any) -> int:
+        if self.tell() + len(data) > room:
+            raise OSError(code, os.strerror(code))
+        return write(self, data)
+
+    monkeypatch.setattr(files_module._EagerFile, "write", full)
+    with pytest.raises(RecordError) as caught:
+        save(NEW, tmp_path / "m")
+    assert str(caught.value) == f"cannot save {path}: {os.strerror(code)}"
+    assert load(path)["n"] == 1 and [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+LIMITED = """
+import resource, signal
+save(record(1), path)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+try:
+    save(record(2), path)
+except Exception as error:
+    assert type(error).__name__ == "RecordError" and "cannot save" in str(error), error
+else:
+    raise SystemExit("it was saved")
+assert number() == 1 and os.listdir(path.parent) == [path.name]
+"""
+
+
+def test_the_system_refuses_more_bytes(tmp_path: Path) -> None:
+    run(LIMITED, tmp_path / "m.safetensors")
+
+
+def test_a_sync_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(OLD, tmp_path / "m")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(RecordError, match=r"cannot save .*m\.safetensors: Input/output error"):
+        save(NEW, path)
+    assert load(path)["n"] == 1
+
+
+def test_a_folder_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(OLD, tmp_path / "m")
+    tmp_path.chmod(0o500)
+    try:
+        if os.geteuid() == 0:  # whom no permission stops
+
+            def refuse(*args: Any) -> None:
+                raise PermissionError(errno.EACCES, "Permission denied")
+
+            monkeypatch.setattr(files_module, "_EagerFile", refuse)
+        with pytest.raises(RecordError) as caught:
+            save(NEW, path)
+    finally:
+        tmp_path.chmod(0o700)
+    assert str(caught.value) == f"cannot save {path}: the folder {tmp_path} cannot be written to: Permission denied"
+    assert load(path)["n"] == 1
+
+
+def test_leftovers_are_removed_only_when_their_writer_is_dead(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "m") as file:
+        file.write(b"living")
+        (living,) = tmp_path.iterdir()
+        dead = living.with_name(living.name[:-20] + "0123456789abcdef.tmp")
+        dead.write_bytes(b"dead")
+        other = tmp_path / ".phlox-of-another-file.tmp"
+        other.write_bytes(b"another's")
+        with atomic_write(tmp_path / "m") as second:
+            assert living.exists() and not dead.exists()
+            second.write(b"second")
+        assert living.exists() and (tmp_path / "m").read_bytes() == b"second"
+    assert (tmp_path / "m").read_bytes() == b"living"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [other.name, "m"]
+
+
+def test_names_as_long_as_the_system_allows(tmp_path: Path) -> None:
+    name = "n" * (255 - len(".safetensors")) + ".safetensors"
+    assert load(save(OLD, tmp_path / name))["n"] == 1
+
+
+def test_what_is_written_early_is_what_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "_EARLY", 1000)
+    array = np.random.default_rng(0).normal(size=100_000)
+    record = Record({"a": array, "b": array[:10], "n": 3})
+    recorder = SafetensorsRecorder()
+    assert recorder.save(record, tmp_path / "m").read_bytes() == recorder.to_bytes(record)
+    np.testing.assert_array_equal(load(tmp_path / "m")["a"].tensor.read(), array.astype(np.float32))
+
+
+def test_a_mapped_file_that_is_replaced_keeps_its_content(tmp_path: Path) -> None:
+    path = save(OLD, tmp_path / "m")
+    old = load(path)
+    for _ in range(3):
+        save(NEW, path)
+    assert (old["w"].tensor.read() == 1).all() and load(path)["n"] == 2
+    path.unlink()
+    assert (old["w"].tensor.read() == 1).all()
+
+
+def test_a_tensor_that_fails_midway_leaves_the_old_file(tmp_path: Path) -> None:
+    path = save(OLD, tmp_path / "m")
+
+    def fail() -> np.ndarray:
+        raise MemoryError
+
+    broken = LazyTensor.from_function((3,), np.float32, fail)
+    with pytest.raises(MemoryError):
+        save(Record({"n": 2, "a": np.ones(10), "z": broken}), path)
+    assert load(path)["n"] == 1 and [p.name for p in tmp_path.iterdir()] == [path.name]

@@ -1,0 +1,56 @@
+"""Patterns of paths: what they choose, and what is said where they choose nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phlox.errors import RecordError
+from phlox.record.patterns import chosen, matches
+
+PATHS = ["encoder.0.weight", "encoder.0.bias", "encoder.1.weight", "head.weight", "step"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ("encoder", PATHS[:3]),
+        ("encoder.*.weight", [PATHS[0], PATHS[2]]),
+        (["**.weight", "!head"], [PATHS[0], PATHS[2]]),
+        ("!encoder", PATHS[3:]),
+        (["!encoder", "encoder.1"], PATHS[2:]),
+        ("st*", ["step"]),
+        ((), []),
+        ("**", PATHS),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_is_chosen(patterns: Any, expected: list[str]) -> None:
+    assert sorted(chosen(patterns, PATHS)) == sorted(expected)
+
+
+def test_a_key_is_chosen_by_any_of_its_names() -> None:
+    assert chosen("head", {"embed": ["embed", "head"], "norm": ["norm"]}) == {"embed"}
+    assert chosen("!head", {"embed": ["embed", "head"], "norm": ["norm"]}) == {"norm"}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        ("encodr", "no path matches `encodr`; did you mean `encoder`?"),
+        ("weight", "no path matches `weight`; did you mean `**.weight`?"),
+        (["**", "!zzz"], "no path matches `zzz`; the paths are encoder.0.weight, "),
+        ([3], "3 does not say which paths are meant"),
+        ([["encoder"]], r"\['encoder'\] does not say which paths"),
+    ],
+    ids=["near", "deeper", "nothing", "number", "list"],
+)
+def test_what_chooses_nothing_is_an_error(patterns: Any, said: str) -> None:
+    with pytest.raises(RecordError, match=said if "\\" in said else said.replace("*", r"\*").replace("?", r"\?")):
+        chosen(patterns, PATHS)
+
+
+def test_names_of_strangers_do_not_confuse_it() -> None:
+    assert matches("a", "a\nb") is False and matches("*", "a\nb") and matches("x", "x.a\nb")
+    assert not matches("a+", "aa") and matches("a+", "a+")

@@ -1,0 +1,148 @@
+"""Precision settings: lazily, both ways, by path, and never by a wrong word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from phlox.record import (
+    BFLOAT16,
+    DOUBLE,
+    FULL,
+    HALF,
+    LazyTensor,
+    PrecisionSettings,
+    Record,
+    RecordError,
+    SafetensorsRecorder,
+    load,
+    save,
+)
+from tests.record.support import AS_IS, FORMATS, recorders
+
+
+class ByPath:
+    """Norms as they are, the rest in half; step counts in a byte."""
+
+    def stored(self, path: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        if "norm" in path:
+            return dtype
+        return np.dtype(np.uint8) if dtype.kind == "i" else HALF.stored(path, dtype)
+
+
+RECORD = Record(
+    {
+        "norm.w": np.array([0.1, 0.2]),
+        "up.w": np.array([0.1, 0.2]),
+        "steps": np.array([3, 255]),
+        "mask": np.array([True]),
+    },
+    {"k": "v"},
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_by_path_when_saved_and_when_loaded(name: str, tmp_path: Path) -> None:
+    for recorder, precision in ((recorders(ByPath())[name], AS_IS), (recorders()[name], ByPath())):
+        loaded = recorder.load(recorder.save(RECORD, tmp_path / "m")).with_precision(precision)
+        types = {path: str(entry.tensor.dtype) for path, entry in loaded.tensors.items()}
+        assert types == {"norm.w": "float64", "up.w": "float16", "steps": "uint8", "mask": "bool"}
+        np.testing.assert_array_equal(loaded["up.w"].tensor.read(), np.array([0.1, 0.2], np.float16))
+        np.testing.assert_array_equal(loaded["steps"].tensor.read(), np.array([3, 255], np.uint8))
+        assert dict(loaded.metadata) == {"k": "v"}
+    header = recorders(ByPath())[name].from_bytes(recorders(ByPath())[name].to_bytes(RECORD)).header
+    assert header is not None and header.precision == "ByPath"
+
+
+@pytest.mark.parametrize("precision", [DOUBLE, FULL, HALF, BFLOAT16], ids=str)
+def test_a_loaded_record_is_cast_when_read_and_not_before(precision: PrecisionSettings, tmp_path: Path) -> None:
+    values = np.array([1.0, 1 + 2**-9, 3.14159, -(2.0**-20), np.inf, np.nan])
+    record = load(save(Record({"w": values}), tmp_path / "m", DOUBLE)).with_precision(precision)
+    types = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+    read = record["w"].tensor.read()
+    assert precision.float is not None and read.dtype == types[precision.float]
+    # The nearest of all that the type has, by search: independent of any cast.
+    if read.dtype.itemsize == 2:
+        with np.errstate(invalid="ignore"):
+            every = np.arange(2**16, dtype=np.uint16).view(read.dtype).astype(np.float64)
+        every = every[np.isfinite(every)]
+        for value, got in zip(values[:4], read[:4].astype(np.float64), strict=True):
+            assert abs(got - value) == np.abs(every - value).min()
+    assert np.isinf(read[4]) and np.isnan(read[5])
+    again = record.with_precision(DOUBLE)["w"].tensor.read()
+    np.testing.assert_array_equal(again, read.astype(np.float64))
+
+
+def test_what_does_not_fit_names_its_path_when_it_is_read(tmp_path: Path) -> None:
+    record = load(save(Record({"a.w": np.array([1e10]), "a.n": np.array([300]), "b": np.ones(1)}), tmp_path / "m"))
+    for precision, path, limit in (
+        (HALF, "a.w", r"a\.w: the value 10000000000\.0 does not fit float16 \(largest 65504\)"),
+        (PrecisionSettings(int="i8"), "a.n", r"a\.n: the value 300 does not fit int8 \(-128 to 127\)"),
+        (PrecisionSettings(int="u8"), "a.n", r"a\.n: the value 300 does not fit uint8 \(0 to 255\)"),
+    ):
+        view = record.with_precision(precision)
+        assert view["b"].tensor.read() == 1
+        with pytest.raises(RecordError, match=limit):
+            view[path].tensor.read()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (None, "w: Odd.stored gave None; expected an element type"),
+        ("i8", "w: Odd.stored gave 'i8'; expected an element type"),  # np.dtype("i8") is int64
+        (16, "w: Odd.stored gave 16; expected an element type"),
+        (np.float32(1), "w: Odd.stored gave .*; expected an element type"),
+        (np.dtype(np.int32), "w: Odd.stored gave int32 for float64; a record does not cast between floats, ints and"),
+        (bool, "w: Odd.stored gave bool for float64"),
+        (np.dtype(np.complex64), "w: a record cannot hold elements of type complex64"),
+        (str, "w: a record cannot hold elements of type"),
+        (object, "w: a record cannot hold elements of type"),
+    ],
+    ids=str,
+)
+def test_nonsense_of_a_users_own_precision(given: Any, sentence: str, tmp_path: Path) -> None:
+    class Odd:
+        def stored(self, path: str, dtype: np.dtype[Any]) -> Any:
+            return given
+
+    Odd.__qualname__ = "Odd"
+    record = Record({"w": np.ones(2)})
+    with pytest.raises(RecordError, match=sentence):
+        record.with_precision(Odd())
+    with pytest.raises(RecordError, match=f"cannot save .*: {sentence}"):
+        SafetensorsRecorder(Odd()).save(record, tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def test_types_of_numpy_are_element_types() -> None:
+    class Native:
+        def stored(self, path: str, dtype: np.dtype[Any]) -> Any:
+            return np.float16 if path == "a" else np.dtype(">f4")
+
+    view = Record({"a": np.ones(1), "b": np.ones(1)}).with_precision(Native())
+    assert [view[path].tensor.read().dtype for path in "ab"] == [np.float16, np.float32]
+
+
+@pytest.mark.parametrize(
+    "precision", ["f16", np.float16, None, ByPath, object()], ids=["name", "type", "None", "class", "object"]
+)
+def test_what_is_no_precision(precision: Any) -> None:
+    sentence = r"precision=.*: expected FULL, .*or an object with a method stored\(path, dtype\)"
+    with pytest.raises(RecordError, match=sentence):
+        SafetensorsRecorder(precision)
+    with pytest.raises(RecordError, match=sentence):
+        Record().with_precision(precision)
+
+
+def test_errors_of_a_users_own_precision_are_their_own() -> None:
+    class Broken:
+        def stored(self, path: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+            raise KeyError(path)
+
+    with pytest.raises(KeyError, match="w"):
+        Record({"w": LazyTensor.from_array(np.ones(1))}).with_precision(Broken())
