@@ -14,7 +14,8 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, NumPy
 from phlox.errors import ModuleError
-from phlox.module.select import _matches, select
+from phlox.module.select import select
+from phlox.record import patterns
 
 
 class Block(px.Module):
@@ -148,4 +149,4 @@ def test_patterns_against_a_plain_matcher(pattern: list[str], path: list[str]) -
             return any(matches(pattern[1:], path[skipped:]) for skipped in range(len(path) + 1))
         return bool(path) and fnmatchcase(path[0], pattern[0]) and matches(pattern[1:], path[1:])
 
-    assert _matches(".".join(pattern), ".".join(path)) == matches(pattern, path)
+    assert patterns.matches(".".join(pattern), ".".join(path)) == matches(pattern, path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator
+from collections.abc import Callable, ItemsView, Iterator
+from functools import reduce
 from typing import Any
 
 from phlox.module.module import Module
 from phlox.module.param import ParamId
 from phlox.tensor import Gradients, Tensor
+from phlox.tensor import tensor as as_tensor
 
 
 class GradientsParams:
@@ -42,6 +44,32 @@ class GradientsParams:
     def get(self, id: ParamId) -> Tensor[Any, Any, Any] | None:
         """The gradient of a parameter, or None."""
         return self._tensors.get(id)
+
+    def map(self, fn: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]) -> GradientsParams:
+        """The gradients with `fn` of each."""
+        return GradientsParams({id: fn(tensor) for id, tensor in self._tensors.items()})
+
+    def norm(self) -> Tensor[Any, Any, Any]:
+        """The Euclidean norm of all gradients together, as a Float of rank zero at no less than full precision.
+
+        >>> import phlox as px
+        >>> from phlox import nn
+        >>> loss, grads = px.value_and_grad(lambda m: m(px.ones((1, 3))).sum())(nn.Linear(3, 1).train())
+        >>> grads.norm().item()
+        2.0
+        """
+        return self._together(lambda x: x.to_full_precision().square().sum(), lambda a, b: a + b, 0.0).sqrt()
+
+    def isfinite(self) -> Tensor[Any, Any, Any]:
+        """Is no element of any gradient infinite or NaN? A Bool of rank zero."""
+        return self._together(lambda x: x.isfinite().all(), lambda a, b: a & b, True)
+
+    def _together(self, of_one: Callable[[Any], Any], join: Callable[[Any, Any], Any], none: Any) -> Any:
+        found = [of_one(x) for x in self._tensors.values()]
+        if not found:
+            return as_tensor(none)
+        place = found[0].device
+        return reduce(join, [x if x.device == place else x.to_device(place) for x in found])
 
     def items(self) -> ItemsView[ParamId, Tensor[Any, Any, Any]]:
         """Ids and gradients."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from os import PathLike
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Self
 
@@ -20,7 +22,10 @@ from phlox.module.structure import Structure, build
 from phlox.module.template import flatten, flatten_with_keys, unflatten
 from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
-from phlox.record import LoadReport, Record
+from phlox.record import FULL, LoadReport, Precision, Record
+from phlox.record.compression import Compression
+from phlox.record.patterns import Patterns
+from phlox.record.renaming import Remap
 from phlox.tensor import Tensor
 from phlox.tensor.explain import shown
 
@@ -233,22 +238,96 @@ class Module(Fields):
 
         return into_record(self)
 
-    def load_record(self, record: Record, *, strict: bool = True) -> Self:
+    def load_record(
+        self,
+        record: Record,
+        *,
+        strict: bool = True,
+        include: Patterns | None = None,
+        exclude: Patterns | None = None,
+        remap: Remap | None = None,
+    ) -> Self:
         """Take every parameter's value and id from a record, and return this module; no initializer runs.
 
-        Everything is checked first: on `RecordError`, which reports all that does not fit, the module is unchanged.
-        With `strict=False` parameters that the record lacks, and entries that the module lacks, are passed over.
-        """
-        from phlox.module.records import load_record
+        Args:
+            record: matched by the paths of parameters, or in order where it has no names.
+            strict: whether parameters that the record lacks, and entries that the module lacks, are errors; without it
+                they are passed over.
+            include, exclude: patterns of paths, as `phlox.record.patterns` describes: parameters that `include` does
+                not mean, or `exclude` does, keep what they have (deferred ones stay deferred).
+            remap: other names for the record's entries, before anything is compared: regular expression -> replacement,
+                or a function path -> path, None to drop the entry.
 
-        load_record(self, record, strict=strict)
+        Raises `RecordError`, which tells all that does not fit, for a damaged entry, and for a value that this backend
+        cannot hold. Everything is checked first: the module is then unchanged. No two parameters get one id.
+
+        >>> from phlox import nn
+        >>> saved = nn.Sequential(body=nn.Linear(3, 4), head=nn.Linear(4, 2)).into_record()
+        >>> model = nn.Sequential(body=nn.Linear(3, 4), head=nn.Linear(4, 5))
+        >>> model.load_record(saved, exclude="layers.head")["head"].weight.is_deferred
+        True
+        """
+        from phlox.module.records import prepare
+
+        prepare(self, record, strict=strict, include=include, exclude=exclude, remap=remap)()
         return self
 
-    def load_report(self, record: Record) -> LoadReport:
-        """What `load_record` would find: missing, unexpected, misshapen and cast entries."""
+    def load_report(
+        self,
+        record: Record,
+        *,
+        strict: bool = True,
+        include: Patterns | None = None,
+        exclude: Patterns | None = None,
+        remap: Remap | None = None,
+    ) -> LoadReport:
+        """What `load_record` would do, as a report to print: what fits, what does not and why. Nothing is loaded."""
         from phlox.module.records import report
 
-        return report(self, record)
+        return report(self, record, strict=strict, include=include, exclude=exclude, remap=remap)
+
+    def prepare_load(self, record: Record) -> Callable[[], object]:
+        """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
+        from phlox.module.records import prepare
+
+        if type(self).load_record is Module.load_record:
+            return prepare(self, record)
+        self.map(lambda path, param: param).load_record(record)  # of a way of its own, which is tried on a copy
+        return lambda: self.load_record(record)
+
+    def save(
+        self, path: str | PathLike[str], *, precision: Precision = FULL, compression: Compression | None = None
+    ) -> Path:
+        """Write the parameters to a file, whole or not at all, and return its path.
+
+        Args:
+            path: its end names the format, and perhaps the compression (".json.gz"); without one it is safetensors.
+            precision: at which element types, see `phlox.record.PrecisionSettings`; floats as float32 unless given.
+            compression: None, "gzip" or "zstd".
+
+        >>> import tempfile
+        >>> from phlox import nn
+        >>> path = nn.Linear(3, 2).save(tempfile.mkdtemp() + "/model")
+        >>> path.name, str(nn.Linear(3, 2).load(path))
+        ('model.safetensors', 'all 2 parameters loaded')
+        """
+        from phlox.record import save
+
+        return save(self.into_record(), path, precision, compression)
+
+    def load(
+        self,
+        source: Record | str | PathLike[str],
+        *,
+        strict: bool = True,
+        include: Patterns | None = None,
+        exclude: Patterns | None = None,
+        remap: Remap | None = None,
+    ) -> LoadReport:
+        """Load a file of any format, or a record, and return the report of what was done; see `load_record`."""
+        from phlox.module.records import load_from
+
+        return load_from(self, source, strict=strict, include=include, exclude=exclude, remap=remap)
 
     def __repr__(self) -> str:
         from phlox.module.display import display

@@ -9,7 +9,6 @@ other objects do not go into a file.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterable
 from enum import Enum
@@ -115,8 +114,10 @@ def _static(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_name(cls), _statics(cast("Iterable[Any]", value))]
     if isinstance(value, Tensor):
+        from hashlib import sha256
+
         host = cast("Tensor[Any, Any, Any]", value).numpy()
-        return ["tensor", host.dtype.name, list(host.shape), hashlib.sha256(host.tobytes()).hexdigest()]
+        return ["tensor", host.dtype.name, list(host.shape), sha256(host.tobytes()).hexdigest()]
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.compare]
         return [_name(cls), [[name, _static(getattr(value, name))] for name in names]]

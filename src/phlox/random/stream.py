@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import index
@@ -81,9 +81,17 @@ class Stream:
 
         Raises `KindError` for anything but such a state, `RangeError` for numbers that no stream has.
         """
+        self.prepare_restore(state)()
+
+    def prepare_restore(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """`restore` in two steps, as `phlox.record.restore` needs it: checks now, restores when it is called."""
         key, position = _read(state)
-        with self._lock:
-            self.key, self.position = key, position
+
+        def restore() -> None:
+            with self._lock:
+                self.key, self.position = key, position
+
+        return restore
 
     def words(self) -> Any:
         """Key and position as three words: where a compiled function's draws start."""
@@ -142,7 +150,7 @@ class TracedStream(Stream):
     def state(self) -> dict[str, Any]:
         raise _placeholder("has no state to save")
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def prepare_restore(self, state: Mapping[str, Any]) -> Callable[[], None]:
         raise _placeholder("cannot be set to a saved state")
 
     def substream(self) -> Key:

@@ -11,7 +11,7 @@ import numpy as np
 from phlox.backend import checks
 from phlox.backend.contract.required import RandomOps
 from phlox.backend.contract.types import Array, Kinds, Shape
-from phlox.backend.contract.update import UpdateOps
+from phlox.backend.contract.update import ManyUpdates, UpdateOps
 from phlox.backend.device import Device
 from phlox.backend.element import (
     FLOAT_ELEMENTS,
@@ -27,7 +27,7 @@ from phlox.backend.kind import Kind
 from phlox.errors import AutodiffError, BackendError, IndexRangeError, RangeError, UnsupportedError
 
 
-class Backend(UpdateOps, RandomOps):
+class Backend(UpdateOps, RandomOps, ManyUpdates):
     """A small immutable value that names element types and holds operations on an engine's own arrays.
 
     Backends are equal and hashable by value; equal backends are one object. Write one by subclassing
@@ -77,6 +77,9 @@ class Backend(UpdateOps, RandomOps):
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         """The values as a NumPy array; waits for an asynchronous engine. May share memory: do not write to it."""
         raise NotImplementedError
+
+    def await_array(self, x: Array) -> None:
+        """Wait until an asynchronous engine has made the array, for whoever must not have too many under way."""
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
         if any(self.is_traced(x) for x in arrays):

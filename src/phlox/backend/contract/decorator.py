@@ -47,6 +47,9 @@ class Decorator(Backend):
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return self.inner.to_host(self.below(x))
 
+    def await_array(self, x: Array) -> None:
+        self.inner.await_array(self.below(x))
+
     def to_dlpack(self, x: Array, **options: Any) -> Any:
         return self.inner.to_dlpack(self.below(x), **options)
 

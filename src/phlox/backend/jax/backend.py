@@ -61,6 +61,10 @@ def _recast(source: Any, target: Any, x: Any) -> Any:
     return ops.cast(x, target) if getattr(x, "dtype", None) == source else x
 
 
+_LARGE = 1 << 20
+"""Bytes of a host array that is worth another way to the device."""
+
+
 class Jax(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
     Sampling, EngineBackend,
@@ -116,7 +120,13 @@ class Jax(
         return jax.device_put(x, self.native_device(device))
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
-        return self.place(jnp.asarray(self.fit(array, kind)), device)
+        fitted, native = self.fit(array, kind), self.native_device(device)
+        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.bakes_constants():
+            return self.place(jnp.asarray(fitted), device)
+        # One copy, where jnp.asarray makes two; it is waited for, since afterwards the array is the caller's again.
+        placed = jax.device_put(fitted, native, may_alias=False)
+        self.await_array(placed)
+        return placed
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         engine = engine_of(target)
@@ -154,6 +164,10 @@ class Jax(
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return np.asarray(x)
+
+    def await_array(self, x: Array) -> None:
+        if not isinstance(x, Tracer):
+            x.block_until_ready()
 
     def kind_of(self, x: Array) -> type[Kind]:
         return kind_of_dtype(x.dtype)
