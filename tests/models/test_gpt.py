@@ -14,7 +14,7 @@ import phlox as px
 from phlox import optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 from phlox.errors import ConfigError, IndexRangeError, KindError, RangeError, ShapeError
-from phlox.models import Gpt, GptConfig, gpt_generation
+from phlox.models import Gpt, GptConfig, generation
 from phlox.record import BinaryRecorder
 
 BACKENDS: list[Backend] = [NumPy(float="f64"), Torch(float="f64"), NumPy(), Jax(), Torch()]
@@ -195,7 +195,7 @@ def test_a_seed_gives_the_same_text_everywhere() -> None:
 
 
 def test_one_program_for_all_places_lengths_and_temperatures() -> None:
-    programs = gpt_generation._step, gpt_generation._fill
+    programs = generation._step, generation._fill
     model = lively(GptConfig(**SHALLOW).replace(vocabulary=12), Jax())
     before = [program.programs for program in programs]
     for prompt, temperature, k in (([1], 1.0, 3), ([1, 2, 3], 0.5, 7), (list(range(9)), 2.0, 1)):
@@ -227,6 +227,22 @@ def test_a_record_moves_it() -> None:
     other.load_record(recorder.from_bytes(recorder.to_bytes(model.into_record())))
     found = [m(px.tensor(TOKENS, device=m.tokens.weight.device)).numpy() for m in (model, other)]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_what_former_versions_saved_still_fits() -> None:
+    former = {
+        "vocabulary": 11, "context": 8, "n_layers": 1, "d_model": 16, "n_heads": 4, "n_kv_heads": 2, "d_hidden": None,
+        "dropout": 0.5, "bias": True, "tied": False, "rotary": False,
+    }  # fmt: skip
+    config = GptConfig.from_dict(former)
+    assert config == GptConfig(*former.values()) and former.items() <= config.to_dict().items()
+    block = [
+        "norm_1.gamma", "norm_1.beta", "attention.query.weight", "attention.query.bias", "attention.key.weight",
+        "attention.key.bias", "attention.value.weight", "attention.value.bias", "attention.out.weight",
+        "attention.out.bias", "norm_2.gamma", "norm_2.beta", "up.weight", "up.bias", "down.weight", "down.bias",
+    ]  # fmt: skip
+    paths = ["tokens.weight", "positions", *(f"blocks.0.{name}" for name in block), "norm.gamma", "norm.beta"]
+    assert [path for path, _ in config.init().named_params()] == [*paths, "head.weight"]  # records without names
 
 
 # --- bad input

@@ -1,3 +1,14 @@
 """Other people's models and weights: PyTorch state dicts and the files of the Hugging Face world."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phlox.lazy import lazily
+
+if TYPE_CHECKING:
+    from phlox.interop import huggingface as huggingface
+    from phlox.interop import pytorch as pytorch
+    from phlox.interop.adapter import Adapter as Adapter
+
+__getattr__, __dir__ = lazily(__name__, {"adapter": "Adapter", "huggingface": "", "pytorch": ""})

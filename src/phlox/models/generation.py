@@ -1,4 +1,4 @@
-"""Generating with a GPT: tokens drawn one by one, the keys and values of those before kept."""
+"""Generating with a model of the next token: drawn one by one, the keys and values of those before kept."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from phlox.tensor import Tensor, arange, concat, where
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
-    from phlox.models.gpt import Gpt, GptCache
+    from phlox.models.causal import CausalCache, CausalModel
 
 Tokens: TypeAlias = Tensor[Any, Any, Int]
 
 
 def generate(
-    model: Gpt,
+    model: CausalModel[Any, Any],
     prompt: Tokens,
     length: int,
     *,
@@ -36,7 +36,7 @@ def generate(
     So each token is drawn in the light of at least that many before it.
 
     Args:
-        model: a `Gpt`.
+        model: a `Gpt`, a `Llama`, or another `CausalModel`.
         prompt: at least one token; of a longer one than the context, the end counts.
         length: how many tokens to add.
         temperature: by which logits are divided: below one likely tokens come more often; at zero, always the
@@ -47,7 +47,7 @@ def generate(
     Raises `KindError`, `ShapeError`, `RangeError` or `IndexRangeError` for a prompt or number that is none of these.
 
     >>> import phlox as px
-    >>> from phlox.models.gpt import GptConfig
+    >>> from phlox.models import GptConfig
     >>> model = GptConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2).init(device="numpy")
     >>> model.generate(px.tensor([1, 2, 3], device="numpy"), 20, temperature=0.8, top_k=5).shape
     (23,)
@@ -61,7 +61,7 @@ def generate(
     fill, step = (_fill, _step) if compile else (_filled, _stepped)
     context = model.config.context
     filled, token = context, pieces[0]
-    cache: GptCache = ()
+    cache: CausalCache = ()
     for number in range(length):
         if filled < context:
             token, cache = step(model, token, cache, *how)
@@ -91,8 +91,8 @@ def _next(logits: Tensor, temperature: float | None, top_k: int | None) -> Token
 
 
 def _filled(
-    model: Gpt, tokens: Tokens, count: int, temperature: float | None, top_k: int | None
-) -> tuple[Tokens, GptCache]:
+    model: CausalModel[Any, Any], tokens: Tokens, count: int, temperature: float | None, top_k: int | None
+) -> tuple[Tokens, CausalCache]:
     """The token after the first `count` of these, and the cache of those; what follows them is padding."""
     logits, cache = model(tokens, cache=model.init_cache(tokens.shape[0]))
     end = arange(1, device=tokens.device) + count
@@ -101,8 +101,8 @@ def _filled(
 
 
 def _stepped(
-    model: Gpt, token: Tokens, cache: GptCache, temperature: float | None, top_k: int | None
-) -> tuple[Tokens, GptCache]:
+    model: CausalModel[Any, Any], token: Tokens, cache: CausalCache, temperature: float | None, top_k: int | None
+) -> tuple[Tokens, CausalCache]:
     """The token after these [batch, 1] and those in the cache, and the cache with these."""
     logits, cache = model(token, cache=cache)
     return _next(logits, temperature, top_k), cache
@@ -112,7 +112,7 @@ _fill = compiled(_filled)
 _step = compiled(_stepped, donate=("cache",))
 
 
-def _check(model: Gpt, prompt: Tokens, length: int, temperature: float, top_k: int | None) -> None:
+def _check(model: CausalModel[Any, Any], prompt: Tokens, length: int, temperature: float, top_k: int | None) -> None:
     if not isinstance(prompt, Tensor) or prompt.kind is not Int:  # pyright: ignore[reportUnnecessaryIsInstance]
         what = f"a {prompt.kind.__name__} tensor" if isinstance(prompt, Tensor) else f"a {type(prompt).__name__}"  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(f"generate: the prompt must be an Int tensor of tokens, got {what}; see phlox.tensor")

@@ -1,0 +1,188 @@
+"""What an adapter does to tensors: views and joins of lazy tensors, each with its inverse. Nothing is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.record import LazyTensor
+
+Shape: TypeAlias = tuple[int, ...]
+ShapeFunction: TypeAlias = Callable[[Shape], Shape]
+
+
+class Layout(Protocol):
+    """Takes the tensors of theirs to those of ours (`forward`), and back. Equal layouts do the same."""
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """Ours of theirs; RecordError where their shapes do not allow it."""
+        ...
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """Theirs of ours."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """Leaves everything as it is, plain values too."""
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return tensors
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """Axis i of ours is axis `axes[i]` of theirs; the two axes of a matrix are exchanged where none are given."""
+
+    axes: tuple[int, ...] | None = None
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return [self._turned(tensor, back=False) for tensor in tensors]
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return [self._turned(tensor, back=True) for tensor in tensors]
+
+    def _turned(self, tensor: LazyTensor, *, back: bool) -> LazyTensor:
+        axes = (1, 0) if self.axes is None else self.axes
+        if len(tensor.shape) != len(axes):
+            hint = "; give axes=(...)" if self.axes is None else ""
+            raise RecordError(f"shape {tensor.shape} does not have {len(axes)} axes to be transposed{hint}")
+        order = tuple(axes.index(i) for i in range(len(axes))) if back else axes
+        return tensor.map(lambda array: array.transpose(order), tuple(tensor.shape[i] for i in order))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One tensor of theirs is several of ours along `axis`, in lengths of this ratio."""
+
+    axis: int
+    ratio: tuple[int, ...]
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        (whole,) = tensors
+        axis = self._axis(whole.shape)
+        length, total = whole.shape[axis], sum(self.ratio)
+        if length % total:
+            raise RecordError(
+                f"axis {self.axis} of shape {whole.shape} cannot be split {self._text()}: "
+                f"{length} does not divide by {total}"
+            )
+        parts: list[LazyTensor] = []
+        start = 0
+        for share in self.ratio:
+            stop = start + length // total * share
+            shape = (*whole.shape[:axis], stop - start, *whole.shape[axis + 1 :])
+            parts.append(whole.map(_slicer(axis, start, stop), shape))
+            start = stop
+        return parts
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        first = tensors[0]
+        axis = self._axis(first.shape)
+        shapes = [tensor.shape for tensor in tensors]
+        lengths = [shape[axis] if len(shape) > axis else -1 for shape in shapes]
+        rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+        unit = sum(lengths) // sum(self.ratio)
+        if len(rest) > 1 or lengths != [unit * share for share in self.ratio]:
+            raise RecordError(
+                f"shapes {', '.join(map(str, shapes))} cannot be joined {self._text()} along axis {self.axis}"
+            )
+        if len(types := {str(tensor.dtype): None for tensor in tensors}) > 1:
+            raise RecordError(f"tensors of {' and '.join(types)} cannot be joined; cast them to one element type first")
+        shape = (*first.shape[:axis], sum(lengths), *first.shape[axis + 1 :])
+        parts = tuple(tensors)
+
+        def joined() -> Any:
+            return np.concatenate([part.read() for part in parts], axis)
+
+        return [LazyTensor.from_function(shape, first.dtype, joined, first.path)]
+
+    def _axis(self, shape: Shape) -> int:
+        if not -len(shape) <= self.axis < len(shape):
+            raise RecordError(f"shape {shape} has no axis {self.axis}")
+        return self.axis % len(shape)
+
+    def _text(self) -> str:
+        return ":".join(map(str, self.ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class Reversed:
+    """A layout the other way round."""
+
+    layout: Layout
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return self.layout.backward(tensors)
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return self.layout.forward(tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """One layout after another."""
+
+    first: Layout
+    second: Layout
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return self.second.forward(self.first.forward(tensors))
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return self.first.backward(self.second.backward(tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """Functions of one's own on the arrays of single tensors."""
+
+    there: Callable[[Any], Any]
+    back: Callable[[Any], Any] | None
+    shape: ShapeFunction | None = None
+    shape_back: ShapeFunction | None = None
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return [tensor.map(self.there, _shaped(self.shape, tensor)) for tensor in tensors]
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        if self.back is None:
+            raise RecordError("its rule says no way back; give `convert` the function `backward`")
+        return [tensor.map(self.back, _shaped(self.shape_back, tensor)) for tensor in tensors]
+
+
+def _shaped(function: ShapeFunction | None, tensor: LazyTensor) -> Shape:
+    return tensor.shape if function is None else function(tensor.shape)
+
+
+def _slicer(axis: int, start: int, stop: int) -> Callable[[Any], Any]:
+    index = (*[slice(None)] * axis, slice(start, stop))
+    return lambda array: array[index]
+
+
+def ratio_of(sizes: Sequence[int] | None, count: int, where: str) -> tuple[int, ...]:
+    """`sizes` as a ratio of so many parts; equal parts for None."""
+    ratio = (1,) * count if sizes is None else tuple(sizes)
+    if len(ratio) != count or any(type(share) is not int or share < 1 for share in ratio):
+        raise RecordError(f"{where}: sizes={sizes!r} are not {count} whole numbers from 1, one a part")
+    return ratio

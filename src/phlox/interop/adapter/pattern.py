@@ -1,0 +1,69 @@
+"""Patterns of paths for adapters: what the wildcards of one stand for is carried over to another."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from phlox.errors import RecordError
+
+_WILD = re.compile(r"\*\*|\*")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A path with wildcards: `*` stands for one segment or a part of one, `**` for any number of whole segments.
+
+    >>> Pattern("h.*.ln_1.weight").captures("h.11.ln_1.weight")
+    ('11',)
+    >>> Pattern("blocks.*.norm.gamma").filled(("11",))
+    'blocks.11.norm.gamma'
+    """
+
+    text: str
+    wildcards: tuple[str, ...] = field(init=False, compare=False)
+    _regex: re.Pattern[str] | None = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        segments = self.text.split(".")
+        if not all(segments):
+            raise RecordError(f"{self.text!r} is no pattern: it is names joined by dots, none of them empty")
+        wildcards = tuple(_WILD.findall(self.text))
+        if wildcards.count("**") > 1 or ("**" in wildcards and "**" not in segments):
+            raise RecordError(f"{self.text!r}: `**` stands once in a pattern, as a whole segment")
+        object.__setattr__(self, "wildcards", wildcards)
+        object.__setattr__(self, "_regex", re.compile(_expression(segments), re.DOTALL) if wildcards else None)
+
+    def captures(self, path: str) -> tuple[str, ...] | None:
+        """What the wildcards stand for in `path`, in order; None where it does not match."""
+        if self._regex is None:
+            return () if path == self.text else None
+        found = self._regex.fullmatch(path)
+        return None if found is None else tuple(text or "" for text in found.groups())
+
+    def filled(self, captures: tuple[str, ...]) -> str:
+        """The path in which the wildcards stand for these."""
+        if not captures:
+            return self.text
+        left = iter(captures)
+        path = _WILD.sub(lambda _: next(left), self.text)
+        return ".".join(segment for segment in path.split(".") if segment)
+
+    def under(self, prefix: str) -> Pattern:
+        """This pattern below a prefix; "" for none."""
+        return Pattern(f"{prefix}.{self.text}") if prefix else self
+
+
+def _expression(segments: list[str]) -> str:
+    if segments == ["**"]:
+        return "(.+)"
+    parts: list[str] = []
+    for i, segment in enumerate(segments):
+        last = i == len(segments) - 1
+        if segment == "**":  # it takes the dot after it along, or, at the end, the one before it
+            parts.append(r"(?:\.(.+))?" if last else r"(?:(.+)\.)?")
+            continue
+        parts.append("([^.]+)".join(map(re.escape, segment.split("*"))))
+        if not last and not (i == len(segments) - 2 and segments[-1] == "**"):
+            parts.append(r"\.")
+    return "".join(parts)

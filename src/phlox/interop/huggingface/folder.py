@@ -1,0 +1,212 @@
+"""Folders that `transformers` saves: `load` and `save`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from phlox.backend import DeviceLike
+from phlox.config import Config
+from phlox.config.storage import format_json, write_text
+from phlox.errors import ConfigError, RecordError
+from phlox.interop.adapter import Adapter, ignore
+from phlox.interop.huggingface.bert import Bert
+from phlox.interop.huggingface.family import Family
+from phlox.interop.huggingface.gpt2 import Gpt2
+from phlox.interop.huggingface.llama import Llama
+from phlox.interop.huggingface.settings import Settings, read_settings
+from phlox.module import Module
+from phlox.record import FULL, LazyTensor, Precision, Record, SafetensorsRecorder, TensorEntry, match
+from phlox.record import load as load_any
+from phlox.record.dtypes import SHORT_NAMES
+from phlox.record.sharded import WHOLE
+
+FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama())
+
+_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) -> Any:
+    """The model in a folder that `save_pretrained` of `transformers` wrote, on `device`, without any initializer run.
+
+    The folder holds `config.json` and one of `model.safetensors`, `model.safetensors.index.json` with its shards,
+    `pytorch_model.bin` and `pytorch_model.bin.index.json`, the first there is of these. GPT-2, Llama and BERT are
+    known, see docs/interop.md. The precision is that of the device's backend.
+
+    Raises `ConfigError` for a config that is missing, damaged, or of what is not supported; `RecordError` for weights
+    that are missing, damaged, or do not fit it, all at once and by the names in the file.
+
+    >>> import tempfile
+    >>> from phlox.models import GptConfig
+    >>> model = GptConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2).init("numpy")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, folder)
+    ...     load(folder, device="numpy").config == model.config
+    True
+    """
+    path = Path(folder)
+    settings = read_settings(path)
+    family, config = _understood(settings)
+    try:
+        return _loaded(path, family, config, device)
+    except RecordError as error:
+        if str(path) in str(error):
+            raise
+        raise RecordError(f"{path}: {error}") from error
+
+
+def save(
+    model: Module,
+    folder: str | os.PathLike[str],
+    *,
+    precision: Precision = FULL,
+    config: Mapping[str, Any] | None = None,
+) -> None:
+    """Write `config.json` and `model.safetensors` to a folder, from which `from_pretrained` of `transformers` loads.
+
+    Args:
+        model: a `Gpt`, `Llama`, `Bert`, `BertMaskedLm` or `BertClassifier`.
+        folder: made if it is not there; files of these names in it are replaced, each whole or not at all.
+        precision: of the weights.
+        config: further entries of `config.json`, `{"eos_token_id": 0}`, or all of the one that the model was loaded
+            with: what follows from the model is taken from it, but for the names of classes.
+
+    Raises `ConfigError` for a model that `transformers` has nothing like.
+    """
+    ours: Any = getattr(model, "config", None)
+    family = _family_of(ours, type(model).__name__)
+    dtype = _DTYPES[SHORT_NAMES[precision.stored("", np.dtype(np.float32))]]
+    settings = {"model_type": family.model_type, **family.settings_of(ours), "dtype": dtype, "torch_dtype": dtype}
+    further = dict(config or {})
+    for key in ("id2label", "label2id"):
+        if key in settings and key in further:
+            if not isinstance(further[key], Mapping) or len(further[key]) != len(settings[key]):
+                raise ConfigError(f"save: {key} in config does not name {len(settings[key])} classes")
+            settings[key] = further[key]
+    try:
+        text = format_json({**further, **settings})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"save: config holds what JSON does not: {error}") from error
+    theirs = family.adapter(ours, family.saved_prefix(ours)).write(model.into_record())
+    # Readers ask by whom tensors were laid out: as PyTorch does it, in rows.
+    record = Record(dict(theirs.tensors), {"format": "pt"}, aliases=theirs.aliases)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    SafetensorsRecorder(precision).save(record, path / "model.safetensors")
+    write_text(path / "config.json", text + "\n")
+
+
+def config_from(data: Mapping[str, Any]) -> Config:
+    """Our config for what a `config.json` says; raises `ConfigError` for what is not supported, naming it.
+
+    >>> config_from({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}).d_model
+    64
+    """
+    return _understood(Settings(data))[1]
+
+
+def adapter_for(config: Config) -> Adapter:
+    """Between the names and layouts of `transformers`, as it saves them today, and those of our model of this config.
+
+    What is linear in the weights, gradients and moments of optimizers, goes the same way.
+
+    >>> from phlox.models import GptConfig
+    >>> adapter_for(GptConfig()).rules[0].theirs[0].text
+    'transformer.wte.weight'
+    """
+    family = _family_of(config, type(config).__name__)
+    return family.adapter(config, family.saved_prefix(config))
+
+
+def _understood(settings: Settings) -> tuple[Family, Any]:
+    kind = settings.text("model_type")
+    family = next((family for family in FAMILIES if family.model_type == kind), None)
+    if family is None:
+        known = ", ".join(family.model_type for family in FAMILIES)
+        raise ConfigError(f"{settings.place}: models of the type {kind[:100]!r} are not supported; these are: {known}")
+    family.check(settings)
+    try:
+        return family, family.config_from(settings, family.architecture_of(settings))
+    except ConfigError as error:
+        if str(error).startswith(settings.place):
+            raise
+        raise ConfigError(f"{settings.place}: {error}") from error
+
+
+def _family_of(config: Any, name: str) -> Family:
+    for family in FAMILIES:
+        if type(config) in family.configs:
+            return family
+    raise ConfigError(f"{name} is none of the models that transformers has too: Gpt, Llama, Bert and those with a head")
+
+
+def _loaded(path: Path, family: Family, config: Any, device: DeviceLike | None) -> Module:
+    record = _flat(load_any(_weights(path)))
+    config = family.fitted(config, record)
+    if family.n_layers(config) > len(record):  # before that many layers are made
+        raise RecordError(
+            f"{path}: config.json says that there are {family.n_layers(config)} layers, but the file of weights has "
+            f"{len(record)} entries in all"
+        )
+    prefix = family.prefix if any(name.startswith(f"{family.prefix}.") for name in record) else ""
+    record = _cleaned(family, config, record, prefix, path)
+    adapter = family.adapter(config, prefix)
+    model = config.init(device)
+    _check(model, adapter, record, path)
+    model.load_record(adapter.read(record))
+    return model
+
+
+def _weights(folder: Path) -> Path:
+    for name in WHOLE:
+        if (folder / name).is_file():
+            return folder / name
+    raise RecordError(f"{folder}: there are no weights, in none of {', '.join(WHOLE)}")
+
+
+def _flat(record: Record) -> Record:
+    """The record with every name of a tensor as an entry."""
+    return Record({path: record[path] for path in (*record, *record.aliases)}, record.metadata)
+
+
+def _cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Path) -> Record:
+    """The record in the names of today, without what is no weight of the model and what is there twice."""
+    rules = [*family.former, *(ignore(pattern) for pattern in family.ignored(config))]
+    record = _flat(Adapter(rules).read(record, strict=False))
+    left_out: set[str] = set()
+    for name, other in family.ties(config, prefix):
+        if name not in record or other not in record:
+            continue
+        if not _equal(record[name], record[other]):
+            raise RecordError(
+                f"{folder}: {name} differs from {other}, which by tie_word_embeddings in config.json is the same"
+            )
+        left_out.add(name)
+    return Record({path: record[path] for path in record if path not in left_out}, record.metadata)
+
+
+def _equal(one: object, other: object) -> bool:
+    if one is other:
+        return True
+    if not isinstance(one, TensorEntry) or not isinstance(other, TensorEntry):
+        return False
+    a, b = one.tensor, other.tensor
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
+
+
+def _check(model: Module, adapter: Adapter, record: Record, folder: Path) -> None:
+    """RecordError, by the names in the file, unless the record has what the model needs and nothing else."""
+    shapes = {
+        path: LazyTensor.from_function(param.shape, "float32", _never, path) for path, param in model.named_params()
+    }
+    expected = adapter.write(Record(shapes)).tensors
+    report = match({path: (entry.tensor.shape, "float", None) for path, entry in expected.items()}, record)
+    report.raise_if_failed(f"{type(model).__name__} from {folder}")
+
+
+def _never() -> NoReturn:
+    raise AssertionError("only the shape of it counts")

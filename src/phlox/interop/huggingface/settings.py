@@ -1,0 +1,124 @@
+"""The `config.json` of a Hugging Face model: entries of the types they must have, and those that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from phlox.config.storage import parse_json, read_text
+from phlox.errors import ConfigError
+from phlox.models.parts import ActivationName
+
+_REQUIRED: Final[Any] = object()
+_MOST_BYTES = 1 << 24  # real ones have a few thousand, or a million with names of many classes
+
+ACTIVATIONS: dict[str, ActivationName] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+"""By the names of `transformers`; several of them write one formula in several ways."""
+
+ACTIVATION_NAMES: dict[ActivationName, str] = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new",
+    "relu": "relu",
+    "silu": "silu",
+    "tanh": "tanh",
+}
+
+
+class Settings:
+    """The entries of a `config.json`, or of an object in it; `place` names it in errors.
+
+    An entry that is null counts as absent. Every method raises `ConfigError` for an entry of another type, or for one
+    that is absent and has no default.
+
+    >>> Settings({"n_layer": 2, "n_inner": None}).whole("n_layer"), Settings({}).number("layer_norm_epsilon", 1e-5)
+    (2, 1e-05)
+    """
+
+    def __init__(self, data: Mapping[str, Any], place: str = "config.json") -> None:
+        self.data, self.place = data, place
+
+    def get(self, key: str, default: Any = _REQUIRED) -> Any:
+        """The entry, whatever it is."""
+        value = self.data.get(key)
+        if value is not None:
+            return value
+        if default is _REQUIRED:
+            raise ConfigError(f"{self.place}: {key} is missing")
+        return default
+
+    def whole(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A whole number."""
+        return self._typed(key, default, (int,), "a whole number")
+
+    def number(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A number, as a float."""
+        value = self._typed(key, default, (int, float), "a number")
+        try:
+            return value if value is None else float(value)
+        except OverflowError:
+            raise ConfigError(f"{self.place}: {key} is beyond the range of a float") from None
+
+    def flag(self, key: str, default: Any = _REQUIRED) -> Any:
+        """True or false."""
+        return self._typed(key, default, (bool,), "true or false")
+
+    def text(self, key: str, default: Any = _REQUIRED) -> Any:
+        """Text."""
+        return self._typed(key, default, (str,), "text")
+
+    def table(self, key: str) -> Settings | None:
+        """An object, if there is one."""
+        value = self._typed(key, None, (dict,), "an object")
+        return None if value is None else Settings(cast("dict[str, Any]", value), f"{self.place}: {key}")
+
+    def activation(self, key: str, default: str) -> ActivationName:
+        """The activation that goes by the name there."""
+        name = self.text(key, default)
+        if name not in ACTIVATIONS:
+            raise ConfigError(
+                f"{self.place}: the activation {key}={name!r} is not supported; these are: {', '.join(ACTIVATIONS)}"
+            )
+        return ACTIVATIONS[name]
+
+    def only(self, key: str, allowed: Any, why: str) -> None:
+        """`ConfigError` where the entry is there and not `allowed`; `why` says what is not supported."""
+        value = self.get(key, allowed)
+        if value != allowed or type(value) is not type(allowed):
+            raise ConfigError(f"{self.place}: {key}={_shown(value)} is not supported: {why}")
+
+    def _typed(self, key: str, default: Any, types: tuple[type, ...], expected: str) -> Any:
+        value = self.get(key, default)
+        if self.data.get(key) is None:
+            return default
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise ConfigError(f"{self.place}: {key} must be {expected}, got {_shown(value)}")
+        return value
+
+
+def read_settings(folder: Path) -> Settings:
+    """The `config.json` in a folder; `ConfigError` where it is missing, too large, or no JSON object."""
+    path = folder / "config.json"
+    if path.is_file() and path.stat().st_size > _MOST_BYTES:
+        raise ConfigError(f"{path} has {path.stat().st_size} bytes; the config of a model has at most {_MOST_BYTES}")
+    data = parse_json(read_text(path), str(path))
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return Settings(cast("dict[str, Any]", data), str(path))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,12 @@
+"""PyTorch state dicts: into modules of Phlox, and out of them, in PyTorch's names and layouts."""
+
+from __future__ import annotations
+
+from phlox.interop.pytorch.layers import register_layer as register_layer
+from phlox.interop.pytorch.state_dict import State as State
+from phlox.interop.pytorch.state_dict import adapter as adapter
+from phlox.interop.pytorch.state_dict import from_state_dict as from_state_dict
+from phlox.interop.pytorch.state_dict import load as load
+from phlox.interop.pytorch.state_dict import load_state_dict as load_state_dict
+from phlox.interop.pytorch.state_dict import save as save
+from phlox.interop.pytorch.state_dict import to_state_dict as to_state_dict

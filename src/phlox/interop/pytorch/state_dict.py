@@ -1,0 +1,222 @@
+"""PyTorch state dicts: into modules of Phlox, and out of them, in PyTorch's names and layouts.
+
+A module is walked, and each of its layers says what PyTorch calls its parameters (`phlox.interop.pytorch.layers`), so
+modules of the same structure understand each other's weights. Neither needs PyTorch to be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+from typing_extensions import Unpack
+
+from phlox import record as records
+from phlox.errors import RecordError
+from phlox.interop.adapter import Adapter
+from phlox.interop.pytorch.layers import rules_of
+from phlox.module import Module
+from phlox.module.records import LoadOptions
+from phlox.record import FULL, LazyTensor, LoadReport, Precision, Record, SafetensorsRecorder, TensorEntry
+from phlox.record.names import nearest
+from phlox.record.reader import PathLike
+from phlox.record.renaming import renamed
+
+State = Record | Mapping[str, Any]
+"""A record, or what `state_dict()` of a PyTorch module gives: tensors or arrays by name."""
+
+_SHOWN = 6
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt")
+
+
+def adapter(module: Module) -> Adapter:
+    """The adapter between state dicts of PyTorch and records of this module.
+
+    >>> from phlox import nn
+    >>> adapter(nn.Sequential([nn.Linear(2, 3), nn.LayerNorm(3)])).rules[2].theirs[0].text
+    '1.weight'
+    """
+    return Adapter(rules_of(module))
+
+
+def from_state_dict(state: State, module: Module, *, prefix: str = "") -> Record:
+    """A state dict as a record for this module: our names, our layouts. No tensor is read or copied.
+
+    Entries that the module has no place for stay under their own names, so that `Module.load_record` tells them.
+
+    Args:
+        state: a record, or tensors or arrays by name.
+        module: of the structure that the state dict was made of.
+        prefix: that their names have before ours begin, as "model" in "model.0.weight".
+
+    Raises RecordError for tensors whose shapes do not allow what their layer needs, for a prefix that nothing has, and
+    for entries under Phlox's own names, whose layout could only be guessed.
+
+    >>> import numpy as np
+    >>> from phlox import nn
+    >>> from_state_dict({"0.weight": np.ones((3, 2)), "0.bias": np.ones(3)}, nn.Sequential([nn.Linear(2, 3)]))
+    Record: 2 entries, 72 bytes of tensors
+    path             kind   shape   dtype
+    layers.0.weight  float  (2, 3)  float64
+    layers.0.bias    float  (3,)    float64
+    """
+    return _read(_record_of(state, prefix), module, adapter(module))
+
+
+def to_state_dict(module: Module) -> Record:
+    """The parameters of a module as a PyTorch module of the same structure has them: its names, its layouts; lazily.
+
+    A tied parameter is there under each of its names, as PyTorch expects. Saved as safetensors it is what
+    `torch_module.load_state_dict(safetensors.torch.load_file(path))` takes.
+
+    >>> from phlox import nn
+    >>> to_state_dict(nn.Sequential([nn.Linear(2, 3)])).paths()
+    ['0.weight', '0.bias']
+    """
+    theirs = adapter(module).write(module.into_record())
+    entries = {path: TensorEntry(_entry(theirs, path).tensor) for path in (*theirs, *theirs.aliases)}
+    return Record(entries, {"format": "pt"})  # as other readers of safetensors want it said
+
+
+def load(module: Module, path: PathLike, *, prefix: str = "", **options: Unpack[LoadOptions]) -> LoadReport:
+    """Loads a file of PyTorch weights into a module; see `load_state_dict`.
+
+    The file may be safetensors, what `torch.save(module.state_dict(), path)` wrote, an index of several, or the folder
+    of them. Nothing in it is executed.
+    """
+    record = records.load(path)
+    try:
+        return load_state_dict(module, record, prefix=prefix, **options)
+    except RecordError as error:
+        place = str(Path(path))
+        raise error if str(error).startswith(place) else RecordError(f"{place}: {error}") from error
+
+
+def load_state_dict(module: Module, state: State, *, prefix: str = "", **options: Unpack[LoadOptions]) -> LoadReport:
+    """Loads a state dict of PyTorch into a module of the same structure, and tells what was done.
+
+    Args:
+        module: what to load into; unchanged where it raises.
+        state: a record, or tensors or arrays by name.
+        prefix: that their names have before ours begin.
+        options: those of `Module.load_record`. `include` and `exclude` are in names of ours, `remap` is for theirs: it
+            is what they are called before anything is looked for.
+
+    Raises RecordError with all that does not fit, in our names and in theirs.
+
+    >>> import numpy as np
+    >>> from phlox import nn
+    >>> model = nn.Sequential([nn.Linear(2, 3), nn.Relu(), nn.LayerNorm(3, bias=False)])
+    >>> state = {"0.weight": np.ones((3, 2)), "0.bias": np.ones(3), "2.weight": np.ones(3)}
+    >>> load_state_dict(model, state).ok
+    True
+    """
+    theirs = _record_of(state, prefix)
+    remap = options.pop("remap", None)
+    if remap is not None:
+        theirs = renamed(theirs, remap)
+    between = adapter(module)
+    record = _read(theirs, module, between)
+    report = module.load_report(record, **options)
+    if not report.ok:
+        replace(report, hint=_hint(report, between, theirs)).raise_if_failed(type(module).__name__)
+    module.load_record(record, **options)
+    return replace(report, done=True)
+
+
+def save(module: Module, path: PathLike, precision: Precision = FULL) -> Path:
+    """Saves what `to_state_dict` gives as safetensors, and gives the path of the file.
+
+    PyTorch takes it with `torch_module.load_state_dict(safetensors.torch.load_file(path))`.
+    """
+    if Path(path).name.endswith(_PICKLES):
+        raise RecordError(
+            f"{path}: Phlox writes no files that hold code; give it the end .safetensors, and load it in PyTorch with "
+            "load_state_dict(safetensors.torch.load_file(path))"
+        )
+    return SafetensorsRecorder(precision).save(to_state_dict(module), path)
+
+
+def _read(theirs: Record, module: Module, between: Adapter) -> Record:
+    if theirs.positional:
+        raise RecordError("a positional record has no names, by which a state dict is understood")
+    ours = {pattern.text: rule for rule in between.rules for pattern in rule.ours}
+    known = {pattern.text for rule in between.rules for pattern in rule.theirs}
+    if doubtful := [path for path in theirs if path in ours and path not in known]:
+        path = doubtful[0]
+        named = ", ".join(pattern.text for pattern in ours[path].theirs)
+        raise RecordError(
+            f"{path}: what Phlox calls so is {named} in PyTorch, so the layout of this can only be guessed. If Phlox "
+            "wrote it, load it with load_record; if their names have something before ours, give prefix=...; if they "
+            "are other names, give remap"
+        )
+    return between.read(theirs, strict=False)
+
+
+def _record_of(state: State, prefix: str) -> Record:
+    record = state if isinstance(state, Record) else Record({path: _lazy(it, path) for path, it in state.items()})
+    if not prefix:
+        return record
+    below = record.select(prefix)
+    if not len(below):
+        folders = dict.fromkeys(path[:end] for path in record for end in range(len(path)) if path[end] == ".")
+        near = nearest(prefix, folders)
+        meant = f"; did you mean {near!r}?" if near else ""
+        raise RecordError(f"nothing in the state dict lies below {prefix!r}{meant}")
+    return below
+
+
+def _lazy(value: Any, path: str) -> Any:
+    """What `value` is in a record; a tensor of PyTorch is known by what it can do."""
+    if not hasattr(value, "detach") or not hasattr(value, "cpu"):
+        return value
+
+    def read() -> Any:
+        tensor = value.detach().cpu()
+        if str(tensor.dtype) != "torch.bfloat16":
+            return tensor.numpy()
+        shorts = tensor.contiguous().view(tensor.new_empty(0).short().dtype)  # which NumPy knows
+        return shorts.numpy().view(ml_dtypes.bfloat16)
+
+    return LazyTensor.from_function(tuple(value.shape), str(value.dtype).removeprefix("torch."), read, path)
+
+
+def _entry(record: Record, path: str) -> TensorEntry:
+    entry = record[path]
+    assert isinstance(entry, TensorEntry)
+    return entry
+
+
+def _hint(report: LoadReport, between: Adapter, theirs: Record) -> str | None:
+    """What the problems are called in PyTorch, and what probably went wrong."""
+    names = {pattern.text: rule for rule in between.rules for pattern in rule.ours}
+    paths = dict.fromkeys([*(one.path for one in (*report.misshapen, *report.wrong_kind)), *report.missing])
+    lines = [] if report.hint is None else [report.hint]
+    if shown := [path for path in paths if path in names]:
+        each = [f"{path} is {_theirs(names[path].theirs)}" for path in shown[:_SHOWN]]
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        lines.append(f"In PyTorch's names: {', '.join(each)}{more}.")
+    expected = dict.fromkeys(pattern.text for rule in between.rules for pattern in rule.theirs)
+    near = {path: nearest(path, expected) for path in report.unexpected[:_SHOWN]}
+    lines += [f"Did you mean {it!r} by {path!r}?" for path, it in near.items() if it is not None and it not in theirs]
+    if (prefix := _prefix(expected, theirs)) is not None:
+        lines.append(f"Their names all have {prefix!r} before: give prefix={prefix!r}.")
+    return "\n".join(lines) or None
+
+
+def _theirs(patterns: Iterable[Any]) -> str:
+    return " with ".join(pattern.text for pattern in patterns)
+
+
+def _prefix(expected: Iterable[str], theirs: Record) -> str | None:
+    wanted = [path for path in expected if not path.endswith("num_batches_tracked")]
+    if not wanted:
+        return None
+    for path in theirs:
+        prefix = path.removesuffix("." + wanted[0])
+        if prefix != path and all(f"{prefix}.{other}" in theirs for other in wanted):
+            return prefix
+    return None

@@ -1,0 +1,171 @@
+"""What all models share that predict the next token: blocks on a residual stream, a cache, a loss, generating."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeAlias, TypeVar, overload
+
+from phlox.backend import Int
+from phlox.config import Config
+from phlox.errors import ShapeError
+from phlox.models.generation import generate
+from phlox.models.parts import check_counts
+from phlox.module import Module
+from phlox.nn import Dropout, Embedding, KeyValueCache, LayerNorm, Linear, MultiHeadAttention, RmsNorm
+from phlox.tensor import Tensor, functional
+from phlox.tensor.functional.operands import expect
+
+Tokens: TypeAlias = Tensor[Any, Any, Int]
+CausalCache: TypeAlias = tuple[KeyValueCache, ...]
+"""What a model keeps of the tokens before: one cache a layer."""
+
+
+class CausalConfig(Config):
+    """The sizes of a `CausalModel`."""
+
+    vocabulary: int = 256
+    """How many tokens there are; 256 for bytes."""
+    context: int = 128
+    """How many tokens it sees at most."""
+    n_layers: int = 4
+    d_model: int = 256
+    n_heads: int = 4
+    n_kv_heads: int | None = None
+    """How many heads keys and values have; see `MultiHeadAttention`."""
+    d_hidden: int | None = None
+    """Of the layers between attentions; 4 d_model unless given."""
+
+    def validate(self) -> None:
+        names = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_hidden")
+        check_counts(**{name: getattr(self, name) for name in names})
+        if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
+            raise ValueError(f"n_heads={self.n_heads} does not divide into n_kv_heads={self.n_kv_heads} groups")
+
+    @property
+    def hidden_width(self) -> int:
+        """The width of the layers between attentions."""
+        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
+
+
+class CausalBlock(Module):
+    """x + attention(norm_1(x)), and of that x + mlp(norm_2(x)): [batch, n, d_model] to the same.
+
+    Abstract: a subclass makes the layers, and says in `mlp` what comes between attentions.
+    """
+
+    norm_1: LayerNorm | RmsNorm
+    attention: MultiHeadAttention
+    norm_2: LayerNorm | RmsNorm
+    dropout: Dropout
+
+    @overload
+    def __call__(self, x: Tensor) -> Tensor: ...
+    @overload
+    def __call__(self, x: Tensor, cache: KeyValueCache) -> tuple[Tensor, KeyValueCache]: ...
+    def __call__(self, x: Tensor, cache: KeyValueCache | None = None) -> Any:
+        if cache is None:
+            return self._rest(x, self.attention(self.norm_1(x)))
+        y, cache = self.attention(self.norm_1(x), cache=cache)
+        return self._rest(x, y), cache
+
+    def _rest(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + self.dropout(attended)
+        return x + self.dropout(self.mlp(self.norm_2(x)))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """What is computed of each token by itself: [..., d_model] to the same."""
+        raise NotImplementedError
+
+
+C = TypeVar("C", bound=CausalConfig)
+B = TypeVar("B", bound=CausalBlock)
+
+
+class CausalModel(Module, Generic[C, B]):
+    """A transformer that sees the tokens before and predicts the next one.
+
+    Abstract: a subclass makes the layers, and says in `embed` what goes into the first block.
+    """
+
+    config: C
+    tokens: Embedding
+    blocks: list[B]
+    norm: LayerNorm | RmsNorm
+    head: Linear | None
+    """None where the head is the transpose of the embedding (Press, Wolf 2017)."""
+
+    def embed(self, tokens: Tokens, cache: KeyValueCache | None = None) -> Tensor:
+        """Tokens [batch, n], which follow those in the cache if there is one, as [batch, n, d_model]."""
+        raise NotImplementedError
+
+    @overload
+    def __call__(self, tokens: Tokens) -> Tensor: ...
+    @overload
+    def __call__(self, tokens: Tokens, *, cache: CausalCache) -> tuple[Tensor, CausalCache]: ...
+    def __call__(self, tokens: Tokens, *, cache: CausalCache | None = None) -> Any:
+        """Tokens Int [batch, n] to the logits of the next one at each place, [batch, n, vocabulary].
+
+        With a cache, from `init_cache` or an earlier call, the tokens follow those that it holds, and the cache with
+        these is returned too. Raises `ShapeError` for more tokens than the context.
+        """
+        if cache is None:
+            return self._logits(self.hidden(tokens))
+        self._check(tokens)
+        x = self.embed(tokens, cache[0])
+        later: list[KeyValueCache] = []
+        for block, seen in zip(self.blocks, cache, strict=True):
+            x, seen = block(x, seen)
+            later.append(seen)
+        return self._logits(self.norm(x)), tuple(later)
+
+    def hidden(self, tokens: Tokens) -> Tensor:
+        """What the head makes logits of: Int [batch, n] to [batch, n, d_model], normalised."""
+        self._check(tokens)
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+    def loss(self, tokens: Tokens, targets: Tokens) -> Tensor:
+        """The mean negative log-likelihood, in nats, of `targets` [batch, n], each the token after that at its place.
+
+        >>> import phlox as px
+        >>> from phlox.models import GptConfig
+        >>> text = px.tensor([[3, 1, 4, 1, 5]])
+        >>> model = GptConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2).init(device="numpy")
+        >>> model.loss(text[:, :-1], text[:, 1:]).shape
+        ()
+        """
+        return functional.cross_entropy(self(tokens), targets)
+
+    def init_cache(self, batch_size: int, capacity: int | None = None) -> CausalCache:
+        """An empty cache for so many sequences at once; its capacity is the context unless it is to be less."""
+        return tuple(
+            block.attention.init_cache(batch_size, self.config.context if capacity is None else capacity)
+            for block in self.blocks
+        )
+
+    def generate(
+        self,
+        prompt: Tokens,
+        length: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        compile: bool = True,
+    ) -> Tokens:
+        """Continue each prompt by `length` tokens, drawn one by one: Int [batch, n] to [batch, n + length].
+
+        See `phlox.models.generation.generate`.
+        """
+        return generate(self, prompt, length, temperature=temperature, top_k=top_k, compile=compile)
+
+    def _check(self, tokens: Tokens) -> None:
+        name, limit = type(self).__name__, self.config.context
+        expect(name, Int, tokens=tokens)
+        if tokens.ndim != 2 or tokens.shape[1] > limit:
+            raise ShapeError(
+                f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
+            )
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.tokens.weight.val().T) if self.head is None else self.head(x)

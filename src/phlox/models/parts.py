@@ -1,0 +1,47 @@
+"""What the transformers here are made of: dense layers that begin alike, and activations by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from phlox.backend import DeviceLike
+from phlox.nn import Linear, Normal, Zeros
+from phlox.tensor import Tensor, functional
+
+ActivationName: TypeAlias = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
+"""An activation that a config can name; `gelu_tanh` approximates `gelu` as the first GPTs did."""
+
+ACTIVATIONS: dict[ActivationName, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate=True),
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "tanh": lambda x: x.tanh(),
+}
+
+
+def dense(d_input: int, d_output: int, std: float, *, bias: bool, device: DeviceLike | None) -> Linear:
+    """A `Linear` whose weights begin normal with this deviation, and its biases, if it has any, at zero."""
+    return Linear(d_input, d_output, bias=bias, initializer=Normal(std=std), bias_initializer=Zeros(), device=device)
+
+
+def check_counts(**counts: int | None) -> None:
+    """ValueError unless each is at least one, or None."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least one, got {count}")
+
+
+def check_rates(**rates: float | None) -> None:
+    """ValueError unless each is a rate of dropout that leaves something, or None."""
+    for name, rate in rates.items():
+        if rate is not None and not 0.0 <= rate < 1.0:
+            raise ValueError(f"{name} must lie in [0, 1), got {rate}")
+
+
+def check_positive(**numbers: float) -> None:
+    """ValueError unless each is above zero."""
+    for name, number in numbers.items():
+        if not number > 0.0:
+            raise ValueError(f"{name} must be positive, got {number}")
