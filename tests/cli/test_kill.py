@@ -41,7 +41,7 @@ pathlib.Path.unlink = dying(pathlib.Path.unlink)
 def check_whole(folder: Path) -> None:
     listed = set(json.loads((folder / "run.json").read_text())["files"]) if (folder / "run.json").exists() else set()
     for path in folder.iterdir():
-        if re.fullmatch(r"\.phlox-[0-9a-f]+\.tmp", path.name):
+        if re.fullmatch(r"\.phlox-[0-9a-f-]+\.tmp", path.name):
             continue
         assert path.name == "run.json" or path.name in listed
         match path.suffix:

@@ -9,13 +9,23 @@ from typing import Any, cast
 
 from phlox.backend import Backend, backend_names, load_backend
 from phlox.backend.contract.matrix import Matrix
+from phlox.cli.command import DONE, Command
 from phlox.errors import DataError, DeviceError, EngineNotInstalledError
 
 MARK = "<!-- phlox backends --markdown -->"
 """Where the table begins in a page."""
 
 
-def backends(options: argparse.Namespace) -> int:
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--backend", action="append", metavar="NAME", help="only this one (may be given repeatedly)")
+    parser.add_argument("--float", metavar="ELEMENT", help="float elements: f64, f32 (default), bf16 or f16")
+    parser.add_argument("--int", metavar="ELEMENT", help="integer elements: i64 or i32 (default)")
+    parser.add_argument("--markdown", action="store_true", help="as tables of Markdown")
+    parser.add_argument("--into", metavar="FILE", help="write them into a page, after its mark, as docs/backends.md")
+
+
+def run(options: argparse.Namespace) -> int:
     """Carry out the command, and return the exit status."""
     names = options.backend or backend_names()
     elements = {key: value for key, value in (("float", options.float), ("int", options.int)) if value is not None}
@@ -23,11 +33,11 @@ def backends(options: argparse.Namespace) -> int:
     if options.into is not None:
         write_into(Path(options.into), found.markdown())
         print(f"wrote the table into {options.into}")
-        return 0
+        return DONE
     print(found.markdown() if options.markdown else found.text())
     if any(one is None for one in found.backends.values()):
         print("\n" + "\n".join(missing(names)))
-    return 0
+    return DONE
 
 
 def write_into(page: Path, table: str) -> None:
@@ -59,3 +69,12 @@ def missing(names: list[str]) -> list[str]:
         except EngineNotInstalledError as error:
             lines += textwrap.wrap(str(error), 100)
     return lines
+
+
+COMMAND = Command(
+    description="Print every operation of the contract by family and how each backend comes by it: native (a "
+    "function of its own), derived (from other operations) or - (unsupported). At half precision, f32 marks what "
+    "is computed in single precision and rounded once.",
+    arguments=arguments,
+    run=run,
+)

@@ -10,17 +10,35 @@ import sys
 import textwrap
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import phlox
-from phlox.backend import Device, as_device
-from phlox.models import DigitsRecipe, DigitsTraining
-from phlox.train import RunFolder, progress
-from phlox.train.curves import require_matplotlib
+from phlox.cli.command import DONE, Command
+
+if TYPE_CHECKING:
+    from phlox.backend import Device
+    from phlox.models import DigitsRecipe, DigitsTraining
 
 
-def demo(options: argparse.Namespace) -> int:
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, torch:gpu:0, ...")
+    add("--compile", action="store_true", help="run each step as one program, where the engine can (jax)")
+    add("--epochs", type=int, metavar="N", help="how often to go through the data (default: 80)")
+    add("--seed", type=int, metavar="N", help="another seed, other weights (default: 0)")
+    add("--config", metavar="FILE", help="a config.json to train by, from another run or your own")
+    add("--out", default="runs/demo", metavar="DIR", help="where to save the run (default: runs/demo)")
+    add("--overwrite", action="store_true", help="replace the run in DIR, once the new one is complete")
+
+
+def run(options: argparse.Namespace) -> int:
     """Carry out the command, and return the exit status."""
+    from phlox.backend import as_device
+    from phlox.models import DigitsTraining
+    from phlox.train import RunFolder, progress
+    from phlox.train.curves import require_matplotlib
+
     recipe = _recipe(options)
     device = as_device(options.device)
     require_matplotlib()  # before the training rather than after it
@@ -39,12 +57,14 @@ def demo(options: argparse.Namespace) -> int:
     print(f"Test accuracy: {correct / tested:.2%} ({correct} of {tested} images), {perf_counter() - begun:.1f} s")
     print(f"Saved in {path}:\n  {' '.join(folder.files)}", flush=True)
     status = _verify_in_new_process(path)
-    if status == 0:
+    if status == DONE:
         print(f"Try: {_program()} predict {path} {path / 'predictions.npz'}")
     return status
 
 
 def _recipe(options: argparse.Namespace) -> DigitsRecipe:
+    from phlox.models import DigitsRecipe
+
     recipe = DigitsRecipe() if options.config is None else DigitsRecipe.load(options.config)
     given = {"epochs": options.epochs, "seed": options.seed}
     return recipe.replace(**{name: value for name, value in given.items() if value is not None})
@@ -79,3 +99,11 @@ def _verify_in_new_process(path: Path) -> int:
     if finished.stdout:
         print("In a new process:\n" + textwrap.indent(finished.stdout, "  "), end="")
     return finished.returncode
+
+
+COMMAND = Command(
+    description="Train a small convolutional network on handwritten digits, test it on a fifth that it has not "
+    "seen, save it, and check in a new process that what was saved predicts the same.",
+    arguments=arguments,
+    run=run,
+)

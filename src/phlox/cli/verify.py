@@ -5,22 +5,38 @@ from __future__ import annotations
 import argparse
 import sys
 
-from phlox.models import DigitsRun
+from phlox.cli.command import DIFFERENT, DONE, Command
 
 
-def verify(options: argparse.Namespace) -> int:
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_folder", metavar="RUN_DIR", help="the folder of the run")
+    parser.add_argument("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, ...")
+
+
+def run(options: argparse.Namespace) -> int:
     """Carry out the command, and return the exit status."""
-    run = DigitsRun(options.run, options.device)
-    found = run.verify()
+    from phlox.models import DigitsRun
+
+    digits = DigitsRun(options.run_folder, options.device)
+    found = digits.verify()
     ties = ", the others are ties within the rounding" if found.ok and found.agreeing < found.images else ""
-    print(f"model built from config and record on {run.device}; no initializer ran")
+    print(f"model built from config and record on {digits.device}; no initializer ran")
     print(f"{found.agreeing} of {found.images} predictions agree{ties}")
     print(f"largest difference in probability: {found.largest_difference:.1e}")
     if found.ok:
-        return 0
+        return DONE
     print(
-        f"phlox: {run.path}: the predictions differ by more than half precision explains; "
+        f"phlox: {digits.path}: the predictions differ by more than half precision explains; "
         "config, record and predictions are not of one run",
         file=sys.stderr,
     )
-    return 1
+    return DIFFERENT
+
+
+COMMAND = Command(
+    description="Build the model of a run from its config and record, and compare its predictions on the images "
+    "tested on with those of the model that was trained. Exit status 1 if they do not agree.",
+    arguments=arguments,
+    run=run,
+)

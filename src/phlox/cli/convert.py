@@ -1,0 +1,173 @@
+"""`phlox convert`: a record in another format, precision or compression, or under other names."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, cast
+
+from phlox.cli.command import DONE, Command
+from phlox.cli.records import opened, reading_arguments
+from phlox.cli.text import count_text, printable, size_text
+from phlox.errors import RecordError
+from phlox.record import BinaryRecorder, JsonRecorder, PrecisionSettings, Record, Recorder, SafetensorsRecorder
+from phlox.record.compression import SUFFIXES, Compression
+from phlox.record.formats import READERS, RECORDERS
+from phlox.record.patterns import chosen
+from phlox.record.renaming import rename
+
+FLOATS = {"as-is": None, "double": "f64", "full": "f32", "half": "f16", "bfloat16": "bf16"}
+INTS = ["as-is", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"]
+COMPRESSIONS: dict[str, Compression | None] = {"none": None, "gzip": "gzip", "zstd": "zstd"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("source", metavar="SRC", help="of any format and compression, with or without its suffix")
+    add("target", metavar="DST", help="its end says the format and compression: .safetensors, .json.gz, ...")
+    add("--precision", choices=FLOATS, default="as-is", help="of floats: %(choices)s (default: as-is)", metavar="NAME")
+    add("--ints", choices=INTS, default="as-is", help="of ints: %(choices)s (default: as-is)", metavar="NAME")
+    add(
+        "--format",
+        choices=[recorder.format for recorder in RECORDERS],
+        metavar="NAME",
+        help="%(choices)s (default: what the end of DST says, or safetensors)",
+    )
+    add("--compression", choices=COMPRESSIONS, metavar="NAME", help="%(choices)s (default: what the end of DST says)")
+    add(
+        "--include", action="append", metavar="PATTERN", help="only these entries: encoder, '**.bias', ... (repeatable)"
+    )
+    add("--exclude", action="append", metavar="PATTERN", help="all but these entries (repeatable)")
+    add("--rename", action="append", metavar="REGEX=NEW", help="replace what matches in each path (repeatable)")
+    add("--no-names", action="store_true", help="binary: leave out paths, ids and aliases")
+    add("--pretty", action="store_true", help="json: with line breaks")
+    add("--decimal", action="store_true", help="json: numbers as decimals, not as base64")
+    add("--overwrite", action="store_true", help="replace DST, which may be SRC, once the new file is complete")
+    reading_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the command, and return the exit status."""
+    recorder = _recorder(options)
+    target = _target(Path(options.target), recorder)
+    if target.is_dir():
+        raise RecordError(f"{target}: is a folder; give the name of a file in it")
+    if not options.overwrite and target.exists():
+        raise RecordError(f"{target}: exists already; give another name, or --overwrite to replace it")
+    file = opened(options.source, options)
+    record = _renamed(_selected(file.record, options), options)
+    written = recorder.save(record, target)
+    before = ", ".join(filter(None, (file.format, file.compression, size_text(file.size))))
+    after = ", ".join(filter(None, (recorder.format, recorder.compression, size_text(written.stat().st_size))))
+    held = count_text(len(record.tensors), "tensor")
+    if record.values:
+        held += f" and {count_text(len(record.values), 'value')}"
+    print(printable(f"{file.path} ({before}) -> {written} ({after}): {held}"))
+    return DONE
+
+
+def _recorder(options: argparse.Namespace) -> Recorder:
+    target = Path(options.target)
+    named = next((recorder for recorder in RECORDERS if recorder.has_ending(target.name)), None)
+    given = next((recorder for recorder in RECORDERS if recorder.format == options.format), None)
+    if named and given and named is not given:
+        raise RecordError(
+            f"{target}: has the end of {named.format}, not of {given.format}; leave out --format, "
+            f"or give a name that ends in {given.suffix}"
+        )
+    if not named and (reader := next((reader for reader in READERS if reader.has_ending(target.name)), None)):
+        formats = ", ".join(recorder.suffix for recorder in RECORDERS)
+        raise RecordError(f"{target}: Phlox reads {reader.format} files, and does not write them; it writes {formats}")
+    recorder = given or named or SafetensorsRecorder
+    extra: dict[str, Any] = {}
+    for flag, owner, settings in (
+        ("no_names", BinaryRecorder, {"names": False}),
+        ("pretty", JsonRecorder, {"indent": 2}),
+        ("decimal", JsonRecorder, {"numbers": "decimal"}),
+    ):
+        if getattr(options, flag):
+            if recorder is not owner:
+                raise RecordError(
+                    f"--{flag.replace('_', '-')} is for the format {owner.format}, not for {recorder.format}"
+                )
+            extra |= settings
+    ints = None if options.ints == "as-is" else options.ints
+    precision = PrecisionSettings(float=cast("Any", FLOATS[options.precision]), int=ints)
+    return recorder(precision, _compression(target, recorder, options.compression), **extra)
+
+
+def _compression(target: Path, recorder: type[Recorder], given: str | None) -> Compression | None:
+    ends: dict[str, Compression | None] = {
+        suffix + end: name for suffix in recorder.suffixes() for name, end in SUFFIXES.items()
+    }
+    named: Compression | None = None
+    for end, name in ends.items():
+        if name is not None and target.name.endswith(end):
+            named = name
+    if given is None:
+        return named
+    if named not in (None, COMPRESSIONS[given]):
+        raise RecordError(f"{target}: has the end of {named}, which --compression {given} contradicts")
+    return COMPRESSIONS[given]
+
+
+def _target(path: Path, recorder: Recorder) -> Path:
+    """The path with the end that the recorder would give it."""
+    end = SUFFIXES[recorder.compression]
+    if not path.name:
+        raise RecordError(f"{path}: names no file")
+    for suffix in recorder.suffixes():
+        if path.name.endswith(suffix + end):
+            return path
+        if path.name.endswith(suffix):
+            return path.with_name(path.name + end)
+    return path.with_name(path.name + recorder.suffix + end)
+
+
+def _selected(record: Record, options: argparse.Namespace) -> Record:
+    if not (options.include or options.exclude):
+        return record
+    _check_named(record, options.source, "--include and --exclude")
+    paths = [*record, *record.aliases]
+    meant = chosen(options.include, paths) if options.include else set(paths)
+    meant -= chosen(options.exclude, paths) if options.exclude else set()
+    if not meant:
+        raise RecordError(
+            f"{options.source}: --include and --exclude leave none of its {count_text(len(record), 'entry', 'entries')}"
+        )
+    return rename(record, lambda path: path if path in meant else None).record
+
+
+def _renamed(record: Record, options: argparse.Namespace) -> Record:
+    remap: dict[str, str] = {}
+    rules: list[str] = options.rename or []
+    for rule in rules:
+        regex, sign, new = rule.rpartition("=")  # rather a regex has a = than a path
+        if not sign or not regex or regex in remap:
+            raise RecordError(
+                f"--rename {rule!r}: expected REGEX=NEW, and each REGEX once, such as '[.]gamma$=.weight'"
+            )
+        remap[regex] = new
+    if not remap:
+        return record
+    _check_named(record, options.source, "--rename")
+    found = rename(record, remap)
+    if found.unused:
+        shown = ", ".join(record.paths()[:3])
+        raise RecordError(f"--rename: no path matches {found.unused[0]!r}; the first ones are {shown}")
+    return found.record
+
+
+def _check_named(record: Record, source: str, option: str) -> None:
+    if record.positional:
+        raise RecordError(f"{source}: its entries have no names, only places; {option} cannot choose among them")
+
+
+COMMAND = Command(
+    description="Write the record in SRC to DST in another format, precision or compression, a tensor at a time; "
+    "ids, aliases, metadata and values come along. Reads what phlox.record.load reads, PyTorch and NumPy files "
+    "included. A compressed SRC is unpacked into memory.",
+    arguments=arguments,
+    run=run,
+)

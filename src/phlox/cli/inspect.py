@@ -1,0 +1,222 @@
+"""`phlox inspect`: what is in the file of a record, without reading its tensors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from phlox.cli.command import DONE, Command, whole
+from phlox.cli.records import opened, plain, reading_arguments
+from phlox.cli.text import count_text, size_text, table, terminal_width
+from phlox.errors import RecordError
+from phlox.record.checksums import FIRST_SCHEMA
+from phlox.record.dtypes import SHORT_NAMES
+from phlox.record.entry import TensorEntry
+from phlox.record.patterns import chosen
+from phlox.record.record import Record
+from phlox.record.summary import RecordFile, Statistics, damages, statistics, totals
+from phlox.record.values import to_json
+
+_MAY_HAVE_CHECKSUMS = ("pytorch", "npz", "sharded")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", metavar="FILE", help="of any format and compression, with or without its suffix")
+    parser.add_argument(
+        "pattern", metavar="PATTERN", nargs="*", default=[], help="only these entries: encoder, '**.bias', '!head'"
+    )
+    parser.add_argument("--sort", choices=["name", "size"], help="by name, or the largest first (default: as in FILE)")
+    parser.add_argument("--limit", type=whole, metavar="N", help="show the first N entries")
+    parser.add_argument(
+        "--stats",
+        action="store_true",
+        help="least, greatest and mean element, and how many are not finite, of the tensors shown",
+    )
+    parser.add_argument("--verify", action="store_true", help="read every tensor and check the checksums")
+    parser.add_argument("--json", action="store_true", help="as a JSON object")
+    reading_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the command, and return the exit status."""
+    file = opened(options.file, options)
+    record = file.record
+    paths = _chosen(record, options.pattern)
+    if options.sort == "name":
+        paths.sort()
+    elif options.sort == "size":
+        paths.sort(key=lambda path: -_bytes(record[path]))
+    if options.verify:
+        _verify(file)
+    shown = paths[: options.limit]
+    found = {p: statistics(record.tensors[p].tensor) for p in shown if options.stats and p in record.tensors}
+    if options.json:
+        print(json.dumps(plain(_as_json(file, paths, shown, found)), indent=2, allow_nan=False))
+        return DONE
+    print(_about(file))
+    if shown:
+        print()
+        print(_entries(record, shown, found if options.stats else None))
+    if len(paths) > len(shown):
+        print(f"... and {len(paths) - len(shown):,} more")
+    if record.aliases:
+        print("\nAliases")
+        print(
+            table([[alias, f"-> {path}"] for alias, path in record.aliases.items()], width=terminal_width(), indent=2)
+        )
+    print()
+    print(_total(record, paths))
+    if options.verify:
+        print(f"Read every tensor: {'checksums ignored' if options.ignore_checksums else _checked(file)}")
+    return DONE
+
+
+def _chosen(record: Record, patterns: Sequence[str]) -> list[str]:
+    if not patterns:
+        return record.paths()
+    names = {path: [path] for path in record}
+    for alias, path in record.aliases.items():
+        names[path].append(alias)
+    meant = chosen(patterns, names)
+    return [path for path in record if path in meant]
+
+
+def _bytes(entry: Any) -> int:
+    return entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0
+
+
+def _checked(file: RecordFile) -> str:
+    header = file.record.header
+    if header is None and file.format in _MAY_HAVE_CHECKSUMS:
+        return "checksums agree, where it has them"
+    has_them = header is not None and header.schema >= FIRST_SCHEMA
+    return "checksums agree" if has_them else "this file has no checksums"
+
+
+def _verify(file: RecordFile) -> None:
+    found = damages(file.record)
+    if found:
+        others = f" (and {count_text(len(found) - 1, 'other tensor')} cannot be read, either)" if len(found) > 1 else ""
+        raise RecordError(f"{found[0].reason}{others}")
+
+
+def _about(file: RecordFile) -> str:
+    header = file.record.header
+    rows = [["File", str(file.path)], ["Format", ", ".join(filter(None, (file.format, file.compression)))]]
+    if header is None:
+        rows.append(["Written by", "not Phlox, or it does not say so"])
+    else:
+        rows[-1][1] += f", schema {header.schema}"
+        rows += [["Written by", f"Phlox {header.phlox}"], ["Precision", header.precision]]
+    rows.append(["Size", size_text(file.size)])
+    if file.record.positional:
+        rows.append(["Names", "none: the entries are known by their places"])
+    lines = [table(rows)]
+    if file.record.metadata:
+        lines += ["", "Metadata"]
+        lines.append(
+            table([[key, text] for key, text in file.record.metadata.items()], width=terminal_width(), indent=2)
+        )
+    return "\n".join(lines)
+
+
+def _entries(record: Record, paths: Sequence[str], found: dict[str, Statistics] | None) -> str:
+    if found is None:
+        spare = (1,)  # the precision tells it
+        heads, right = ["path", "kind", "shape", "precision", "bytes", "id or value"], range(4, 5)
+        rows = [_row(path, record[path]) for path in paths]
+    else:
+        spare = ()
+        heads, right = ["path", "shape", "precision", "min", "max", "mean", "not finite", "value"], range(3, 7)
+        rows = [_row_of_statistics(path, record[path], found) for path in paths]
+    return table(rows, heads, right=right, spare=spare, width=terminal_width())
+
+
+def _row(path: str, entry: Any) -> list[str]:
+    if not isinstance(entry, TensorEntry):
+        return [path, "value", "", "", "", _value(entry)]
+    tensor = entry.tensor
+    precision, size = SHORT_NAMES[tensor.dtype], size_text(tensor.nbytes)
+    return [path, tensor.kind, str(tensor.shape), precision, size, (entry.id or "")[:8]]
+
+
+def _row_of_statistics(path: str, entry: Any, found: dict[str, Statistics]) -> list[str]:
+    if not isinstance(entry, TensorEntry):
+        return [path, *[""] * 6, _value(entry)]
+    one, tensor = found[path], entry.tensor
+    numbers = [_number(number) for number in (one.min, one.max, one.mean)]
+    odd = f"{one.non_finite:,}" if one.non_finite else ""
+    return [path, str(tensor.shape), SHORT_NAMES[tensor.dtype], *numbers, odd]
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _number(number: float | int | bool | None) -> str:
+    if number is None:
+        return "-"
+    return f"{number:.4g}" if isinstance(number, float) else str(number)
+
+
+def _total(record: Record, paths: Sequence[str]) -> str:
+    entries = [record[path] for path in paths]
+    tensors = [entry.tensor for entry in entries if isinstance(entry, TensorEntry)]
+    parts = [count_text(len(tensors), "tensor")]
+    if len(entries) > len(tensors):
+        parts.append(count_text(len(entries) - len(tensors), "value"))
+    elements, size = sum(tensor.size for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
+    head = f"Total: {' and '.join(parts)}, {count_text(elements, 'element')}, {size_text(size)}"
+    by_type = totals(entries)
+    if len(by_type) < 2:
+        return head
+    rows = [
+        [name, count_text(one.tensors, "tensor"), count_text(one.elements, "element"), size_text(one.bytes)]
+        for name, one in by_type.items()
+    ]
+    return f"{head}\n{table(rows, right=(1, 2, 3), indent=2)}"
+
+
+def _as_json(
+    file: RecordFile, paths: Sequence[str], shown: Sequence[str], found: dict[str, Statistics]
+) -> dict[str, Any]:
+    record, header = file.record, file.record.header
+    entries: list[dict[str, Any]] = []
+    for path in shown:
+        entry = record[path]
+        if isinstance(entry, TensorEntry):
+            tensor = entry.tensor
+            one: dict[str, Any] = {
+                "path": path, "kind": tensor.kind, "shape": tensor.shape, "precision": SHORT_NAMES[tensor.dtype],
+                "bytes": tensor.nbytes, "id": entry.id,
+            }  # fmt: skip
+            entries.append(one | ({"statistics": found[path]} if path in found else {}))
+        else:
+            entries.append({"path": path, "kind": "value", "value": to_json(entry)})
+    return {
+        "file": str(file.path),
+        "format": file.format,
+        "compression": file.compression,
+        "size": file.size,
+        "schema": header and header.schema,
+        "precision": header and header.precision,
+        "phlox": header and header.phlox,
+        "positional": record.positional,
+        "metadata": dict(record.metadata),
+        "aliases": dict(record.aliases),
+        "entries": entries,
+        "totals": {name: asdict(one) for name, one in totals(record[path] for path in paths).items()},
+    }
+
+
+COMMAND = Command(
+    description="Print format, metadata, entries, shapes, precisions and sizes of the file of a record, be it one of "
+    "Phlox, safetensors, PyTorch or NumPy. Reads no tensor, unless --stats or --verify asks for it.",
+    arguments=arguments,
+    run=run,
+    intermixed=True,
+)

@@ -1,0 +1,42 @@
+"""What the commands share that read records: their options, opening a file, and what they give as JSON."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields, is_dataclass
+from typing import Any, cast
+
+from phlox.cli.command import whole
+from phlox.record.summary import RecordFile, open_file
+from phlox.record.values import to_json
+
+
+def reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that say how files are read."""
+    parser.add_argument(
+        "--max-bytes",
+        type=whole,
+        metavar="N",
+        help="the most that a compressed file may unpack to (default: 64 times its size, at least 1 GiB)",
+    )
+    parser.add_argument("--ignore-checksums", action="store_true", help="read a file that another program has changed")
+
+
+def opened(path: str, options: argparse.Namespace) -> RecordFile:
+    """The record in a file, read as the options say; no tensor is read."""
+    return open_file(path, max_bytes=options.max_bytes, verify=not options.ignore_checksums)
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold, of dataclasses, named tuples and floats that are not finite (as in files: `to_json`)."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        named = getattr(items, "_asdict", None)
+        return [plain(one) for one in items] if named is None else plain(named())
+    if isinstance(value, list):
+        return [plain(one) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in cast("dict[str, Any]", value).items()}
+    return to_json(value)

@@ -1,0 +1,69 @@
+"""The page about the commands shows what they print: every example is run, and compared but for the numbers in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from phlox.cli import main
+from phlox.cli.main import COMMANDS
+from tests.cli.support import run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+_NUMBER = re.compile(r"[<>]?-?\b\d[\d,.]*(e[+-]\d+)?\b%?( k?B\b)?")
+_ID = re.compile(r"\b[0-9a-f]{8}\b")
+
+
+def examples() -> list[tuple[list[str], str]]:
+    found: list[tuple[list[str], str]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+        for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = example.partition("\n")
+            found.append((shlex.split(command), output))
+    return found
+
+
+def skeleton(text: str) -> list[str]:
+    """The lines without numbers, ids and alignment; sorted, for what differs most depends on the machine."""
+    text = _NUMBER.sub("#", _ID.sub("#", text))
+    return sorted(re.sub(r"  +", " ", line).strip() for line in text.splitlines() if line.strip())
+
+
+def test_every_example(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(small_run, "runs/digits")  # a smaller network, trained for less long
+    for (program, *arguments), expected in examples():
+        assert program == "phlox"
+        if arguments[0] == "demo":
+            continue
+        main(arguments)
+        out, err = capsys.readouterr()
+        printed, shown = skeleton(out + err), skeleton(expected)
+        if "..." in shown:
+            shown.remove("...")
+            assert set(shown) - {"# # # # wrong"} <= set(printed), arguments
+        else:
+            assert printed == shown, arguments
+
+
+def test_the_demo_prints_these_lines(tmp_path: Path) -> None:
+    (tmp_path / "small.json").write_text('{"model": {"channels": [2, 3]}, "batch_size": 256}')
+    ((_, *arguments), expected) = next(example for example in examples() if example[0][1] == "demo")
+    done = run(*arguments, "--config", "small.json", cwd=tmp_path)
+    printed = done.stdout.replace("python -m phlox", "phlox")
+    assert [line for line in skeleton(printed) if "Try" not in line] == [
+        line for line in skeleton(expected) if "Try" not in line
+    ]
+    assert done.returncode == 0
+
+
+def test_every_command_has_an_example_and_a_line() -> None:
+    shown = {arguments[1] for arguments, _ in examples()}
+    for command in COMMANDS:
+        assert command in shown and f"[`phlox {command}`](#{command})" in PAGE
