@@ -276,7 +276,7 @@ def turned(value: Any, x: Any) -> Any:
     """Something of every part, and changes to the modules."""
     kind: Any = type(value)
     if isinstance(value, px.Module):
-        return value(x)  # pyright: ignore[reportCallIssue]
+        return value(x)
     if isinstance(value, px.Tensor):
         return value * 2.0 + px.random.normal((3,), device=x.device)
     if kind in (int, float) or (getattr(value, "ndim", None) == 0):
@@ -328,3 +328,29 @@ def test_anything_means_the_same(shape: Any) -> None:
     for mine, theirs in zip(other.params(), module.params(), strict=True):
         np.testing.assert_allclose(mine.val().numpy(), theirs.val().numpy(), rtol=1e-6)
     assert run.recordings == 1
+
+
+@pytest.mark.parametrize("shape", ["pair", "arguments"])
+def test_a_module_that_is_given_twice_is_one(shape: str) -> None:
+    def both(pair: Any, x: Any) -> Any:
+        return pair[0](x), pair[1](x)
+
+    def apart(first: Any, second: Any, x: Any) -> Any:
+        return first(x), second(x)
+
+    chosen: Any = both if shape == "pair" else apart
+    run: Any = px.compile(chosen)
+    x = px.tensor([0.5, 1.5, -1.0], device=TAPE)
+    one, two, other = Counter(), Counter(), Counter()
+
+    def call(first: Any, second: Any) -> None:
+        run((first, second), x) if shape == "pair" else run(first, second, x)
+
+    for _ in range(3):
+        call(one, one)
+    assert one.calls.val().item() == 6
+    call(two, other)
+    call(two, other)
+    call(two, two)
+    assert (two.calls.val().item(), other.calls.val().item()) == (4, 2)
+    assert run.recordings == 2

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
-from phlox.backend import Backend
+from phlox.backend import Float
 from phlox.backend.contract.update import AdamNumbers
-from phlox.config import Config
-from phlox.errors import ConfigError
-from phlox.optim.adaptor import OptimizerAdaptor, SimpleOptimizer
-from phlox.optim.clipping import GradientClipping
-from phlox.optim.sharing import shared
+from phlox.optim.config import SimpleConfig
+from phlox.optim.simple import SimpleOptimizer, Stepped
 from phlox.optim.state import State
+from phlox.optim.terms import average, counted, prepared
 from phlox.tensor import Tensor, zeros_like
 from phlox.tensor.functional import adam_update
 
 
-class AdamConfig(Config):
-    """Hyper-parameters of Adam (Kingma, Ba 2015): `weight_decay` is added to the gradient. Defaults are PyTorch's."""
+class AdamConfig(SimpleConfig):
+    """Hyper-parameters of `Adam`: `weight_decay` is added to the gradient. Defaults are PyTorch's."""
 
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
+    amsgrad: bool = False
+    maximize: bool = False
 
-    def validate(self) -> None:
-        if not (0.0 <= self.beta_1 < 1.0 and 0.0 <= self.beta_2 < 1.0):
-            raise ConfigError(f"the betas lie in [0, 1), got {self.beta_1} and {self.beta_2}")
-        if not (self.epsilon >= 0.0 and self.weight_decay >= 0.0):
-            raise ConfigError(f"epsilon and weight_decay are at least zero, got {self.epsilon} and {self.weight_decay}")
-
-    def init(self, *, grad_clipping: GradientClipping | None = None) -> OptimizerAdaptor:
-        """The optimizer."""
-        return OptimizerAdaptor(Adam(self, decoupled=False), grad_clipping=grad_clipping)
+    def simple(self) -> SimpleOptimizer:
+        return Adam(self, decoupled=False)
 
 
 class AdamWConfig(AdamConfig):
@@ -41,15 +34,16 @@ class AdamWConfig(AdamConfig):
 
     weight_decay: float = 0.01
 
-    def init(self, *, grad_clipping: GradientClipping | None = None) -> OptimizerAdaptor:
-        """The optimizer."""
-        return OptimizerAdaptor(Adam(self, decoupled=True), grad_clipping=grad_clipping)
+    def simple(self) -> SimpleOptimizer:
+        return Adam(self, decoupled=True)
 
 
 class Adam(SimpleOptimizer):
     """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  x = x - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
-    Decoupled, x is multiplied by 1 - lr decay first; otherwise decay x is added to g.
+    Kingma, Ba 2015: "Adam: a method for stochastic optimization". Decoupled, x is multiplied by 1 - lr decay first
+    (Loshchilov, Hutter 2019: "Decoupled weight decay regularization"); otherwise decay x is added to g. With `amsgrad`
+    the greatest v so far stands in the root (Reddi et al. 2018: "On the convergence of Adam and beyond").
     """
 
     shares_counts = True
@@ -59,24 +53,54 @@ class Adam(SimpleOptimizer):
         self.decoupled = decoupled
 
     def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), "time": 0}
+        greatest = {"moment_2_max": zeros_like(tensor)} if self.config.amsgrad else {}
+        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), **greatest, "time": 0}
 
     def step(
         self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
     ) -> tuple[Tensor[Any, Any, Any], State]:
         c = self.config
-        time, correction_1, correction_2 = shared(_later, state["time"], c.beta_1, c.beta_2, tensor.backend)
-        numbers = AdamNumbers(
-            lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2
+        time, correction_1, correction_2 = counted(state["time"], tensor.backend, c.beta_1, c.beta_2)
+        if not c.amsgrad:
+            numbers = AdamNumbers(
+                lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2, time
+            )
+            grad = -grad if c.maximize else grad
+            tensor, m, v = adam_update(tensor, grad, state["moment_1"], state["moment_2"], numbers)
+            return tensor, {"moment_1": m, "moment_2": v, "time": time}
+        tensor, grad = prepared(c, lr, tensor, grad, decoupled=self.decoupled)
+        m = average(state["moment_1"], grad, c.beta_1)
+        v = average(state["moment_2"], grad.square(), c.beta_2)
+        greatest = state["moment_2_max"].maximum(v)
+        scale = (greatest * (1.0 / correction_2)).sqrt() + c.epsilon
+        tensor = tensor - m / scale * (lr / correction_1)
+        return tensor, {"moment_1": m, "moment_2": v, "moment_2_max": greatest, "time": time}
+
+    def step_all(
+        self,
+        lr: float,
+        tensors: Sequence[Tensor[Any, Any, Any]],
+        grads: Sequence[Tensor[Any, Any, Any]],
+        states: Sequence[State],
+        own: Sequence[bool],
+    ) -> Stepped | None:
+        c, backend = self.config, tensors[0].backend
+        if c.amsgrad or c.maximize:
+            return None
+        after_step: dict[int, AdamNumbers] = {}
+        for time in {state["time"] for state in states}:
+            now, correction_1, correction_2 = counted(time, backend, c.beta_1, c.beta_2)
+            after_step[time] = AdamNumbers(
+                lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2, now
+            )
+        numbers = [after_step[state["time"]] for state in states]
+        first, second = ([state[name].primitive for state in states] for name in ("moment_1", "moment_2"))
+        arrays, run = backend.adam_updates(
+            [x.primitive for x in tensors], [g.primitive for g in grads], first, second, numbers, own
         )
-        tensor, m, v = adam_update(tensor, grad, state["moment_1"], state["moment_2"], numbers)
-        return tensor, {"moment_1": m, "moment_2": v, "time": time}
-
-
-def _later(time: Any, beta_1: float, beta_2: float, backend: Backend) -> tuple[Any, Any, Any]:
-    """The time after one more step, and 1 - beta ** time for both betas."""
-    time = time + 1
-    correction_1, correction_2 = (
-        -backend.number_expm1(time * math.log(beta)) if beta else 1.0 for beta in (beta_1, beta_2)
-    )
-    return time, correction_1, correction_2
+        made = [[Tensor.from_primitive(array, backend, Float) for array in three] for three in arrays]
+        after = [
+            (x, {"moment_1": m, "moment_2": v, "time": number.time})
+            for (x, m, v), number in zip(made, numbers, strict=True)
+        ]
+        return after, run

@@ -1,58 +1,34 @@
-"""`SimpleOptimizer`: an optimizer of one tensor; and the adaptor that makes one of whole modules of it."""
+"""`OptimizerAdaptor`: makes an optimizer of whole modules of one that knows a single tensor."""
 
 from __future__ import annotations
 
 import math
 import operator
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Hashable
-from typing import Any, ClassVar, cast
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, cast
 
 import numpy as np
 
-from phlox.backend import Float
+from phlox.backend import Device, Float
+from phlox.backend.contract.backend import engine_of
 from phlox.errors import OptimizerError
-from phlox.module import GradientsParams, Param, ParamId
+from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.structure import ByIdentity
 from phlox.optim.clipping import GradientClipping
-from phlox.optim.optimizer import M, Optimizer, brought
+from phlox.optim.fitting import begun, misfit, other_entries
+from phlox.optim.fused import LEAST, Job, fits, start, steps_together
+from phlox.optim.groups import Group, grouped
+from phlox.optim.optimizer import M, Optimizer, Rate
+from phlox.optim.packed import brought
 from phlox.optim.sharing import sharing
-from phlox.optim.state import State, mismatch
-from phlox.record import Record
-from phlox.tensor import Tensor
-
-
-class SimpleOptimizer(ABC):
-    """An optimizer that treats one tensor at a time. `OptimizerAdaptor` does everything else.
-
-    >>> class SignSgd(SimpleOptimizer):
-    ...     def step(self, lr, tensor, grad, state):
-    ...         return tensor - grad.sign() * lr, state
-    """
-
-    shares_counts: ClassVar[bool] = False
-    """Do parameters whose counts are equal keep them so, since `step` counts by `phlox.optim.sharing.shared`?
-
-    A compiled function then has one number for all of them.
-    """
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        """The state before the first step; None unless the optimizer needs one.
-
-        Tensors, numbers, strings, truth values and None, in dicts, lists and tuples.
-        """
-        return None
-
-    @abstractmethod
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
-        """The tensor after one step, and the state. All tensors are on one plain device.
-
-        Under `phlox.compile` numbers (`lr`, counts in the state) are stand-ins: do arithmetic on them, do not branch.
-        """
-
+from phlox.optim.simple import SimpleOptimizer, Stepped
+from phlox.optim.skipping import kept_where
+from phlox.optim.state import Mastered, State, flatten, unmastered
+from phlox.optim.state_report import StateReport
+from phlox.record import LazyTensor
+from phlox.tensor import Tensor, where
 
 _interned: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
 
@@ -63,24 +39,89 @@ class OptimizerAdaptor(Optimizer):
     Parameters that are not trained, or have no gradient, stay as they are. Gradients and state are brought to the
     parameter's device. A step that fails changes nothing.
 
+    Args:
+        optimizer: of one tensor.
+        groups: parameters that are stepped otherwise.
+        grad_clipping: keeps gradients within bounds, each or all together.
+        skip_nonfinite: whether a step whose gradients have an infinity or NaN anywhere changes nothing at all, counts
+            included. Eagerly it is waited for to know it; in a compiled function nothing waits.
+        master_weights: whether parameters of half precision have a copy in f32 in the state, which is stepped in their
+            place, all other tensors of the state and the gradient being of f32 too; the parameter is what the copy
+            rounds to. Steps that are too small for half precision add up (Micikevicius et al. 2018: "Mixed precision
+            training"). Elements that have been changed from outside since the last step (loaded, mapped) go on from
+            what they were changed to.
+
     Raises `OptimizerError`, naming the parameter: for a rate below zero or NaN, for a gradient of another shape or of
-    another model, and for a state from a record that does not fit the parameter.
+    another model, for a state from a record that does not fit the parameter, for two groups that claim one parameter,
+    and for a pattern of a group that matches none.
     """
 
-    def __init__(self, optimizer: SimpleOptimizer, *, grad_clipping: GradientClipping | None = None) -> None:
+    def __init__(
+        self,
+        optimizer: SimpleOptimizer,
+        *,
+        groups: Sequence[Group] = (),
+        grad_clipping: GradientClipping | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool = True,
+    ) -> None:
         super().__init__()
-        self.shares_counts = optimizer.shares_counts
         self.optimizer = optimizer
+        self.groups = tuple(groups)
         self.grad_clipping = grad_clipping
+        self.skip_nonfinite = skip_nonfinite
+        self.master_weights = master_weights
+        self._simple = [*[group.simple(optimizer) for group in self.groups], optimizer]  # that of the rest is number -1
+        self.shares_counts = all(one.shares_counts for one in self._simple)
+        self._numbers: dict[ParamId, int] = {}
+        self._grouped: tuple[ParamId, ...] = ()
         self._unproved: set[ParamId] = set()
+        self._shapes: dict[ParamId, tuple[int, ...]] = {}
         self._settings: tuple[tuple[Any, ...], ByIdentity] = ((), ByIdentity(None))
 
-    def init_state(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return self.optimizer.init(tensor)
+    def variant(self, id: ParamId) -> int:
+        return self._numbers.get(id, -1)
+
+    def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
+        work = self._wide(tensor)
+        state = self._simple[variant].init(work)
+        return state if work is tensor else Mastered(work, state)
+
+    def settle(self, params: Iterable[Param]) -> None:
+        states = self.states
+        for param in params:
+            id, shape = param.id, param.shape
+            if id not in states or param.kind is not Float:
+                continue
+            if id not in self._unproved and self._shapes.setdefault(id, shape) != shape:
+                del states[id]
+                continue
+            value = param.val()
+            tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
+            work = self._wide(tensor)
+            state = brought(states[id], work.device)
+            if work is tensor:
+                state = unmastered(state)
+            elif not isinstance(state, Mastered):
+                state = Mastered(work, state)
+            states[id] = state
+
+    def report(self, module: Module) -> StateReport:
+        self._find_groups(module)
+        return super().report(module)
+
+    def _shape_misfit(self, param: Param) -> str | None:
+        known = self._shapes.get(param.id)
+        if known is not None:
+            return None if known == param.shape else f"it was of shape {known}, and the parameter is of {param.shape}"
+        place = Device(engine_of(param.backend), param.device.name)
+        fresh = begun(self._simple[self.variant(param.id)], param.shape, place)
+        return None if fresh is None else misfit(fresh, self.states[param.id], param.shape)
 
     def settings(self) -> Hashable:
         optimizer = self.optimizer
-        fields = (type(optimizer), *vars(optimizer), *vars(optimizer).values(), self.grad_clipping)
+        how = (self.grad_clipping, self.skip_nonfinite, self.master_weights, *self.groups)
+        fields = (type(optimizer), *vars(optimizer), *vars(optimizer).values(), *how)
         known = self._settings[0]
         if len(fields) != len(known) or not all(map(operator.is_, fields, known)):
             try:
@@ -89,35 +130,113 @@ class OptimizerAdaptor(Optimizer):
                 self._settings = fields, ByIdentity(optimizer)
         return self._settings[1]
 
-    def load_record(self, record: Record) -> None:
-        super().load_record(record)
-        self._unproved = set(self._states)
+    def _misfit(self, states: dict[ParamId, State]) -> str | None:
+        for id, state in states.items():
+            leaves: list[Any] = []
+            flatten(state, leaves)
+            # What a state has may depend on the parameter's shape, and some of its tensors is probably of that.
+            shapes = [(1,), *[leaf.shape for leaf in leaves if isinstance(leaf, LazyTensor)][:1]]
+            found = [other_entries(one, shape, unmastered(state)) for one in self._simple for shape in shapes]
+            if all(found):
+                return f"states.{id}: the record is not one of {type(self.optimizer).__name__}: {found[-1]}"
+        return None
 
-    def step(self, lr: float, module: M, grads: GradientsParams) -> M:
-        lr = _checked_rate(lr)
+    def _take_loaded(self, states: dict[ParamId, State]) -> None:
+        super()._take_loaded(states)
+        self._unproved, self._shapes = set(states), {}
+
+    def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
+        rates = self._rates(lr)
         if len(grads) and not any(grads.get(param.id) is not None for param in module.params()):
             raise OptimizerError(
                 f"none of the {len(grads)} gradients is of a parameter of this {type(module).__name__} "
                 f"({', '.join(path for path, _ in module.named_params()) or 'it has none'}); are they another model's?"
             )
-        stepped: dict[ParamId, State] = {}
+        self._find_groups(module)
+        if self.grad_clipping is not None:
+            grads = self.grad_clipping.of_all(grads)
+        finite = grads.isfinite() if self.skip_nonfinite and len(grads) else None
+        if finite is not None and not finite.backend.is_traced(finite.primitive):
+            if not finite.item():
+                return module
+            finite = None
+        with self._lock, sharing():
+            values = self._stepped(rates, module, grads, finite)
+            return module.map(lambda path, param: param.holding(values[path]) if path in values else param)
 
-        def update(path: str, param: Param) -> Param:
+    def _stepped(
+        self, rates: list[Any], module: Module, grads: GradientsParams, finite: Tensor[Any, Any, Any] | None
+    ) -> dict[str, Tensor[Any, Any, Any]]:
+        """The new values of parameters by path; their states are kept."""
+        values: dict[str, Tensor[Any, Any, Any]] = {}
+        states: dict[ParamId, State] = {}
+        together: dict[tuple[int, Device], list[Job]] = {}
+        large = finite is None and sum(grad.size for _, grad in grads.items()) >= LEAST
+
+        def take(job: Job, result: Tensor[Any, Any, Any], state: State) -> None:
+            values[job.path], states[job.param.id] = self._taken(job, result, state, finite)
+
+        def prepare(path: str, param: Param) -> None:
             grad = grads.get(param.id)
             if grad is None or not param.trained:
-                return param
-            value, stepped[param.id] = self._update(lr, path, param, grad)
-            return param.holding(value)
+                return
+            job, number = self._job(path, param, grad), self.variant(param.id)
+            optimizer = self._simple[number]
+            if large and param.id not in states and steps_together(optimizer) and fits(job):
+                states[param.id] = None  # in the order of the module
+                together.setdefault((number, job.place), []).append(job)
+            else:
+                take(job, *optimizer.step(rates[number], job.work, job.grad, job.state))
 
-        with sharing():
-            module = module.map(update)
-        self.states.update(stepped)
-        self._unproved.difference_update(stepped)
-        return module
+        module.visit(prepare)
+        runs: list[tuple[list[Job], Stepped]] = []
+        for (number, _), jobs in together.items():
+            found = start(self._simple[number], rates[number], jobs)
+            if found is not None:
+                runs.append((jobs, found))
+                continue
+            for job in jobs:
+                take(job, *self._simple[number].step(rates[number], job.work, job.grad, job.state))
+        held = self._held()
+        with self._in_place(any(job.own for jobs, _ in runs for job in jobs)) if runs else nullcontext():
+            own: dict[ParamId, Device] = {}
+            for jobs, (results, run) in runs:
+                run()
+                for job, result in zip(jobs, results, strict=True):
+                    take(job, *result)
+                    own[job.param.id] = job.place
+            held.update(states)
+            for id in states:
+                self._own.pop(id, None)
+            self._own.update(own)
+        for param in module.params():
+            if param.id in states:
+                self._shapes[param.id] = param.shape
+        self._unproved.difference_update(states)
+        return values
 
-    def _update(
-        self, lr: float, path: str, param: Param, grad: Tensor[Any, Any, Any]
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def _rates(self, lr: Rate) -> list[Any]:
+        """The rate of each group, and at last that of the rest."""
+        if not isinstance(lr, Mapping):
+            rate = _checked_rate(lr)
+            return [*[rate if group.lr_factor == 1.0 else rate * group.lr_factor for group in self.groups], rate]
+        named = {group.name for group in self.groups if group.name is not None}
+        if "*" not in lr or not lr.keys() <= named | {"*"}:
+            known = ", ".join(sorted(named)) or "none has one"
+            raise OptimizerError(
+                f"learning rates by group need one for all others under '*', and names of groups ({known}), got "
+                f"{', '.join(map(repr, lr))}"
+            )
+        rates = {name: _checked_rate(rate) for name, rate in lr.items()}
+        rest = rates["*"]
+        return [*[rates.get(group.name or "*", rest) * group.lr_factor for group in self.groups], rest]
+
+    def _find_groups(self, module: Module) -> None:
+        """See to which group each parameter belongs, unless these are the ones of the last step."""
+        if self.groups and (ids := tuple([param.id for param in module.params()])) != self._grouped:
+            self._numbers, self._grouped = grouped(module, self.groups), ids
+
+    def _job(self, path: str, param: Param, grad: Tensor[Any, Any, Any]) -> Job:
         value = param.val()
         outer = value.backend
         if outer.batched or grad.backend.batched:
@@ -126,42 +245,64 @@ class OptimizerAdaptor(Optimizer):
                 "return the gradients, and step there on the stacked modules"
             )
         tensor = value.inner() if outer.differentiates else value
-        place = tensor.device
         if grad.shape != tensor.shape or grad.kind is not Float:
             raise OptimizerError(
                 f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
                 f"{tensor.shape}; is it the gradient of another model?"
             )
-        if grad.backend is not tensor.backend or grad.device != place:
+        work, before = self._at_work(path, param.id, tensor)
+        place = work.device
+        if grad.backend is not work.backend or grad.device != place:
             grad = grad.to_device(place)
-        if self.grad_clipping is not None:
-            grad = self.grad_clipping(grad)
-        state = self._state(path, param.id, tensor)
-        result, state = self.optimizer.step(lr, tensor, grad, state)
-        if result.backend is not tensor.backend or result.shape != tensor.shape or result.kind is not Float:
+        return Job(path, param, tensor, work, grad, before, place, self._own.get(param.id) == place)
+
+    def _taken(
+        self, job: Job, result: Tensor[Any, Any, Any], state: State, finite: Tensor[Any, Any, Any] | None
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        """The value and the state that a parameter has after its step."""
+        tensor, work, before = job.value, job.work, job.state
+        if result.backend is not work.backend or result.shape != work.shape or result.kind is not Float:
+            optimizer = self._simple[self.variant(job.param.id)]
             raise OptimizerError(
-                f"{path}: {type(self.optimizer).__name__}.step must return a tensor like the parameter, Float of shape "
-                f"{tensor.shape} on {tensor.backend!r}; got {result.kind.__name__} of shape {result.shape} on "
+                f"{job.path}: {type(optimizer).__name__}.step must return a tensor like the parameter, Float of shape "
+                f"{work.shape} on {work.backend!r}; got {result.kind.__name__} of shape {result.shape} on "
                 f"{result.backend!r}"
             )
-        return Tensor.from_primitive(result.primitive, outer, Float), state
+        if work is not tensor:
+            before, state = Mastered(work, before), Mastered(result, state)
+            result = result.from_full_precision(tensor)
+        if finite is not None:
+            result, state = kept_where(finite, (result, state), (tensor, before), tensor.device)
+        return Tensor.from_primitive(result.primitive, job.param.backend, Float), state
 
-    def _state(self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]) -> State:
-        states = self.states
-        if id not in states:
-            return self.optimizer.init(tensor)
-        state = brought(states[id], tensor.device)
+    def _wide(self, tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        """What a parameter of this value is stepped as; the very same where no master is needed."""
+        return tensor.to_full_precision() if self.master_weights else tensor
+
+    def _at_work(self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]) -> tuple[Tensor[Any, Any, Any], State]:
+        """What is stepped of a parameter, its value or the master of it, and the state."""
+        states, optimizer, work = self._held(), self._simple[self.variant(id)], self._wide(tensor)
+        if id not in states or (id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape):
+            return work, optimizer.init(work)
+        place = work.device
+        state = states[id] if self._own.get(id) == place else brought(states[id], place)
         if id in self._unproved:
-            wrong = mismatch(self.optimizer.init(tensor), state)
+            wrong = misfit(optimizer.init(work), state, tensor.shape)
             if wrong:
                 raise OptimizerError(
-                    f"{path}: the state that was loaded is not one of {type(self.optimizer).__name__} for a parameter "
-                    f"of shape {tensor.shape}: {wrong}"
+                    f"{path}: the state that was loaded is not one of {type(optimizer).__name__} for a parameter "
+                    f"of shape {tensor.shape}: {wrong}; if it is to start anew, call optimizer.forget(module)"
                 )
-        return state
+        if isinstance(state, Mastered):
+            if work is not tensor:
+                # What the master does not round to has been changed from outside.
+                same = (state.master.from_full_precision(tensor) == tensor).to_full_precision()
+                work = where(same, state.master, work)
+            state = state.state
+        return work, state
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({type(self.optimizer).__name__}, {len(self.states)} states)"
+        return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
 
 
 def _checked_rate(lr: Any) -> Any:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from phlox.errors import OptimizerError
+from phlox.module import GradientsParams
 from phlox.tensor import Tensor
 
 
 @dataclass(frozen=True)
 class GradientClipping:
-    """Keeps each parameter's gradient within bounds: make one with `value` or `norm`."""
+    """Keeps gradients within bounds: make one with `value`, `norm` or `global_norm`."""
 
-    kind: Literal["value", "norm"]
+    kind: Literal["value", "norm", "global norm"]
     limit: float
 
     def __post_init__(self) -> None:
@@ -30,9 +31,29 @@ class GradientClipping:
         """A gradient whose Euclidean norm is greater than `limit` is scaled down to it (Pascanu et al. 2013)."""
         return GradientClipping("norm", limit)
 
-    def __call__(self, grad: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """The gradient of one parameter, clipped."""
+    @staticmethod
+    def global_norm(limit: float) -> GradientClipping:
+        """All gradients are scaled alike so that their norm together, `GradientsParams.norm`, is at most `limit`."""
+        return GradientClipping("global norm", limit)
+
+    def of_all(self, grads: GradientsParams) -> GradientsParams:
+        """The gradients, clipped."""
         if self.kind == "value":
-            return grad.clip(-self.limit, self.limit)
-        norm = grad.square().sum().sqrt()
-        return grad * (self.limit / norm.maximum(self.limit))
+            return grads.map(lambda grad: grad.clip(-self.limit, self.limit))
+        if self.kind == "norm":
+            return grads.map(lambda grad: _scaled(grad, self._factor(_norm(grad))))
+        factor = self._factor(grads.norm())
+        return grads.map(lambda grad: _scaled(grad, factor))
+
+    def _factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        return self.limit / norm.maximum(self.limit)
+
+
+def _norm(grad: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    return grad.to_full_precision().square().sum().sqrt()
+
+
+def _scaled(grad: Tensor[Any, Any, Any], factor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    if factor.backend is grad.backend.full_precision() and factor.device.name == grad.device.name:
+        return grad * factor.from_full_precision(grad)
+    return grad * factor.to_device(grad.device)

@@ -2,127 +2,33 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from threading import RLock
+from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
-
-from phlox.backend import Backend, Device, Int
+from phlox.backend import Backend, Device
 from phlox.backend.kind import KINDS
-from phlox.errors import CompileError, RecordError
-from phlox.module import GradientsParams, Module, ParamId
+from phlox.errors import CompileError, OptimizerError, RecordError
+from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
 from phlox.module.structure import ByIdentity
-from phlox.optim.state import (
-    INTEGER,
-    Skeleton,
-    State,
-    fits,
-    flatten,
-    from_plain,
-    map_tensors,
-    paths,
-    to_plain,
-    unflatten,
-)
+from phlox.optim.interrupt import uninterrupted
+from phlox.optim.packed import Packed
+from phlox.optim.state import State, fits, flatten, from_plain, paths, to_plain, unflatten
+from phlox.optim.state_report import StateReport, report_of
 from phlox.record import LazyTensor, Record, TensorEntry
-from phlox.tensor import Tensor, stack, tensor
+from phlox.record.gather import on_trial
+from phlox.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
+Rate: TypeAlias = "float | Mapping[str, float]"
+"""A learning rate, or one for each named group and under "*" one for all others."""
 
 recording: ContextVar[object | None] = ContextVar("phlox_recording", default=None)
 """The recording of a compiled function that is going on, if any."""
-
-
-class Form:
-    """The skeletons of the states of several parameters, interned: equal ones are one object."""
-
-    __slots__ = ("__weakref__", "kinds", "places", "skeletons")
-
-    def __init__(self, skeletons: tuple[Skeleton, ...], places: tuple[int, ...]) -> None:
-        self.skeletons = skeletons
-        self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
-        self.places = places
-        """Of every integer in the array of integers."""
-
-
-_forms: weakref.WeakValueDictionary[tuple[tuple[Skeleton, ...], tuple[int, ...]], Form] = weakref.WeakValueDictionary()
-
-
-def form_of(skeletons: tuple[Skeleton, ...], places: tuple[int, ...]) -> Form:
-    """The one form of these skeletons with their integers at these places."""
-    form = _forms.get((skeletons, places))
-    return _forms.setdefault((skeletons, places), Form(skeletons, places)) if form is None else form
-
-
-class Packed(NamedTuple):
-    """All states taken apart, as a compiled function takes and returns them: unpacked when somebody looks."""
-
-    ids: tuple[ParamId, ...]
-    form: Form
-    leaves: tuple[Any, ...]
-    """Arrays of tensors and real numbers in order; at last one array of all integers, if there are any.
-
-    Every parameter counts its steps, and a program takes longer to start with each array that it is given.
-    """
-    place: Device
-
-    @staticmethod
-    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> Packed:
-        """These states taken apart, their tensors on a device; with `shared`, each count once, however many have it."""
-        backend = place.backend
-        flat: list[Any] = []
-        skeletons = tuple([flatten(brought(state, place), flat) for state in states.values()])
-        kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
-        leaves = [
-            leaf.primitive if isinstance(leaf, Tensor) else leaf
-            for leaf, kind in zip(flat, kinds, strict=True)
-            if kind != INTEGER
-        ]
-        every = [leaf for leaf, kind in zip(flat, kinds, strict=True) if kind == INTEGER]
-        # Integers by value; the stand-ins of a compiled function, which cannot be compared, by identity.
-        keys = [leaf if isinstance(leaf, int) else ("", id(leaf)) for leaf in every] if shared else range(len(every))
-        found: dict[Any, int] = {}
-        places = tuple([found.setdefault(key, len(found)) for key in keys])
-        counts = [every[places.index(place)] for place in range(len(found))]
-        form = form_of(skeletons, places)
-        if counts and all(isinstance(count, int) for count in counts):
-            leaves.append(backend.from_host(np.array(counts, np.int64), Int, place))
-        elif counts:
-            leaves.append(stack([_as_tensor(count, place) for count in counts]).primitive)
-        return Packed(tuple(states), form, tuple(leaves), place)
-
-    def unpack(self) -> dict[ParamId, State]:
-        """The state of every parameter."""
-        rest = iter(self.leaves)
-        counts = iter(self._counts())
-        leaves = (next(counts) if kind == INTEGER else self._leaf(kind, next(rest)) for kind in self.form.kinds)
-        return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, self.form.skeletons, strict=True)}
-
-    def _counts(self) -> list[Any]:
-        places = self.form.places
-        if not places:
-            return []
-        backend, array = self.place.backend, self.leaves[-1]
-        if not backend.is_traced(array):
-            counts = backend.to_host(array).tolist()
-        else:
-            together = Tensor.from_primitive(array, backend, Int)
-            counts = [together[place].primitive for place in range(max(places) + 1)]
-        return [counts[place] for place in places]
-
-    def _leaf(self, kind: str, leaf: Any) -> Any:
-        backend = self.place.backend
-        if kind in KINDS:
-            return Tensor.from_primitive(leaf, backend, KINDS[kind])
-        return leaf if isinstance(leaf, float) else backend.python_number(leaf)
-
-
-def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
-    return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
 
 
 class Optimizer(ABC):
@@ -139,13 +45,26 @@ class Optimizer(ABC):
         self._states: dict[ParamId, State] = {}
         self._packed: Packed | None = None
         self._home = recording.get()
+        self._own: dict[ParamId, Device] = {}  # whose states nobody else holds, and where they are
+        self._torn = False
+        self._lock = RLock()
 
     @abstractmethod
-    def step(self, lr: float, module: M, grads: GradientsParams) -> M:
-        """A new module with the parameters after one step at learning rate `lr`; the state goes on in this object."""
+    def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
+        """A new module with the parameters after one step at learning rate `lr`; the state goes on in this object.
 
-    def init_state(self, tensor: Tensor[Any, Any, Any]) -> State:
-        """The state of a parameter before its first step."""
+        Where there are groups with names, `lr` may be one rate for each by name, and under "*" one for all others.
+        """
+
+    def variant(self, id: ParamId) -> int:
+        """Which of several ways of stepping the parameter was stepped in last, where there are several."""
+        return -1
+
+    def settle(self, params: Iterable[Param]) -> None:  # noqa: B027  (there need not be any)
+        """Bring states of these parameters to where and how they will be stepped, as far as that is known before."""
+
+    def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
+        """The state, before its first step, of a parameter that is stepped in one of several ways."""
         return None
 
     def settings(self) -> Hashable:
@@ -158,15 +77,47 @@ class Optimizer(ABC):
 
         Raises `CompileError` inside a compiled function that this optimizer is no argument of.
         """
+        with self._lock:
+            held = self._held()
+            self._own.clear()
+            return held
+
+    def _held(self) -> dict[ParamId, State]:
+        """The states, for what keeps none of their tensors."""
         within = recording.get()
         if within is not None and within is not self._home:
             raise CompileError(
                 "an optimizer is used inside a compiled function that it is no argument of, so that its new state "
                 "would end with the call; pass it to the function (for a loop of steps, phlox.compile(step, steps=n))"
             )
+        if self._torn:
+            raise OptimizerError(
+                "a step of this optimizer was cut short while it wrote to its states, which are of no use now; load a "
+                "record of them (optimizer.load_record), or begin anew with another optimizer"
+            )
         if self._packed is not None:
             self._states, self._packed = self._packed.unpack(), None
         return self._states
+
+    @contextmanager
+    def _in_place(self, writes: bool) -> Generator[None]:
+        """States may be written to, which Ctrl-C does not cut short; what else does, is told afterwards."""
+        with uninterrupted():
+            self._torn = writes
+            yield
+            self._torn = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            self._own.clear()  # the copy may hold the same tensors
+            return {**vars(self), "_states": dict(self._states), "_own": {}, "_lock": None}
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        vars(self).update(fields)
+        self._lock = RLock()
+
+    def _number_of_states(self) -> int:
+        return len(self._states if self._packed is None else self._packed.ids)
 
     def packed_for(self, backend: Backend) -> Packed | None:
         """The states as a compiled function has left them, if they are on this backend, whatever the device."""
@@ -184,9 +135,46 @@ class Optimizer(ABC):
 
     def load_packed(self, packed: Packed, home: object | None = None) -> None:
         """Take over states as a compiled function has them; `home` is the recording whose placeholders they are."""
-        self._states = {}
+        self._states, self._torn = {}, False
+        self._own.clear()
         self._packed = packed
         self._home = home
+
+    def report(self, module: Module) -> StateReport:
+        """What becomes of the states at the next step of this module: kept, begun anew, of no use. `print` it.
+
+        States follow the ids of parameters: layers may be inserted, removed, moved, frozen and unfrozen, and the
+        module may be on another backend than it was.
+
+        >>> import phlox as px
+        >>> from phlox import nn, optim
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).init(0).train()
+        >>> optimizer = optim.AdamWConfig().init()
+        >>> _, grads = px.value_and_grad(lambda m: m(px.ones((1, 2))).sum())(model)
+        >>> model = optimizer.step(0.1, model, grads)
+        >>> model.layers.insert(1, nn.Linear(3, 3))
+        >>> print(optimizer.report(model.freeze("layers.0.bias")))
+        4 of 6 parameters have a state of use
+          kept: layers.0.weight, layers.2.weight, layers.2.bias
+          to start anew: layers.1.weight, layers.1.bias
+          frozen, with a state that is kept: layers.0.bias
+        """
+        return report_of(module, self.states, self._shape_misfit)
+
+    def forget(self, module: Module) -> StateReport:
+        """Drop the states that are of no use to this module: those of parameters that it has not, or of another shape.
+
+        Returns the report that says which they were.
+        """
+        found = self.report(module)
+        gone = [*found.orphans, *(param.id for path, param in module.named_params() if path in found.misshapen)]
+        for id in gone:
+            self.states.pop(id, None)
+        return found
+
+    def _shape_misfit(self, param: Param) -> str | None:
+        """Why the state of this parameter, which has one, is not of its shape; None if it is."""
+        return None
 
     def into_record(self) -> Record:
         """The state as a record; nothing is copied."""
@@ -205,20 +193,54 @@ class Optimizer(ABC):
         return Record(entries, {"optimizer": type(self).__name__})
 
     def load_record(self, record: Record) -> None:
-        """Take the state from a record; tensors are read, and moved to the parameter's device, at its next step.
+        """Take the state from a record; its tensors are moved to the parameter's device at its next step.
 
-        Raises `RecordError` (the record is not an optimizer's, or damaged) and leaves the state as it was.
+        Raises `RecordError`, which tells all that is wrong with every state (it is not an optimizer's, another
+        optimizer's, or damaged), and leaves the state as it was.
         """
-        if record.positional:
-            raise RecordError("a positional record has lost the names that an optimizer's state is kept by")
-        states: dict[ParamId, State] = {}
-        for path in record.values:
-            if path.startswith("states.") and path.endswith(".skeleton"):
-                id = path.removeprefix("states.").removesuffix(".skeleton")
+        self._take_loaded(self._states_of(record))
+
+    def prepare_load(self, record: Record) -> Callable[[], object]:
+        """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
+        if type(self).load_record is not Optimizer.load_record:
+            return on_trial(self, record)
+        states = self._states_of(record)
+        return lambda: self._take_loaded(states)
+
+    def _states_of(self, record: Record) -> dict[ParamId, State]:
+        states = read_states(record)
+        if wrong := self._misfit(states):
+            raise RecordError(wrong)
+        return states
+
+    def _misfit(self, states: dict[ParamId, State]) -> str | None:
+        """Why these are not states of this optimizer, as far as can be told without the parameters."""
+        return None
+
+    def _take_loaded(self, states: dict[ParamId, State]) -> None:
+        with self._lock:
+            self._states, self._packed, self._torn = states, None, False
+            self._own.clear()
+
+
+def read_states(record: Record) -> dict[ParamId, State]:
+    """The states in an optimizer's record, every tensor of which is read once to prove it whole, and not kept."""
+    if record.positional:
+        raise RecordError("a positional record has lost the names that an optimizer's state is kept by")
+    states: dict[ParamId, State] = {}
+    problems: list[str] = []
+    for path in record.values:
+        if path.startswith("states.") and path.endswith(".skeleton"):
+            id = path.removeprefix("states.").removesuffix(".skeleton")
+            try:
                 states[ParamId(id)] = _read_state(record, path, f"states.{id}.state")
-        if len(record) and not states:
-            raise RecordError("the record holds no optimizer state; was it made from a module?")
-        self._states, self._packed = states, None
+            except RecordError as error:
+                problems.append(str(error))
+    if problems:
+        raise RecordError("\n".join(problems))
+    if len(record) and not states:
+        raise RecordError("the record holds no optimizer state; was it made from a module?")
+    return states
 
 
 def _read_state(record: Record, path: str, prefix: str) -> State:
@@ -230,19 +252,10 @@ def _read_state(record: Record, path: str, prefix: str) -> State:
             leaf = entry.tensor if isinstance(entry, TensorEntry) else entry
             if not fits(kind, leaf):
                 raise RecordError(f"{prefix}.{name}: expected {kind}, found {leaf!r}")
+            if isinstance(leaf, LazyTensor):
+                for _ in leaf.blocks():
+                    pass
             leaves.append(leaf)
         return unflatten(skeleton, iter(leaves))
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise RecordError(f"{prefix}: the optimizer's state is incomplete or damaged ({error})") from error
-
-
-def brought(state: State, place: Device) -> State:
-    """The state on a device: it may come from a record or from another backend."""
-
-    def bring(leaf: Any) -> Any:
-        if isinstance(leaf, LazyTensor):
-            kind = KINDS[leaf.kind]
-            return Tensor.from_primitive(place.backend.from_host(leaf.read(), kind, place), place.backend, kind)
-        return leaf if leaf.device == place else leaf.to_device(place)
-
-    return map_tensors(state, bring)

@@ -4,57 +4,63 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.config import Config
 from phlox.errors import ConfigError
-from phlox.optim.adaptor import OptimizerAdaptor, SimpleOptimizer
-from phlox.optim.clipping import GradientClipping
+from phlox.optim.config import SimpleConfig
+from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state import State
+from phlox.optim.terms import chosen, counted, descent
 from phlox.tensor import Tensor, zeros_like
 
 
-class SgdConfig(Config):
+class SgdConfig(SimpleConfig):
     """Hyper-parameters of `Sgd`; the defaults are PyTorch's."""
 
     momentum: float = 0.0
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+    maximize: bool = False
 
     def validate(self) -> None:
-        if not (self.momentum >= 0.0 and self.weight_decay >= 0.0):
-            raise ConfigError(
-                f"momentum and weight_decay are at least zero, got {self.momentum} and {self.weight_decay}"
-            )
+        super().validate()
         if self.nesterov and (self.momentum <= 0.0 or self.dampening != 0.0):
             raise ConfigError("nesterov needs a momentum above zero and no dampening")
 
-    def init(self, *, grad_clipping: GradientClipping | None = None) -> OptimizerAdaptor:
-        """The optimizer."""
-        return OptimizerAdaptor(Sgd(self), grad_clipping=grad_clipping)
+    def simple(self) -> SimpleOptimizer:
+        return Sgd(self)
 
 
 class Sgd(SimpleOptimizer):
-    """v = momentum v + (1 - dampening) g;  x = x - lr v  (Sutskever et al. 2013).
+    """v = momentum v + (1 - dampening) g;  x = x - lr v.
 
-    With weight decay g is g + decay x first; with Nesterov's variant the step is along g + momentum v. The first
-    v is g.
+    Sutskever et al. 2013: "On the importance of initialization and momentum in deep learning". With weight decay g is
+    g + decay x first; with Nesterov's variant the step is along g + momentum v. The first v is g.
     """
+
+    shares_counts = True
 
     def __init__(self, config: SgdConfig) -> None:
         self.config = config
 
     def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        # The first velocity is the gradient, undamped: a start at zero gives that only without dampening.
-        return {"velocity": zeros_like(tensor)} if self.config.momentum and not self.config.dampening else None
+        if not self.config.momentum:
+            return None
+        # From zero, the first velocity is the gradient only without dampening; with it, one must know the first.
+        return {"velocity": zeros_like(tensor), **({"time": 0} if self.config.dampening else {})}
 
     def step(
         self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
     ) -> tuple[Tensor[Any, Any, Any], State]:
         c = self.config
-        if c.weight_decay:
-            grad = grad + tensor * c.weight_decay
-        if c.momentum:
-            velocity = grad if state is None else state["velocity"] * c.momentum + grad * (1.0 - c.dampening)
-            state = {"velocity": velocity}
-            grad = grad + velocity * c.momentum if c.nesterov else velocity
-        return tensor - grad * lr, state
+        grad = descent(c, tensor, grad)
+        if not c.momentum:
+            return tensor - grad * lr, state
+        velocity = state["velocity"] * c.momentum
+        after: dict[str, Any] = {}
+        if c.dampening:
+            (after["time"],) = counted(state["time"], tensor.backend)
+            velocity = velocity + grad * chosen(after["time"] > 1, 1.0 - c.dampening, 1.0)
+        else:
+            velocity = velocity + grad
+        step = grad + velocity * c.momentum if c.nesterov else velocity
+        return tensor - step * lr, {"velocity": velocity, **after}

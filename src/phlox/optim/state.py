@@ -22,6 +22,30 @@ INTEGER, REAL = "integer", "real"
 _INT, _REAL = ("leaf", INTEGER), ("leaf", REAL)
 
 
+class Mastered:
+    """The state of a parameter of half precision: its value at full precision, `master`, and the state beside it.
+
+    `optimizer.states[id]["moment_1"]` reads the same as where there is no master.
+    """
+
+    __slots__ = ("master", "state")
+
+    def __init__(self, master: Any, state: State) -> None:
+        self.master = master
+        self.state = state
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.state[key]
+
+    def __repr__(self) -> str:
+        return f"Mastered({self.master!r}, {self.state!r})"
+
+
+def unmastered(state: State) -> State:
+    """The state beside the master, where there is one."""
+    return state.state if isinstance(state, Mastered) else state
+
+
 def flatten(state: State, leaves: list[Any]) -> Skeleton:
     """Append the leaves of a state, tensors and numbers, and return its skeleton."""
     if isinstance(state, (Tensor, LazyTensor)):
@@ -32,6 +56,8 @@ def flatten(state: State, leaves: list[Any]) -> Skeleton:
     if isinstance(state, dict):
         parts = cast("dict[Any, Any]", state)
         return ("dict", tuple(parts), tuple(flatten(part, leaves) for part in parts.values()))
+    if isinstance(state, Mastered):
+        return ("mastered", flatten(state.master, leaves), flatten(state.state, leaves))
     if isinstance(state, (list, tuple)):
         name = "list" if isinstance(state, list) else "tuple"
         return (name, tuple(flatten(part, leaves) for part in cast("list[Any]", state)))
@@ -55,6 +81,8 @@ def unflatten(skeleton: Any, leaves: Iterator[Any]) -> State:
             return [unflatten(part, leaves) for part in skeleton[1]]
         case "tuple":
             return tuple(unflatten(part, leaves) for part in skeleton[1])
+        case "mastered":
+            return Mastered(unflatten(skeleton[1], leaves), unflatten(skeleton[2], leaves))
         case "plain":
             return skeleton[1]
         case "leaf":
@@ -72,6 +100,9 @@ def paths(skeleton: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         case "list" | "tuple":
             for place, part in enumerate(skeleton[1]):
                 yield from paths(part, f"{prefix}.{place}")
+        case "mastered":
+            yield from paths(skeleton[1], f"{prefix}.master")
+            yield from paths(skeleton[2], f"{prefix}.state")
         case "leaf":
             yield prefix.lstrip("."), skeleton[1]
         case _:
@@ -111,7 +142,7 @@ def mismatch(fresh: State, state: State) -> str | None:
             (f"{key}: {wrong}" for key, part in expected.items() if (wrong := mismatch(part, state[key]))), None
         )
     if isinstance(fresh, Tensor):
-        if not isinstance(state, Tensor) or (state.kind, state.shape) != (fresh.kind, fresh.shape):
+        if not isinstance(state, (Tensor, LazyTensor)) or _built(state) != _built(fresh):
             return f"expected {_described(fresh)}, found {_described(state)}"
         return None
     if isinstance(fresh, (list, tuple)) and not isinstance(state, (list, tuple)):
@@ -119,9 +150,14 @@ def mismatch(fresh: State, state: State) -> str | None:
     return None
 
 
+def _built(leaf: Any) -> tuple[str, tuple[int, ...]]:
+    return leaf.kind if isinstance(leaf, LazyTensor) else leaf.kind.name, leaf.shape
+
+
 def _described(state: State) -> str:
-    if isinstance(state, Tensor):
-        return f"{state.kind.__name__} of shape {state.shape}"
+    if isinstance(state, (Tensor, LazyTensor)):
+        kind, shape = _built(state)
+        return f"{kind.capitalize()} of shape {shape}"
     if isinstance(state, dict):
         return ", ".join(map(str, cast("dict[Any, Any]", state))) or "nothing"
     return type(state).__name__

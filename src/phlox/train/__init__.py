@@ -8,6 +8,7 @@ from phlox.train.learner import Learner
 from phlox.train.logger import EpochReport, Logger, MetricsFile, Plan, StepReport
 from phlox.train.metrics import Mean, Measure, accuracy
 from phlox.train.progress import PlainProgress, RichProgress, progress
+from phlox.train.schedule_picture import draw_schedule
 
 __all__ = [
     "EpochReport",
@@ -23,5 +24,6 @@ __all__ = [
     "StepReport",
     "accuracy",
     "draw_curves",
+    "draw_schedule",
     "progress",
 ]  # fmt: skip

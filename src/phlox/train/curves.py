@@ -40,7 +40,7 @@ def require_matplotlib() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ExtraNotInstalledError(
-            "the learning curves need matplotlib, which is not installed; install it with: pip install 'phlox[train]'"
+            "pictures need matplotlib, which is not installed; install it with: pip install 'phlox[train]'"
         ) from error
     return Figure
 

@@ -12,6 +12,7 @@ from phlox.data import Batches
 from phlox.errors import RunError
 from phlox.module import GradientsParams, Module
 from phlox.optim import LrSchedule, Optimizer
+from phlox.optim.optimizer import Rate
 from phlox.tensor import Tensor, tensor
 from phlox.train.logger import EpochReport, Logger, Plan, StepReport
 from phlox.train.metrics import Mean, Measure
@@ -53,7 +54,7 @@ class Learner(Generic[M]):
         self,
         model: M,
         optimizer: Optimizer,
-        schedule: LrSchedule,
+        schedule: LrSchedule[Any],
         loss: Measure,
         *,
         metrics: Mapping[str, Measure] | None = None,
@@ -112,7 +113,8 @@ class Learner(Generic[M]):
 
     def _epoch(self, epoch: int, batches: Batches, held_out: Batches | None, loggers: Sequence[Logger]) -> EpochReport:
         means = {name: Mean() for name in self._measures}
-        place, lr, rows, begun = self.device, 0.0, 0, perf_counter()
+        place, rows, begun = self.device, 0, perf_counter()
+        lr: Rate = 0.0
         for step, arrays in enumerate(batches.epoch(epoch), start=1):
             lr = self.schedule.step()
             self.model, measured = self._update(self.model, self.optimizer, lr, _brought(arrays, place))
@@ -130,7 +132,7 @@ class Learner(Generic[M]):
         judged = {} if held_out is None else self.evaluate(held_out)
         return EpochReport(epoch + 1, (epoch + 1) * len(batches), lr, train, judged, seconds, rows / seconds)
 
-    def _step(self, model: M, optimizer: Optimizer, lr: float, batch: Tensors) -> tuple[M, dict[str, Any]]:
+    def _step(self, model: M, optimizer: Optimizer, lr: Rate, batch: Tensors) -> tuple[M, dict[str, Any]]:
         inputs, *targets = batch
         output = _called(model, inputs)
         loss = self._measures["loss"](output, *targets)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from phlox.optim.optimizer import Rate
 from phlox.train.metrics import Mean
 
 
@@ -28,7 +29,7 @@ class StepReport:
     epoch: int
     step: int
     """In this epoch, from 1."""
-    lr: float
+    lr: Rate
     means: Mapping[str, Mean]
     """Over this epoch so far."""
 
@@ -40,7 +41,7 @@ class EpochReport:
     epoch: int
     steps: int
     """Since the beginning of the training."""
-    lr: float
+    lr: Rate
     """At the last step."""
     train: dict[str, float]
     """The loss and the metrics, each a mean over the epoch's batches as they were trained on."""
@@ -52,11 +53,14 @@ class EpochReport:
     """Rows (images, say) a second."""
 
     def flat(self) -> dict[str, float]:
-        """All numbers under one name each: `train_loss`, `held_out_accuracy`, ..."""
+        """All numbers under one name each: `train_loss`, `held_out_accuracy`, ...; rates by group as `lr_head`."""
         measured = {f"train_{name}": value for name, value in self.train.items()}
         measured |= {f"held_out_{name}": value for name, value in self.held_out.items()}
+        rates = (
+            {f"lr_{name}": rate for name, rate in self.lr.items()} if isinstance(self.lr, Mapping) else {"lr": self.lr}
+        )
         return {
-            "epoch": self.epoch, "step": self.steps, "lr": self.lr, **measured,
+            "epoch": self.epoch, "step": self.steps, **rates, **measured,
             "seconds": round(self.seconds, 4), "rows_per_second": round(self.rate, 1),
         }  # fmt: skip
 

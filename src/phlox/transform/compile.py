@@ -114,7 +114,7 @@ class Compiled(Generic[P, R]):
         self._places = positional
         self._names: dict[int, list[str]] = {}
         self._programs: dict[Hashable, Program] = {}
-        self._first_states: dict[Hashable, list[list[Place]]] = {}
+        self._first_states: dict[Hashable, list[list[tuple[Place, int]]]] = {}
         self._history = History(self._name)
         self._repeat: Repeat | None = None
 

@@ -11,7 +11,7 @@ from phlox.backend import Backend
 from phlox.errors import CompileError
 from phlox.module import ParamId
 from phlox.module.template import Aux, flatten
-from phlox.optim.optimizer import Packed
+from phlox.optim.packed import Packed
 from phlox.optim.state import paths
 from phlox.tensor import Tensor
 from phlox.transform.reading import Reader
@@ -188,7 +188,11 @@ class _Split:
 def _form(packed: Packed) -> Hashable:
     """What must stay; a state that holds nothing, as of an optimizer that keeps none, is none."""
     states = zip(packed.ids, packed.form.skeletons, strict=True)
-    return packed.form.places, tuple([(id, skeleton) for id, skeleton in states if any(paths(skeleton))])
+    return (
+        packed.form.places,
+        packed.form.backends,
+        tuple([(id, skeleton) for id, skeleton in states if any(paths(skeleton))]),
+    )
 
 
 def _described(backend: Backend, packed: Packed) -> dict[ParamId, str]:

@@ -16,7 +16,8 @@ from phlox.backend.programs import left_over, note_donation, note_recording, use
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import CompileError, DeviceError, RandomnessError
 from phlox.module.template import flatten
-from phlox.optim.optimizer import Optimizer, Packed, recording
+from phlox.optim.optimizer import Optimizer, recording
+from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
 from phlox.transform.loop import Loop
 from phlox.transform.reading import Ids, Place, Reader, first_places, plain_backend
@@ -236,8 +237,8 @@ class Program:
     def _turn(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> Turn:
         return record(self.fn, self.name, call, donated, kept, self.checked)
 
-    def find_states(self, call: Call) -> list[list[Place]]:
-        """The parameters that each optimizer makes a state for, if not all of them have one.
+    def find_states(self, call: Call) -> list[list[tuple[Place, int]]]:
+        """The parameters that each optimizer makes a state for, and in which variant, if not all of them have one.
 
         Recorded once on placeholders, the function tells.
         """
@@ -263,21 +264,23 @@ class Program:
         finally:
             _call.reset(token)
         places = first_places(reader.owners[given.owner].ids for given in reader.modules)
-        return [[places[id] for id in ids if id in places] for ids in found[0]]
+        made = zip(reader.optimizers, found[0], strict=True)
+        return [[(places[id], going.optimizer.variant(id)) for id in ids if id in places] for going, ids in made]
 
 
-def fill_states(reader: Reader, found: list[list[Place]]) -> bool:
+def fill_states(reader: Reader, found: list[list[tuple[Place, int]]]) -> bool:
     """Give optimizers the states that their first step would make, so that it and all others are one program."""
     filled = False
     for going, places in zip(reader.optimizers, found, strict=bool(found)):
         optimizer, states = going.optimizer, going.optimizer.states
-        for number, place in places:
+        for (number, place), variant in places:
             param = reader.modules[number].module.params()[place]
             if param.id in states:
                 continue
             value = param.val()
             array = value.backend.strip(value.primitive)
-            state = optimizer.init_state(Tensor.from_primitive(array, plain_backend(value.backend), value.kind))
+            tensor = Tensor.from_primitive(array, plain_backend(value.backend), value.kind)
+            state = optimizer.init_state(tensor, variant)
             # Of an optimizer that keeps no state, none is what there will be; of others, only they know.
             if state is not None or type(optimizer).init_state is not Optimizer.init_state:
                 states[param.id] = state

@@ -21,7 +21,7 @@ from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.structure import static_key
 from phlox.module.template import Aux, flatten, unflatten
 from phlox.optim import LrSchedule, Optimizer
-from phlox.optim.optimizer import Packed
+from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.transform.containers import fields_of, same_mapping, same_sequence, with_fields
@@ -173,6 +173,9 @@ class Reader:
             leaves.append(value)
             return float
         if isinstance(value, Module):
+            for number, given in enumerate(self.modules):
+                if given.module is value:  # the program, too, must see one module, with one running sum
+                    return "again", number
             arrays, aux = flatten(value)
             self.modules.append(Given(value, len(self.owners), path, leaves, len(leaves)))
             leaves.append(arrays)
@@ -219,7 +222,11 @@ class Reader:
         """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none."""
         key: list[Hashable] = []
         for optimizer, leaves in self._late:
-            packed = optimizer.packed_for(self.backend) or optimizer.pack(self.place)
+            packed = optimizer.packed_for(self.backend)
+            if packed is None:
+                for given in self.modules:
+                    optimizer.settle(given.module.params())
+                packed = optimizer.pack(self.place)
             self.optimizers.append(Going(optimizer, packed, leaves, len(leaves)))
             leaves.append(packed.leaves)
             key.append((optimizer.settings(), packed.form, self._own(packed)))
@@ -299,14 +306,19 @@ class Rebuilder:
     def __init__(self, recording: object | None) -> None:
         self.recording = recording
         self.modules: list[Module] = []
+        self._rebuilt: list[tuple[Module, Module]] = []
 
     def rebuild(self, value: Any, leaves: Iterator[Any]) -> Any:
         """The value with placeholders for its arrays, read in the order in which `Reader` wrote them."""
         kind = cast("type[Any]", type(value))
         if isinstance(value, Module):
+            for given, module in self._rebuilt:
+                if given is value:
+                    return module
             _, aux = flatten(value)
             module = unflatten(aux, next(leaves))
             self.modules.append(module)
+            self._rebuilt.append((value, module))
             return module
         if isinstance(value, Tensor):
             return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]

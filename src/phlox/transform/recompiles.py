@@ -15,7 +15,7 @@ from phlox.module import GradientsParams, Module
 from phlox.module.structure import ByIdentity, Container, Leaf, Part, Shared, Static, static_key
 from phlox.module.template import flatten
 from phlox.optim import Optimizer, OptimizerAdaptor
-from phlox.optim.optimizer import Packed
+from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
 from phlox.transform.containers import parts_of
 from phlox.transform.reading import Numbers, Reader, first_places

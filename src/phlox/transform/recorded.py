@@ -12,7 +12,8 @@ from phlox.backend.checks import Check, gathering
 from phlox.errors import CompileError
 from phlox.module import Module, Param
 from phlox.module.template import Aux, flatten
-from phlox.optim.optimizer import Packed, recording
+from phlox.optim.optimizer import recording
+from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
 from phlox.transform.reading import Ids, Reader, Rebuilder
 from phlox.transform.recompiles import changes_between, module_facets

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from phlox.backend import Backend
 from phlox.module import Module
 from phlox.optim import Optimizer
-from phlox.optim.optimizer import Packed
+from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
 from phlox.transform.program import Program
 from phlox.transform.reading import Given, Going, Owned, Owner, Reader
@@ -62,7 +62,8 @@ class Repeat:
             if isinstance(value, Tensor):
                 take = _tensor(cast("Tensor[Any, Any, Any]", value), name, reader.backend)
             elif isinstance(value, Module):
-                take = _module(next(modules), reader)
+                given = next(modules, None)  # not the next one, where a module is given twice
+                take = _module(given, reader) if given is not None and given.module is value else None
             elif type(value) is float:
                 take = _number(value, reader.backend, donated=leaves is reader.donated)
             elif isinstance(value, Optimizer):

@@ -13,7 +13,7 @@ from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.param import new_id
 from phlox.module.template import Aux, flatten, unflatten
 from phlox.optim import Optimizer
-from phlox.optim.optimizer import Packed
+from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.tensor import wrap

@@ -39,6 +39,7 @@ from phlox.backend.torch.sampling import Sampling
 from phlox.backend.torch.shape import Shaping
 from phlox.backend.torch.signal import Signal
 from phlox.backend.torch.sorting import Sorting
+from phlox.backend.torch.update import Update
 from phlox.errors import DeviceError, KindError, RangeError
 
 _ELEMENTS: dict[str, torch.dtype] = {
@@ -133,7 +134,7 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 class Torch(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Placeholders, EngineBackend,
+    Sampling, Update, Placeholders, EngineBackend,
 ):  # fmt: skip
     """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
 

@@ -1,0 +1,80 @@
+"""Gradients of several batches, added up for one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.errors import OptimizerError
+from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.tensor import Tensor, tensor, where, zeros_like
+
+
+class GradientsAccumulator(Module):
+    """Adds gradients up until they are taken, so that small batches make the step of a large one.
+
+    It is a module: it may be an argument of a compiled step, and its record resumes in the middle of a sum.
+
+    Args:
+        model: whose parameters are there already.
+        mean: whether what is taken is the mean of what was added, or the sum. The mean is over what has come: the last
+            one, of fewer batches than the others, is right too.
+
+    >>> import phlox as px
+    >>> from phlox import nn, optim
+    >>> model = nn.Linear(3, 1).train()
+    >>> accumulator, optimizer = optim.GradientsAccumulator(model), optim.SgdConfig().init()
+    >>> for x in px.ones((4, 2, 3)):
+    ...     loss, grads = px.value_and_grad(lambda m: m(x).mean())(model)
+    ...     accumulator.add(grads, model)
+    >>> model = optimizer.step(0.1, model, accumulator.take(model))
+    """
+
+    def __init__(self, model: Module, *, mean: bool = True) -> None:
+        self.mean = mean
+        plain = model.valid()
+        self.sums = [Param(zeros_like(param.val()), trained=False) for param in plain.params()]
+        place = plain.params()[0].device if plain.params() else None
+        self.count = Param(tensor(0, device=place), trained=False)
+
+    def add(self, grads: GradientsParams, model: Module) -> None:
+        """Add gradients of `model`; a parameter without one has one of zero.
+
+        Raises `OptimizerError` for a model of another structure, and for gradients of another model.
+        """
+        params = self._checked(model)
+        if len(grads) and not any(grads.get(param.id) is not None for param in params):
+            raise OptimizerError(
+                f"GradientsAccumulator: none of the {len(grads)} gradients is of a parameter of this "
+                f"{type(model).__name__}; are they another model's?"
+            )
+        for param, total in zip(params, self.sums, strict=True):
+            grad = grads.get(param.id)
+            if grad is not None:
+                kept = total.val()
+                total.set(kept + (grad if grad.device == kept.device else grad.to_device(kept.device)))
+        self.count.set(self.count.val() + 1)
+
+    def take(self, model: Module) -> GradientsParams:
+        """The gradients for one step of `model`, as sum or mean of what was added; the sums begin anew.
+
+        All trained parameters have one: zero, where nothing was added.
+        """
+        number = self.count.val()
+        share = 1.0 / where(number > 0, number, 1).float()
+        taken: dict[ParamId, Tensor[Any, Any, Any]] = {}
+        for param, total in zip(self._checked(model), self.sums, strict=True):
+            value = total.val()
+            if param.trained:
+                taken[param.id] = value * share if self.mean else value
+            total.set(zeros_like(value))
+        self.count.set(zeros_like(number))
+        return GradientsParams(taken)
+
+    def _checked(self, model: Module) -> list[Param]:
+        params = model.params()
+        if [param.shape for param in params] != [total.shape for total in self.sums]:
+            raise OptimizerError(
+                f"GradientsAccumulator: this {type(model).__name__} has not the parameters that it was made for; "
+                "make another accumulator for it"
+            )
+        return params

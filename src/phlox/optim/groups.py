@@ -1,0 +1,118 @@
+"""Groups of parameters that an optimizer treats otherwise: another rate, other hyper-parameters, another optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, final
+
+from phlox.config import Config
+from phlox.errors import ModuleError, OptimizerError
+from phlox.module import Module, Param, ParamId
+from phlox.module.select import Selector, select
+
+if TYPE_CHECKING:
+    from phlox.optim.config import SimpleConfig
+    from phlox.optim.simple import SimpleOptimizer
+
+
+def vectors(path: str, param: Param) -> bool:
+    """A predicate for groups: parameters of one axis or none, such as biases and the gains of norms.
+
+    >>> import phlox as px
+    >>> from phlox import nn, optim
+    >>> optimizer = optim.AdamWConfig().init(groups=[optim.Group(optim.vectors, weight_decay=0.0)])
+    """
+    return len(param.shape) <= 1
+
+
+@final
+class Group:
+    """Parameters that are stepped in another way than the rest.
+
+    Args:
+        which: patterns of paths or predicates, as for `Module.freeze`: the same language.
+        name: by which a learning rate may be given to the group alone, see `Optimizer.step`.
+        lr_factor: what the learning rate is multiplied by, at least zero.
+        optimizer: another optimizer, as a config or a `SimpleOptimizer`; otherwise that of all.
+        settings: hyper-parameters of its config that are others here, by name.
+
+    Raises `OptimizerError` for a factor that is negative or not finite, and where nothing is said to be otherwise;
+    when it first steps: for a pattern that matches no parameter, and for a hyper-parameter that the optimizer lacks.
+
+    >>> from phlox import nn, optim
+    >>> model = nn.Sequential(body=nn.Linear(4, 8), head=nn.Linear(8, 1))
+    >>> optimizer = optim.AdamWConfig().init(
+    ...     groups=[
+    ...         optim.Group("**.bias", weight_decay=0.0),
+    ...         optim.Group("layers.head.weight", lr_factor=0.1, optimizer=optim.SgdConfig(momentum=0.9)),
+    ...     ]
+    ... )
+    """
+
+    __slots__ = ("lr_factor", "name", "optimizer", "settings", "which")
+
+    def __init__(
+        self,
+        *which: Selector,
+        name: str | None = None,
+        lr_factor: float = 1.0,
+        optimizer: SimpleOptimizer | SimpleConfig | None = None,
+        **settings: Hashable,
+    ) -> None:
+        if not which:
+            raise OptimizerError('a Group needs to know which parameters it has: Group("**.bias", weight_decay=0.0)')
+        if not (lr_factor >= 0.0 and math.isfinite(lr_factor)):
+            raise OptimizerError(f"{which[0]!r}: lr_factor is a finite number of at least zero, got {lr_factor}")
+        if lr_factor == 1.0 and optimizer is None and not settings and name is None:
+            raise OptimizerError(
+                f"{which[0]!r}: nothing is said to be otherwise in this group; give it an lr_factor, an optimizer, a "
+                "hyper-parameter (weight_decay=0.0), or a name that has a learning rate of its own"
+            )
+        self.which = which
+        self.name = name
+        self.lr_factor = lr_factor
+        self.optimizer = optimizer
+        self.settings: Mapping[str, Hashable] = settings
+
+    def simple(self, default: SimpleOptimizer) -> SimpleOptimizer:
+        """The optimizer of this group, where that of all is `default`."""
+        base = default if self.optimizer is None else self.optimizer
+        if not isinstance(base, Config):
+            if not self.settings:
+                return base
+            base = getattr(base, "config", None)
+        if not isinstance(base, Config):
+            raise OptimizerError(
+                f"{self}: {type(default).__name__} has no config whose {', '.join(self.settings)} could be another; "
+                "give the group an optimizer"
+            )
+        try:
+            changed = cast("Any", base.replace(**self.settings) if self.settings else base)
+        except Exception as error:
+            raise OptimizerError(f"{self}: {error}") from error
+        return changed.simple()
+
+    def __repr__(self) -> str:
+        return f"Group({', '.join(map(repr, self.which))})"
+
+
+def grouped(module: Module, groups: Sequence[Group]) -> dict[ParamId, int]:
+    """The number of the group of every parameter that is in one.
+
+    Raises `OptimizerError` where two groups claim a parameter, and for a pattern that matches none.
+    """
+    found: dict[ParamId, int] = {}
+    for number, group in enumerate(groups):
+        try:
+            chosen = select(module, *group.which)
+        except ModuleError as error:
+            raise OptimizerError(f"{group}: {error}") from error
+        for path, param in chosen.items():
+            if param.id in found:
+                raise OptimizerError(
+                    f"`{path}` is claimed by two groups, {groups[found[param.id]]} and {group}; take it away from one "
+                    f'with a pattern that starts with an exclamation mark: Group(..., "!{path}")'
+                )
+            found[param.id] = number
+    return found

@@ -1,0 +1,137 @@
+"""`Packed`: an optimizer's states as a compiled function takes and returns them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phlox.backend import Backend, Device, Int
+from phlox.backend.element import HALF_ELEMENTS
+from phlox.backend.kind import KINDS
+from phlox.module import ParamId
+from phlox.optim.state import INTEGER, Skeleton, State, flatten, map_tensors, paths, unflatten
+from phlox.record import LazyTensor
+from phlox.tensor import Tensor, stack, tensor
+
+
+class Form:
+    """The skeletons of the states of several parameters, interned: equal ones are one object."""
+
+    __slots__ = ("__weakref__", "backends", "kinds", "places", "skeletons")
+
+    def __init__(
+        self, skeletons: tuple[Skeleton, ...], places: tuple[int, ...], backends: tuple[Backend | None, ...]
+    ) -> None:
+        self.skeletons = skeletons
+        self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
+        self.places = places
+        """Of every integer in the array of integers."""
+        self.backends = backends
+        """Of every tensor among the leaves, None of a number: not all states are of one precision."""
+
+
+_forms: weakref.WeakValueDictionary[Any, Form] = weakref.WeakValueDictionary()
+
+
+def form_of(skeletons: tuple[Skeleton, ...], places: tuple[int, ...], backends: tuple[Backend | None, ...]) -> Form:
+    """The one form of these skeletons with their integers at these places, and tensors of these backends."""
+    key = skeletons, places, backends
+    form = _forms.get(key)
+    return _forms.setdefault(key, Form(*key)) if form is None else form
+
+
+class Packed(NamedTuple):
+    """All states taken apart, as a compiled function takes and returns them: unpacked when somebody looks."""
+
+    ids: tuple[ParamId, ...]
+    form: Form
+    leaves: tuple[Any, ...]
+    """Arrays of tensors and real numbers in order; at last one array of all integers, if there are any.
+
+    Every parameter counts its steps, and a program takes longer to start with each array that it is given.
+    """
+    place: Device
+
+    @staticmethod
+    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> Packed:
+        """These states taken apart, their tensors on a device; with `shared`, each count once, however many have it.
+
+        Tensors of the same engine keep their precision.
+        """
+        backend = place.backend
+        flat: list[Any] = []
+        skeletons = tuple([flatten(_near(state, place), flat) for state in states.values()])
+        kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
+        arrays = [leaf for leaf, kind in zip(flat, kinds, strict=True) if kind != INTEGER]
+        leaves = [leaf.primitive if isinstance(leaf, Tensor) else leaf for leaf in arrays]
+        backends = tuple([leaf.backend if isinstance(leaf, Tensor) else None for leaf in arrays])
+        every = [leaf for leaf, kind in zip(flat, kinds, strict=True) if kind == INTEGER]
+        # Integers by value; the stand-ins of a compiled function, which cannot be compared, by identity.
+        keys = [leaf if isinstance(leaf, int) else ("", id(leaf)) for leaf in every] if shared else range(len(every))
+        found: dict[Any, int] = {}
+        places = tuple([found.setdefault(key, len(found)) for key in keys])
+        counts = [every[places.index(place)] for place in range(len(found))]
+        form = form_of(skeletons, places, backends)
+        if counts and all(isinstance(count, int) for count in counts):
+            leaves.append(backend.from_host(np.array(counts, np.int64), Int, place))
+        elif counts:
+            leaves.append(stack([_as_tensor(count, place) for count in counts]).primitive)
+        return Packed(tuple(states), form, tuple(leaves), place)
+
+    def unpack(self) -> dict[ParamId, State]:
+        """The state of every parameter."""
+        rest = zip(self.leaves, self.form.backends, strict=False)
+        counts = iter(self._counts())
+        leaves = (next(counts) if kind == INTEGER else self._leaf(kind, *next(rest)) for kind in self.form.kinds)
+        return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, self.form.skeletons, strict=True)}
+
+    def _counts(self) -> list[Any]:
+        places = self.form.places
+        if not places:
+            return []
+        backend, array = self.place.backend, self.leaves[-1]
+        if not backend.is_traced(array):
+            counts = backend.to_host(array).tolist()
+        else:
+            together = Tensor.from_primitive(array, backend, Int)
+            counts = [together[place].primitive for place in range(max(places) + 1)]
+        return [counts[place] for place in places]
+
+    def _leaf(self, kind: str, leaf: Any, backend: Backend | None) -> Any:
+        if backend is not None:
+            return Tensor.from_primitive(leaf, backend, KINDS[kind])
+        return leaf if isinstance(leaf, float) else self.place.backend.python_number(leaf)
+
+
+def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
+    return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
+
+
+def brought(state: State, place: Device) -> State:
+    """The state on a device: it may come from a record or from another backend."""
+    return map_tensors(state, lambda leaf: _bring(leaf, place))
+
+
+def _near(state: State, place: Device) -> State:
+    """The state on a device of the engine of `place`, at the precision that it has, as far as the engine has it."""
+
+    def bring(leaf: Any) -> Any:
+        if isinstance(leaf, LazyTensor):
+            half = leaf.dtype.itemsize == 2
+        else:
+            half = leaf.backend.float_element in HALF_ELEMENTS
+            if leaf.backend.full_precision() is full.backend and leaf.device.name == place.name:
+                return leaf
+        return _bring(leaf, place if half else full)
+
+    full = Device(place.backend.full_precision(), place.name)
+    return map_tensors(state, bring)
+
+
+def _bring(leaf: Any, place: Device) -> Tensor[Any, Any, Any]:
+    if isinstance(leaf, LazyTensor):
+        kind = KINDS[leaf.kind]
+        return Tensor.from_primitive(place.backend.from_host(leaf.read(), kind, place), place.backend, kind)
+    return leaf if leaf.device == place else leaf.to_device(place)

@@ -1,0 +1,223 @@
+"""`LrSchedule`: gives one learning rate after the other; all other schedules derive from it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, cast
+
+from typing_extensions import TypeVar
+
+from phlox.errors import OptimizerError, RecordError
+from phlox.optim.schedule.checks import is_count, is_number, is_rate, refuse
+from phlox.optim.schedule.sketch import sketch
+from phlox.record import Record
+from phlox.record.gather import on_trial
+
+if TYPE_CHECKING:
+    from phlox.optim.schedule.compose import ProductLr, SumLr
+
+R = TypeVar("R", bound="float | Mapping[str, float]", default=float, covariant=True)
+"""What a schedule gives: a rate or, `GroupedLr` alone, one for each group of parameters by name."""
+
+
+class Saved(NamedTuple):
+    """What an attribute that is saved must be."""
+
+    what: str
+    fits: Callable[[object], bool]
+
+
+COUNT = Saved("a whole number of at least zero", is_count)
+NUMBER = Saved("a number", is_number)
+RATE = Saved("a finite number of at least zero", is_rate)
+
+
+class LrSchedule(ABC, Generic[R]):
+    """Gives the learning rate of one step after the other. Implement `rate`.
+
+    Schedules are composed: `a * b`, `a + b` and `0.5 * a` are schedules, whose rates are those of their parts
+    multiplied or added step by step. `WarmUpLr`, `SequenceLr` and `GroupedLr` are made of schedules too.
+
+    Attributes:
+        taken: how many steps have been taken; it may be set, to go on from any step.
+        saved: of a class: the names of further attributes that belong to its state, with what they must be.
+        by_group: of a class: whether it gives a rate for each group of parameters.
+
+    A rate that is negative or not finite is an `OptimizerError` when its step is taken.
+
+    >>> from phlox import optim
+    >>> class HalvingLr(optim.LrSchedule):
+    ...     def rate(self, step):
+    ...         return 0.1 * 0.5**step
+    >>> schedule = optim.WarmUpLr(HalvingLr(), num_iters=2)
+    >>> [schedule.step() for _ in range(4)]
+    [0.0, 0.05, 0.1, 0.05]
+    """
+
+    taken: int = 0
+    saved: ClassVar[Mapping[str, Saved]] = {}
+    by_group: ClassVar[bool] = False
+
+    @abstractmethod
+    def rate(self, step: int) -> R:
+        """The learning rate of any step, the first being number zero. It changes nothing."""
+
+    def step(self) -> R:
+        """The learning rate of the next step."""
+        rate = rate_of(self, self.taken)
+        self.taken += 1
+        return rate
+
+    def report(self, metric: float) -> None:
+        """Tell of a metric, measured since the last report: at the end of an epoch, say.
+
+        It reaches every `ReduceOnPlateauLr` that this schedule is, or is made of and whose turn it is; other schedules
+        do not heed it. Raises OptimizerError for what is no number, or NaN.
+        """
+        reached = {id(part): part for part in self.listeners(max(self.taken - 1, 0))}
+        for part in reached.values():  # once each, however often it is a part
+            part.hear(metric)
+
+    def hear(self, metric: float) -> None:
+        """Heed a metric; by default, not at all."""
+
+    def parts(self) -> Mapping[str, LrSchedule[Any]]:
+        """The schedules that this one is made of, by the names under which their states are saved."""
+        return {}
+
+    def listeners(self, step: int) -> Iterator[LrSchedule[Any]]:
+        """The schedules whose turn it is at a step: this one, and what it is made of."""
+        yield self
+        for part in self.parts().values():
+            yield from part.listeners(step)
+
+    def sketch(self, steps: int, *, width: int = 60) -> str:
+        """The rates of the first `steps` steps as bars of text, from zero up to the greatest; nothing is advanced.
+
+        For groups, a line each. Raises OptimizerError where there is nothing to draw.
+
+        >>> from phlox import optim
+        >>> print(optim.WarmUpLr(optim.CosineAnnealingLr(0.1, num_iters=24), num_iters=8).sketch(32))
+        ▁▂▃▄▅▆▇███████▇▇▇▆▆▅▅▄▃▃▃▂▂▁▁▁▁▁  0 to 0.1 in 32 steps
+        """
+        return sketch(curves_of(self, steps)[1], steps, width)
+
+    def into_record(self) -> Record:
+        """The position in the schedule, and the states of its parts; not its settings, which the constructor has."""
+        parts = Record.merge({f"parts.{name}": part.into_record() for name, part in self.parts().items()})
+        own = {"taken": self.taken, **{name: getattr(self, name) for name in self.saved}}
+        return Record(
+            {**own, **{path: parts[path] for path in parts}},
+            {"schedule": type(self).__name__, **parts.metadata},
+            aliases=parts.aliases,
+        )
+
+    def load_record(self, record: Record) -> None:
+        """Go on where the record stands.
+
+        Raises RecordError, which tells all that is wrong with it and its parts, and leaves the position as it was,
+        where it is not a schedule's, or is one of another class.
+        """
+        self._loading(record)()
+
+    def prepare_load(self, record: Record) -> Callable[[], object]:
+        """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
+        if type(self).load_record is not LrSchedule.load_record:
+            return on_trial(self, record)
+        return self._loading(record)
+
+    def _loading(self, record: Record) -> Callable[[], None]:
+        told = record.metadata.get("schedule")
+        if told is not None and all(told != kind.__name__ for kind in type(self).__mro__):
+            raise RecordError(
+                f"the record is one of {told}, and this is {type(self).__name__}; make the schedule as it was when it "
+                "was saved or, to go on with another, set its `taken`"
+            )
+        values: dict[str, Any] = {"taken": record.values.get("taken")}
+        if not COUNT.fits(values["taken"]):
+            raise RecordError("taken: the record is not a schedule's, which has a number of steps taken")
+        problems: list[str] = []
+        for name, field in self.saved.items():
+            values[name] = record.values.get(name)
+            if not field.fits(values[name]):
+                problems.append(f"{name}: expected {field.what}, found {values[name]!r}; the record is damaged")
+        parts = self.parts()
+        held = dict.fromkeys(path.split(".")[1] for path in record if path.startswith("parts."))
+        if surplus := [name for name in held if name not in parts]:
+            problems.append(
+                f"parts.{surplus[0]}: the record has this part, and this {type(self).__name__} has not; make the "
+                "schedule as it was when it was saved"
+            )
+        loads: list[Callable[[], object]] = []
+        for name, part in parts.items():
+            try:
+                loads.append(part.prepare_load(record.select(f"parts.{name}")))
+            except RecordError as error:
+                problems += [f"parts.{name}: {line}" for line in str(error).splitlines()]
+        if problems:
+            raise RecordError("\n".join(problems))
+
+        def load() -> None:
+            for name, value in values.items():
+                setattr(self, name, value)
+            for load_part in loads:
+                load_part()
+
+        return load
+
+    def __mul__(self: LrSchedule, other: LrSchedule | float) -> ProductLr:
+        from phlox.optim.schedule.compose import ProductLr  # which derives from this class
+
+        return ProductLr(self, other)
+
+    def __rmul__(self: LrSchedule, other: float) -> ProductLr:
+        from phlox.optim.schedule.compose import ProductLr
+
+        return ProductLr(other, self)
+
+    def __add__(self: LrSchedule, other: LrSchedule | float) -> SumLr:
+        from phlox.optim.schedule.compose import SumLr
+
+        return SumLr(self, other)
+
+    def __radd__(self: LrSchedule, other: float) -> SumLr:
+        from phlox.optim.schedule.compose import SumLr
+
+        return SumLr(other, self)
+
+    def __repr__(self) -> str:
+        state = {"taken", *self.saved}
+        shown = {name: value for name, value in vars(self).items() if name not in state and not name.startswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+_MOST = 20_000  # points of a curve
+
+
+def rate_of(schedule: LrSchedule[R], step: int) -> R:
+    """The rate of a step; OptimizerError, naming the schedule, where it is none."""
+    rate = schedule.rate(step)
+    for name, value in _named(rate).items():
+        if not is_rate(value):
+            group = f" of the group {name!r}" if isinstance(rate, Mapping) else ""
+            refuse(schedule, f"the rate{group} at step {step} must be a finite number of at least zero, got {value!r}")
+    return rate
+
+
+def curves_of(schedule: LrSchedule[Any], steps: int) -> tuple[list[int], dict[str, list[float]]]:
+    """Steps from the first to number `steps` - 1, so many that a picture shows them all, and the rates at them.
+
+    A curve for each group, by name; for a schedule that knows none, one whose name is empty.
+    """
+    if not isinstance(cast("Any", steps), int) or steps < 1:
+        raise OptimizerError(f"steps must be a whole number of at least one, got {steps!r}; there is nothing to draw")
+    points = range(steps)
+    if steps > _MOST:
+        points = [number * (steps - 1) // (_MOST - 1) for number in range(_MOST)]
+    rates = [_named(rate_of(schedule, step)) for step in points]
+    return list(points), {name: [float(rate[name]) for rate in rates] for name in rates[0]}
+
+
+def _named(rate: float | Mapping[str, float]) -> Mapping[str, float]:
+    return rate if isinstance(rate, Mapping) else {"": rate}

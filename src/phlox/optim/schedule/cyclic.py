@@ -1,0 +1,145 @@
+"""Schedules that go up and down: cosine with restarts, cycles, one cycle."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from phlox.optim.schedule import checks
+from phlox.optim.schedule.base import LrSchedule
+from phlox.optim.schedule.shapes import cosine, power
+
+
+class CosineRestartsLr(LrSchedule):
+    """Half a cosine from `initial_lr` towards `min_lr` over `num_iters` steps, again and again, without end.
+
+    Each time it takes `multiplier` times as many steps as the time before.
+
+    rate(t) = min_lr + (initial_lr - min_lr) / 2 * (1 + cos(pi * t_i / n_i)), t_i steps after the last restart, where
+    n_i = num_iters * multiplier**i
+
+    Loshchilov, Hutter 2017: "SGDR: Stochastic gradient descent with warm restarts".
+
+    >>> schedule = CosineRestartsLr(1.0, num_iters=2, multiplier=2)
+    >>> [round(schedule.step(), 3) for _ in range(7)]
+    [1.0, 0.5, 1.0, 0.854, 0.5, 0.146, 1.0]
+    """
+
+    def __init__(self, initial_lr: float, *, num_iters: int, multiplier: int = 1, min_lr: float = 0.0) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.num_iters = checks.count(self, "num_iters", num_iters)
+        self.multiplier = checks.count(self, "multiplier", multiplier)
+        self.min_lr = checks.rate(self, "min_lr", min_lr)
+        checks.ordered(self, ("min_lr", self.min_lr), ("initial_lr", self.initial_lr))
+
+    def rate(self, step: int) -> float:
+        length = self.num_iters
+        if self.multiplier == 1:
+            step %= length
+        while step >= length:
+            step -= length
+            length *= self.multiplier
+        return cosine(self.initial_lr, self.min_lr, step / length)
+
+
+class CyclicLr(LrSchedule):
+    """In straight lines from `base_lr` to `max_lr` and back, again and again, without end.
+
+    Up in `step_size_up` steps and down in `step_size_down`, by default as many. The height of a cycle is
+
+    - "triangular": always the same;
+    - "triangular2": half of that of the cycle before;
+    - "exp_range": multiplied by `gamma` at every step.
+
+    Smith 2017: "Cyclical learning rates for training neural networks".
+
+    >>> schedule = CyclicLr(0.0, 1.0, step_size_up=2, mode="triangular2")
+    >>> [schedule.step() for _ in range(9)]
+    [0.0, 0.5, 1.0, 0.5, 0.0, 0.25, 0.5, 0.25, 0.0]
+    """
+
+    def __init__(
+        self,
+        base_lr: float,
+        max_lr: float,
+        *,
+        step_size_up: int,
+        step_size_down: int | None = None,
+        mode: Literal["triangular", "triangular2", "exp_range"] = "triangular",
+        gamma: float = 1.0,
+    ) -> None:
+        self.base_lr = checks.rate(self, "base_lr", base_lr)
+        self.max_lr = checks.rate(self, "max_lr", max_lr)
+        checks.ordered(self, ("base_lr", self.base_lr), ("max_lr", self.max_lr))
+        self.step_size_up = checks.count(self, "step_size_up", step_size_up)
+        down = self.step_size_up if step_size_down is None else step_size_down
+        self.step_size_down = checks.count(self, "step_size_down", down)
+        self.mode = checks.one_of(self, "mode", mode, ["triangular", "triangular2", "exp_range"])
+        self.gamma = checks.positive(self, "gamma", gamma)
+        if self.gamma != 1.0 and mode != "exp_range":
+            checks.refuse(self, f'gamma is for mode="exp_range" alone, got {self.gamma} and mode={mode!r}')
+
+    def rate(self, step: int) -> float:
+        cycle, within = divmod(step, self.step_size_up + self.step_size_down)
+        if within <= self.step_size_up:
+            height = within / self.step_size_up
+        else:
+            height = (self.step_size_up + self.step_size_down - within) / self.step_size_down
+        if self.mode == "triangular2":
+            height = math.ldexp(height, -cycle)
+        elif self.mode == "exp_range":
+            height *= power(self.gamma, step)
+        return self.base_lr + (self.max_lr - self.base_lr) * height
+
+
+class OneCycleLr(LrSchedule):
+    """Once up and down again, in `num_iters` steps, then constant.
+
+    From max_lr / div_factor up to max_lr in the part `pct_start` of all steps, then down to
+    max_lr / div_factor / final_div_factor at the last of them. With `three_phase`, as slowly down as up, and in the
+    steps that remain to the last rate. Each phase goes along half a cosine ("cos"), or a straight line ("linear").
+
+    Smith, Topin 2019: "Super-convergence: very fast training of neural networks using large learning rates".
+
+    >>> schedule = OneCycleLr(1.0, num_iters=6, pct_start=0.5, div_factor=2.0, anneal="linear")
+    >>> [round(schedule.step(), 3) for _ in range(7)]
+    [0.5, 0.75, 1.0, 0.667, 0.333, 0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        max_lr: float,
+        *,
+        num_iters: int,
+        pct_start: float = 0.3,
+        anneal: Literal["cos", "linear"] = "cos",
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+    ) -> None:
+        self.max_lr = checks.rate(self, "max_lr", max_lr)
+        self.num_iters = checks.count(self, "num_iters", num_iters)
+        self.pct_start = checks.rate(self, "pct_start", pct_start)
+        most = 0.5 if three_phase else 1.0
+        if self.pct_start > most:
+            why = ", for three_phase goes down as slowly as up" if three_phase else ": a part of all steps"
+            checks.refuse(self, f"pct_start must be at most {most}{why}, got {pct_start}")
+        self.anneal = checks.one_of(self, "anneal", anneal, ["cos", "linear"])
+        self.div_factor = checks.positive(self, "div_factor", div_factor)
+        self.final_div_factor = checks.positive(self, "final_div_factor", final_div_factor)
+        self.three_phase = three_phase
+
+    def rate(self, step: int) -> float:
+        turns = self._turns()
+        at = min(step, self.num_iters - 1)
+        number = next(i for i in range(1, len(turns)) if at <= turns[i][0])
+        (start, before), (end, after) = turns[number - 1], turns[number]
+        done = (at - start) / (end - start) if end != start else 1.0
+        return cosine(before, after, done) if self.anneal == "cos" else before + (after - before) * done
+
+    def _turns(self) -> list[tuple[float, float]]:
+        """The steps between which the rate goes one way, the first and the last included, and the rates at them."""
+        first, rise = self.max_lr / self.div_factor, self.pct_start * self.num_iters
+        height = (rise - 1.0, self.max_lr)
+        foot = [(2.0 * rise - 2.0, first)] if self.three_phase else []
+        return [(0.0, first), height, *foot, (self.num_iters - 1.0, first / self.final_div_factor)]

@@ -1,0 +1,109 @@
+"""A schedule that waits for a metric to stop getting better."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal, cast
+
+from phlox.optim.schedule import checks
+from phlox.optim.schedule.base import COUNT, NUMBER, RATE, LrSchedule
+
+
+class ReduceOnPlateauLr(LrSchedule):
+    """Multiplied by `factor` when a metric has not got better for more than `patience` reports in a row.
+
+    Tell it the metric with `report`, once an epoch for instance; `step` gives the rate as it is by then. So `rate` is
+    the same for every step, whatever it was before.
+
+    Args:
+        initial_lr: until the first plateau.
+        mode: whether a smaller ("min") or a greater ("max") metric is better.
+        factor: less than one.
+        patience: how many reports in a row may be no better before the rate is reduced.
+        threshold: by how much a metric must be better than the best one to count.
+        threshold_mode: that much of the best metric ("rel"), or that much ("abs").
+        cooldown: for how many reports after a reduction none counts as bad.
+        min_lr: no rate is smaller.
+        eps: a reduction by no more than this is not made.
+
+    Attributes:
+        lr: the rate as it is now.
+        best: the best metric; infinity before the first.
+
+    Raises OptimizerError for a metric that is NaN; an infinite one is no better than any.
+
+    >>> schedule = ReduceOnPlateauLr(0.1, factor=0.5, patience=0)
+    >>> for loss in (3.0, 2.0, 2.0):
+    ...     schedule.report(loss)
+    >>> schedule.step()
+    0.05
+    """
+
+    saved: ClassVar = {"lr": RATE, "best": NUMBER, "bad": COUNT, "cooling": COUNT}
+
+    def __init__(
+        self,
+        initial_lr: float,
+        *,
+        mode: Literal["min", "max"] = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: Literal["rel", "abs"] = "rel",
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.mode = checks.one_of(self, "mode", mode, ["min", "max"])
+        self.factor = checks.positive(self, "factor", factor)
+        if self.factor >= 1.0:
+            checks.refuse(self, f"factor must be less than one, for the rate is to be reduced, got {factor}")
+        self.patience = checks.count(self, "patience", patience, least=0)
+        self.threshold = checks.rate(self, "threshold", threshold)
+        self.threshold_mode = checks.one_of(self, "threshold_mode", threshold_mode, ["rel", "abs"])
+        self.cooldown = checks.count(self, "cooldown", cooldown, least=0)
+        self.min_lr = checks.rate(self, "min_lr", min_lr)
+        checks.ordered(self, ("min_lr", self.min_lr), ("initial_lr", self.initial_lr))
+        self.eps = checks.rate(self, "eps", eps)
+        self.lr = self.initial_lr
+        self.best = math.inf if mode == "min" else -math.inf
+        self.bad = 0
+        self.cooling = 0
+
+    def rate(self, step: int) -> float:
+        return self.lr
+
+    def hear(self, metric: float) -> None:
+        try:
+            value = float(cast("Any", metric))
+        except (TypeError, ValueError):
+            checks.refuse(self, f"the metric must be a number, got {metric!r}")
+        if math.isnan(value):
+            checks.refuse(
+                self,
+                "the metric is NaN, of which nobody can say whether it is better; mend what it was measured of, or "
+                "leave this report out",
+            )
+        if self._is_better(value):
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        if self.cooling:
+            self.cooling -= 1
+            self.bad = 0
+        if self.bad > self.patience:
+            reduced = max(self.lr * self.factor, self.min_lr)
+            if self.lr - reduced > self.eps:
+                self.lr = reduced
+            self.cooling, self.bad = self.cooldown, 0
+
+    def _is_better(self, metric: float) -> bool:
+        sign = 1.0 if self.mode == "min" else -1.0
+        if math.isinf(self.best):
+            bar = self.best
+        elif self.threshold_mode == "rel":
+            bar = self.best * (1.0 - sign * self.threshold)
+        else:
+            bar = self.best - sign * self.threshold
+        return sign * metric < sign * bar

@@ -1,0 +1,212 @@
+"""Schedules that are a formula of the step, without end or with one rate after it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from phlox.optim.schedule import checks
+from phlox.optim.schedule.base import LrSchedule
+
+
+class ConstantLr(LrSchedule):
+    """The same rate at every step.
+
+    >>> ConstantLr(0.1).rate(1000)
+    0.1
+    """
+
+    def __init__(self, lr: float) -> None:
+        self.lr = checks.rate(self, "lr", lr)
+
+    def rate(self, step: int) -> float:
+        return self.lr
+
+
+class FunctionLr(LrSchedule):
+    """Whatever rate a function gives for the step. The function itself is not part of the state.
+
+    >>> schedule = FunctionLr(lambda step: 0.1 / (1 + step))
+    >>> [schedule.step() for _ in range(2)]
+    [0.1, 0.05]
+    """
+
+    def __init__(self, function: Callable[[int], float]) -> None:
+        if not callable(cast("Any", function)):
+            checks.refuse(self, f"expected a function of the step, got {function!r}; for one rate, take ConstantLr")
+        self.function = function
+
+    def rate(self, step: int) -> float:
+        return self.function(step)
+
+
+class LinearLr(LrSchedule):
+    """In a straight line from `initial_lr`, up or down, to `final_lr` over `num_iters` steps, then constant.
+
+    rate(t) = initial_lr + (final_lr - initial_lr) * t / num_iters
+
+    >>> schedule = LinearLr(1.0, 0.0, num_iters=4)
+    >>> [schedule.step() for _ in range(6)]
+    [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+
+    def __init__(self, initial_lr: float, final_lr: float, *, num_iters: int) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.final_lr = checks.rate(self, "final_lr", final_lr)
+        self.num_iters = checks.count(self, "num_iters", num_iters)
+
+    def rate(self, step: int) -> float:
+        done = min(step / self.num_iters, 1.0)
+        return (1.0 - done) * self.initial_lr + done * self.final_lr
+
+
+class CosineAnnealingLr(LrSchedule):
+    """From `initial_lr` down to `min_lr` along half a cosine over `num_iters` steps, then constant.
+
+    rate(t) = min_lr + (initial_lr - min_lr) / 2 * (1 + cos(pi * t / num_iters))
+
+    Loshchilov, Hutter 2017: "SGDR: Stochastic gradient descent with warm restarts"; with them, `CosineRestartsLr`.
+
+    >>> schedule = CosineAnnealingLr(1.0, num_iters=2)
+    >>> [round(schedule.step(), 3) for _ in range(4)]
+    [1.0, 0.5, 0.0, 0.0]
+    """
+
+    def __init__(self, initial_lr: float, *, num_iters: int, min_lr: float = 0.0) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.num_iters = checks.count(self, "num_iters", num_iters)
+        self.min_lr = checks.rate(self, "min_lr", min_lr)
+        checks.ordered(self, ("min_lr", self.min_lr), ("initial_lr", self.initial_lr))
+
+    def rate(self, step: int) -> float:
+        return cosine(self.initial_lr, self.min_lr, min(step / self.num_iters, 1.0))
+
+
+class ExponentialLr(LrSchedule):
+    """Multiplied by `gamma` after every step, without end: rate(t) = initial_lr * gamma**t.
+
+    >>> schedule = ExponentialLr(1.0, gamma=0.5)
+    >>> [schedule.step() for _ in range(3)]
+    [1.0, 0.5, 0.25]
+    """
+
+    def __init__(self, initial_lr: float, *, gamma: float) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.gamma = checks.positive(self, "gamma", gamma)
+
+    def rate(self, step: int) -> float:
+        return self.initial_lr * power(self.gamma, step)
+
+
+class StepLr(LrSchedule):
+    """Multiplied by `gamma` every `step_size` steps, without end: rate(t) = initial_lr * gamma**(t // step_size).
+
+    >>> schedule = StepLr(1.0, step_size=2, gamma=0.5)
+    >>> [schedule.step() for _ in range(5)]
+    [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
+
+    def __init__(self, initial_lr: float, *, step_size: int, gamma: float = 0.1) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.step_size = checks.count(self, "step_size", step_size)
+        self.gamma = checks.positive(self, "gamma", gamma)
+
+    def rate(self, step: int) -> float:
+        return self.initial_lr * power(self.gamma, step // self.step_size)
+
+
+class MultiStepLr(LrSchedule):
+    """Multiplied by `gamma` at each of the steps `milestones`, which increase; after the last of them constant.
+
+    >>> schedule = MultiStepLr(1.0, milestones=[1, 3], gamma=0.5)
+    >>> [schedule.step() for _ in range(5)]
+    [1.0, 0.5, 0.5, 0.25, 0.25]
+    """
+
+    def __init__(self, initial_lr: float, *, milestones: Sequence[int], gamma: float = 0.1) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.milestones = checks.milestones(self, milestones)
+        self.gamma = checks.positive(self, "gamma", gamma)
+
+    def rate(self, step: int) -> float:
+        return self.initial_lr * power(self.gamma, bisect_right(self.milestones, step))
+
+
+class PolynomialLr(LrSchedule):
+    """From `initial_lr` to `final_lr` over `num_iters` steps along a power of what remains of them, then constant.
+
+    rate(t) = final_lr + (initial_lr - final_lr) * (1 - t / num_iters)**power
+
+    Source: "ParseNet", Liu et al. 2015, has it with a power of 0.9.
+
+    >>> schedule = PolynomialLr(1.0, num_iters=2, power=2.0)
+    >>> [schedule.step() for _ in range(4)]
+    [1.0, 0.25, 0.0, 0.0]
+    """
+
+    def __init__(self, initial_lr: float, *, num_iters: int, power: float = 1.0, final_lr: float = 0.0) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.num_iters = checks.count(self, "num_iters", num_iters)
+        self.power = checks.positive(self, "power", power)
+        self.final_lr = checks.rate(self, "final_lr", final_lr)
+
+    def rate(self, step: int) -> float:
+        left = 1.0 - min(step / self.num_iters, 1.0)
+        return self.final_lr + (self.initial_lr - self.final_lr) * left**self.power
+
+
+class NoamLr(LrSchedule):
+    """Up in a straight line over `warm_up` steps, then down with the inverse square root of the step, without end.
+
+    rate(t) = factor * model_size**-0.5 * min(n**-0.5, n * warm_up**-1.5), where n = t + 1
+
+    It is greatest, factor / sqrt(model_size * warm_up), at step number `warm_up` - 1. Vaswani et al. 2017: "Attention
+    is all you need", equation 3.
+
+    >>> schedule = NoamLr(model_size=512, warm_up=4000)
+    >>> round(schedule.rate(3999), 6)
+    0.000699
+    """
+
+    def __init__(self, *, model_size: int, warm_up: int, factor: float = 1.0) -> None:
+        self.model_size = checks.count(self, "model_size", model_size)
+        self.warm_up = checks.count(self, "warm_up", warm_up)
+        self.factor = checks.rate(self, "factor", factor)
+
+    def rate(self, step: int) -> float:
+        number = step + 1
+        return self.factor * self.model_size**-0.5 * min(number**-0.5, number * self.warm_up**-1.5)
+
+
+class InverseSqrtLr(LrSchedule):
+    """Down with the inverse square root of the step, without end: rate(t) = initial_lr / sqrt(1 + t / timescale).
+
+    Behind a warm-up of `timescale` steps it goes with the inverse square root of the number of all steps. Zhai et al.
+    2022: "Scaling vision transformers".
+
+    >>> schedule = InverseSqrtLr(1.0, timescale=100)
+    >>> schedule.rate(0), schedule.rate(300)
+    (1.0, 0.5)
+    """
+
+    def __init__(self, initial_lr: float, *, timescale: int) -> None:
+        self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
+        self.timescale = checks.count(self, "timescale", timescale)
+
+    def rate(self, step: int) -> float:
+        return self.initial_lr / math.sqrt(1.0 + step / self.timescale)
+
+
+def cosine(first: float, last: float, done: float) -> float:
+    """From the first to the last along half a cosine, of which the part `done` is behind."""
+    return last + 0.5 * (first - last) * (1.0 + math.cos(math.pi * done))
+
+
+def power(base: float, exponent: int) -> float:
+    """base**exponent; infinity, where Python would raise, for the step to tell of."""
+    try:
+        return base**exponent
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,45 @@
+"""Steps that are not taken: what was before stays, wherever the gradients were not finite."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+from phlox.backend import Device, Float, Int
+from phlox.errors import OptimizerError
+from phlox.optim.state import flatten, unflatten
+from phlox.tensor import Tensor, tensor, where
+
+S = TypeVar("S")
+
+
+def kept_where(finite: Tensor[Any, Any, Any], after: S, before: S, place: Device) -> S:
+    """In a compiled function: tensors and numbers of one structure as they are after a step, or as they were before.
+
+    `finite` is a Bool of rank zero that says whether the step counts.
+    """
+    new: list[Any] = []
+    old: list[Any] = []
+    skeleton = flatten(after, new)
+    if flatten(before, old) != skeleton:
+        raise OptimizerError(
+            "skip_nonfinite needs a state that has the same entries before and after a step; let `init` return all of "
+            "them"
+        )
+    return cast("S", unflatten(skeleton, iter([_kept(finite, a, b, place) for a, b in zip(new, old, strict=True)])))
+
+
+def _kept(finite: Tensor[Any, Any, Any], new: Any, old: Any, place: Device) -> Any:
+    if isinstance(new, Tensor):
+        after = cast("Tensor[Any, Any, Any]", new)  # not all are of one precision
+        return where(_on(finite, after.device), after, cast("Tensor[Any, Any, Any]", old))
+    return where(_on(finite, place), _as_tensor(new, place), _as_tensor(old, place)).primitive
+
+
+def _on(finite: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
+    return finite if finite.device == place else finite.to_device(place)
+
+
+def _as_tensor(number: Any, place: Device) -> Tensor[Any, Any, Any]:
+    if isinstance(number, (int, float)):
+        return tensor(number, device=place)
+    return Tensor.from_primitive(number, place.backend, Float if "float" in str(number.dtype) else Int)
