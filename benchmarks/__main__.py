@@ -23,6 +23,10 @@ NAMES = (
     "mlp_step",
     "gpt_step",
     "torch_compile",
+    "records",
+    "record_memory",
+    "first_prediction",
+    "optimizer_update",
 )
 
 ON_ONE_THREAD = {"eager", "tiny_gpt", "torch_compile"}
@@ -34,6 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="which (all)")
     parser.add_argument("--out", type=Path, help="write the table to this file as well")
+    parser.add_argument("--quick", action="store_true", help="small sizes, where a benchmark has them")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
 
@@ -43,6 +48,7 @@ def main() -> int:
         rows = importlib.import_module(f"benchmarks.{options.names[0]}").run()
         options.rows.write_text(json.dumps([dataclasses.asdict(row) for row in rows]), encoding="utf-8")
         return 0
+    quick = {"PHLOX_BENCHMARKS_QUICK": "1"} if options.quick else {}
     found: list[Ratio] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.names or NAMES:
@@ -50,7 +56,7 @@ def main() -> int:
             threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in ON_ONE_THREAD else ()
             file = Path(folder) / name
             command = [sys.executable, "-m", "benchmarks", name, "--rows", str(file)]
-            subprocess.run(command, check=True, env={**os.environ, **dict.fromkeys(threads, "1")})
+            subprocess.run(command, check=True, env={**os.environ, **dict.fromkeys(threads, "1"), **quick})
             found += [Ratio(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
     text = table(found)
     print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores; medians of interleaved turns\n\n{text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ class Ratio:
     high: float
     target: float | None = None
     unit: str = "ratio"
+    measure: str = "seconds"
+    """What the two figures are, times a million; the table shows seconds as microseconds, bytes as MB."""
 
     @property
     def met(self) -> bool | None:
@@ -60,6 +63,29 @@ def measure(
     return times
 
 
+def seconds_in_turn(
+    contestants: dict[str, Callable[[], Any]], *, rounds: int, before: Callable[[], Any] | None = None
+) -> dict[str, list[float]]:
+    """Seconds of single calls that are long, each contestant `rounds` times in turn and once before, to warm up.
+
+    `before` runs before each call, and what the call gives is let go after it, untimed.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(rounds + 1):
+        names = list(contestants)
+        for name in names if turn % 2 == 0 else reversed(names):
+            if before is not None:
+                before()
+            gc.collect()
+            start = time.perf_counter()
+            result = contestants[name]()
+            seconds = time.perf_counter() - start
+            del result
+            if turn:
+                times[name].append(seconds)
+    return times
+
+
 def compare(
     workload: str,
     times: dict[str, list[float]],
@@ -68,6 +94,7 @@ def compare(
     *,
     target: float | None = None,
     extra: bool = False,
+    measure: str = "seconds",
 ) -> Ratio:
     """The median of the ratios, turn by turn, with its quartiles; with `extra`, of the differences in nanoseconds."""
     pairs = list(zip(times[subject], times[peer], strict=True))
@@ -76,7 +103,12 @@ def compare(
     middle = statistics.median(values)
     us = [statistics.median(times[name]) * 1e6 for name in (subject, peer)]
     unit = "ns more" if extra else "ratio"
-    return Ratio(workload, subject, peer, us[0], us[1], middle, low, high, target, unit)
+    return Ratio(workload, subject, peer, us[0], us[1], middle, low, high, target, unit, measure)
+
+
+def quick() -> bool:
+    """Whether small sizes and few rounds are wanted, to see that all works."""
+    return bool(os.environ.get("PHLOX_BENCHMARKS_QUICK"))
 
 
 def table(rows: list[Ratio]) -> str:
@@ -90,7 +122,12 @@ def table(rows: list[Ratio]) -> str:
         asked = "" if row.target is None else f"{row.target:.{digits}f} {'met' if row.met else '**missed**'}"
         suffix = "" if row.unit == "ratio" else f" {row.unit}"
         lines.append(
-            f"| {row.workload} | {row.subject} | {row.peer} | {row.subject_us:.1f} | {row.peer_us:.1f} "
+            f"| {row.workload} | {row.subject} | {row.peer} "
+            f"| {_shown(row, row.subject_us)} | {_shown(row, row.peer_us)} "
             f"| {row.ratio:.{digits}f}{suffix} | {row.low:.{digits}f} to {row.high:.{digits}f} | {asked} |"
         )
     return "\n".join(lines)
+
+
+def _shown(row: Ratio, figure: float) -> str:
+    return f"{figure:.1f}" if row.measure == "seconds" else f"{figure / 1e12:.1f} MB"

@@ -1,0 +1,129 @@
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# The peers are installed beside Phlox only where benchmarks are run.
+"""From the start of a process to its first prediction: time, and the largest resident size until then.
+
+A model of 10 MB (an MLP), a batch of one, each contestant in a fresh process by turns; files are in the page cache, and
+all Python is compiled to bytecode beforehand, as an installer leaves it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import predict
+from benchmarks.harness import Ratio, compare, quick
+
+PEERS = ("torch", "jax", "keras", "onnxruntime", "numpy")
+ASKED = 0.25
+OF_THESE = ("torch", "jax", "keras")
+"""The best of these is the measure of what is asked; the others are there to be known."""
+
+
+def run() -> list[Ratio]:
+    """All rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write(folder)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
+        names = ("phlox", *PEERS)
+        first = {name: _predict(name, folder, environment)["sum"] for name in names}
+        for name in PEERS:
+            np.testing.assert_allclose(first[name], first["phlox"], rtol=1e-3)
+        times: dict[str, list[float]] = {name: [] for name in names}
+        sizes: dict[str, list[float]] = {name: [] for name in names}
+        for turn in range(7 if quick() else 15):
+            for name in names if turn % 2 == 0 else reversed(names):
+                found = _predict(name, folder, environment)
+                times[name].append(found["seconds"])
+                sizes[name].append(found["kib"] * 1024)
+    return [*_rows("time to the first prediction", times), *_rows("peak memory of it", sizes, "bytes")]
+
+
+def _rows(workload: str, figures: dict[str, list[float]], measure: str = "seconds") -> list[Ratio]:
+    best = min(OF_THESE, key=lambda name: statistics.median(figures[name]))
+    return [
+        compare(workload, figures, "phlox", peer, target=ASKED if peer == best else None, measure=measure)
+        for peer in PEERS
+    ]
+
+
+def _predict(name: str, folder: str, environment: dict[str, str]) -> dict[str, Any]:
+    command = [sys.executable, predict.__file__, name, folder]
+    start = time.monotonic()
+    done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {**found, "seconds": found["ready"] - start}
+
+
+def _write(folder: str) -> None:
+    """The same model as each contestant's file."""
+    rng = np.random.default_rng(0)
+    layers: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+    for a, b in pairwise(predict.SIZES):
+        layers.append(((rng.normal(size=(a, b)) / a**0.5).astype(np.float32), rng.normal(size=b).astype(np.float32)))
+    _write_records(layers, folder)
+    _write_keras(layers, folder)
+    _write_onnx(layers, Path(folder) / "model.onnx")
+
+
+def _write_records(layers: list[Any], folder: str) -> None:
+    import torch
+    from safetensors.numpy import save_file
+
+    from phlox.record import Record, save
+
+    plain: dict[str, Any] = {}
+    for i, (weight, bias) in enumerate(layers):
+        plain |= {f"{i}.weight": weight, f"{i}.bias": bias}
+    save_file(plain, f"{folder}/plain.safetensors")
+    save(Record({f"layers.{name}": array for name, array in plain.items()}), f"{folder}/phlox.safetensors")
+    # In a Sequential of linear layers with activations between them; torch keeps weights transposed.
+    state = {f"{2 * int(name[0])}{name[1:]}": torch.from_numpy(array.T.copy()) for name, array in plain.items()}
+    torch.save(state, f"{folder}/torch.pt")
+
+
+def _write_keras(layers: list[Any], folder: str) -> None:
+    program = f"""
+import keras, numpy
+arrays = numpy.load({folder + "/arrays.npz"!r})
+sizes = {predict.SIZES}
+layers = [keras.layers.Dense(n, activation="relu" if i < {len(layers) - 1} else None) for i, n in enumerate(sizes[1:])]
+model = keras.Sequential([keras.Input((sizes[0],)), *layers])
+model.set_weights([arrays[f"arr_{{i}}"] for i in range({2 * len(layers)})])
+model.save({folder + "/model.keras"!r})
+"""
+    np.savez(f"{folder}/arrays.npz", *[array for layer in layers for array in layer])
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "KERAS_BACKEND": "jax"})
+
+
+def _write_onnx(layers: list[Any], path: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes: list[Any] = []
+    arrays: list[Any] = []
+    name = "x"
+    for i, (weight, bias) in enumerate(layers):
+        arrays += [numpy_helper.from_array(weight, f"w{i}"), numpy_helper.from_array(bias, f"b{i}")]
+        nodes.append(helper.make_node("Gemm", [name, f"w{i}", f"b{i}"], [f"h{i}"]))
+        name = f"h{i}"
+        if i < len(layers) - 1:
+            nodes.append(helper.make_node("Relu", [name], [f"r{i}"]))
+            name = f"r{i}"
+    ends = [
+        helper.make_tensor_value_info(end, TensorProto.FLOAT, [1, size])
+        for end, size in (("x", predict.SIZES[0]), (name, predict.SIZES[-1]))
+    ]
+    graph = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], arrays)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())

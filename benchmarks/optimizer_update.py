@@ -1,0 +1,107 @@
+# pyright: reportMissingImports=false
+# The peers are installed beside Phlox only where benchmarks are run.
+"""What AdamW's update of a model's weights costs, without the gradients: beside PyTorch's fused kernel and Optax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import torch
+
+import phlox as px
+from benchmarks.harness import Ratio, compare, quick, seconds_in_turn
+from phlox import optim
+from phlox.module import GradientsParams
+
+TENSORS, ELEMENTS = (300, 25_000_000) if not quick() else (60, 2_000_000)
+LR = 1e-3
+
+
+def shapes() -> list[tuple[int, ...]]:
+    """As in a transformer: of six tensors, two matrices that hold nearly all, and four vectors."""
+    width = int((ELEMENTS / (TENSORS / 3)) ** 0.5)
+    return [(width, width) if i % 3 == 0 else (width,) for i in range(TENSORS)]
+
+
+class Weights(px.Module):
+    """Parameters, and nothing else."""
+
+    def __init__(self, arrays: list[np.ndarray], device: Any) -> None:
+        self.params_ = [px.Param(px.tensor(array, device=device)) for array in arrays]
+
+
+def phlox_update(arrays: list[np.ndarray], grads: list[np.ndarray], engine: str, compiled: bool) -> Callable[[], Any]:
+    """An update by Phlox, step after step."""
+    model = Weights(arrays, engine).train()
+    inner = [px.tensor(grad, device=engine) for grad in grads]
+    given = GradientsParams({param.id: grad for param, grad in zip(model.params(), inner, strict=True)})
+    optimizer = optim.AdamWConfig().init()
+
+    def step(model: Any, optimizer: Any, grads: Any) -> Any:
+        return optimizer.step(LR, model, grads)
+
+    run = px.compile(step, donate=("model", "optimizer")) if compiled else step
+    held = [model]
+
+    def go() -> None:
+        held[0] = run(held[0], optimizer, given)
+        if engine == "jax":
+            jax.block_until_ready([param.leaf for param in held[0].params()])
+
+    return go
+
+
+def torch_update(arrays: list[np.ndarray], grads: list[np.ndarray], fused: bool) -> Callable[[], Any]:
+    """An update by torch.optim."""
+    params = [torch.nn.Parameter(torch.tensor(array)) for array in arrays]
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = torch.tensor(grad)
+    return torch.optim.AdamW(params, lr=LR, fused=fused, foreach=not fused).step
+
+
+def optax_update(arrays: list[np.ndarray], grads: list[np.ndarray]) -> Callable[[], Any]:
+    """An update by Optax under jit, what it changes donated."""
+    transformation = optax.adamw(LR, weight_decay=0.01)
+    given = [jnp.asarray(grad) for grad in grads]
+
+    def step(params: Any, state: Any, grads: Any) -> Any:
+        updates, state = transformation.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    run = jax.jit(step, donate_argnums=(0, 1))
+    params = [jnp.asarray(array) for array in arrays]
+    held: list[Any] = [(params, transformation.init(params))]
+
+    def go() -> None:
+        held[0] = jax.block_until_ready(run(*held[0], given))
+
+    return go
+
+
+def run() -> list[Ratio]:
+    """The update on each engine over the peers."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, np.float32) for shape in shapes()]
+    grads = [rng.standard_normal(shape, np.float32) for shape in shapes()]
+    fused, looped, optaxs = "torch fused", "torch foreach", "optax under jit"
+    numpys, torchs, jaxs = "Phlox on NumPy", "Phlox on Torch", "Phlox on JAX, compiled"
+    times = seconds_in_turn({
+        numpys: phlox_update(arrays, grads, "numpy", False),
+        torchs: phlox_update(arrays, grads, "torch", False),
+        jaxs: phlox_update(arrays, grads, "jax", True),
+        fused: torch_update(arrays, grads, True),
+        looped: torch_update(arrays, grads, False),
+        optaxs: optax_update(arrays, grads),
+    }, rounds=5 if quick() else 15)  # fmt: skip
+    workload = f"AdamW update of {TENSORS} tensors, {sum(a.size for a in arrays) / 1e6:.0f} M elements"
+    return [
+        compare(workload, times, numpys, fused, target=1.5),
+        compare(workload, times, torchs, fused, target=1.05),
+        compare(workload, times, torchs, looped),
+        compare(workload, times, jaxs, optaxs, target=1.0),
+    ]

@@ -1,0 +1,254 @@
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# The peers are installed beside Phlox only where benchmarks are run.
+"""Saving and loading the weights of a transformer, 1 GB in float32, against safetensors and PyTorch.
+
+What Phlox saves is on the disk when it is saved: it calls fsync, and the peers do not. So both are shown: everybody
+durably (the peers followed by an fsync of the file and of its folder), and everybody into the page cache (Phlox
+without its fsync). Loading is shown until the weights are there, and until every element has been read once, for what
+is mapped is read later. Files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import safetensors.flax
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+import phlox as px
+from benchmarks.harness import Ratio, compare, quick, seconds_in_turn
+from benchmarks.weights import QUICK_WIDTH, WIDTH, Arrays, Weights, arrays, module_of, shapes
+from phlox.backend import Jax, NumPy, Torch
+from phlox.record import FULL, HALF, Precision
+
+Run = Callable[[], Any]
+VERIFIES = "verify" in inspect.signature(px.record.load).parameters
+
+
+def run() -> list[Ratio]:
+    """All rows."""
+    width = QUICK_WIDTH if quick() else WIDTH
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        host = arrays(width)
+        size = f"{sum(array.nbytes for array in host.values()) / 1e9:.2f} GB of f32"
+        rows = saving(host, folder, size)
+        rows += compressing(folder)
+        write_for_loading(host, folder)
+        del host
+        rows += loading(width, folder, size)
+    return rows
+
+
+# --- saving
+
+
+def saving(host: Arrays, folder: Path, size: str) -> list[Ratio]:
+    """At full and at half precision, durably and not."""
+    model = module_of(host, NumPy().device())
+    tensors = {name: torch.from_numpy(array) for name, array in host.items()}
+    plain, half = "Phlox", "Phlox, HALF"
+    full = {
+        plain: lambda file: save(model, FULL, file),
+        "safetensors.numpy": lambda file: safetensors.numpy.save_file(host, file),
+        "safetensors.torch": lambda file: safetensors.torch.save_file(tensors, file),
+        "torch.save": lambda file: torch.save(tensors, file),
+    }
+    halved: dict[str, Callable[[Path], Any]] = {
+        half: lambda file: save(model, HALF, file),
+        "NumPy casts, then safetensors": lambda file: safetensors.numpy.save_file(
+            {name: array.astype(np.float16) for name, array in host.items()}, file
+        ),
+        "torch casts, then safetensors": lambda file: safetensors.torch.save_file(
+            {name: tensor.half() for name, tensor in tensors.items()}, file
+        ),
+    }
+    rows: list[Ratio] = []
+    for durable in (True, False):
+        how = "durably" if durable else "into the page cache"
+        for subject, savers, target, what in ((plain, full, 1.0, "save"), (half, halved, 0.7, "save as f16")):
+            times = time_saving(savers, folder, durable=durable)
+            rows += [
+                compare(f"{what}, {size}, {how}", times, subject, peer, target=target)
+                for peer in savers
+                if peer != subject
+            ]
+    return rows
+
+
+def time_saving(savers: dict[str, Callable[[Path], Any]], folder: Path, *, durable: bool) -> dict[str, list[float]]:
+    """Each to a new file, when nothing that another has written waits for the disk any more."""
+    file = folder / "saved.safetensors"
+
+    def clear() -> None:
+        file.unlink(missing_ok=True)
+        os.sync()
+
+    def run(save: Callable[[Path], Any], *, ours: bool) -> None:
+        if ours and not durable:
+            with mock.patch("os.fsync"):
+                save(file)
+        else:
+            save(file)
+            if durable and not ours:
+                sync(file)
+
+    contestants: dict[str, Run] = {}
+    for name, saver in savers.items():
+        ours = name.startswith("Phlox")
+        contestants[name] = lambda saver=saver, ours=ours: run(saver, ours=ours)
+    times = seconds_in_turn(contestants, rounds=rounds(), before=clear)
+    clear()
+    return times
+
+
+def save(model: Weights, precision: Precision, file: Path) -> None:
+    """As a user does."""
+    px.record.save(model.into_record(), file, precision)
+
+
+def sync(file: Path) -> None:
+    """What the peers leave to others."""
+    for path, flags in ((file, os.O_RDWR), (file.parent, os.O_RDONLY)):
+        descriptor = os.open(path, flags)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def compressing(folder: Path) -> list[Ratio]:
+    """For information: a small model compressed, against the same compression of what safetensors writes."""
+    from backports import zstd
+
+    host = arrays(32)  # 7 MB
+    model = module_of(host, NumPy().device())
+    file = folder / "saved"
+
+    def peer(compress: Callable[[bytes], bytes]) -> Run:
+        return lambda: file.write_bytes(compress(safetensors.numpy.save(host)))
+
+    contestants: dict[str, Run] = {
+        "Phlox, gzip": lambda: px.record.save(model.into_record(), file, compression="gzip"),
+        "gzip": peer(lambda data: gzip.compress(data, 6)),
+        "Phlox, zstd": lambda: px.record.save(model.into_record(), file, compression="zstd"),
+        "zstd": peer(zstd.compress),
+    }
+    with mock.patch("os.fsync"):
+        times = seconds_in_turn(contestants, rounds=rounds())
+    workload = f"save {sum(array.nbytes for array in host.values()) / 1e6:.0f} MB compressed"
+    return [compare(workload, times, f"Phlox, {name}", name) for name in ("gzip", "zstd")]
+
+
+# --- loading
+
+
+def write_for_loading(host: Arrays, folder: Path) -> None:
+    """A file for every contestant."""
+    model = module_of(host, NumPy().device())
+    save(model, FULL, folder / "full.safetensors")
+    save(model, HALF, folder / "half.safetensors")
+    safetensors.numpy.save_file(host, folder / "plain.safetensors")
+    safetensors.numpy.save_file(
+        {name: a.astype(np.float16) for name, a in host.items()}, folder / "plain16.safetensors"
+    )
+    torch.save({name: torch.from_numpy(array) for name, array in host.items()}, folder / "torch.pt")
+
+
+def loading(width: int, folder: Path, size: str) -> list[Ratio]:
+    """On every backend, verified and not, until there and until read."""
+    rows: list[Ratio] = []
+    plain, pt = folder / "plain.safetensors", folder / "torch.pt"
+    st_torch, mapped = "safetensors.torch", "torch.load(mmap=True)"
+    by_torch: dict[str, Run] = {
+        st_torch: lambda: safetensors.torch.load_file(plain),
+        mapped: lambda: torch.load(pt, mmap=True, weights_only=True),
+    }
+    peers: dict[str, dict[str, Run]] = {
+        "NumPy": {"safetensors.numpy": lambda: safetensors.numpy.load_file(plain), **by_torch},
+        "Torch": by_torch,
+        "JAX": {"safetensors.flax": lambda: safetensors.flax.load_file(plain)},
+    }
+    devices = {"NumPy": NumPy().device(), "Torch": Torch().device(), "JAX": Jax().device()}
+    for backend, device in devices.items():
+        contestants: dict[str, Run | Loader] = {}
+        for verify in (True, False) if VERIFIES else (True,):
+            name = "Phlox" if verify else "Phlox, verify=False"
+            contestants[name] = Loader(width, folder / "full.safetensors", device, verify)
+        contestants |= peers[backend]
+        rows += time_loading(f"load {size} on {backend}", contestants, target=1.0)
+    plain16 = folder / "plain16.safetensors"
+    halves: dict[str, Run | Loader] = {
+        "Phlox": Loader(width, folder / "half.safetensors", devices["NumPy"]),
+        "safetensors, then NumPy casts": lambda: {
+            name: array.astype(np.float32) for name, array in safetensors.numpy.load_file(plain16).items()
+        },
+        "safetensors, then torch casts": lambda: {
+            name: tensor.float() for name, tensor in safetensors.torch.load_file(plain16).items()
+        },
+    }
+    return rows + time_loading(f"load f16 as {size} on NumPy", halves, target=None)
+
+
+def time_loading(workload: str, contestants: dict[str, Run | Loader], *, target: float | None) -> list[Ratio]:
+    """Both figures of one run: until loaded, and until all is read."""
+    there: dict[str, list[float]] = {name: [] for name in contestants}
+
+    read: dict[str, list[float]] = {name: [] for name in contestants}
+
+    def timed(name: str, load: Run | Loader) -> None:
+        run = load.prepared() if isinstance(load, Loader) else load
+        start = time.perf_counter()
+        found = run()
+        there[name].append(time.perf_counter() - start)
+        start = time.perf_counter()
+        add_up(found)
+        read[name].append(there[name][-1] + time.perf_counter() - start)
+
+    whole = {name: lambda name=name, load=load: timed(name, load) for name, load in contestants.items()}
+    seconds_in_turn(whole, rounds=rounds())
+    there, read = ({name: times[1:] for name, times in each.items()} for each in (there, read))  # the first warms up
+    return [
+        compare(f"{workload}, until {until}", times, subject, peer, target=target)
+        for until, times in (("there", there), ("every element is read", read))
+        for subject in contestants
+        for peer in contestants
+        if subject.startswith("Phlox") and not peer.startswith("Phlox")
+    ]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """From a file into a module that is there but for its values, as the peers give a dict; no initializer runs."""
+
+    width: int
+    file: Path
+    device: px.Device
+    verify: bool = True
+
+    def prepared(self) -> Run:
+        """What is to be timed."""
+        options: Any = {} if self.verify else {"verify": False}
+        model = Weights(shapes(self.width), self.device)
+        return lambda: model.load_record(px.record.load(self.file, **options))
+
+
+def add_up(found: Any) -> float:
+    """Reads every element: by NumPy, whoever holds them."""
+    values = [p.val().primitive for p in found.params()] if isinstance(found, Weights) else list(found.values())
+    return sum(float(np.asarray(value).sum()) for value in values)
+
+
+def rounds() -> int:
+    """Turns of each contestant."""
+    return 5 if quick() else 7
