@@ -298,3 +298,21 @@ def test_the_average_leaves_groups_with_another_optimizer() -> None:
     model = run(optimizer, WIDE, steps=3)
     same = [np.array_equal(a, b) for a, b in zip(arrays(model), arrays(optimizer.averaged(model)), strict=True)]
     assert same == [True, False, False, False, False]
+
+
+def test_the_average_of_a_group_and_of_a_fallback() -> None:
+    """Schedule-free as one group of another optimizer, and as what Muon leaves vectors to."""
+    free = optim.ScheduleFreeAdamWConfig()
+    group = optim.SgdConfig().init(groups=[optim.Group(optim.vectors, optimizer=free)])
+    left = optim.MuonConfig(fallback=free).init()
+    whole = free.init()
+    model: Any = nn.Linear(3, 2).init(0, "numpy").train()
+    x = px.Tensor.from_inner(px.tensor([[1.0, 2.0, -1.0]], device="numpy"))
+    grads = optim.GradientsParams.from_grads(model(x).square().sum().backward(), model)
+    for optimizer in (group, left):
+        stepped, same = optimizer.step(0.1, model, grads), whole.step(0.1, model, grads)
+        averaged, wanted = optimizer.averaged(stepped), whole.averaged(same)
+        np.testing.assert_array_equal(averaged.bias.val().numpy(), wanted.bias.val().numpy())
+        np.testing.assert_array_equal(averaged.weight.val().numpy(), stepped.weight.val().numpy())
+        assert not np.array_equal(averaged.bias.val().numpy(), stepped.bias.val().numpy())
+        whole = free.init()

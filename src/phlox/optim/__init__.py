@@ -47,7 +47,7 @@ from phlox.optim.schedule import (
     SumLr,
     WarmUpLr,
 )
-from phlox.optim.schedule_free import ScheduleFreeAdamW, ScheduleFreeAdamWConfig, ScheduleFreeOptimizer
+from phlox.optim.schedule_free import ScheduleFreeAdamW, ScheduleFreeAdamWConfig
 from phlox.optim.sgd import Sgd, SgdConfig
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state_report import StateReport
@@ -60,6 +60,6 @@ __all__ = [
     "Lion", "LionConfig", "LossScaler", "LrSchedule", "MultiStepLr", "Muon", "MuonConfig", "NAdam", "NAdamConfig",
     "NoamLr", "OneCycleLr", "OptaxAdaptor", "Optimizer", "OptimizerAdaptor", "PolynomialLr", "ProductLr", "RAdam",
     "RAdamConfig", "ReduceOnPlateauLr", "RmsProp", "RmsPropConfig", "ScheduleFreeAdamW", "ScheduleFreeAdamWConfig",
-    "ScheduleFreeOptimizer", "SequenceLr", "Sgd", "SgdConfig", "SimpleConfig", "SimpleOptimizer", "StateReport",
+    "SequenceLr", "Sgd", "SgdConfig", "SimpleConfig", "SimpleOptimizer", "StateReport",
     "StepLr", "SumLr", "WarmUpLr", "vectors",
 ]  # fmt: skip

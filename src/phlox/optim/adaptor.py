@@ -215,6 +215,32 @@ class OptimizerAdaptor(Optimizer):
         self._unproved.difference_update(states)
         return values
 
+    def averaged(self, module: M) -> M:
+        """A new module with the weights to evaluate, predict with and ship, where these are not those to train.
+
+        So it is with schedule-free optimizers, which keep an average; training goes on with `module`. Parameters that
+        have not been stepped, or whose optimizer keeps none, are as they are.
+
+        >>> from phlox import nn, optim
+        >>> optimizer = optim.ScheduleFreeAdamWConfig().init()
+        >>> model = nn.Linear(2, 1).init(0)
+        >>> optimizer.averaged(model).weight.val() is model.weight.val()
+        True
+        """
+        self._find_groups(module)
+
+        def averaged(path: str, param: Param) -> Param:
+            optimizer = self._simple[self.variant(param.id)]
+            if param.id not in self.states or type(optimizer).averaged is SimpleOptimizer.averaged:
+                return param
+            value = param.val()
+            outer = value.backend
+            tensor = value.inner() if outer.differentiates else value
+            result = optimizer.averaged(*self._at_work(path, param.id, tensor)).from_full_precision(tensor)
+            return param.holding(Tensor.from_primitive(result.primitive, outer, Float))
+
+        return module.map(averaged)
+
     def _rates(self, lr: Rate) -> list[Any]:
         """The rate of each group, and at last that of the rest."""
         if not isinstance(lr, Mapping):

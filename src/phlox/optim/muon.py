@@ -87,6 +87,10 @@ class Muon(SimpleOptimizer):
         tensor = decayed(tensor, lr, c.weight_decay) - direction * (lr * math.sqrt(square))
         return tensor, {"moment": m, "fallback": None}
 
+    def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
+        """See `SimpleOptimizer.averaged`; matrices are as they are."""
+        return tensor if state["fallback"] is None else self.fallback.averaged(tensor, state["fallback"])
+
 
 def orthogonal(x: Tensor[Any, Any, Any], config: MuonConfig) -> Tensor[Any, Any, Any]:
     """The matrix with singular values near 1, by the iteration of Newton and Schulz; zeros stay."""

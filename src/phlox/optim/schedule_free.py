@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from phlox.backend import Backend, Float
+from phlox.backend import Backend
 from phlox.backend.contract.update import Real
 from phlox.errors import ConfigError
-from phlox.module import Param
-from phlox.optim.adaptor import OptimizerAdaptor
-from phlox.optim.clipping import GradientClipping
 from phlox.optim.config import SimpleConfig
-from phlox.optim.groups import Group
-from phlox.optim.optimizer import M
 from phlox.optim.sharing import shared
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state import State
@@ -50,30 +44,13 @@ class ScheduleFreeAdamWConfig(SimpleConfig):
     def simple(self) -> ScheduleFreeAdamW:
         return ScheduleFreeAdamW(self)
 
-    def init(
-        self,
-        *,
-        groups: Sequence[Group] = (),
-        grad_clipping: GradientClipping | None = None,
-        skip_nonfinite: bool = False,
-        master_weights: bool = True,
-    ) -> ScheduleFreeOptimizer:
-        """The optimizer of whole modules; see `OptimizerAdaptor`."""
-        return ScheduleFreeOptimizer(
-            self.simple(),
-            groups=groups,
-            grad_clipping=grad_clipping,
-            skip_nonfinite=skip_nonfinite,
-            master_weights=master_weights,
-        )
-
 
 class ScheduleFreeAdamW(SimpleOptimizer):
     """z = z - lr (g / (sqrt(v / (1 - b2^t)) + eps) + decay y);  a = (1 - c) a + c z;  y = (1 - b1) z + b1 a.
 
     Here v is as in Adam, and c is w / (the sum of all w so far) with w = (greatest lr)^weight_lr_power t^weight_power.
     Defazio et al. 2024: "The road less scheduled". The module holds y, at which gradients must be taken; predictions
-    are made with the average a: `ScheduleFreeOptimizer.averaged` gives the module with it.
+    are made with the average a: `OptimizerAdaptor.averaged` gives the module with it.
     """
 
     shares_counts = True
@@ -105,7 +82,7 @@ class ScheduleFreeAdamW(SimpleOptimizer):
         return tensor, {"fast": fast - step * lr, **after}
 
     def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
-        """The average a, for predictions, of the parameter y and its state."""
+        """See `SimpleOptimizer.averaged`: the average a of the parameter y."""
         beta = self.config.beta_1
         return (tensor - state["fast"] * (1.0 - beta)) * (1.0 / beta)
 
@@ -119,34 +96,3 @@ def _rates(
         lr = lr * least(count / config.warmup_steps, 1.0)
     lr_max = greatest(lr_max, lr)
     return lr, lr_max, lr_max**config.weight_lr_power * count**config.weight_power
-
-
-class ScheduleFreeOptimizer(OptimizerAdaptor):
-    """The adaptor of `ScheduleFreeAdamW`, which also gives the weights to predict with."""
-
-    def averaged(self, module: M) -> M:
-        """A new module with the averages of the weights, to evaluate, predict with and ship; training goes on without.
-
-        Parameters that have not been stepped, or are in a group with another optimizer, are as they are.
-
-        >>> import phlox as px
-        >>> from phlox import nn, optim
-        >>> optimizer = optim.ScheduleFreeAdamWConfig().init()
-        >>> model = nn.Linear(2, 1).init(0)
-        >>> optimizer.averaged(model).weight.val() is model.weight.val()
-        True
-        """
-
-        self._find_groups(module)
-
-        def averaged(path: str, param: Param) -> Param:
-            optimizer = self._simple[self.variant(param.id)]
-            if param.id not in self.states or not isinstance(optimizer, ScheduleFreeAdamW):
-                return param
-            value = param.val()
-            outer = value.backend
-            tensor = value.inner() if outer.differentiates else value
-            result = optimizer.averaged(*self._at_work(path, param.id, tensor)).from_full_precision(tensor)
-            return param.holding(Tensor.from_primitive(result.primitive, outer, Float))
-
-        return module.map(averaged)

@@ -60,6 +60,10 @@ class SimpleOptimizer(ABC):
         """
         return None
 
+    def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
+        """What to predict with, of a parameter that has been stepped: it, unless the optimizer keeps an average."""
+        return tensor
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # Whoever writes another step wants that to be taken.
