@@ -85,10 +85,15 @@ def test_one_seed_one_model(tmp_path: Path) -> None:
     assert any((a[path] != c[path]).any() for path in a)
 
 
+def _hears_interrupts() -> None:
+    """As in a terminal: whatever starts in the background of a script ignores Ctrl-C, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "demo", "--epochs", "100000", "--out", str(tmp_path / "run")], env=ENVIRONMENT,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hears_interrupts,
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         for line in process.stdout:
