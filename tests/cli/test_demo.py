@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -85,15 +86,19 @@ def test_one_seed_one_model(tmp_path: Path) -> None:
     assert any((a[path] != c[path]).any() for path in a)
 
 
-def _hears_interrupts() -> None:
-    """As in a terminal: whatever starts in the background of a script ignores Ctrl-C, and so do its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """Ctrl-C as it is in a terminal: what starts in the background of a script ignores it, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.usefixtures("_heard")
 def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "demo", "--epochs", "100000", "--out", str(tmp_path / "run")], env=ENVIRONMENT,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hears_interrupts,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         for line in process.stdout:
