@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from phlox.backend import Float
-from phlox.backend.contract.update import AdamNumbers
+from phlox.backend import Backend, Float
+from phlox.backend.contract.update import AdamNumbers, Real
 from phlox.optim.config import SimpleConfig
 from phlox.optim.simple import SimpleOptimizer, Stepped
 from phlox.optim.state import State
@@ -60,21 +60,26 @@ class Adam(SimpleOptimizer):
         self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
     ) -> tuple[Tensor[Any, Any, Any], State]:
         c = self.config
-        time, correction_1, correction_2 = counted(state["time"], tensor.backend, c.beta_1, c.beta_2)
+        numbers = self._numbers(lr, state["time"], tensor.backend)
         if not c.amsgrad:
-            numbers = AdamNumbers(
-                lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2, time
-            )
             grad = -grad if c.maximize else grad
             tensor, m, v = adam_update(tensor, grad, state["moment_1"], state["moment_2"], numbers)
-            return tensor, {"moment_1": m, "moment_2": v, "time": time}
+            return tensor, {"moment_1": m, "moment_2": v, "time": numbers.time}
         tensor, grad = prepared(c, lr, tensor, grad, decoupled=self.decoupled)
         m = average(state["moment_1"], grad, c.beta_1)
         v = average(state["moment_2"], grad.square(), c.beta_2)
         greatest = state["moment_2_max"].maximum(v)
-        scale = (greatest * (1.0 / correction_2)).sqrt() + c.epsilon
-        tensor = tensor - m / scale * (lr / correction_1)
-        return tensor, {"moment_1": m, "moment_2": v, "moment_2_max": greatest, "time": time}
+        scale = (greatest * (1.0 / numbers.correction_2)).sqrt() + c.epsilon
+        tensor = tensor - m / scale * (lr / numbers.correction_1)
+        return tensor, {"moment_1": m, "moment_2": v, "moment_2_max": greatest, "time": numbers.time}
+
+    def _numbers(self, lr: Real, time: Real, backend: Backend) -> AdamNumbers:
+        """Those of the step after so many."""
+        c = self.config
+        time, correction_1, correction_2 = counted(time, backend, c.beta_1, c.beta_2)
+        return AdamNumbers(
+            lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2, time
+        )
 
     def step_all(
         self,
@@ -87,12 +92,7 @@ class Adam(SimpleOptimizer):
         c, backend = self.config, tensors[0].backend
         if c.amsgrad or c.maximize:
             return None
-        after_step: dict[int, AdamNumbers] = {}
-        for time in {state["time"] for state in states}:
-            now, correction_1, correction_2 = counted(time, backend, c.beta_1, c.beta_2)
-            after_step[time] = AdamNumbers(
-                lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2, now
-            )
+        after_step = {time: self._numbers(lr, time, backend) for time in {state["time"] for state in states}}
         numbers = [after_step[state["time"]] for state in states]
         first, second = ([state[name].primitive for state in states] for name in ("moment_1", "moment_2"))
         arrays, run = backend.adam_updates(

@@ -48,7 +48,7 @@ def decompressed(data: memoryview, max_bytes: int | None = None) -> memoryview:
     compression = compression_of(data)
     if compression is None:
         return data
-    limit = max(_SAFE_BYTES, _SAFE_RATIO * len(data)) if max_bytes is None else max_bytes
+    limit = unpack_limit(len(data), max_bytes)
     raw = _Reader(data)
     # The size that the file claims is only a hint: what is allocated and never written costs no memory.
     result = np.empty(max(_CHUNK, min(_claimed_size(data, compression), limit) + 1), np.uint8)
@@ -70,6 +70,11 @@ def _claimed_size(data: memoryview, compression: Compression) -> int:
     if compression == "gzip":
         return min(int.from_bytes(data[-4:], "little"), _MAX_DEFLATE_RATIO * len(data))
     return _zstd().get_frame_info(data).decompressed_size or 0
+
+
+def unpack_limit(size: int, max_bytes: int | None) -> int:
+    """The most bytes that a file of `size` bytes may unpack to: `max_bytes`, or what `Reader` says."""
+    return max(_SAFE_BYTES, _SAFE_RATIO * size) if max_bytes is None else max_bytes
 
 
 def compression_of(data: memoryview) -> Compression | None:

@@ -44,7 +44,10 @@ def to_half(array: NDArray[np.float32]) -> NDArray[np.float16] | None:
     half -= _REBIASED
     if half.size and half.max() >= _INFINITE:
         return None
-    half |= (array.view(np.uint32) >> np.uint32(16)).astype(np.uint16) & _SIGN
+    np.right_shift(array.view(np.uint32), np.uint32(16), out=power)  # no longer needed, and memory is what counts
+    sign = power.astype(np.uint16)
+    sign &= _SIGN
+    half |= sign
     return half.view(np.float16)
 
 

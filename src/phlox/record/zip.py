@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phlox.errors import RecordError
+from phlox.record.compression import unpack_limit
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")  # signature, version, flags, method, time, date, crc, sizes, name, extra
 _ENCRYPTED = 0x1 | 0x40
@@ -22,8 +23,6 @@ _UTF8 = 0x800
 _IN_EXTRA = 0xFFFFFFFF
 _SHOWN = 100
 _SLACK = 1 << 12  # what deflate may add to data that it cannot make smaller
-_SAFE_BYTES = 1 << 30
-_SAFE_RATIO = 64
 
 
 @dataclass(slots=True)
@@ -140,11 +139,6 @@ class Archive:
         if signature != b"PK\x03\x04" or not same or bytes(self._data[name_start : name_start + name_size]) != name:
             raise RecordError(f"what its directory tells of the member {_shown(info.filename)} is not what is there")
         return name_start + name_size + extra
-
-
-def unpack_limit(size: int, max_bytes: int | None) -> int:
-    """The most bytes that a file of `size` bytes may unpack to: `max_bytes`, or as for compressed files (`Reader`)."""
-    return max(_SAFE_BYTES, _SAFE_RATIO * size) if max_bytes is None else max_bytes
 
 
 def first_name(head: bytes) -> str | None:

@@ -14,6 +14,7 @@ from typing import cast, final
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.record.compression import unpack_limit
 from phlox.record.dtypes import Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.pytorch.flatten import flatten
@@ -23,7 +24,7 @@ from phlox.record.pytorch.values import ElementType, Meter, Pairs, Storage, Stri
 from phlox.record.reader import Reader
 from phlox.record.record import Entry, Record
 from phlox.record.source import Source, elements
-from phlox.record.zip import Archive, first_name, unpack_limit
+from phlox.record.zip import Archive, first_name
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _MAGIC_PICKLES = (b"\x8a\x0a" + _MAGIC.to_bytes(10, "little") + b".", b"L119547037146038801333356L\n.")
