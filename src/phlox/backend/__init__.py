@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from phlox.backend.contract import Backend, Decorator, EngineBackend
-from phlox.backend.device import Device, DeviceLike, as_device, default_device
-from phlox.backend.kind import Bool, Float, Int, Kind
-from phlox.backend.registry import EXPORTS, backend_by_name, backend_names, load, load_backend, register_backend
+from phlox.backend.settings import apply as _apply
+
+_apply()  # before anything is imported that reads how many threads there are to be
+
+from phlox.backend.contract import Backend, Decorator, EngineBackend  # noqa: E402
+from phlox.backend.device import Device, DeviceLike, as_device, default_device  # noqa: E402
+from phlox.backend.kind import Bool, Float, Int, Kind  # noqa: E402
+from phlox.backend.registry import (  # noqa: E402
+    EXPORTS,
+    backend_by_name,
+    backend_names,
+    load,
+    load_backend,
+    register_backend,
+)
 
 if TYPE_CHECKING:
     from phlox.autodiff import Autodiff

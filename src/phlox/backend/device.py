@@ -8,8 +8,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from phlox.backend import settings
 from phlox.backend.registry import backend_by_name, backend_names
-from phlox.errors import DeviceError
+from phlox.errors import DeviceError, EngineNotInstalledError
 
 if TYPE_CHECKING:
     from phlox.backend.contract import Backend
@@ -41,6 +42,8 @@ _default: ContextVar[Device | None] = ContextVar("phlox_default_device", default
 def as_device(device: DeviceLike | None) -> Device:
     """Resolve what stands for a device; None is the ambient default.
 
+    That is the one of `default_device`, outside of any the one that the environment variable PHLOX_DEVICE names, and
+    where that is not set `"numpy"`.
     Raises `DeviceError` for an unknown name and `EngineNotInstalledError` where the engine is missing.
 
     >>> as_device("numpy")
@@ -50,7 +53,7 @@ def as_device(device: DeviceLike | None) -> Device:
         return device
     if device is None:
         ambient = _default.get()
-        return backend_by_name("numpy").device() if ambient is None else ambient
+        return _outside_of_scopes() if ambient is None else ambient
     if isinstance(device, str):
         name, _, place = device.partition(":")
         return backend_by_name(name).device(place or None)
@@ -59,6 +62,14 @@ def as_device(device: DeviceLike | None) -> Device:
             f"a device is a Device, a backend or a name ({', '.join(backend_names())}; 'torch:gpu:0'), got {device!r}"
         )
     return device.device()
+
+
+def _outside_of_scopes() -> Device:
+    name = settings.default_device_name()
+    try:
+        return as_device(name)
+    except (DeviceError, EngineNotInstalledError) as error:
+        raise type(error)(f"{settings.VARIABLES['device']}={name}, the default device: {error}") from error
 
 
 @contextmanager

@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": "show what is in the file of a record",
     "diff": "show how two records differ",
     "backends": "show which operations each backend has, and how",
+    "tune": "find the settings with which a program runs fastest here",
 }
 """The commands in the order of the help, and a line about each; each is the `COMMAND` of the module of its name."""
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from phlox.backend import settings
+
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -37,7 +39,7 @@ def _pool(process: int) -> tuple[ThreadPoolExecutor, int]:
     from concurrent.futures import ThreadPoolExecutor  # which takes its time to import
 
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    cores = settings.applied().threads or (len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
     helpers = min(cores, _MOST) - 1
     return ThreadPoolExecutor(max(helpers, 1), "phlox-numpy"), helpers
 

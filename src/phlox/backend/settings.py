@@ -1,0 +1,205 @@
+"""Settings of the process: by environment variables, or by a file of them that `phlox tune` has written.
+
+They are read once, when Phlox is imported; none of them changes what a program computes beyond the rounding of its
+engine. What an engine reads when it starts is in vain once it has started: so import Phlox before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Mapping, MutableMapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+from phlox.backend import allocator
+from phlox.backend.threads import set_threads
+from phlox.errors import ConfigError
+
+FILE = "PHLOX_SETTINGS"
+"""The environment variable that names a file of settings. A variable that is set itself goes before what is in it."""
+
+VARIABLES: dict[str, str] = {
+    "device": "PHLOX_DEVICE",
+    "allocator": "PHLOX_ALLOCATOR",
+    "threads": "PHLOX_THREADS",
+    "xla_flags": "PHLOX_XLA_FLAGS",
+    "torch_codegen": "PHLOX_TORCH_CODEGEN",
+}
+"""Each setting, which is its key in a file, and its environment variable."""
+
+_CHOICES = {"allocator": (allocator.KEEP, allocator.SYSTEM), "torch_codegen": ("inductor", "none")}
+_NOTES = "measured"
+"""A key of a file that is for people to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is set; None leaves it as it is.
+
+    Attributes:
+        device: the default device of tensors and modules that are made without one, as `"jax"` or `"torch:gpu:0"`.
+        allocator: `keep` lets the C library (glibc) keep freed memory for the next arrays, `system` leaves it alone.
+        threads: with how many the engines compute.
+        xla_flags: flags of XLA, separated by spaces; one that stands in XLA_FLAGS is obeyed instead.
+        torch_codegen: who makes code of a compiled function on PyTorch: `inductor`, or `none`.
+
+    >>> Settings(allocator="keep", threads=2).variables()
+    {'PHLOX_ALLOCATOR': 'keep', 'PHLOX_THREADS': '2'}
+    """
+
+    device: str | None = None
+    allocator: str | None = None
+    threads: int | None = None
+    xla_flags: str | None = None
+    torch_codegen: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """What is set, by its key in a file."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables that say the same."""
+        return {VARIABLES[key]: str(value) for key, value in self.given().items()}
+
+    def over(self, others: Settings) -> Settings:
+        """These, and those of `others` that are not set here."""
+        return Settings(**{**others.given(), **self.given()})
+
+
+def read_environment(environment: Mapping[str, str]) -> Settings:
+    """The settings of environment variables; those of the file that one of them names come after the others.
+
+    Raises `ConfigError`, which names the variable, or the file and the key, for a value that is none of the setting.
+
+    >>> read_environment({"PHLOX_THREADS": "many"})
+    Traceback (most recent call last):
+    phlox.errors.ConfigError: the environment variable PHLOX_THREADS is a whole number of at least 1, got 'many'
+    """
+    found: dict[str, Any] = {}
+    for key, variable in VARIABLES.items():
+        text = environment.get(variable, "")
+        if text:  # one that is empty is not set
+            value: object = int(text) if key == "threads" and text.isdecimal() else text
+            found[key] = checked(key, value, f"the environment variable {variable}")
+    path = environment.get(FILE)
+    return Settings(**found).over(read_file(path)) if path else Settings(**found)
+
+
+def read_file(path: str | Path) -> Settings:
+    """The settings of a file: a JSON object with the keys of `Settings`, and `measured` for remarks.
+
+    Raises `ConfigError` where there is no such file, or something wrong in it; names both.
+    """
+    try:
+        content: object = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read as a file of settings ({error.strerror}); see {FILE}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is no file of settings, for it is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: a file of settings is a JSON object, got {type(content).__name__}")
+    found: dict[str, Any] = {}
+    for key, value in cast("dict[str, object]", content).items():
+        if key in VARIABLES:
+            found[key] = checked(key, value, f"{path}: {key}")
+        elif key != _NOTES:
+            raise ConfigError(f"{path}: {key}: unknown key{_hint(key)} (known: {', '.join([*VARIABLES, _NOTES])})")
+    return Settings(**found)
+
+
+def as_file(settings: Settings, measured: Mapping[str, object]) -> str:
+    """The text of a file with these settings, and with remarks that are not read again."""
+    return json.dumps({**settings.given(), _NOTES: dict(measured)}, indent=2) + "\n"
+
+
+def _hint(key: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(key, VARIABLES, 1)
+    return f"; did you mean `{close[0]}`?" if close else ""
+
+
+def checked(key: str, value: object, place: str) -> Any:
+    """The value, if it is one of the setting `key`; else `ConfigError`, which says that `place` has another."""
+    if key in _CHOICES:
+        if value not in _CHOICES[key]:
+            raise ConfigError(f"{place} is {' or '.join(f'`{one}`' for one in _CHOICES[key])}, got {value!r}")
+    elif key == "threads":
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{place} is a whole number of at least 1, got {value!r}")
+    elif not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{place} is a text, got {value!r}")
+    elif key == "xla_flags":
+        wrong = [word for word in value.split() if not word.startswith("--xla_")]
+        if wrong:
+            raise ConfigError(f"{place} holds flags of XLA, which begin with `--xla_`, got {wrong[0]!r}")
+    return value
+
+
+def with_flags(present: str, flags: str) -> str:
+    """The flags that are there, and those of `flags` whose names are not among them.
+
+    >>> with_flags("--xla_cpu_max_isa=AVX2", "--xla_cpu_max_isa=AVX --xla_cpu_use_onednn=true")
+    '--xla_cpu_max_isa=AVX2 --xla_cpu_use_onednn=true'
+    """
+    there = {word.partition("=")[0] for word in present.split()}
+    return " ".join([*present.split(), *[word for word in flags.split() if word.partition("=")[0] not in there]])
+
+
+_applied = Settings()
+_before: dict[str, str] = {}
+
+
+def applied() -> Settings:
+    """The settings that hold in this process.
+
+    >>> import phlox.backend.settings
+    >>> phlox.backend.settings.applied().allocator in ("keep", "system", None)
+    True
+    """
+    return _applied
+
+
+def environment_before() -> dict[str, str]:
+    """The environment variables as they were before settings were made to hold, for a process with other settings."""
+    return dict(_before)
+
+
+def default_device_name() -> str:
+    """What is called the default device, where no scope says another."""
+    return _applied.device or "numpy"
+
+
+def apply(environment: MutableMapping[str, str] | None = None) -> None:
+    """Read the settings of this process (`os.environ`) and make them hold, as far as they can before an engine starts.
+
+    Raises `ConfigError` as `read_environment`; `RuntimeWarning` where an engine has started without them.
+    """
+    global _applied, _before
+    environment = os.environ if environment is None else environment
+    _before = dict(environment)
+    found = _applied = read_environment(environment)
+    if (found.allocator or allocator.DEFAULT) == allocator.KEEP:
+        allocator.keep_memory()
+    if found.torch_codegen is not None:
+        environment.setdefault(VARIABLES["torch_codegen"], found.torch_codegen)
+    if (found.threads is not None or found.xla_flags is not None) and _xla_has_started():
+        late = " and ".join(VARIABLES[key] for key in ("threads", "xla_flags") if key in found.given())
+        message = f"{late} came too late for XLA, which JAX started before; import phlox before JAX is used"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    if found.threads is not None:
+        set_threads(found.threads, environment)
+    if found.xla_flags is not None:
+        environment["XLA_FLAGS"] = with_flags(environment.get("XLA_FLAGS", ""), found.xla_flags)
+
+
+def _xla_has_started() -> bool:
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bridge is not None and bool(getattr(bridge, "backends_are_initialized", bool)())
+
+
+assert {field.name for field in fields(Settings)} == VARIABLES.keys()

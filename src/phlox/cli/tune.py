@@ -1,0 +1,157 @@
+"""`phlox tune`: find the settings with which a program's steps are fastest on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from phlox.backend.settings import FILE, VARIABLES, applied, as_file, checked, read_file
+from phlox.cli.command import DIFFERENT, DONE, Command
+from phlox.cli.text import count_text, terminal_width
+from phlox.cli.tuning import report
+from phlox.cli.tuning.search import Configuration, Search
+from phlox.cli.tuning.trial import Program
+from phlox.errors import DataError
+from phlox.record.files import atomic_write
+
+_VALUES = {
+    "device": "a device: numpy, jax, torch, torch:gpu:0, ...",
+    "allocator": "keep, system",
+    "threads": "a whole number from 1",
+    "xla_flags": "flags of XLA: --xla_...",
+    "torch_codegen": "inductor, none",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("script", nargs="?", metavar="SCRIPT", help="a program of Python that trains or predicts, as it is")
+    add("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments; options of tune go before SCRIPT")
+    add("--devices", metavar="NAMES", help="default devices to try, with commas between; all backends unless given")
+    add(
+        "--xla-flags",
+        action="append",
+        default=[],
+        metavar="FLAGS",
+        help="also to try: --xla-flags=--xla_...; repeatable",
+    )
+    add("--seconds", type=_positive, default=2.0, metavar="S", help="how long steps are measured, a run (default: 2)")
+    add("--rounds", type=_rounds, default=3, metavar="N", help="how often the fastest are measured (default: 3)")
+    add("--limit", type=_positive, default=120.0, metavar="S", help="the most that a run may take (default: 120)")
+    add("--save", metavar="FILE", help=f"write what was found, for {FILE}=FILE; phlox-tuning.json is a good name")
+    add("--dry-run", action="store_true", help="only say what would be tried")
+    add("--list", action="store_true", help="show all settings, and those that hold now")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the command, and return the exit status."""
+    if options.list:
+        print(report.listing(applied(), {key: [VARIABLES[key], _VALUES[key]] for key in VARIABLES}))
+        return DONE
+    search = _search(options)
+    if options.dry_run:
+        _say_what_would_be_tried(search)
+        return DONE
+    if options.save is not None:
+        _see_whether_it_can_be_written(Path(options.save))
+    print(
+        f"Measuring {options.script}, which runs again and again; whatever it writes, it writes each time.", flush=True
+    )
+    try:
+        search.go()
+    except KeyboardInterrupt:
+        if any(one.trials for one in search.configurations):
+            print(f"\n{report.results(search, terminal_width())}", flush=True)
+            raise KeyboardInterrupt("nothing was written; the table holds what is known so far") from None
+        raise
+    print(f"\n{report.results(search, terminal_width())}\n")
+    if search.present.problem:
+        print("The script does not run as it is, so there is nothing to compare.")
+        return DIFFERENT
+    if options.save is not None:
+        best = search.best().settings.over(applied())
+        with atomic_write(Path(options.save)) as file:
+            file.write(as_file(best, report.remarks(search)).encode())
+    print(report.advice(search, options.save))
+    return DONE
+
+
+def _search(options: argparse.Namespace) -> Search:
+    if options.script is None:
+        raise DataError("SCRIPT is missing: the program to measure; `phlox tune --list` shows what can be set")
+    script = Path(options.script)
+    if not script.is_file():
+        raise DataError(f"{script}: is {'no file' if script.exists() else 'missing'}; give a program of Python")
+    for flags in options.xla_flags:
+        checked("xla_flags", flags, "--xla-flags")
+    devices = None if options.devices is None else [name.strip() for name in options.devices.split(",")]
+    for name in devices or ():
+        _see_whether_it_is_known(name)
+    return Search(
+        Program(options.script, options.args, options.seconds, options.limit),
+        applied(),
+        devices=devices,
+        flags=options.xla_flags,
+        rounds=options.rounds,
+        tell=lambda one: print(report.line(one), flush=True),
+    )
+
+
+def _say_what_would_be_tried(search: Search) -> None:
+    devices = search.other_devices()
+    present = applied().device or "numpy"
+    print("First as it is" + (f"; where SCRIPT names no device, on {', '.join(devices)} too" if devices else ""))
+    print("Then, on the fastest of these, one by one")
+    for name in (present, *devices):
+        tried = [Configuration(one).name for one in search.worth_trying(name.partition(":")[0])]
+        print(f"  {name}:")
+        for one in tried:
+            print(f"    {one}")
+    print(
+        f"Then together what helped; and the fastest {count_text(search.rounds, 'time')} in turn with what is there now"
+    )
+    for note in dict.fromkeys(search.notes):
+        print(f"Note: {note}.")
+
+
+def _see_whether_it_is_known(name: str) -> None:
+    from phlox.backend import backend_names
+    from phlox.errors import DeviceError
+
+    if name.partition(":")[0] not in backend_names():
+        raise DeviceError(f"--devices: unknown device {name!r} (known: {', '.join(backend_names())})")
+
+
+def _see_whether_it_can_be_written(path: Path) -> None:
+    if path.exists():
+        read_file(path)  # what is no file of settings is not overwritten
+    elif not path.absolute().parent.is_dir():
+        raise DataError(f"{path}: the folder {path.absolute().parent} is missing")
+
+
+def _positive(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0.0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return found
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+COMMAND = Command(
+    description="Run a program several times, each time with other settings (device, allocator, threads, flags of "
+    "XLA, code on PyTorch) and in a process of its own, until its steps have been measured; compare, and say what "
+    "to set. The program is run as it is: calls of functions made by phlox.compile are its steps, or else those of "
+    "optimizers. What it writes, it writes each time.",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,94 @@
+"""What `phlox tune` prints: the table of what was measured, and what to set."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+
+from phlox.backend.settings import FILE, Settings
+from phlox.cli.text import count_text, printable, size_text, table
+from phlox.cli.tuning.search import Configuration, Search
+
+_HEADS = ("configuration", "ms a step", "quartiles", "ratio", "quartiles", "memory", "")
+
+
+def line(one: Configuration) -> str:
+    """A line about a configuration that has just been measured for the first time."""
+    found = one.trials[0]
+    where = f" on {found.device}" if found.device else ""
+    said = one.problem or f"{_milliseconds(one.seconds())} ms{where}"
+    return f"  {printable(one.name)}: {printable(said)}"
+
+
+def results(search: Search, width: int | None) -> str:
+    """The table, the fastest first, and the notes below it."""
+    measured = [one for one in search.configurations if one.trials]
+    measured.sort(key=lambda one: one.seconds())
+    rows = [_row(one, search.present) for one in measured]
+    step = search.step
+    what = f"A step is a call of {step}" if step else "No step was seen; the time is that of the whole script"
+    rounds = max(len(one.trials) for one in measured)
+    head = f"{what}. The fastest were run {count_text(rounds, 'time')}, in turn."
+    shown = table(rows, _HEADS, right=(1, 2, 3, 4, 5), spare=(5, 2), width=width)
+    notes = [f"Note: {printable(note)}." for note in search.notes]
+    return "\n".join([head, "", shown, *(["", *notes] if notes else [])])
+
+
+def _row(one: Configuration, present: Configuration) -> list[str]:
+    if one.problem:
+        return [one.name, "", "", "", "", "", one.problem]
+    windows = one.windows
+    low, _, high = statistics.quantiles(windows, n=4, method="inclusive") if len(windows) > 1 else windows * 3
+    ratios = one.ratios(present)
+    peaks = [trial.peak_memory for trial in one.trials if trial.peak_memory is not None]
+    return [
+        one.name,
+        _milliseconds(one.seconds()),
+        f"{_milliseconds(low)} to {_milliseconds(high)}",
+        "" if ratios is None else _ratio(ratios[0]),
+        "" if ratios is None else f"{_ratio(ratios[1])} to {_ratio(ratios[2])}",
+        size_text(max(peaks)) if peaks else "",
+        f"other values: {one.differs}" if one.differs else "",
+    ]
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
+
+
+def advice(search: Search, saved: str | None) -> str:
+    """What to set."""
+    best = search.best()
+    if best is search.present:
+        found = "Nothing was clearly faster than the present configuration; leave it as it is."
+        return f"{found}\nWrote it to {saved}." if saved else found
+    ratios = best.ratios(search.present)
+    gain = "" if ratios is None else f", {_ratio(ratios[0])} of the present time"
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in best.settings.variables().items())
+    lines = [f"Fastest: {printable(best.name)}{gain}. To have it, set", f"  {variables}"]
+    if saved:
+        lines += [f"or the file that now holds it: {FILE}={shlex.quote(saved)}"]
+    return "\n".join(lines)
+
+
+def remarks(search: Search) -> dict[str, object]:
+    """What a file of settings says of how it came about."""
+    best = search.best()
+    ratios = best.ratios(search.present)
+    return {
+        "script": search.program.script,
+        "step": search.step,
+        "ms_a_step": round(best.seconds() * 1e3, 4),
+        "ratio": None if ratios is None else round(ratios[0], 4),
+    }
+
+
+def listing(present: Settings, choices: dict[str, list[str]]) -> str:
+    """What can be set, and what of it is."""
+    given = present.given()
+    rows = [[key, *parts, str(given.get(key, "-"))] for key, parts in choices.items()]
+    return table(rows, ("setting", "variable", "values", "now"))

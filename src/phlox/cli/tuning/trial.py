@@ -1,0 +1,110 @@
+"""One run of a program with certain settings, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import phlox
+from phlox.backend.settings import Settings, environment_before
+from phlox.cli.tuning.child import FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run: a file of Python, the arguments it gets, how long its steps are measured and a run may take."""
+
+    script: str
+    arguments: Sequence[str]
+    seconds: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a run."""
+
+    problem: str | None = None
+    """Why nothing was measured, if so; all that follows is then empty."""
+    step: str | None = None
+    """What was called again and again; None where no step was seen."""
+    windows: Sequence[float] = field(default_factory=list[float])
+    """Seconds a step, in turn; where none was seen, the seconds of the whole program."""
+    values: Sequence[float] = field(default_factory=list[float])
+    device: str = ""
+    asked_default: bool = False
+    peak_memory: int | None = None
+
+
+def run(program: Program, settings: Settings, step: str | None) -> Trial:
+    """Run the program with these settings on top of the environment, and see `step`, or what seems to be one."""
+    environment = {**environment_before(), **settings.variables()}
+    # The same Phlox, wherever it was imported from, and nothing from the folder that we happen to be in (-P).
+    sources = [str(Path(phlox.__path__[0]).parent), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sources))
+    with tempfile.TemporaryDirectory(prefix="phlox-tune-") as folder, tempfile.TemporaryFile() as errors:
+        report = Path(folder) / "report.json"
+        command = [
+            sys.executable, "-P", "-m", "phlox.cli.tuning.child", str(report), str(program.seconds), step or "",
+            program.script, *program.arguments,
+        ]  # fmt: skip
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+            start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                status = process.wait(program.limit)
+            except subprocess.TimeoutExpired:
+                return Trial(f"no end of its steps' measurement within {program.limit:g} s")
+            finally:
+                _end(process)
+        if not report.exists():
+            return Trial(_problem(status, errors))
+        return _read(json.loads(report.read_text(encoding="utf-8")))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and whatever it has started."""
+    if hasattr(os, "killpg"):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # the group is its own, and is there as long as one of it runs
+        except (ProcessLookupError, PermissionError):
+            pass
+    if process.poll() is None:
+        process.kill()
+
+
+def _read(found: dict[str, Any]) -> Trial:
+    return Trial(
+        step=found["step"],
+        windows=found.get("windows") or [found["seconds"]],
+        values=found.get("values", []),
+        device=found.get("device", ""),
+        asked_default=found["asked_default"],
+        peak_memory=found["peak_memory"],
+    )
+
+
+def _problem(status: int, errors: IO[bytes]) -> str:
+    """Why a process ended without a report."""
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    last = lines[-1].strip() if lines else ""
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        unknown = next((line for line in lines if "Unknown flag" in line), None)
+        return f"crashed ({name}): XLA knows no such flag" if unknown else f"crashed ({name})"
+    if status == FAILED:
+        return last or "the program failed"
+    return f"ended with status {status}" + (f": {last}" if last else "")
