@@ -224,7 +224,8 @@ def test_memory_is_that_of_one_tensor(
     big = Record({f"t{i}": RNG.normal(size=each // 4).astype(np.float32) for i in range(10)})
     SafetensorsRecorder(AS_IS).save(big, tmp_path / "big")
     convert(capsys, tmp_path / "big", tmp_path / f"big{end}", "--overwrite")
-    main(["convert", str(tmp_path / "big.json"), str(tmp_path / "warm.json")])  # what is imported stays
+    warm = ["convert", str(tmp_path / f"big{end}"), str(tmp_path / "warm.json"), "--precision", precision]
+    assert main(warm) == 0  # what is imported stays
     tracemalloc.start()
     assert main(["convert", str(tmp_path / f"big{end}"), str(tmp_path / "out.json"), "--precision", precision]) == 0
     _, there = tracemalloc.get_traced_memory()

@@ -180,13 +180,15 @@ def _write_base64(tensor: LazyTensor, sink: Sink, checksum: int) -> int:
     rest = b""
     for block in tensor.blocks():
         data = element_bytes(block)
+        part, piece = data[:0], b""
         for start in range(0, len(data), BLOCK):
-            piece = data[start : start + BLOCK]
-            checksum = zlib.crc32(piece, checksum)
-            piece = rest + bytes(piece)
+            part = data[start : start + BLOCK]
+            checksum = zlib.crc32(part, checksum)
+            piece = rest + bytes(part)
             whole = len(piece) - len(piece) % 3
             sink.write(binascii.b2a_base64(piece[:whole], newline=False))
             rest = piece[whole:]
+        del block, data, part, piece  # or they would be there while the next block is made
     sink.write(binascii.b2a_base64(rest, newline=False) + b'"')
     return checksum
 
