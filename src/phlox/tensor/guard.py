@@ -27,7 +27,7 @@ def guard_functions(module: ModuleType, names: Iterable[str]) -> None:
     """Guard functions of Phlox that a module offers, there and where they are defined."""
     for name in names:
         function = vars(module).get(name)
-        if isinstance(function, FunctionType):
+        if isinstance(function, FunctionType) and function.__module__.startswith("phlox."):
             home = sys.modules[function.__module__]
             wrapped = guarded(function)
             setattr(module, name, wrapped)
