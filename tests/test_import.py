@@ -308,3 +308,19 @@ def test_a_tensor_passes_through_jax() -> None:
     tracked = px.tensor([1.0, 2.0], device=Autodiff(Jax())).require_grad()
     again = jax.tree.map(lambda leaf: leaf, tracked * 2.0)
     assert again.backend is Autodiff(Jax()) and not again.is_require_grad()
+
+
+def test_what_others_define_stays_as_it_is() -> None:
+    """The guards of functions are for those of Phlox, not for all that its modules import."""
+    program = """
+import typing
+from typing import NamedTuple
+import phlox
+phlox.functional.relu
+assert typing.NamedTuple is NamedTuple
+class Pair(NamedTuple):
+    x: int
+assert Pair(1).x == 1
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -108,3 +108,39 @@ def test_a_device_stands_for_its_backend(backend: Any) -> None:
             assert resolved == device and px.arange(3).device == device
     x = px.ones((2,), device=backend)
     assert x.to_device(device) is x
+
+
+COMPILED_ONCE = """
+import jax, numpy as np, phlox as px
+from phlox import nn, optim
+from phlox.backend import Autodiff, Jax
+
+device = Autodiff(Jax()).device()
+model = nn.Linear(700, 500, device=device).init(0)
+weight = np.ones((700, 500), np.float32)  # of more than a megabyte
+model = model.map(lambda path, param: param.map(lambda x: px.tensor(weight, device=device) if "weight" in path else x))
+optimizer, x = optim.AdamWConfig().init(), px.ones((2, 700), device=device)
+made = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: made.append(event) if event.endswith("backend_compile_duration") else None
+)
+
+@px.compile
+def step(model, optimizer, x):
+    loss = model(x).square().mean()
+    return optimizer.step(0.1, model, optim.GradientsParams.from_grads(loss.backward(), model))
+
+model = step(model, optimizer, x)
+assert made
+made.clear()
+model = step(step(model, optimizer, x), optimizer, x)
+assert not made, made
+"""
+
+
+def test_a_step_of_loaded_weights_is_compiled_once() -> None:
+    """Arrays that come from the host and those that a program makes are held to the only device, or not, alike."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED_ONCE], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
