@@ -157,6 +157,9 @@ if TYPE_CHECKING:
         MaxPool3d,
         MaxPool3dConfig,
     )
+    from phlox.nn.recurrent_gru import Gru, GruCell, GruCellConfig, GruConfig
+    from phlox.nn.recurrent_lstm import Lstm, LstmCell, LstmCellConfig, LstmConfig, LstmState
+    from phlox.nn.recurrent_rnn import Rnn, RnnCell, RnnCellConfig, RnnConfig
     from phlox.nn.rotary import RotaryEncoding, RotaryEncodingConfig
     from phlox.nn.sequential import Sequential
     from phlox.nn.softmax import (
@@ -181,22 +184,23 @@ __all__ = [
     "BinaryCrossEntropyLossConfig", "BinaryCrossEntropyWithLogitsLoss", "BinaryCrossEntropyWithLogitsLossConfig",
     "Celu", "CeluConfig", "Constant", "Conv1d", "Conv1dConfig", "Conv2d", "Conv2dConfig", "Conv3d", "Conv3dConfig",
     "ConvTranspose1d", "ConvTranspose1dConfig", "ConvTranspose2d", "ConvTranspose2dConfig", "ConvTranspose3d",
-    "ConvTranspose3dConfig", "CosineSimilarity", "CosineSimilarityConfig", "CrossEntropyLoss",
-    "CrossEntropyLossConfig", "CtcLoss", "CtcLossConfig", "Dirac", "Dropout", "DropoutConfig", "Elu", "EluConfig",
-    "Embedding", "EmbeddingConfig", "Eye", "Flatten", "FlattenConfig", "GaussianNllLoss", "GaussianNllLossConfig",
-    "GeGlu", "GeGluConfig", "Gelu", "GeluConfig", "Glu", "GluConfig", "GroupNorm", "GroupNormConfig", "HardShrink",
-    "HardShrinkConfig", "HardSigmoid", "HardSwish", "HardTanh", "HardTanhConfig", "HingeEmbeddingLoss",
+    "ConvTranspose3dConfig", "CosineSimilarity", "CosineSimilarityConfig", "CrossEntropyLoss", "CrossEntropyLossConfig",
+    "CtcLoss", "CtcLossConfig", "Dirac", "Dropout", "DropoutConfig", "Elu", "EluConfig", "Embedding", "EmbeddingConfig",
+    "Eye", "Flatten", "FlattenConfig", "GaussianNllLoss", "GaussianNllLossConfig", "GeGlu", "GeGluConfig", "Gelu",
+    "GeluConfig", "Glu", "GluConfig", "GroupNorm", "GroupNormConfig", "Gru", "GruCell", "GruCellConfig", "GruConfig",
+    "HardShrink", "HardShrinkConfig", "HardSigmoid", "HardSwish", "HardTanh", "HardTanhConfig", "HingeEmbeddingLoss",
     "HingeEmbeddingLossConfig", "HuberLoss", "HuberLossConfig", "Identity", "Initializer", "InstanceNorm",
-    "InstanceNormConfig", "KaimingNormal", "KaimingUniform", "KeyValueCache", "KlDivLoss", "KlDivLossConfig",
-    "L1Loss", "L1LossConfig", "LayerNorm", "LayerNormConfig", "LeakyRelu", "LeakyReluConfig", "LecunNormal",
-    "LecunUniform", "Linear", "LinearConfig", "LogSigmoid", "LogSoftmax", "LogSoftmaxConfig", "MarginRankingLoss",
-    "MarginRankingLossConfig", "MaxPool1d", "MaxPool1dConfig", "MaxPool2d", "MaxPool2dConfig", "MaxPool3d",
-    "MaxPool3dConfig", "Mish", "MseLoss", "MseLossConfig", "MultiHeadAttention", "MultiHeadAttentionConfig",
-    "NllLoss", "NllLossConfig", "Normal", "Ones", "Orthogonal", "PRelu", "PReluConfig", "PoissonNllLoss",
-    "PoissonNllLossConfig", "Relu", "Relu6", "RmsNorm", "RmsNormConfig", "RotaryEncoding", "RotaryEncodingConfig",
-    "Selu", "Sequential", "Sigmoid", "Silu", "SmoothL1Loss", "SmoothL1LossConfig", "SoftShrink", "SoftShrinkConfig",
-    "Softmax", "SoftmaxConfig", "Softmin", "SoftminConfig", "Softplus", "SoftplusConfig", "Softsign", "Sparse",
-    "SwiGlu", "SwiGluConfig", "Tanh", "TanhShrink", "Threshold", "ThresholdConfig", "TripletMarginLoss",
+    "InstanceNormConfig", "KaimingNormal", "KaimingUniform", "KeyValueCache", "KlDivLoss", "KlDivLossConfig", "L1Loss",
+    "L1LossConfig", "LayerNorm", "LayerNormConfig", "LeakyRelu", "LeakyReluConfig", "LecunNormal", "LecunUniform",
+    "Linear", "LinearConfig", "LogSigmoid", "LogSoftmax", "LogSoftmaxConfig", "Lstm", "LstmCell", "LstmCellConfig",
+    "LstmConfig", "LstmState", "MarginRankingLoss", "MarginRankingLossConfig", "MaxPool1d", "MaxPool1dConfig",
+    "MaxPool2d", "MaxPool2dConfig", "MaxPool3d", "MaxPool3dConfig", "Mish", "MseLoss", "MseLossConfig",
+    "MultiHeadAttention", "MultiHeadAttentionConfig", "NllLoss", "NllLossConfig", "Normal", "Ones", "Orthogonal",
+    "PRelu", "PReluConfig", "PoissonNllLoss", "PoissonNllLossConfig", "Relu", "Relu6", "RmsNorm", "RmsNormConfig",
+    "Rnn", "RnnCell", "RnnCellConfig", "RnnConfig", "RotaryEncoding", "RotaryEncodingConfig", "Selu", "Sequential",
+    "Sigmoid", "Silu", "SmoothL1Loss", "SmoothL1LossConfig", "SoftShrink", "SoftShrinkConfig", "Softmax",
+    "SoftmaxConfig", "Softmin", "SoftminConfig", "Softplus", "SoftplusConfig", "Softsign", "Sparse", "SwiGlu",
+    "SwiGluConfig", "Tanh", "TanhShrink", "Threshold", "ThresholdConfig", "TripletMarginLoss",
     "TripletMarginLossConfig", "TruncatedNormal", "Uniform", "XavierNormal", "XavierUniform", "Zeros", "attention",
     "binary_cross_entropy_loss", "binary_cross_entropy_with_logits_loss", "cross_entropy_loss", "ctc_loss", "dropout",
     "functional", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div_loss", "l1_loss",
@@ -245,6 +249,9 @@ __getattr__, __dir__ = lazily(
             "AdaptiveAvgPool3dConfig AvgPool1d AvgPool1dConfig AvgPool2d AvgPool2dConfig AvgPool3d AvgPool3dConfig "
             "MaxPool1d MaxPool1dConfig MaxPool2d MaxPool2dConfig MaxPool3d MaxPool3dConfig"
         ),
+        "recurrent_gru": "Gru GruCell GruCellConfig GruConfig",
+        "recurrent_lstm": "Lstm LstmCell LstmCellConfig LstmConfig LstmState",
+        "recurrent_rnn": "Rnn RnnCell RnnCellConfig RnnConfig",
         "rotary": "RotaryEncoding RotaryEncodingConfig",
         "sequential": "Sequential",
         "softmax": (

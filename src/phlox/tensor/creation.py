@@ -129,8 +129,9 @@ def full_like(like: T, value: float) -> T:
     if like._operand("full_like", value) is NotImplemented:  # pyright: ignore[reportPrivateUsage]
         raise KindError(f"full_like: the value is a number, got {value!r}")
     like.backend.check_number(value, kind)
-    primitive = getattr(like.backend, f"{kind.name}_full")(like.shape, _PYTHON[kind.name](value), like.device)
-    return like._with(primitive)  # pyright: ignore[reportPrivateUsage]
+    backend = like.backend
+    primitive = getattr(backend, f"{kind.name}_full")(like.shape, _PYTHON[kind.name](value), like.device)
+    return like._with(backend.beside(primitive, like.primitive))  # pyright: ignore[reportPrivateUsage]
 
 
 def zeros_like(like: T) -> T:

@@ -32,6 +32,9 @@ _OPERANDS = {
     "group_norm": 3,
     "batch_norm_train": 3,
     "attention": 6,
+    "lstm": 7,
+    "gru": 7,
+    "rnn": 6,
     "interpolate": 1,
     "grid_sample": 2,
     "conv": 3,
@@ -39,7 +42,7 @@ _OPERANDS = {
     "avg_pool": 1,
 }
 
-_SEVERAL = frozenset({"batch_norm_train"})
+_SEVERAL = frozenset({"batch_norm_train", "lstm", "gru", "rnn"})
 """Those with several results; their backward gets one gradient a result."""
 
 NN: dict[str, Rule] = {name: _composite(name, operands) for name, operands in _OPERANDS.items()}

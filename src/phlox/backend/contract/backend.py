@@ -138,6 +138,13 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """
         raise UnsupportedError(f"{self!r} takes no arrays of other libraries through DLPack")
 
+    def beside(self, x: Array, like: Array) -> Array:
+        """x on all the devices that `like` is on, where an engine's arrays may be spread over several.
+
+        In shards as `like` is if it has its shape; whole on each of them, otherwise.
+        """
+        return x
+
     def duplicate(self, x: Array) -> Array:
         """The same values in memory of their own."""
         return self.from_host(self.to_host(x).copy(), self.kind_of(x), self.device_of(x))

@@ -44,6 +44,9 @@ class Decorator(Backend):
     def from_dlpack(self, x: Any, device: Device) -> Array:
         return self.inner.from_dlpack(x, device)
 
+    def beside(self, x: Array, like: Array) -> Array:
+        return self.inner.beside(x, self.below(like)) if type(x) is not self.box else x
+
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return self.inner.to_host(self.below(x))
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.interpreters.partial_eval import DynamicJaxprTracer
+from jax.sharding import NamedSharding, PartitionSpec
 
 from phlox.backend import checks
 from phlox.backend.contract import Backend, EngineBackend
@@ -38,6 +39,7 @@ from phlox.backend.jax.loss import Loss
 from phlox.backend.jax.norm import Norm
 from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
 from phlox.backend.jax.pooling import Pooling
+from phlox.backend.jax.recurrent import Recurrent
 from phlox.backend.jax.reduction import Reduction
 from phlox.backend.jax.sampling import Sampling
 from phlox.backend.jax.shape import Shaping
@@ -67,7 +69,7 @@ _LARGE = 1 << 20
 
 class Jax(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, EngineBackend,
+    Sampling, Recurrent, EngineBackend,
 ):  # fmt: skip
     """JAX arrays: compiled by XLA, on a processor, a GPU or a TPU; f32 by default, or f64, bf16, f16.
 
@@ -123,8 +125,9 @@ class Jax(
         fitted, native = self.fit(array, kind), self.native_device(device)
         if fitted.nbytes < _LARGE or native.platform != "cpu" or self.bakes_constants():
             return self.place(jnp.asarray(fitted), device)
-        # One copy, where jnp.asarray makes two; it is waited for, since afterwards the array is the caller's again.
-        placed = jax.device_put(fitted, native, may_alias=False)
+        # One copy, where jnp.asarray makes two; it is waited for, since afterwards the array is the caller's again. As
+        # `place` has it, nothing is held to the only device: programs would be made anew for arrays that are.
+        placed = jax.device_put(fitted, native if len(jax.devices()) > 1 else None, may_alias=False)
         self.await_array(placed)
         return placed
 
@@ -158,6 +161,16 @@ class Jax(
         if len(devices) == 1 and device.name == _device_name(devices[0]):
             return x
         return self.to_device(x, device)
+
+    def beside(self, x: Array, like: Array) -> Array:
+        if isinstance(x, Tracer) or isinstance(like, Tracer) or len(like.devices()) == 1:
+            return x
+        sharding = like.sharding
+        if x.shape != like.shape:
+            if not isinstance(sharding, NamedSharding):
+                return x
+            sharding = NamedSharding(sharding.mesh, PartitionSpec())
+        return x if x.sharding == sharding else jax.device_put(x, sharding)
 
     def duplicate(self, x: Array) -> Array:
         return jnp.array(x, copy=True)

@@ -34,6 +34,7 @@ from phlox.backend.torch.loss import Loss
 from phlox.backend.torch.norm import Norm
 from phlox.backend.torch.placeholder import NeedsValue, Placeholders, as_constants, is_placeholder, recording
 from phlox.backend.torch.pooling import Pooling
+from phlox.backend.torch.recurrent import Recurrent
 from phlox.backend.torch.reduction import Reduction
 from phlox.backend.torch.sampling import Sampling
 from phlox.backend.torch.shape import Shaping
@@ -103,6 +104,25 @@ def _with_numbers(
     return operation
 
 
+_TAKING_NUMBERS = (
+    "float_add", "float_sub", "float_mul", "float_div", "float_pow", "float_maximum", "float_minimum", "where",
+)  # fmt: skip
+
+
+def _kept(function: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+    """A function at half precision whose result stays there.
+
+    A number that is an argument of a program is a tensor of f32 without axes: beside one with axes torch takes it for a
+    number, but beside another without any the result would be f32, too.
+    """
+
+    def operation(*arguments: Any) -> Array:
+        found = function(*arguments)
+        return found.to(dtype) if found.dtype is torch.float32 else found
+
+    return operation
+
+
 def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
     clamp = torch.clamp_min if bound == "min" else torch.clamp_max
 
@@ -134,7 +154,7 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 class Torch(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Update, Placeholders, EngineBackend,
+    Sampling, Recurrent, Update, Placeholders, EngineBackend,
 ):  # fmt: skip
     """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
 
@@ -156,6 +176,8 @@ class Torch(
             grow = partial(_recast, self.torch_float, torch.float32)
             names = [name for name in COMPUTING if name in delicate(self) or whole(name) in _LACKING]
             widen(self, wide, names, grow, partial(_recast, torch.float32, self.torch_float))
+            for name in _TAKING_NUMBERS:
+                setattr(self, name, _kept(getattr(self, name), self.torch_float))
 
     # --- arrays and devices
 

@@ -9,9 +9,10 @@ from phlox.batching.rules.indexing import INDEXING
 from phlox.batching.rules.nn import NN
 from phlox.batching.rules.products import PRODUCTS
 from phlox.batching.rules.random import RANDOM
+from phlox.batching.rules.recurrent import RECURRENT
 from phlox.batching.rules.shape import SHAPE
 
-RULES: dict[str, Rule] = {**ELEMENTWISE, **ALONG, **SHAPE, **INDEXING, **PRODUCTS, **NN, **RANDOM}
+RULES: dict[str, Rule] = {**ELEMENTWISE, **ALONG, **SHAPE, **INDEXING, **PRODUCTS, **NN, **RECURRENT, **RANDOM}
 """What has no entry is made of operations that have; see the contract."""
 
 FORWARDED = ("float_full", "int_full", "bool_full", "int_arange", "bool_tri")

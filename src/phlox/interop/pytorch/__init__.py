@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phlox.interop.pytorch import recurrent as recurrent  # whose rows are registered by it
 from phlox.interop.pytorch.layers import register_layer as register_layer
 from phlox.interop.pytorch.state_dict import State as State
 from phlox.interop.pytorch.state_dict import adapter as adapter

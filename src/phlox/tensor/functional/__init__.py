@@ -95,6 +95,7 @@ from phlox.tensor.functional.pooling import (
     max_pool2d,
     max_pool3d,
 )
+from phlox.tensor.functional.recurrent import gru, lstm, rnn
 from phlox.tensor.functional.sampling import affine_grid, grid_sample, interpolate
 from phlox.tensor.functional.update import adam_update
 
@@ -135,6 +136,7 @@ __all__ = [
     "glu",
     "grid_sample",
     "group_norm",
+    "gru",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
@@ -151,6 +153,7 @@ __all__ = [
     "local_response_norm",
     "log_sigmoid",
     "log_softmax",
+    "lstm",
     "margin_ranking_loss",
     "max_pool1d",
     "max_pool2d",
@@ -166,6 +169,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "rnn",
     "rotary_embedding",
     "selu",
     "sigmoid",

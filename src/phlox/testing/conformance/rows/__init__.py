@@ -15,6 +15,7 @@ from phlox.testing.conformance.rows import (
     nn,
     norm,
     pooling,
+    recurrent,
     reduction,
     sampling,
     shape,
@@ -41,10 +42,11 @@ MODULES = (
     norm,
     loss,
     attention,
+    recurrent,
     conv,
     pooling,
     sampling,
     update,
 )
 ROWS: list[Row] = [row for module in MODULES for row in module.ROWS]
-COMPOSITES: list[Row] = [row for m in (nn, norm, loss, attention, conv, pooling, sampling) for row in m.ROWS]
+COMPOSITES: list[Row] = [row for m in (nn, norm, loss, attention, recurrent, conv, pooling, sampling) for row in m.ROWS]

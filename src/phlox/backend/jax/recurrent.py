@@ -1,0 +1,50 @@
+"""Recurrent layers on JAX: the loop over the steps is one program, some steps a turn."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import lax
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.nn.recurrence import States
+from phlox.backend.contract.nn.recurrent import RecurrentOps
+from phlox.backend.contract.types import Array
+from phlox.backend.jax.fused import fused
+
+_AT_ONCE = 4
+"""Steps a turn: XLA then joins what lies between the products of neighbours; more take long to compile."""
+
+
+class Recurrent(Backend):
+    """See `phlox.backend.contract.nn.recurrent`."""
+
+    # What the contract defines is here always one program, so that its loop is always one of XLA's.
+    lstm = fused(RecurrentOps.lstm, 7)
+    lstm_forward = fused(RecurrentOps.lstm_forward, 7)
+    lstm_backward = fused(RecurrentOps.lstm_backward, 2, 3)
+    gru = fused(RecurrentOps.gru, 7)
+    gru_forward = fused(RecurrentOps.gru_forward, 7)
+    gru_backward = fused(RecurrentOps.gru_backward, 2, 3)
+    rnn = fused(RecurrentOps.rnn, 6, 7)
+    rnn_forward = fused(RecurrentOps.rnn_forward, 6, 7)
+    rnn_backward = fused(RecurrentOps.rnn_backward, 2, 3, 4)
+
+    def _steps(
+        self,
+        body: Callable[[States, States], tuple[Sequence[Array], Sequence[Array]]],
+        start: Sequence[Array],
+        xs: Sequence[Array],
+        length: int,
+        *,
+        reverse: bool,
+    ) -> tuple[States, States]:
+        def turn(states: States, one: States) -> tuple[Any, Any]:
+            after, found = body(states, one)
+            return tuple(after), tuple(found)
+
+        return lax.scan(turn, tuple(start), tuple(xs), length, reverse=reverse, unroll=min(_AT_ONCE, length))

@@ -1,0 +1,187 @@
+"""Recurrent layers: one layer in one direction over a whole sequence."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from phlox.backend import Bool, Float
+from phlox.errors import RangeError, ShapeError
+from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.tensor import Tensor
+
+
+class LstmSteps(NamedTuple):
+    """What `lstm` gives."""
+
+    y: Tensor
+    """[batch, time, width]: the hidden state after every step."""
+    hidden: Tensor
+    """[batch, width]: after the last."""
+    cell: Tensor
+    """[batch, width]: after the last."""
+
+
+class Steps(NamedTuple):
+    """What `gru` and `rnn` give."""
+
+    y: Tensor
+    """[batch, time, width]: the state after every step."""
+    hidden: Tensor
+    """[batch, width]: after the last."""
+
+
+def lstm(
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor | None = None,
+    *,
+    mask: Tensor[Any, Any, Bool] | None = None,
+    reverse: bool = False,
+) -> LstmSteps:
+    """Long short-term memory (Hochreiter, Schmidhuber 1997; the forget gate of Gers et al. 2000) over a sequence.
+
+    With i, f, g, o the four parts of x_t weight + bias + h recurrent: c = sigmoid(f) c + sigmoid(i) tanh(g) and h =
+    sigmoid(o) tanh(c) at every step.
+
+    Args:
+        x: [batch, time, features], of one step at least.
+        hidden: [batch, width], the h to begin with.
+        cell: [batch, width], the c to begin with.
+        weight: [features, 4 * width].
+        recurrent: [width, 4 * width].
+        bias: [4 * width].
+        mask: [batch, time], true where there is an element; elsewhere the states stay, and the result is zero.
+        reverse: from the last step to the first; the results stay in the order of x.
+
+    >>> import phlox as px
+    >>> zero = px.zeros((1, 1))
+    >>> lstm(px.ones((1, 3, 1)), zero, zero, px.ones((1, 4)), px.ones((1, 4))).y.tolist()
+    [[[0.36...], [0.65...], [0.78...]]]
+    """
+    expect("lstm", Float, x=x, hidden=hidden, cell=cell, weight=weight, recurrent=recurrent, bias=bias)
+    alive = _checked("lstm", 4, x, hidden, weight, recurrent, bias, mask)
+    if cell.shape != hidden.shape:
+        raise ShapeError(f"lstm: cell of shape {cell.shape} is not of the shape of hidden, {hidden.shape}")
+    operands = (x.swapaxes(0, 1), hidden, cell, weight, recurrent, bias, alive)
+    y, hidden, cell = compute("lstm", *operands, reverse)
+    return LstmSteps(y.swapaxes(0, 1), hidden, cell)
+
+
+def gru(
+    x: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor | None = None,
+    recurrent_bias: Tensor | None = None,
+    *,
+    mask: Tensor[Any, Any, Bool] | None = None,
+    reverse: bool = False,
+) -> Steps:
+    """Gated recurrent units (Cho et al. 2014), reset after the product as in PyTorch, over a sequence.
+
+    At every step, with r, z, n the three parts of x_t weight + bias and R, Z, N those of h recurrent: u = sigmoid(z +
+    Z), m = tanh(n + sigmoid(r + R) (N + recurrent_bias)), h = (1 - u) m + u h.
+
+    Args:
+        x: [batch, time, features], of one step at least.
+        hidden: [batch, width], the h to begin with.
+        weight: [features, 3 * width].
+        recurrent: [width, 3 * width].
+        bias: [3 * width].
+        recurrent_bias: [width], of N alone: for R and Z it would be the same as the bias.
+        mask: [batch, time], true where there is an element; elsewhere the state stays, and the result is zero.
+        reverse: from the last step to the first; the results stay in the order of x.
+
+    >>> import phlox as px
+    >>> gru(px.ones((1, 3, 1)), px.zeros((1, 1)), px.ones((1, 3)), px.ones((1, 3))).hidden.tolist()
+    [[0.45...]]
+    """
+    operands = {"x": x, "hidden": hidden, "weight": weight, "recurrent": recurrent, "bias": bias}
+    expect("gru", Float, **operands, recurrent_bias=recurrent_bias)
+    alive = _checked("gru", 3, x, hidden, weight, recurrent, bias, mask)
+    if recurrent_bias is not None and recurrent_bias.shape != recurrent.shape[:1]:
+        raise ShapeError(
+            f"gru: recurrent_bias of shape {recurrent_bias.shape} does not have one number for each of the "
+            f"{recurrent.shape[0]} units"
+        )
+    y, hidden = compute("gru", x.swapaxes(0, 1), hidden, weight, recurrent, bias, recurrent_bias, alive, reverse)
+    return Steps(y.swapaxes(0, 1), hidden)
+
+
+def rnn(
+    x: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor | None = None,
+    *,
+    mask: Tensor[Any, Any, Bool] | None = None,
+    reverse: bool = False,
+    activation: Literal["tanh", "relu"] = "tanh",
+) -> Steps:
+    """h = activation(x_t weight + bias + h recurrent) at every step of a sequence (Elman 1990).
+
+    Args:
+        x: [batch, time, features], of one step at least.
+        hidden: [batch, width], the h to begin with.
+        weight: [features, width].
+        recurrent: [width, width].
+        bias: [width].
+        mask: [batch, time], true where there is an element; elsewhere the state stays, and the result is zero.
+        reverse: from the last step to the first; the results stay in the order of x.
+        activation: "tanh" or "relu".
+
+    >>> import phlox as px
+    >>> one = px.ones((1, 1))
+    >>> rnn(px.ones((1, 3, 1)), one, one, one, activation="relu").y.tolist()
+    [[[2.0], [3.0], [4.0]]]
+    """
+    expect("rnn", Float, x=x, hidden=hidden, weight=weight, recurrent=recurrent, bias=bias)
+    alive = _checked("rnn", 1, x, hidden, weight, recurrent, bias, mask)
+    if activation not in ("tanh", "relu"):
+        raise RangeError(f"rnn: the activation is 'tanh' or 'relu', got {activation!r}")
+    y, hidden = compute("rnn", x.swapaxes(0, 1), hidden, weight, recurrent, bias, alive, reverse, activation)
+    return Steps(y.swapaxes(0, 1), hidden)
+
+
+def _checked(
+    name: str,
+    gates: int,
+    x: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor | None,
+    mask: Tensor[Any, Any, Bool] | None,
+) -> Tensor[Any, Any, Bool] | None:
+    """The mask as the contract has it, [time, batch, 1]; `ShapeError` for what does not fit."""
+    if x.ndim != 3 or not x.shape[1]:
+        raise ShapeError(f"{name}: x must be [batch, time, features] with one step at least, got shape {x.shape}")
+    batch, time, features = x.shape
+    times = f"{gates} * width" if gates > 1 else "width"
+    if recurrent.ndim != 2 or recurrent.shape[1] != gates * recurrent.shape[0] or not recurrent.shape[0]:
+        raise ShapeError(f"{name}: recurrent must be [width, {times}], got shape {recurrent.shape}")
+    width = recurrent.shape[0]
+    if weight.ndim != 2 or weight.shape[1] != gates * width:
+        raise ShapeError(
+            f"{name}: weight must be [features, {times}], which is [{features}, {gates * width}], "
+            f"got shape {weight.shape}"
+        )
+    if features != weight.shape[0]:
+        raise ShapeError(f"{name}: x of shape {x.shape} does not have the {weight.shape[0]} features of the weight")
+    if bias is not None and bias.shape != (gates * width,):
+        raise ShapeError(f"{name}: bias must be [{times}], which is [{gates * width}], got shape {bias.shape}")
+    if hidden.shape != (batch, width):
+        raise ShapeError(
+            f"{name}: hidden must be [batch, width], which is [{batch}, {width}], got shape {hidden.shape}"
+        )
+    if mask is None:
+        return None
+    expect(name, Bool, mask=mask)
+    if mask.shape != (batch, time):
+        raise ShapeError(f"{name}: mask must be [batch, time], which is [{batch}, {time}], got shape {mask.shape}")
+    return mask.swapaxes(0, 1).expand_dims(-1)
