@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -35,12 +37,20 @@ class Weights(px.Module):
         self.params_ = [px.Param(px.tensor(array, device=device)) for array in arrays]
 
 
-def phlox_update(arrays: list[np.ndarray], grads: list[np.ndarray], engine: str, compiled: bool) -> Callable[[], Any]:
+def phlox_update(
+    arrays: list[np.ndarray],
+    grads: list[np.ndarray],
+    engine: str,
+    *,
+    compiled: bool = False,
+    donate: bool = False,
+    config: optim.SimpleConfig | None = None,
+) -> Callable[[], Any]:
     """An update by Phlox, step after step."""
     model = Weights(arrays, engine).train()
     inner = [px.tensor(grad, device=engine) for grad in grads]
     given = GradientsParams({param.id: grad for param, grad in zip(model.params(), inner, strict=True)})
-    optimizer = optim.AdamWConfig().init()
+    optimizer = (config or optim.AdamWConfig()).init(donate=donate)
 
     def step(model: Any, optimizer: Any, grads: Any) -> Any:
         return optimizer.step(LR, model, grads)
@@ -83,6 +93,52 @@ def optax_update(arrays: list[np.ndarray], grads: list[np.ndarray]) -> Callable[
     return go
 
 
+def peak(update: Callable[[], Any]) -> int:
+    """Bytes that an update takes for a while beyond what there is before and after it: by tracemalloc, NumPy's too."""
+    for _ in range(3):
+        update()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        update()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        update()
+        return max(tracemalloc.get_traced_memory()[1] - before, 0)
+    finally:
+        tracemalloc.stop()
+
+
+def temporaries(update: Callable[[], Any]) -> int:
+    """Bytes that XLA sets aside for an update, beyond arguments and results."""
+    client = jax.devices("cpu")[0].client
+    known = {id(program) for program in client.live_executables()}
+    update()
+    programs = [program for program in client.live_executables() if id(program) not in known]
+    return max(program.get_compiled_memory_stats().temp_size_in_bytes for program in programs)
+
+
+def memory(arrays: list[np.ndarray], grads: list[np.ndarray]) -> list[Ratio]:
+    """What an update takes beyond parameters, state and gradients, beside what the parameters take."""
+    whole = sum(array.nbytes for array in arrays)
+    extra = {
+        "Phlox on NumPy": peak(phlox_update(arrays, grads, "numpy")),
+        "Phlox on NumPy, donate=True": peak(phlox_update(arrays, grads, "numpy", donate=True)),
+        "Lion by Phlox on NumPy, donate=True": peak(
+            phlox_update(arrays, grads, "numpy", donate=True, config=optim.LionConfig())
+        ),
+        "Phlox on JAX, compiled": temporaries(phlox_update(arrays, grads, "jax", compiled=True)),
+    }
+    workload = f"extra memory of an update of {TENSORS} tensors, {sum(a.size for a in arrays) / 1e6:.0f} M elements"
+    return [
+        Ratio(
+            workload, name, "the parameters", found * 1e6, whole * 1e6, *[found / whole] * 3,
+            target=asked, measure="bytes",
+        )
+        for (name, found), asked in zip(extra.items(), (None, 0.02, None, 0.01), strict=True)
+    ]  # fmt: skip
+
+
 def run() -> list[Ratio]:
     """The update on each engine over the peers."""
     rng = np.random.default_rng(0)
@@ -90,18 +146,24 @@ def run() -> list[Ratio]:
     grads = [rng.standard_normal(shape, np.float32) for shape in shapes()]
     fused, looped, optaxs = "torch fused", "torch foreach", "optax under jit"
     numpys, torchs, jaxs = "Phlox on NumPy", "Phlox on Torch", "Phlox on JAX, compiled"
+    given = ", donate=True"
     times = seconds_in_turn({
-        numpys: phlox_update(arrays, grads, "numpy", False),
-        torchs: phlox_update(arrays, grads, "torch", False),
-        jaxs: phlox_update(arrays, grads, "jax", True),
+        numpys: phlox_update(arrays, grads, "numpy"),
+        numpys + given: phlox_update(arrays, grads, "numpy", donate=True),
+        torchs: phlox_update(arrays, grads, "torch"),
+        torchs + given: phlox_update(arrays, grads, "torch", donate=True),
+        jaxs: phlox_update(arrays, grads, "jax", compiled=True),
         fused: torch_update(arrays, grads, True),
         looped: torch_update(arrays, grads, False),
         optaxs: optax_update(arrays, grads),
     }, rounds=5 if quick() else 15)  # fmt: skip
     workload = f"AdamW update of {TENSORS} tensors, {sum(a.size for a in arrays) / 1e6:.0f} M elements"
     return [
-        compare(workload, times, numpys, fused, target=1.5),
-        compare(workload, times, torchs, fused, target=1.05),
-        compare(workload, times, torchs, looped),
+        compare(workload, times, numpys, fused),
+        compare(workload, times, numpys + given, fused, target=1.5),
+        compare(workload, times, torchs, fused),
+        compare(workload, times, torchs + given, fused, target=1.05),
+        compare(workload, times, torchs + given, looped),
         compare(workload, times, jaxs, optaxs, target=1.0),
+        *memory(arrays, grads),
     ]

@@ -80,7 +80,7 @@ class CompileError(PhloxError, RuntimeError):
 
 
 class DonatedError(CompileError):
-    """A tensor or module is used after it was donated to a compiled function; names the function and its argument."""
+    """A tensor, parameter or module is used after it was donated, to a compiled function or a step of an optimizer."""
 
 
 class DataError(PhloxError, ValueError):

@@ -111,3 +111,25 @@ def test_a_call_that_is_compiled_stays_so() -> None:
     assert vars(Compiled)["__call__"].recordings == 1
     with pytest.raises(ShapeError, match=r"Linear\(weight \[3, 2\], bias \[2\]\): linear: x of shape \(4, 5\)"):
         model(px.ones((4, 5), device=Jax()))
+
+
+def test_calls_that_take_x_alone_take_it_as_functions_do() -> None:
+    layer = nn.Linear(2, 3)
+    assert layer(x=px.ones((1, 2))).shape == (1, 3)
+    assert list(inspect.signature(layer).parameters) == ["x"]
+    call: Any = layer
+    with pytest.raises(TypeError, match=r"Linear\.__call__\(\) missing 1 required positional argument: 'x'"):
+        call()
+    with pytest.raises(TypeError, match=r"Linear\.__call__\(\) takes 2 positional arguments but 3 were given"):
+        call(px.ones((1, 2)), 1)
+
+    class Twice(px.Module):
+        def __call__(self, x: px.Tensor, /, times: float = 2.0, *more: float, scale: float = 1.0) -> px.Tensor:
+            return x * (times * scale + sum(more))
+
+    class Defaulted(px.Module):
+        def __call__(self, x: float = 4.0) -> float:
+            return x
+
+    assert Twice()(px.ones((1,)), 3.0, 1.0, scale=2.0).tolist() == [7.0]
+    assert Defaulted()() == 4.0

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import jax, numpy as np, phlox as px
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -46,6 +48,64 @@ def test_sharded_modules() -> None:
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "32"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=os.environ | flags,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+TRAINED = """
+import sys
+import jax, numpy as np, phlox as px
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from phlox import nn, optim
+from phlox.backend import Autodiff, Jax
+
+name, axis = sys.argv[1:]
+device = Autodiff(Jax()).device("cpu:0")
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+spread = NamedSharding(mesh, PartitionSpec("data" if axis == "rows" else None))
+config = getattr(optim, name + "Config")()
+x, y = px.random.normal((8, 4), device=device), px.random.normal((8, 4), device=device)
+
+
+def step(model, optimizer, x, y):
+    loss = (model(x) - y).square().mean()
+    return optimizer.step(0.1, model, px.GradientsParams.from_grads(loss.backward(), model)), loss
+
+
+def trained(place):
+    run = px.compile(step)
+    model = place(nn.Sequential([nn.Linear(4, 8, device=device), nn.Linear(8, 4, device=device)]).init(0))
+    optimizer, losses = config.init(), []
+    for turn in range(6):
+        if turn == 3:  # from a record on
+            kept = optimizer.into_record()
+            optimizer = config.init()
+            optimizer.load_record(kept)
+        model, loss = run(model, optimizer, place(x), place(y))
+        losses.append(loss.item())
+    return model, losses
+
+
+model, losses = trained(lambda tree: jax.device_put(tree, spread))
+_, expected = trained(lambda tree: tree)
+np.testing.assert_allclose(losses, expected, rtol=1e-4)
+assert losses[-1] < losses[0]
+assert all(len(leaf.sharding.device_set) == 4 for leaf in jax.tree.leaves(model))
+"""
+
+
+@pytest.mark.parametrize("axis", ["rows", "everywhere"])
+@pytest.mark.parametrize("name", ["AdamW", "Sgd", "Adafactor"])
+def test_sharded_modules_are_trained(name: str, axis: str) -> None:
+    """States and counts are where the parameters are, from the first step on, and after a record."""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "32"}
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINED, name, axis],
         capture_output=True,
         text=True,
         check=False,

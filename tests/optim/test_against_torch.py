@@ -52,18 +52,6 @@ def test_clipping(kind: str, limit: float) -> None:
     assert [grad.tolist() for _, grad in clipping.of_all(zeros).items()] == [[0.0, 0.0, 0.0]]
 
 
-def test_the_cosine_schedule() -> None:
-    weight = torch.zeros(1, requires_grad=True)
-    optimizer = torch.optim.SGD([weight], lr=0.3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40, eta_min=0.01)
-    schedule = optim.CosineAnnealingLr(0.3, num_iters=40, min_lr=0.01)
-    for _ in range(41):
-        assert schedule.step() == pytest.approx(scheduler.get_last_lr()[0], rel=1e-9)
-        optimizer.step()
-        scheduler.step()
-    assert schedule.step() == pytest.approx(0.01) and optim.ConstantLr(0.5).step() == 0.5
-
-
 def test_a_schedule_goes_on_where_its_record_stands() -> None:
     one, other = optim.CosineAnnealingLr(1.0, num_iters=10), optim.CosineAnnealingLr(1.0, num_iters=10)
     for _ in range(3):

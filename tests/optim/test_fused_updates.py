@@ -18,7 +18,7 @@ import phlox as px
 from phlox import optim
 from phlox.backend import NumPy, Torch
 from phlox.errors import OptimizerError
-from phlox.optim.fused import LEAST
+from phlox.optim.together import LEAST
 from phlox.record import FULL, SafetensorsRecorder
 
 SHAPES = ((300, 200), (7,), (), (200, 150), (0, 3), (41, 5))
@@ -73,7 +73,7 @@ def equal(got: list[Any], expected: list[Any]) -> None:
 
 def addresses(optimizer: Any) -> list[int]:
     """Where the first moments are, without the optimizer knowing of the look."""
-    arrays = [state["moment_1"].primitive for state in optimizer._states.values()]
+    arrays = [slot.arrays[0] for slot in optimizer._slots.values()]
     return [x.data_ptr() if isinstance(x, torch.Tensor) else x.ctypes.data for x in arrays if 0 not in x.shape]
 
 
@@ -218,19 +218,19 @@ def test_one_that_is_cut_short_says_so(place: str, monkeypatch: pytest.MonkeyPat
     record = optimizer.into_record()
     train(model, optimizer, range(2, 3))
     backend = type(DEVICES[place])
-    whole = backend.adam_updates
+    whole = backend.kernel
 
     def cut(self: Any, *arguments: Any) -> Any:
-        made, run = whole(self, *arguments)
+        run = whole(self, *arguments)
 
-        def fail() -> None:
-            run()
+        def fail(pieces: Any) -> None:
+            run(pieces)
             raise MemoryError
 
-        return made, fail
+        return fail
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "adam_updates", cut)
+        patch.setattr(backend, "kernel", cut)
         with pytest.raises(MemoryError):
             train(model, optimizer, range(3, 4))
     for use in (lambda: optimizer.states, optimizer.into_record, lambda: train(model, optimizer, range(3, 4))):
@@ -259,19 +259,19 @@ def test_an_interrupt_waits_until_the_states_are_whole(place: str, monkeypatch: 
     train(twin_model, twin, range(2, 3))
     train(twin_model, twin, range(3, 4))
     backend = type(DEVICES[place])
-    whole = backend.adam_updates
+    whole = backend.kernel
 
     def pressed(self: Any, *arguments: Any) -> Any:
-        made, run = whole(self, *arguments)
+        run = whole(self, *arguments)
 
-        def press() -> None:
+        def press(pieces: Any) -> None:
             signal.raise_signal(signal.SIGINT)
-            run()
+            run(pieces)
 
-        return made, press
+        return press
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "adam_updates", pressed)
+        patch.setattr(backend, "kernel", pressed)
         with pytest.raises(KeyboardInterrupt):
             train(model, optimizer, range(3, 4))
     equal(moments(optimizer), moments(twin))

@@ -256,3 +256,26 @@ def test_training_with_scaled_losses_in_f16(compiled: bool) -> None:
         model = run(model, optimizer, scaler, x)
     master = optimizer.states[model.weight.id].master.numpy()
     np.testing.assert_allclose(1.0 - master, 2 * 2.0**-16, rtol=1e-2)
+
+
+class Scalar(px.Module):
+    def __init__(self, device: Any) -> None:
+        self.weight = px.Param(px.tensor(1.0, device=device))
+
+
+@COMPILED
+@ELEMENT
+@ON
+def test_a_parameter_without_axes_stays_of_half_precision(engine: str, element: str, compiled: bool) -> None:
+    """A number that is an argument of the program has no axes either, and more digits."""
+    backend, run = half(engine, element), stepper(compiled)
+    model, optimizer = Scalar(backend), optim.SgdConfig(momentum=0.9).init(master_weights=False)
+    for number in range(3):
+        model = run(model, optimizer, 0.1, px.tensor(0.5 + number, device=backend))
+        assert model.weight.leaf.dtype == px.ones((1,), device=backend).primitive.dtype
+    velocity, weight = 0.0, 1.0
+    for number in range(3):
+        velocity = velocity * 0.9 + 0.5 + number
+        weight -= 0.1 * velocity
+    assert model.weight.val().item() == pytest.approx(weight, rel=2e-2)
+    assert optimizer.states[model.weight.id]["velocity"].primitive.dtype == model.weight.leaf.dtype

@@ -11,18 +11,19 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Jax
 from phlox.optim.adaptor import SimpleOptimizer
+from phlox.optim.packed import Packed
 from phlox.optim.sharing import shared, sharing
 
 DEVICE = Autodiff(Jax()).device()
 X = px.ones((3, 4), device=DEVICE)
 
 
-def train(model: nn.Linear, optimizer: Any) -> nn.Linear:
+def train(model: Any, optimizer: Any) -> Any:
     loss = (model(X) ** 2).sum()
     return optimizer.step(0.1, model, optim.GradientsParams.from_grads(loss.backward(), model))
 
 
-def weights(model: nn.Linear) -> list[Any]:
+def weights(model: Any) -> list[Any]:
     return [param.val().numpy() for param in model.params()]
 
 
@@ -95,3 +96,100 @@ def test_shared_computes_once_in_its_scope() -> None:
     with sharing():
         assert shared(double, 3) == [6]
     assert len(calls) == 8
+
+
+class Deep(px.Module):
+    """20 parameters."""
+
+    def __init__(self) -> None:
+        self.layers = [nn.Linear(4, 4, device=DEVICE) for _ in range(10)]
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+CONFIGS = {"nadam": optim.NAdamConfig(), "schedule-free": optim.ScheduleFreeAdamWConfig(warmup_steps=3)}
+
+
+def reals(optimizer: Any) -> int:
+    packed = optimizer.pack(Jax().device())
+    return sum(backend is None for backend in packed.form.backends)
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("nadam", 1), ("schedule-free", 2)])
+def test_equal_reals_are_one_number(name: str, numbers: int) -> None:
+    model, optimizer, run = Deep().init(seed=0), CONFIGS[name].init(), px.compile(train)
+    for _ in range(3):
+        model = run(model, optimizer)
+        assert reals(optimizer) == numbers
+    assert run.programs <= 2  # the first call has no states yet
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_reals_are_those_of_eager_after_every_switch(name: str) -> None:
+    models, optimizers = [Deep().init(seed=0) for _ in range(2)], [CONFIGS[name].init() for _ in range(2)]
+    run = px.compile(train)
+    for turn in range(6):
+        step = run if turn in (1, 2, 4) else train
+        models = [train(models[0], optimizers[0]), step(models[1], optimizers[1])]
+        eager, mixed = (list(optimizer.states.values()) for optimizer in optimizers)
+        for mine, its in zip(eager, mixed, strict=True):
+            numbers = [key for key, value in mine.items() if isinstance(value, (int, float))]
+            assert len(numbers) >= 2
+            for key in numbers:
+                assert its[key] == pytest.approx(mine[key], rel=1e-6), key
+    for eager, mixed in zip(*map(weights, models), strict=True):
+        np.testing.assert_allclose(mixed, eager, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_reals_of_parameters_that_began_apart_stay_apart(name: str) -> None:
+    models = [nn.Linear(4, 2, device=DEVICE).init(seed=0).freeze("bias") for _ in range(2)]
+    optimizers, run = [CONFIGS[name].init() for _ in range(2)], px.compile(train)
+    for turn in range(5):
+        if turn == 2:
+            models = [model.unfreeze() for model in models]
+        models = [train(models[0], optimizers[0]), run(models[1], optimizers[1])]
+    for eager, compiled in zip(*map(weights, models), strict=True):
+        np.testing.assert_allclose(compiled, eager, rtol=1e-4, atol=1e-6)
+    key = "product" if name == "nadam" else "weight_sum"
+    apart = [state[key] for state in optimizers[1].states.values()]
+    assert apart[0] != apart[1]
+    assert apart == pytest.approx([state[key] for state in optimizers[0].states.values()], rel=1e-6)
+
+
+def test_numbers_stay_one_where_steps_may_be_skipped() -> None:
+    model, run = Deep().init(seed=0), px.compile(train)
+    optimizer = optim.NAdamConfig().init(skip_nonfinite=True)
+    for _ in range(3):
+        model = run(model, optimizer)
+        assert reals(optimizer) == 1
+        assert optimizer.pack(Jax().device()).leaves[-1].shape == (1,)
+    model.layers[0].weight.set(model.layers[0].weight.val() * float("inf"))
+    run(model, optimizer)
+    assert {state["time"] for state in optimizer.states.values()} == {3}
+    assert reals(optimizer) == 1
+
+
+def test_reals_come_back_from_a_record() -> None:
+    model, optimizer, run = Deep().init(seed=0), optim.NAdamConfig().init(), px.compile(train)
+    for _ in range(2):
+        model = run(model, optimizer)
+    other = optim.NAdamConfig().init()
+    other.load_record(optimizer.into_record())
+    (product,) = {state["product"] for state in optimizer.states.values()}
+    assert 0.0 < product < 1.0
+    model = run(model, other)
+    assert reals(other) == 1
+    assert {state["time"] for state in other.states.values()} == {3}
+    assert {state["product"] < product for state in other.states.values()} == {True}
+
+
+def test_zeros_of_either_sign_and_numbers_of_other_places_are_several() -> None:
+    states: Any = {"a": {"x": 0.0, "y": 0.0}, "b": {"x": -0.0, "y": 0.0}, "c": {"x": 0.0, "y": 1.0}}
+    packed = Packed.of(states, Jax().device(), shared=True)
+    assert packed.leaves == (0.0, 0.0, -0.0, 1.0)
+    assert str(packed.unpack()) == str(states)
+    assert len(Packed.of(states, Jax().device()).leaves) == 6

@@ -15,10 +15,12 @@ from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
 from phlox.module.deferred import Deferred, Initializer
 from phlox.module.foreign import Foreign, a_thing
+from phlox.module.used_up import UsedUp
 from phlox.module.watch import Watched
 from phlox.random import Key, current
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
+from phlox.tensor.tensor import wrap
 
 ParamId = NewType("ParamId", str)
 """Names a parameter for life: through moves, maps, saving and loading. Optimizer state is kept by it."""
@@ -90,7 +92,7 @@ class Param(Watched):
     trainable: bool
     """Whether it is trained unless frozen: what it was declared as."""
     _tensor: Tensor[Any, Any, Any] | None
-    _deferred: Deferred | Foreign | None
+    _deferred: Deferred | Foreign | UsedUp | None
 
     def __init__(self, value: Tensor[Any, Any, Any], *, trained: bool = True, id: ParamId | None = None) -> None:
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -131,7 +133,7 @@ class Param(Watched):
     def _made(
         cls,
         tensor: Tensor[Any, Any, Any] | None,
-        deferred: Deferred | Foreign | None,
+        deferred: Deferred | Foreign | UsedUp | None,
         id: ParamId,
         trained: bool,
         trainable: bool,
@@ -150,7 +152,7 @@ class Param(Watched):
         """A parameter around an engine's array."""
         backend = ops.backend
         primitive = backend.tracked(array) if trained and backend.differentiates else array
-        return cls._made(Tensor.from_primitive(primitive, backend, ops.kind), None, id, trained, trainable)
+        return cls._made(wrap(ops, primitive), None, id, trained, trainable)
 
     @classmethod
     def holding_foreign(cls, foreign: Foreign, trained: bool, trainable: bool, id: ParamId) -> Param:
@@ -165,7 +167,7 @@ class Param(Watched):
     @property
     def is_initialized(self) -> bool:
         """Has the value been made?"""
-        return self._tensor is not None
+        return self._tensor is not None or isinstance(self._deferred, UsedUp)
 
     @property
     def is_deferred(self) -> bool:
@@ -210,7 +212,8 @@ class Param(Watched):
     def mark(self) -> tuple[Ops, bool, bool]:
         """What a structure remembers of it: backend and kind, and whether it is trained and trainable."""
         deferred = self._deferred
-        ops = deferred.ops if isinstance(deferred, Foreign) else self.val()._ops  # pyright: ignore[reportPrivateUsage]
+        known = isinstance(deferred, (Foreign, UsedUp))
+        ops = deferred.ops if known else self.val()._ops  # pyright: ignore[reportPrivateUsage]
         return ops, self.trained, self.trainable
 
     # --- its value
@@ -262,6 +265,20 @@ class Param(Watched):
         if changes is not None and self._tensor is not None:
             changes.setdefault(self, self._tensor)
         self._replace(value)
+
+    def use_up(self, path: str, taker: str) -> None:
+        """Let go of the value, for `taker` may write over it; using it is `DonatedError` from now on."""
+        value = self.val()
+        ops = value._ops  # pyright: ignore[reportPrivateUsage]
+        self.give_away(UsedUp(ops, value.shape, value.device, path, taker))
+
+    def give_away(self, used_up: UsedUp) -> None:
+        """As `use_up`, where it is known what to say."""
+        self._deferred, self._tensor = used_up, None
+
+    def take_back(self, value: Tensor[Any, Any, Any]) -> None:
+        """Hold the value again that was given away, for nobody has written over it."""
+        self._tensor, self._deferred = self._leaf(value), None
 
     def _called(self) -> str:
         """What errors call it: by its path in the largest module that knows it."""
@@ -362,10 +379,10 @@ class Param(Watched):
         found: list[str] = []
         if isinstance(deferred, Foreign):
             found.append("abstract" if deferred.is_abstract else f"holding {a_thing(deferred.leaf)}")
-        elif tensor is None:
-            found.append("deferred")
         elif self._is_gone():
             found.append("donated and used up")
+        elif tensor is None:
+            found.append("deferred")
         elif self._is_traced():
             ended = engine_of(tensor.backend).is_left_over(self.leaf)
             found.append("left over from a transformation that has ended" if ended else "traced")
@@ -379,6 +396,8 @@ class Param(Watched):
         return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
 
     def _is_gone(self) -> bool:
+        if isinstance(self._deferred, UsedUp):
+            return True
         return self._tensor is not None and self._tensor.backend.is_gone(self._tensor.primitive)
 
 

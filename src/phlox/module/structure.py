@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias, cast
 
 from phlox.errors import ModuleError
-from phlox.module.fields import Fields, fields_of, may_change_unseen, own_dict, postpone
+from phlox.module.fields import Fields, fields_of, may_change_unseen, own_dict, postpone, set_slot
 from phlox.module.hidden import AnyFunction, functions_in, refuse_holders
 from phlox.module.param import Param
 
@@ -77,12 +77,19 @@ class Structure:
         """Kept here by `phlox.module.template.aux_of`."""
         self._plain = walk.plain
         self._modes: dict[bool | None, Container] = {}
+        self._repeats = not walk.functions and not any(isinstance(whole, set) for whole, _ in walk.plain)
+        """Is there nothing to be looked for in a module that is built like this one?"""
         for part in (*walk.modules, *walk.params):
             part.watch(self)
 
     def holds(self) -> bool:
         """Is the module still as it was?"""
-        return self.valid and all(_same(_contents(whole), parts) for whole, parts in self._plain)
+        if not self.valid:
+            return False
+        for whole, parts in self._plain:
+            if not _same(cast("list[Any]", whole) if whole.__class__ is list else _contents(whole), parts):
+                return False
+        return True
 
     def named(self) -> Iterator[tuple[str, Param]]:
         """Paths and parameters, each parameter once."""
@@ -90,7 +97,26 @@ class Structure:
 
     def build(self, params: list[Param]) -> Any:
         """A module of this structure around other parameters."""
-        return build(self.skeleton, params)
+        made: dict[int, Any] = {}
+        module = build(self.skeleton, params, made)
+        if self._repeats and len({id(param) for param in params}) == len(params) == len(self.params):
+            modules = [part for part in made.values() if isinstance(part, Fields)]
+            if not any(map(may_change_unseen, modules)):
+                set_slot(module, "_structure", self._of_built(params, modules, made))
+        return module
+
+    def _of_built(self, params: list[Param], modules: list[Fields], made: dict[int, Any]) -> Structure:
+        """The structure of a module that was just built from this one, which need not be walked over."""
+        other = object.__new__(Structure)
+        other.skeleton, other.paths, other.aliases = self.skeleton, self.paths, self.aliases
+        other.params = params
+        other.valid, other.aux = True, None
+        plain = cast("list[Plain]", [whole for whole in made.values() if isinstance(whole, (list, dict))])
+        other._plain = [(whole, _contents(whole)) for whole in plain]
+        other._modes, other._repeats = self._modes, True
+        for part in (*modules, *params):
+            part.watch(other)
+        return other
 
     def in_mode(self, training: bool | None) -> Container:
         """The skeleton with `training` set in every module; with None, in none."""
@@ -115,13 +141,13 @@ def _contents(whole: Plain) -> tuple[Any, ...]:
     return (*whole, *whole.values()) if isinstance(whole, dict) else tuple(whole)
 
 
-def _same(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+def _same(now: Sequence[Any], before: tuple[Any, ...]) -> bool:
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-def build(skeleton: Container, params: list[Param]) -> Any:
-    """A module with this skeleton around these parameters."""
-    made: dict[int, Any] = {}
+def build(skeleton: Container, params: list[Param], containers: dict[int, Any] | None = None) -> Any:
+    """A module with this skeleton around these parameters; `containers` become those made, by number."""
+    made: dict[int, Any] = {} if containers is None else containers
 
     def part(of: Part) -> Any:
         match of:
@@ -169,11 +195,11 @@ class _Walk:
         self._containers: dict[int, int] = {}
         self._open: dict[int, str] = {}
         self._parts: dict[int, str] = {}
-        self._functions: list[tuple[str, AnyFunction]] = []
+        self.functions: list[tuple[str, AnyFunction]] = []
         part = self._container(root, _fields_of(root) or {}, ())
         assert isinstance(part, Container)
         self.skeleton = part
-        refuse_holders(self._functions, self._parts)
+        refuse_holders(self.functions, self._parts)
 
     def _part(self, value: Any, path: tuple[str, ...]) -> Part:
         if isinstance(value, Param):
@@ -182,7 +208,7 @@ class _Walk:
         if fields is not None:
             return self._container(value, fields, path)
         name = ".".join(path)
-        self._functions += [(name, function) for function in functions_in(value, name)]
+        self.functions += [(name, function) for function in functions_in(value, name)]
         if type(value) is not set:
             return Static(value)
         whole = cast("set[Any]", value)

@@ -39,6 +39,7 @@ class Adadelta(SimpleOptimizer):
     """
 
     shares_counts = True  # it has none
+    elementwise = True
 
     def __init__(self, config: AdadeltaConfig) -> None:
         self.config = config

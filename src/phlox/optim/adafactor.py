@@ -71,7 +71,7 @@ class Adafactor(SimpleOptimizer):
         (time,) = counted(state["time"], backend)
         count = real(time, backend)
         new = count**-c.decay_rate
-        scale = root_mean_square(tensor).maximum(c.epsilon_scale) * least(lr, count**-0.5)
+        scale = root_mean_square(tensor).maximum(c.epsilon_scale) * least(lr, count**-0.5, backend)
         squares, columns = grad.square(), state["columns"]
         if columns is None:
             rows = variance = state["rows"].lerp(squares, new)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from phlox.backend import Backend
+from phlox.backend.contract.update import AdagradNumbers
 from phlox.optim.config import SimpleConfig
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import Kernel, SimpleOptimizer
 from phlox.optim.state import State
 from phlox.optim.terms import counted, descent, real
 from phlox.tensor import Tensor, full_like
@@ -31,6 +33,7 @@ class Adagrad(SimpleOptimizer):
     """
 
     shares_counts = True
+    elementwise = True
 
     def __init__(self, config: AdagradConfig) -> None:
         self.config = config
@@ -48,3 +51,7 @@ class Adagrad(SimpleOptimizer):
         if c.lr_decay:
             lr = lr / (1.0 + (real(time, tensor.backend) - 1.0) * c.lr_decay)
         return tensor - grad / (total.sqrt() + c.epsilon) * lr, {"sum": total, "time": time}
+
+    def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
+        c, time = self.config, state["time"] + 1
+        return Kernel("adagrad", AdagradNumbers(lr, c.lr_decay, c.weight_decay, c.epsilon, c.maximize, time), (time,))

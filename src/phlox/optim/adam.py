@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from phlox.backend import Backend, Float
+from phlox.backend import Backend
 from phlox.backend.contract.update import AdamNumbers, Real
 from phlox.optim.config import SimpleConfig
-from phlox.optim.simple import SimpleOptimizer, Stepped
+from phlox.optim.simple import Kernel, SimpleOptimizer
 from phlox.optim.state import State
 from phlox.optim.terms import average, counted, prepared
 from phlox.tensor import Tensor, zeros_like
@@ -47,6 +46,7 @@ class Adam(SimpleOptimizer):
     """
 
     shares_counts = True
+    elementwise = True
 
     def __init__(self, config: AdamConfig, *, decoupled: bool) -> None:
         self.config = config
@@ -81,26 +81,8 @@ class Adam(SimpleOptimizer):
             lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2, time
         )
 
-    def step_all(
-        self,
-        lr: float,
-        tensors: Sequence[Tensor[Any, Any, Any]],
-        grads: Sequence[Tensor[Any, Any, Any]],
-        states: Sequence[State],
-        own: Sequence[bool],
-    ) -> Stepped | None:
-        c, backend = self.config, tensors[0].backend
-        if c.amsgrad or c.maximize:
+    def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
+        if self.config.amsgrad or self.config.maximize:
             return None
-        after_step = {time: self._numbers(lr, time, backend) for time in {state["time"] for state in states}}
-        numbers = [after_step[state["time"]] for state in states]
-        first, second = ([state[name].primitive for state in states] for name in ("moment_1", "moment_2"))
-        arrays, run = backend.adam_updates(
-            [x.primitive for x in tensors], [g.primitive for g in grads], first, second, numbers, own
-        )
-        made = [[Tensor.from_primitive(array, backend, Float) for array in three] for three in arrays]
-        after = [
-            (x, {"moment_1": m, "moment_2": v, "time": number.time})
-            for (x, m, v), number in zip(made, numbers, strict=True)
-        ]
-        return after, run
+        numbers = self._numbers(lr, state["time"], backend)
+        return Kernel("adamw" if self.decoupled else "adam", numbers, (numbers.time,))

@@ -31,6 +31,7 @@ class AdaMax(SimpleOptimizer):
     """
 
     shares_counts = True
+    elementwise = True
 
     def __init__(self, config: AdaMaxConfig) -> None:
         self.config = config

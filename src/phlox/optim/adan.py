@@ -36,6 +36,7 @@ class Adan(SimpleOptimizer):
     """
 
     shares_counts = True
+    elementwise = True
 
     def __init__(self, config: AdanConfig) -> None:
         self.config = config
@@ -50,7 +51,7 @@ class Adan(SimpleOptimizer):
         c = self.config
         grad = -grad if c.maximize else grad
         time, *corrections = counted(state["time"], tensor.backend, c.beta_1, c.beta_2, c.beta_3)
-        change = (grad - state["gradient"]) * chosen(time > 1, 1.0, 0.0)
+        change = (grad - state["gradient"]) * chosen(time > 1, 1.0, 0.0, tensor.backend)
         m = average(state["moment"], grad, c.beta_1)
         d = average(state["difference"], change, c.beta_2)
         n = average(state["square"], (grad + change * c.beta_2).square(), c.beta_3)

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import weakref
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from phlox.backend import Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.structure import ByIdentity
+from phlox.optim.arguments import check_arguments, rates_of
+from phlox.optim.batch import Batch
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.fitting import begun, misfit, other_entries
-from phlox.optim.fused import LEAST, Job, fits, start, steps_together
 from phlox.optim.groups import Group, grouped
-from phlox.optim.optimizer import M, Optimizer, Rate
+from phlox.optim.interrupt import uninterrupted
+from phlox.optim.optimizer import M, Optimizer, Rate, recording
 from phlox.optim.packed import brought
 from phlox.optim.sharing import sharing
-from phlox.optim.simple import SimpleOptimizer, Stepped
+from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.skipping import kept_where
 from phlox.optim.state import Mastered, State, flatten, unmastered
 from phlox.optim.state_report import StateReport
+from phlox.optim.together import LEAST, Entry, Job, joins, slot_of
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor, where
 
@@ -50,6 +50,10 @@ class OptimizerAdaptor(Optimizer):
             rounds to. Steps that are too small for half precision add up (Micikevicius et al. 2018: "Mixed precision
             training"). Elements that have been changed from outside since the last step (loaded, mapped) go on from
             what they were changed to.
+        donate: whether a step uses up the parameters that it steps: their memory is written over wherever nothing but
+            the module that was given looked at it, so that a step needs none but for its state. Using them in that
+            module is `DonatedError` from then on. What shares their values (a copy made by `valid`, a record, an
+            average, a view) keeps them. In a compiled function, whose own `donate` says it, it means nothing.
 
     Raises `OptimizerError`, naming the parameter: for a rate below zero or NaN, for a gradient of another shape or of
     another model, for a state from a record that does not fit the parameter, for two groups that claim one parameter,
@@ -64,6 +68,7 @@ class OptimizerAdaptor(Optimizer):
         grad_clipping: GradientClipping | None = None,
         skip_nonfinite: bool = False,
         master_weights: bool = True,
+        donate: bool = False,
     ) -> None:
         super().__init__()
         self.optimizer = optimizer
@@ -71,6 +76,8 @@ class OptimizerAdaptor(Optimizer):
         self.grad_clipping = grad_clipping
         self.skip_nonfinite = skip_nonfinite
         self.master_weights = master_weights
+        self.donate = donate
+        self._donations = 0
         self._simple = [*[group.simple(optimizer) for group in self.groups], optimizer]  # that of the rest is number -1
         self.shares_counts = all(one.shares_counts for one in self._simple)
         self._numbers: dict[ParamId, int] = {}
@@ -99,7 +106,7 @@ class OptimizerAdaptor(Optimizer):
             value = param.val()
             tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
             work = self._wide(tensor)
-            state = brought(states[id], work.device)
+            state = brought(states[id], work)
             if work is tensor:
                 state = unmastered(state)
             elif not isinstance(state, Mastered):
@@ -146,12 +153,8 @@ class OptimizerAdaptor(Optimizer):
         self._unproved, self._shapes = set(states), {}
 
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
-        rates = self._rates(lr)
-        if len(grads) and not any(grads.get(param.id) is not None for param in module.params()):
-            raise OptimizerError(
-                f"none of the {len(grads)} gradients is of a parameter of this {type(module).__name__} "
-                f"({', '.join(path for path, _ in module.named_params()) or 'it has none'}); are they another model's?"
-            )
+        rates = rates_of(lr, self.groups)
+        check_arguments(module, grads)
         self._find_groups(module)
         if self.grad_clipping is not None:
             grads = self.grad_clipping.of_all(grads)
@@ -161,59 +164,73 @@ class OptimizerAdaptor(Optimizer):
                 return module
             finite = None
         with self._lock, sharing():
-            values = self._stepped(rates, module, grads, finite)
-            return module.map(lambda path, param: param.holding(values[path]) if path in values else param)
+            made = self._stepped(rates, module, grads, finite)
+            return module.map(lambda path, param: made.get(path, param))
 
     def _stepped(
         self, rates: list[Any], module: Module, grads: GradientsParams, finite: Tensor[Any, Any, Any] | None
-    ) -> dict[str, Tensor[Any, Any, Any]]:
-        """The new values of parameters by path; their states are kept."""
-        values: dict[str, Tensor[Any, Any, Any]] = {}
-        states: dict[ParamId, State] = {}
-        together: dict[tuple[int, Device], list[Job]] = {}
-        large = finite is None and sum(grad.size for _, grad in grads.items()) >= LEAST
+    ) -> dict[str, Param]:
+        """The new parameters by path; their states are kept. Until the end, when memory is written to, nothing is."""
+        self._look()
+        alone: dict[str, tuple[Param, Tensor[Any, Any, Any], State]] = {}
+        batch, slots = Batch(), self._slots
+        order: list[ParamId] = []
+        seen: set[ParamId] = set()
+        large = finite is None and (bool(slots) or sum(grad.size for _, grad in grads.items()) >= LEAST)
+        joining = [large and joins(one) for one in self._simple]
 
-        def take(job: Job, result: Tensor[Any, Any, Any], state: State) -> None:
-            values[job.path], states[job.param.id] = self._taken(job, result, state, finite)
+        def step(path: str, param: Param, grad: Tensor[Any, Any, Any]) -> None:
+            job, number = self._job(path, param, grad), self.variant(param.id)
+            result = self._simple[number].step(rates[number], job.work, job.grad, job.state)
+            alone[path] = param, *self._taken(job, *result, finite)
 
         def prepare(path: str, param: Param) -> None:
-            grad = grads.get(param.id)
+            id = param.id
+            grad = grads.get(id)
             if grad is None or not param.trained:
                 return
-            job, number = self._job(path, param, grad), self.variant(param.id)
-            optimizer = self._simple[number]
-            if large and param.id not in states and steps_together(optimizer) and fits(job):
-                states[param.id] = None  # in the order of the module
-                together.setdefault((number, job.place), []).append(job)
+            order.append(id)
+            number = self.variant(id)
+            if not joining[number] or id in seen:
+                step(path, param, grad)
+                return
+            slot = slots.get(id)
+            if slot is not None and slot.form.number == number and slot.takes(param.val(), grad):
+                batch.add(Entry(path, param, slot, grad))
             else:
-                take(job, *optimizer.step(rates[number], job.work, job.grad, job.state))
+                job = self._job(path, param, grad)
+                slot = slot_of(number, job, slot)
+                if slot is None:
+                    step(path, param, grad)
+                    return
+                batch.add(Entry(path, param, slot, job.grad, job.work.primitive if slot.mastered else None))
+            seen.add(id)
 
         module.visit(prepare)
-        runs: list[tuple[list[Job], Stepped]] = []
-        for (number, _), jobs in together.items():
-            found = start(self._simple[number], rates[number], jobs)
-            if found is not None:
-                runs.append((jobs, found))
-                continue
-            for job in jobs:
-                take(job, *self._simple[number].step(rates[number], job.work, job.grad, job.state))
-        held = self._held()
-        with self._in_place(any(job.own for jobs, _ in runs for job in jobs)) if runs else nullcontext():
-            own: dict[ParamId, Device] = {}
-            for jobs, (results, run) in runs:
-                run()
-                for job, result in zip(jobs, results, strict=True):
-                    take(job, *result)
-                    own[job.param.id] = job.place
-            held.update(states)
-            for id in states:
-                self._own.pop(id, None)
-            self._own.update(own)
-        for param in module.params():
-            if param.id in states:
-                self._shapes[param.id] = param.shape
-        self._unproved.difference_update(states)
-        return values
+        for entry in batch.plan(self._simple, rates):
+            step(entry.path, entry.param, entry.grad)
+        taker = None
+        if self.donate and recording.get() is None:
+            self._donations += 1
+            taker = f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
+        with uninterrupted() if batch or alone else nullcontext():
+            batch.lay_out(taker)
+            self._torn = batch.writes_over(taker)
+            made = batch.run()
+            self._torn = False
+            for id in order:
+                self._states.setdefault(id, None)
+            for entry in batch.entries:
+                slots[entry.param.id] = entry.slot
+                self._shapes[entry.param.id] = entry.slot.shape
+            for path, (param, value, state) in alone.items():
+                slots.pop(param.id, None)
+                self._states[param.id], self._shapes[param.id] = state, value.shape
+                made[path] = param.holding(value)
+                if taker is not None and not param.backend.is_traced(param.val().primitive):
+                    param.use_up(path, taker)
+        self._unproved.difference_update(order)
+        return made
 
     def averaged(self, module: M) -> M:
         """A new module with the weights to evaluate, predict with and ship, where these are not those to train.
@@ -228,10 +245,11 @@ class OptimizerAdaptor(Optimizer):
         True
         """
         self._find_groups(module)
+        states = self.states  # and tensors of them may be in the module that is returned
 
         def averaged(path: str, param: Param) -> Param:
             optimizer = self._simple[self.variant(param.id)]
-            if param.id not in self.states or type(optimizer).averaged is SimpleOptimizer.averaged:
+            if param.id not in states or type(optimizer).averaged is SimpleOptimizer.averaged:
                 return param
             value = param.val()
             outer = value.backend
@@ -240,22 +258,6 @@ class OptimizerAdaptor(Optimizer):
             return param.holding(Tensor.from_primitive(result.primitive, outer, Float))
 
         return module.map(averaged)
-
-    def _rates(self, lr: Rate) -> list[Any]:
-        """The rate of each group, and at last that of the rest."""
-        if not isinstance(lr, Mapping):
-            rate = _checked_rate(lr)
-            return [*[rate if group.lr_factor == 1.0 else rate * group.lr_factor for group in self.groups], rate]
-        named = {group.name for group in self.groups if group.name is not None}
-        if "*" not in lr or not lr.keys() <= named | {"*"}:
-            known = ", ".join(sorted(named)) or "none has one"
-            raise OptimizerError(
-                f"learning rates by group need one for all others under '*', and names of groups ({known}), got "
-                f"{', '.join(map(repr, lr))}"
-            )
-        rates = {name: _checked_rate(rate) for name, rate in lr.items()}
-        rest = rates["*"]
-        return [*[rates.get(group.name or "*", rest) * group.lr_factor for group in self.groups], rest]
 
     def _find_groups(self, module: Module) -> None:
         """See to which group each parameter belongs, unless these are the ones of the last step."""
@@ -280,7 +282,7 @@ class OptimizerAdaptor(Optimizer):
         place = work.device
         if grad.backend is not work.backend or grad.device != place:
             grad = grad.to_device(place)
-        return Job(path, param, tensor, work, grad, before, place, self._own.get(param.id) == place)
+        return Job(path, param, tensor, work, grad, before, place)
 
     def _taken(
         self, job: Job, result: Tensor[Any, Any, Any], state: State, finite: Tensor[Any, Any, Any] | None
@@ -307,11 +309,10 @@ class OptimizerAdaptor(Optimizer):
 
     def _at_work(self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]) -> tuple[Tensor[Any, Any, Any], State]:
         """What is stepped of a parameter, its value or the master of it, and the state."""
-        states, optimizer, work = self._held(), self._simple[self.variant(id)], self._wide(tensor)
+        states, optimizer, work = self._states, self._simple[self.variant(id)], self._wide(tensor)
         if id not in states or (id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape):
             return work, optimizer.init(work)
-        place = work.device
-        state = states[id] if self._own.get(id) == place else brought(states[id], place)
+        state = brought(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:
             wrong = misfit(optimizer.init(work), state, tensor.shape)
             if wrong:
@@ -329,16 +330,3 @@ class OptimizerAdaptor(Optimizer):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
-
-
-def _checked_rate(lr: Any) -> Any:
-    """The rate as a Python number or, in a compiled function, the engine's stand-in for one."""
-    if isinstance(lr, Tensor):
-        raise OptimizerError(
-            "the learning rate is a number, not a tensor; give it as .item(), or as an argument of a compiled function"
-        )
-    if isinstance(lr, (int, float, np.floating, np.integer)):
-        lr = float(cast("float", lr))
-    if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
-        raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")
-    return lr

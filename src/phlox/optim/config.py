@@ -54,6 +54,7 @@ class SimpleConfig(Config, ABC):
         grad_clipping: GradientClipping | None = None,
         skip_nonfinite: bool = False,
         master_weights: bool = True,
+        donate: bool = False,
     ) -> OptimizerAdaptor:
         """The optimizer of whole modules; see `OptimizerAdaptor`."""
         return OptimizerAdaptor(
@@ -62,4 +63,5 @@ class SimpleConfig(Config, ABC):
             grad_clipping=grad_clipping,
             skip_nonfinite=skip_nonfinite,
             master_weights=master_weights,
+            donate=donate,
         )

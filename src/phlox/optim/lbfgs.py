@@ -172,7 +172,7 @@ class Lbfgs(Optimizer):
         found: list[State] = []
         for path, param in vector:
             here = _inner(param)
-            state = brought(states[param.id], here.device)
+            state = brought(states[param.id], here)
             shapes = {part.shape for part in _tensors(state)}
             if shapes != {here.shape}:
                 raise OptimizerError(

@@ -33,6 +33,7 @@ class Lion(SimpleOptimizer):
     """
 
     shares_counts = True  # it has none
+    elementwise = True
 
     def __init__(self, config: LionConfig) -> None:
         self.config = config

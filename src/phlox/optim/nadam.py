@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from phlox.backend import Backend
@@ -37,6 +38,7 @@ class NAdam(SimpleOptimizer):
     """
 
     shares_counts = True
+    elementwise = True
 
     def __init__(self, config: NAdamConfig) -> None:
         self.config = config
@@ -50,7 +52,7 @@ class NAdam(SimpleOptimizer):
         c = self.config
         time, correction = counted(state["time"], tensor.backend, c.beta_2)
         mu, mu_next = shared(_momenta, time, c.beta_1, c.momentum_decay, tensor.backend)
-        product = state["product"] * mu
+        product = shared(operator.mul, state["product"], mu)
         tensor, grad = prepared(c, lr, tensor, grad, decoupled=c.decoupled)
         m = average(state["moment_1"], grad, c.beta_1)
         v = average(state["moment_2"], grad.square(), c.beta_2)

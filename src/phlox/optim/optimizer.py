@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import ContextVar
 from threading import RLock
 from typing import Any, TypeAlias, TypeVar
@@ -15,10 +14,10 @@ from phlox.errors import CompileError, OptimizerError, RecordError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
 from phlox.module.structure import ByIdentity
-from phlox.optim.interrupt import uninterrupted
 from phlox.optim.packed import Packed
 from phlox.optim.state import State, fits, flatten, from_plain, paths, to_plain, unflatten
 from phlox.optim.state_report import StateReport, report_of
+from phlox.optim.together import Slot
 from phlox.record import LazyTensor, Record, TensorEntry
 from phlox.record.gather import on_trial
 from phlox.tensor import Tensor
@@ -45,7 +44,7 @@ class Optimizer(ABC):
         self._states: dict[ParamId, State] = {}
         self._packed: Packed | None = None
         self._home = recording.get()
-        self._own: dict[ParamId, Device] = {}  # whose states nobody else holds, and where they are
+        self._slots: dict[ParamId, Slot] = {}  # what states are in memory of the optimizer's own
         self._torn = False
         self._lock = RLock()
 
@@ -79,11 +78,18 @@ class Optimizer(ABC):
         """
         with self._lock:
             held = self._held()
-            self._own.clear()
+            self._slots.clear()
             return held
 
     def _held(self) -> dict[ParamId, State]:
         """The states, for what keeps none of their tensors."""
+        self._look()
+        for id, slot in self._slots.items():
+            self._states[id] = slot.state()
+        return self._states
+
+    def _look(self) -> None:
+        """See that there are states that may be used, taken apart as they may be."""
         within = recording.get()
         if within is not None and within is not self._home:
             raise CompileError(
@@ -97,20 +103,12 @@ class Optimizer(ABC):
             )
         if self._packed is not None:
             self._states, self._packed = self._packed.unpack(), None
-        return self._states
-
-    @contextmanager
-    def _in_place(self, writes: bool) -> Generator[None]:
-        """States may be written to, which Ctrl-C does not cut short; what else does, is told afterwards."""
-        with uninterrupted():
-            self._torn = writes
-            yield
-            self._torn = False
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            self._own.clear()  # the copy may hold the same tensors
-            return {**vars(self), "_states": dict(self._states), "_own": {}, "_lock": None}
+            if self._slots and not self._torn:
+                _ = self.states  # the copy holds the same tensors
+            return {**vars(self), "_states": dict(self._states), "_slots": {}, "_lock": None}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         vars(self).update(fields)
@@ -136,7 +134,7 @@ class Optimizer(ABC):
     def load_packed(self, packed: Packed, home: object | None = None) -> None:
         """Take over states as a compiled function has them; `home` is the recording whose placeholders they are."""
         self._states, self._torn = {}, False
-        self._own.clear()
+        self._slots.clear()
         self._packed = packed
         self._home = home
 
@@ -220,7 +218,7 @@ class Optimizer(ABC):
     def _take_loaded(self, states: dict[ParamId, State]) -> None:
         with self._lock:
             self._states, self._packed, self._torn = states, None, False
-            self._own.clear()
+            self._slots.clear()
 
 
 def read_states(record: Record) -> dict[ParamId, State]:

@@ -11,7 +11,7 @@ from phlox.backend import Backend, Device, Int
 from phlox.backend.element import HALF_ELEMENTS
 from phlox.backend.kind import KINDS
 from phlox.module import ParamId
-from phlox.optim.state import INTEGER, Skeleton, State, flatten, map_tensors, paths, unflatten
+from phlox.optim.state import INTEGER, REAL, Skeleton, State, flatten, map_tensors, paths, unflatten
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor, stack, tensor
 
@@ -19,10 +19,14 @@ from phlox.tensor import Tensor, stack, tensor
 class Form:
     """The skeletons of the states of several parameters, interned: equal ones are one object."""
 
-    __slots__ = ("__weakref__", "backends", "kinds", "places", "skeletons")
+    __slots__ = ("__weakref__", "backends", "kinds", "places", "skeletons", "sources")
 
     def __init__(
-        self, skeletons: tuple[Skeleton, ...], places: tuple[int, ...], backends: tuple[Backend | None, ...]
+        self,
+        skeletons: tuple[Skeleton, ...],
+        places: tuple[int, ...],
+        backends: tuple[Backend | None, ...],
+        sources: tuple[int, ...],
     ) -> None:
         self.skeletons = skeletons
         self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
@@ -30,14 +34,21 @@ class Form:
         """Of every integer in the array of integers."""
         self.backends = backends
         """Of every tensor among the leaves, None of a number: not all states are of one precision."""
+        self.sources = sources
+        """Which of the leaves every tensor and every real number is."""
 
 
 _forms: weakref.WeakValueDictionary[Any, Form] = weakref.WeakValueDictionary()
 
 
-def form_of(skeletons: tuple[Skeleton, ...], places: tuple[int, ...], backends: tuple[Backend | None, ...]) -> Form:
+def form_of(
+    skeletons: tuple[Skeleton, ...],
+    places: tuple[int, ...],
+    backends: tuple[Backend | None, ...],
+    sources: tuple[int, ...],
+) -> Form:
     """The one form of these skeletons with their integers at these places, and tensors of these backends."""
-    key = skeletons, places, backends
+    key = skeletons, places, backends, sources
     form = _forms.get(key)
     return _forms.setdefault(key, Form(*key)) if form is None else form
 
@@ -56,36 +67,55 @@ class Packed(NamedTuple):
 
     @staticmethod
     def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> Packed:
-        """These states taken apart, their tensors on a device; with `shared`, each count once, however many have it.
+        """These states taken apart, their tensors on a device; with `shared`, each number once, however many have it.
 
-        Tensors of the same engine keep their precision.
+        Tensors of the same engine keep their precision. Real numbers are one only where they also stand in the same
+        place of the states, for others may part in the next step.
         """
         backend = place.backend
         flat: list[Any] = []
         skeletons = tuple([flatten(_near(state, place), flat) for state in states.values()])
-        kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
-        arrays = [leaf for leaf, kind in zip(flat, kinds, strict=True) if kind != INTEGER]
-        leaves = [leaf.primitive if isinstance(leaf, Tensor) else leaf for leaf in arrays]
-        backends = tuple([leaf.backend if isinstance(leaf, Tensor) else None for leaf in arrays])
-        every = [leaf for leaf, kind in zip(flat, kinds, strict=True) if kind == INTEGER]
+        named = [found for skeleton in skeletons for found in paths(skeleton)]
+        chosen: dict[Any, int] = {}
+        distinct: list[Any] = []
+        sources: list[int] = []
+        for leaf, (path, kind) in zip(flat, named, strict=True):
+            if kind == INTEGER:
+                continue
+            key = _key(path, leaf) if shared and kind == REAL else len(sources)
+            if key not in chosen:
+                chosen[key] = len(distinct)
+                distinct.append(leaf)
+            sources.append(chosen[key])
+        leaves = [leaf.primitive if isinstance(leaf, Tensor) else leaf for leaf in distinct]
+        backends = tuple([leaf.backend if isinstance(leaf, Tensor) else None for leaf in distinct])
+        every = [leaf for leaf, (_, kind) in zip(flat, named, strict=True) if kind == INTEGER]
         # Integers by value; the stand-ins of a compiled function, which cannot be compared, by identity.
         keys = [leaf if isinstance(leaf, int) else ("", id(leaf)) for leaf in every] if shared else range(len(every))
         found: dict[Any, int] = {}
         places = tuple([found.setdefault(key, len(found)) for key in keys])
         counts = [every[places.index(place)] for place in range(len(found))]
-        form = form_of(skeletons, places, backends)
+        form = form_of(skeletons, places, backends, tuple(sources))
         if counts and all(isinstance(count, int) for count in counts):
-            leaves.append(backend.from_host(np.array(counts, np.int64), Int, place))
+            array = backend.from_host(np.array(counts, np.int64), Int, place)
+            tensors = (leaf.primitive for leaf in distinct if isinstance(leaf, Tensor))
+            leaves.append(backend.beside(array, next(tensors, array)))
         elif counts:
             leaves.append(stack([_as_tensor(count, place) for count in counts]).primitive)
         return Packed(tuple(states), form, tuple(leaves), place)
 
     def unpack(self) -> dict[ParamId, State]:
-        """The state of every parameter."""
-        rest = zip(self.leaves, self.form.backends, strict=False)
-        counts = iter(self._counts())
-        leaves = (next(counts) if kind == INTEGER else self._leaf(kind, *next(rest)) for kind in self.form.kinds)
-        return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, self.form.skeletons, strict=True)}
+        """The state of every parameter; what is one leaf is one object in all of them."""
+        form, counts = self.form, iter(self._counts())
+        kinds = [kind for kind in form.kinds if kind != INTEGER]
+        kind_of = dict(zip(form.sources, kinds, strict=True))
+        found = [
+            self._leaf(kind_of[number], leaf, backend)
+            for number, (leaf, backend) in enumerate(zip(self.leaves, form.backends, strict=False))
+        ]
+        others = iter([found[source] for source in form.sources])
+        leaves = (next(counts if kind == INTEGER else others) for kind in form.kinds)
+        return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, form.skeletons, strict=True)}
 
     def _counts(self) -> list[Any]:
         places = self.form.places
@@ -105,13 +135,26 @@ class Packed(NamedTuple):
         return leaf if isinstance(leaf, float) else self.place.backend.python_number(leaf)
 
 
+def _key(path: str, number: Any) -> tuple[str, Any]:
+    """What is equal for real numbers that are one: stand-ins by identity, and 0.0 is not -0.0."""
+    return path, float(number).hex() if isinstance(number, float) else id(number)
+
+
 def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
     return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
 
 
-def brought(state: State, place: Device) -> State:
-    """The state on a device: it may come from a record or from another backend."""
-    return map_tensors(state, lambda leaf: _bring(leaf, place))
+def brought(state: State, work: Tensor[Any, Any, Any]) -> State:
+    """The state where the tensor is that is stepped: it may come from a record or from another backend."""
+    place = work.device
+    backend, array = place.backend, work.primitive
+
+    def bring(leaf: Any) -> Tensor[Any, Any, Any]:
+        there = _bring(leaf, place)
+        beside = backend.beside(there.primitive, array)
+        return there if beside is there.primitive else Tensor.from_primitive(beside, backend, there.kind)
+
+    return map_tensors(state, bring)
 
 
 def _near(state: State, place: Device) -> State:

@@ -37,6 +37,7 @@ class RAdam(SimpleOptimizer):
     """
 
     shares_counts = True
+    elementwise = True
 
     def __init__(self, config: RAdamConfig) -> None:
         self.config = config
@@ -63,6 +64,7 @@ def _rectification(time: Any, correction: Real, beta: float, backend: Backend) -
     if limit <= 5.0:  # which rho only approaches
         return 0.0, 1.0
     rho = limit - 2.0 * real(time, backend) * (1.0 - correction) / correction
-    safe = greatest(rho, 5.0)
+    safe = greatest(rho, 5.0, backend)
     rectified = (safe - 4.0) * (safe - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * safe)
-    return chosen(rho > 5.0, 1.0, 0.0), chosen(rho > 5.0, (rectified * correction) ** 0.5, 1.0)
+    known = rho > 5.0
+    return chosen(known, 1.0, 0.0, backend), chosen(known, (rectified * correction) ** 0.5, 1.0, backend)

@@ -34,6 +34,7 @@ class RmsProp(SimpleOptimizer):
     """
 
     shares_counts = True  # it has none
+    elementwise = True
 
     def __init__(self, config: RmsPropConfig) -> None:
         self.config = config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from phlox.backend import Backend
@@ -54,6 +55,7 @@ class ScheduleFreeAdamW(SimpleOptimizer):
     """
 
     shares_counts = True
+    elementwise = True
 
     def __init__(self, config: ScheduleFreeAdamWConfig) -> None:
         self.config = config
@@ -69,7 +71,7 @@ class ScheduleFreeAdamW(SimpleOptimizer):
         c, fast = self.config, state["fast"]
         time, correction = counted(state["time"], tensor.backend, c.beta_2)
         lr, lr_max, weight = shared(_rates, lr, state["lr_max"], time, c, tensor.backend)
-        weight_sum = state["weight_sum"] + weight
+        weight_sum = shared(operator.add, state["weight_sum"], weight)
         part = weight / (weight_sum + (weight_sum <= 0.0))  # zero as long as all rates are
         grad = -grad if c.maximize else grad
         v = average(state["moment_2"], grad.square(), c.beta_2)
@@ -93,6 +95,6 @@ def _rates(
     """The rate of this step, the greatest so far, and what the weights after it count in the average."""
     count = real(time, backend)
     if config.warmup_steps:
-        lr = lr * least(count / config.warmup_steps, 1.0)
-    lr_max = greatest(lr_max, lr)
+        lr = lr * least(count / config.warmup_steps, 1.0, backend)
+    lr_max = greatest(lr_max, lr, backend)
     return lr, lr_max, lr_max**config.weight_lr_power * count**config.weight_power

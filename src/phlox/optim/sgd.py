@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from phlox.backend import Backend
+from phlox.backend.contract.update import SgdNumbers
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import Kernel, SimpleOptimizer
 from phlox.optim.state import State
 from phlox.optim.terms import chosen, counted, descent
 from phlox.tensor import Tensor, zeros_like
@@ -38,6 +40,7 @@ class Sgd(SimpleOptimizer):
     """
 
     shares_counts = True
+    elementwise = True
 
     def __init__(self, config: SgdConfig) -> None:
         self.config = config
@@ -59,8 +62,15 @@ class Sgd(SimpleOptimizer):
         after: dict[str, Any] = {}
         if c.dampening:
             (after["time"],) = counted(state["time"], tensor.backend)
-            velocity = velocity + grad * chosen(after["time"] > 1, 1.0 - c.dampening, 1.0)
+            velocity = velocity + grad * chosen(after["time"] > 1, 1.0 - c.dampening, 1.0, tensor.backend)
         else:
             velocity = velocity + grad
         step = grad + velocity * c.momentum if c.nesterov else velocity
         return tensor - step * lr, {"velocity": velocity, **after}
+
+    def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
+        c = self.config
+        after = () if state is None or not c.dampening else (state["time"] + 1,)
+        first = after == (1,)
+        numbers = SgdNumbers(lr, c.momentum, c.dampening, c.weight_decay, c.nesterov, c.maximize, first)
+        return Kernel("sgd", numbers, after)

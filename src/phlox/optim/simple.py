@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
+from phlox.backend import Backend
+from phlox.backend.contract.update import Real
 from phlox.optim.state import State
 from phlox.tensor import Tensor
 
-Stepped: TypeAlias = "tuple[list[tuple[Tensor[Any, Any, Any], State]], Callable[[], object]]"
-"""Tensors and states that will hold what a step comes to, and the function that sees to it."""
+
+class Kernel(NamedTuple):
+    """An update that engines may have for many tensors at once, see `phlox.backend.contract.update`."""
+
+    name: str
+    """What the backends know it by,"""
+    numbers: Any
+    """and what it depends on beside tensors."""
+    after: tuple[Real, ...]
+    """The numbers of the state after the step, in their order there."""
 
 
 class SimpleOptimizer(ABC):
@@ -22,9 +31,18 @@ class SimpleOptimizer(ABC):
     """
 
     shares_counts: ClassVar[bool] = False
-    """Do parameters whose counts are equal keep them so, since `step` counts by `phlox.optim.sharing.shared`?
+    """Do parameters whose numbers are equal keep them so, since `step` finds them by `phlox.optim.sharing.shared`?
 
-    A compiled function then has one number for all of them.
+    A compiled function then has one number for all of them; real numbers are one where they stand in the same place.
+    """
+
+    elementwise: ClassVar[bool] = False
+    """Does an element of every result of `step` depend on those elements alone that stand in the same place?
+
+    No norm, no mean, no product of matrices; states of tensors of the parameter's shape and numbers. `step` may then be
+    given flat parts of parameters, and several in one: eagerly large models are stepped block by block, in memory that
+    is the optimizer's own, and nothing is left over from a block but its results. Numbers of the state are those that
+    the first call gives; they must not depend on tensors. A class that overrides `step` says anew that it is.
     """
 
     def init(self, tensor: Tensor[Any, Any, Any]) -> State:
@@ -43,20 +61,10 @@ class SimpleOptimizer(ABC):
         Under `phlox.compile` numbers (`lr`, counts in the state) are stand-ins: do arithmetic on them, do not branch.
         """
 
-    def step_all(
-        self,
-        lr: float,
-        tensors: Sequence[Tensor[Any, Any, Any]],
-        grads: Sequence[Tensor[Any, Any, Any]],
-        states: Sequence[State],
-        own: Sequence[bool],
-    ) -> Stepped | None:
-        """Several tensors of one plain device at once, where that is faster; None, as here, where it is not.
+    def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
+        """What engines may have a kernel of their own for, which does what `step` does; None unless there is one.
 
-        Gives tensors and states that will hold what the step comes to, and the function that sees to it. Where `own`
-        is true, nobody else holds the tensors of the state, and that function may write to them; it is called once, and
-        whatever can fail has been done by then. The tensors of the states that are given must be nobody else's again.
-        It is not asked in a compiled function, and must give what `step` does.
+        The kernel takes the tensors of the state in their order there. It is not asked in a compiled function.
         """
         return None
 
@@ -66,6 +74,9 @@ class SimpleOptimizer(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # Whoever writes another step wants that to be taken.
-        if "step" in cls.__dict__ and "step_all" not in cls.__dict__:
-            cls.step_all = SimpleOptimizer.step_all
+        # Whoever writes another step may have an optimizer of another kind.
+        if "step" in cls.__dict__:
+            if "elementwise" not in cls.__dict__:
+                cls.elementwise = False
+            if "kernel" not in cls.__dict__:
+                cls.kernel = SimpleOptimizer.kernel

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any, TypeVar, cast
 
-from phlox.backend import Device, Float, Int
+from phlox.backend import Backend, Device, Float, Int
 from phlox.errors import OptimizerError
+from phlox.optim.sharing import shared
 from phlox.optim.state import flatten, unflatten
 from phlox.tensor import Tensor, tensor, where
 
@@ -32,6 +34,11 @@ def _kept(finite: Tensor[Any, Any, Any], new: Any, old: Any, place: Device) -> A
     if isinstance(new, Tensor):
         after = cast("Tensor[Any, Any, Any]", new)  # not all are of one precision
         return where(_on(finite, after.device), after, cast("Tensor[Any, Any, Any]", old))
+    return shared(_kept_number, finite, new, old, place.backend, intern(place.name))  # one number for all that have it
+
+
+def _kept_number(finite: Tensor[Any, Any, Any], new: Any, old: Any, backend: Backend, name: str) -> Any:
+    place = Device(backend, name)
     return where(_on(finite, place), _as_tensor(new, place), _as_tensor(old, place)).primitive
 
 

@@ -63,23 +63,27 @@ def _counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
 
 
 def real(count: Any, backend: Backend) -> Real:
-    """A count as a real number; an engine itself may turn its stand-in into one of 32 bits, whatever the backend's."""
+    """A count, or a comparison, as a real number.
+
+    An engine itself may turn its stand-in for it into a number of 32 bits, whatever the backend's are.
+    """
     return count * (backend.held_number(1.0) if backend.is_number(count) else 1.0)
 
 
-def chosen(condition: Any, if_true: Real, if_false: Real) -> Real:
+def chosen(condition: Any, if_true: Real, if_false: Real, backend: Backend) -> Real:
     """One of two finite numbers, by a comparison of numbers."""
-    return condition * if_true + (1.0 - condition * 1.0) * if_false
+    first = real(condition, backend)
+    return first * if_true + (1.0 - first) * if_false
 
 
-def least(a: Real, b: Real) -> Real:
+def least(a: Real, b: Real, backend: Backend) -> Real:
     """The smaller one of two numbers."""
-    return chosen(a < b, a, b)
+    return chosen(a < b, a, b, backend)
 
 
-def greatest(a: Real, b: Real) -> Real:
+def greatest(a: Real, b: Real, backend: Backend) -> Real:
     """The greater one of two numbers."""
-    return chosen(a > b, a, b)
+    return chosen(a > b, a, b, backend)
 
 
 def norm(x: AnyTensor) -> AnyTensor:

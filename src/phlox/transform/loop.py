@@ -191,13 +191,14 @@ def _form(packed: Packed) -> Hashable:
     return (
         packed.form.places,
         packed.form.backends,
+        packed.form.sources,
         tuple([(id, skeleton) for id, skeleton in states if any(paths(skeleton))]),
     )
 
 
 def _described(backend: Backend, packed: Packed) -> dict[ParamId, str]:
     """The state of every parameter in words."""
-    leaves = iter(packed.leaves)
+    leaves = iter([packed.leaves[source] for source in packed.form.sources])
     found: dict[ParamId, str] = {}
     for id, skeleton in zip(packed.ids, packed.form.skeletons, strict=True):
         parts = [

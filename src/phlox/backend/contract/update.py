@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from phlox.backend.contract.nn.sampling import SamplingOps
-from phlox.backend.contract.types import Array
+from phlox.backend.contract.types import Array, Shape
 
 Real: TypeAlias = Any
 """A Python number, or an engine's stand-in for one inside a program."""
@@ -27,8 +28,29 @@ class AdamNumbers(NamedTuple):
     """The number of this step, for kernels that find the corrections themselves."""
 
 
-Moved: TypeAlias = tuple[Array, Array, Array]
-"""A tensor and its two moments after an update."""
+class SgdNumbers(NamedTuple):
+    """What gradient descent depends on beside tensors."""
+
+    lr: Real
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+    maximize: bool
+    first: bool
+    """Is it the first step, whose velocity is the gradient?"""
+
+
+class AdagradNumbers(NamedTuple):
+    """What Adagrad depends on beside tensors."""
+
+    lr: Real
+    lr_decay: float
+    weight_decay: float
+    epsilon: float
+    maximize: bool
+    time: Real
+    """The number of this step, from one."""
 
 
 class UpdateOps(SamplingOps):
@@ -48,23 +70,119 @@ class UpdateOps(SamplingOps):
         return self.float_sub(x, self.float_mul(self.float_div(m, scale), lr / correction_1)), m, v
 
 
+class Memory(ABC):
+    """Memory that is lent to tensors one after another, and written to again once none of them can be seen.
+
+    What is lent is an object of its own, which every view of it keeps alive: when it has gone, nobody can look.
+    """
+
+    flat: Array
+    """All of it, for whoever owns it, in one dimension."""
+
+    @abstractmethod
+    def lend(self) -> Array:
+        """An array over this memory."""
+
+    @abstractmethod
+    def has_lent(self, x: Array) -> bool:
+        """Is this the array that was lent last?"""
+
+    @abstractmethod
+    def is_free(self) -> bool:
+        """Has the array that was lent last gone, with all its views?"""
+
+
+class Piece(NamedTuple):
+    """One tensor's part in a step: flat arrays of one size."""
+
+    old: tuple[Array, ...]
+    """The tensor, its gradient, and what its state holds;"""
+    new: tuple[Array, ...]
+    """where the tensor and what its state holds go, which may be the same memory."""
+
+
 class ManyUpdates:
-    """Updates of many tensors at once, for engines that are faster so: no operations, for they may write to arrays."""
+    """Updates of many tensors at once, for engines that are faster so: no operations, for they may write to arrays.
 
-    def adam_updates(
-        self,
-        xs: Sequence[Array],
-        gs: Sequence[Array],
-        ms: Sequence[Array],
-        vs: Sequence[Array],
-        numbers: Sequence[AdamNumbers],
-        own: Sequence[bool],
-    ) -> tuple[list[Moved], Callable[[], object]]:
-        """`adam_update` of several: the arrays that will hold what they come to, and the function that sees to it.
+    Here an engine that does nothing of the kind.
+    """
 
-        Where `own` is true, nobody else has the moments, and their memory may be that of the new ones: it is changed
-        when the function is called, and not before. What can fail, has not failed by then. No array is a placeholder.
+    def memory_like(self, x: Array, shape: Shape) -> Memory | None:
+        """New memory for an array like this plain one, of this shape, if the engine can tell when it is free."""
+        return None
+
+    def new_like(self, x: Array) -> Array:
+        """A plain array of this shape, type and device, with any values."""
+        raise NotImplementedError
+
+    def is_plain(self, x: Array) -> bool:
+        """Can parts of this array be worked on in memory, and has it a value?"""
+        return False
+
+    def are_alike(self, x: Array, y: Array) -> bool:
+        """Are these plain arrays of one shape and device?"""
+        return False
+
+    def flat(self, x: Array) -> Array:
+        """A plain array in one dimension; the same memory where its elements are in order."""
+        raise NotImplementedError
+
+    def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
+        """The engine's own update of many tensors by the optimizer of this name, if it has one."""
+        return None
+
+    def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
+        """`work(old) -> new` for parts of these pieces that fit the cache, several small ones joined to one.
+
+        `work` sees flat arrays of any size, which it does not change; what it gives is copied to where it goes.
         """
-        one_by_one: Any = self
-        every = zip(xs, gs, ms, vs, numbers, strict=True)
-        return [one_by_one.adam_update(*one) for one in every], lambda: None
+        raise NotImplementedError
+
+
+SHORT = 1 << 15
+"""Elements: tensors of less are joined."""
+
+
+def bundles(sizes: Sequence[int], longest: int) -> list[list[tuple[int, int, int]]]:
+    """Which of several, from where to where: parts of at most `longest` elements, and short ones together."""
+    found: list[list[tuple[int, int, int]]] = []
+    together, filled = list[tuple[int, int, int]](), 0
+    for number, size in enumerate(sizes):
+        if size >= SHORT:
+            step = -(-size // -(-size // longest))
+            found += [[(number, start, min(start + step, size))] for start in range(0, size, step)]
+        elif size:
+            together.append((number, 0, size))
+            filled += size
+            if filled >= SHORT:
+                found.append(together)
+                together, filled = [], 0
+    return [*found, together] if together else found
+
+
+def work_on(
+    bundle: Sequence[tuple[int, int, int]],
+    pieces: Sequence[Piece],
+    work: Callable[[list[Array]], list[Array]],
+    join: Callable[[list[Array]], Array],
+    apart: Callable[[Array, list[Array]], Array],
+) -> None:
+    """`work` of one bundle: its parts of the old arrays joined, and what comes out copied to the new ones.
+
+    `apart(result, given)` is the result in memory that is not that of anything given, which is about to be written to.
+    """
+    if len(bundle) == 1:
+        number, start, stop = bundle[0]
+        here = slice(start, stop)
+        given = [array[here] for array in pieces[number].old]
+        made = [apart(result, given) for result in work(given)]
+        for target, result in zip(pieces[number].new, made, strict=True):
+            target[here] = result
+        return
+    chosen = [pieces[number] for number, _, _ in bundle]
+    made = work([join(list(arrays)) for arrays in zip(*[piece.old for piece in chosen], strict=True)])
+    start = 0
+    for piece in chosen:
+        here = slice(start, start := start + len(piece.new[0]))
+        for target, result in zip(piece.new, made, strict=True):
+            target[:] = result[here]

@@ -3,105 +3,123 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phlox.backend.contract import Backend
-from phlox.backend.contract.types import Array
-from phlox.backend.contract.update import AdamNumbers, Moved
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.contract.update import AdamNumbers, Memory, Piece, bundles, work_on
 from phlox.backend.numpy.blocks import LARGE, SMALL, SPREAD, Block, in_blocks, scratch
 
-_LEAST = 1 << 15
-"""Elements: what is handed from thread to thread is at least of this size."""
+_LONG = 1 << 18
+"""Elements a block of Adam on several threads: shorter ones wait longer for the interpreter's lock than they gain by
+having everything in the second-level cache."""
 
 
-class _Job(NamedTuple):
-    """One tensor, flat: what it is, and where what it becomes goes, which may be the same memory."""
+class _Owner(np.ndarray[Any, Any]):
+    """Owns memory. Since it is of another class, what is lent of it is the base of its views, not this."""
 
-    old: tuple[Block, Block, Block, Block]
-    new: tuple[Block, Block, Block]
-    numbers: AdamNumbers
+
+class HostMemory(Memory):
+    """See `Memory`."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self._owner = _Owner(shape, dtype)
+        self._lent: weakref.ref[Any] | None = None
+        self.flat = self._owner.view(np.ndarray).reshape(-1)
+
+    def lend(self) -> Array:
+        lent = self._owner.view(np.ndarray)
+        self._lent = weakref.ref(lent)
+        return lent
+
+    def has_lent(self, x: Array) -> bool:
+        return self._lent is not None and self._lent() is x
+
+    def is_free(self) -> bool:
+        return self._lent is None or self._lent() is None
 
 
 class Update(Backend):
     """See `phlox.backend.contract.update`."""
 
     def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamNumbers) -> tuple[Array, Array, Array]:
-        old = _flat(x), _flat(g), _flat(m), _flat(v)
-        new = np.empty_like(old[0]), np.empty_like(old[2]), np.empty_like(old[3])
-        job = _Job(old, new, numbers)
-        in_blocks(lambda start, stop: _adam(job, start, stop), x.size, 1)
+        old = self.flat(x), self.flat(g), self.flat(m), self.flat(v)
         shape: tuple[int, ...] = x.shape
-        return new[0].reshape(shape), new[1].reshape(shape), new[2].reshape(shape)
+        made: tuple[Block, Block, Block] = tuple([np.empty(shape, x.dtype) for _ in range(3)])  # pyright: ignore[reportAssignmentType]
+        new = made[0].reshape(-1), made[1].reshape(-1), made[2].reshape(-1)
+        in_blocks(lambda start, stop: _adam(old, new, numbers, start, stop), x.size, 1)
+        return made
 
-    def adam_updates(
-        self,
-        xs: Sequence[Array],
-        gs: Sequence[Array],
-        ms: Sequence[Array],
-        vs: Sequence[Array],
-        numbers: Sequence[AdamNumbers],
-        own: Sequence[bool],
-    ) -> tuple[list[Moved], Callable[[], object]]:
-        if self.float_element not in ("f32", "f64"):
-            return super().adam_updates(xs, gs, ms, vs, numbers, own)
-        jobs: list[_Job] = []
-        made: list[Moved] = []
-        for x, g, m, v, number, mine in zip(xs, gs, ms, vs, numbers, own, strict=True):
-            mine = mine and _is_plain(m) and _is_plain(v)
-            to_x, to_m, to_v = np.empty(x.shape, x.dtype), m, v
-            if not mine:
-                to_m, to_v = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-            made.append((to_x, to_m, to_v))
-            new = to_x.reshape(-1), to_m.reshape(-1), to_v.reshape(-1)
-            jobs.append(_Job((_flat(x), _flat(g), _flat(m), _flat(v)), new, number))
-        return made, lambda: _adam_all(jobs)
+    def memory_like(self, x: Array, shape: Shape) -> Memory | None:
+        return HostMemory(shape, x.dtype)
 
+    def new_like(self, x: Array) -> Array:
+        return np.empty(x.shape, x.dtype)
 
-def _flat(x: Any) -> Block:
-    return np.ascontiguousarray(x).reshape(-1)
+    def is_plain(self, x: Array) -> bool:
+        return type(x) is np.ndarray
 
+    def are_alike(self, x: Array, y: Array) -> bool:
+        return type(x) is type(y) is np.ndarray and x.shape == y.shape
 
-def _is_plain(x: Any) -> bool:
-    return type(x) is np.ndarray and x.flags.c_contiguous and x.flags.writeable
+    def flat(self, x: Array) -> Array:
+        return x.reshape(-1)
 
+    def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
+        if not isinstance(numbers, AdamNumbers) or self.float_element not in ("f32", "f64"):
+            return None
 
-def _adam_all(jobs: Sequence[_Job]) -> None:
-    """All jobs in blocks: long ones divided, short ones together."""
-    total = sum(job.new[0].size for job in jobs)
-    longest = LARGE if total >= SPREAD else SMALL
-    bundles: list[list[tuple[_Job, int, int]]] = []
-    open_, filled = list[tuple[_Job, int, int]](), 0
-    for job in jobs:
-        size = job.new[0].size
-        if size >= _LEAST:
-            parts = -(-size // longest)
-            step = -(-size // parts)
-            bundles += [[(job, start, min(start + step, size))] for start in range(0, size, step)]
-            continue
-        open_.append((job, 0, size))
-        filled += size
-        if filled >= _LEAST:
-            bundles.append(open_)
-            open_, filled = [], 0
-    bundles.append(open_)
+        def update(pieces: Sequence[Piece]) -> None:
+            def joined(given: list[Array]) -> list[Array]:
+                made: list[Block] = [np.empty_like(given[k]) for k in (0, 2, 3)]
+                _adam(given, made, numbers, 0, len(made[0]))
+                return made
 
-    def work(start: int, stop: int) -> None:
-        for bundle in bundles[start:stop]:
-            for part in bundle:
-                _adam(*part)
+            def bundle(parts: Sequence[tuple[int, int, int]]) -> None:
+                if len(parts) > 1:
+                    work_on(parts, pieces, joined, np.concatenate, _apart)
+                    return
+                number, start, stop = parts[0]
+                _adam(*pieces[number], numbers, start, stop)
 
-    in_blocks(work, len(bundles), longest if total >= SPREAD else 1)
+            _each(pieces, _LONG, bundle)
+
+        return update
+
+    def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
+        _each(pieces, LARGE, lambda parts: work_on(parts, pieces, work, np.concatenate, _apart))
 
 
-def _adam(job: _Job, start: int, stop: int) -> None:
+def _apart(result: Block, given: list[Block]) -> Block:
+    seen = result.base is not None or any(result is one for one in given)
+    return result.copy() if seen else result
+
+
+def _each(pieces: Sequence[Piece], longest: int, work: Callable[[Sequence[tuple[int, int, int]]], None]) -> None:
+    """`work` of parts of these that fit the cache, one at a time, by as many threads as there is enough for.
+
+    Where several work they are of up to `longest` elements.
+    """
+    sizes: list[int] = [piece.new[0].size for piece in pieces]
+    parts = bundles(sizes, longest if sum(sizes) >= SPREAD else SMALL)
+
+    def run(start: int, stop: int) -> None:
+        for bundle in parts[start:stop]:
+            work(bundle)
+
+    in_blocks(run, len(parts), SPREAD if sum(sizes) >= SPREAD else 1)
+
+
+def _adam(old: Sequence[Block], new: Sequence[Block], numbers: AdamNumbers, start: int, stop: int) -> None:
     """The elements from `start` to `stop` of Adam's update."""
-    lr, beta_1, beta_2, epsilon, decay, decoupled, correction_1, correction_2, _ = job.numbers
+    lr, beta_1, beta_2, epsilon, decay, decoupled, correction_1, correction_2, _ = numbers
     here = slice(start, stop)
-    x_old, g, m_old, v_old = (array[here] for array in job.old)
-    x, m, v = (array[here] for array in job.new)
+    x_old, g, m_old, v_old = (array[here] for array in old)
+    x, m, v = (array[here] for array in new)
     part = scratch(x)
     if decay and not decoupled:
         g_sum = scratch(x, 1)

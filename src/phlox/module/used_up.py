@@ -1,0 +1,32 @@
+"""Parameters whose memory was given away: what is said where they are used."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from phlox.backend import Device, Float, Kind
+from phlox.errors import DonatedError
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import Ops
+
+
+class UsedUp(NamedTuple):
+    """In place of a value that was given away, to be written over."""
+
+    ops: Ops
+    shape: tuple[int, ...]
+    device: Device
+    path: str
+    taker: str
+    """Who took it, and when."""
+
+    @property
+    def kind(self) -> type[Kind]:
+        """Only Float parameters are given away."""
+        return Float
+
+    def taken(self) -> Tensor[Any, Any, Any]:
+        """There is no value: `DonatedError`."""
+        raise DonatedError(
+            f"`{self.path}` was donated to {self.taker} and is used up; use the module that step returned"
+        )
