@@ -63,6 +63,23 @@ def test_bfloat16() -> None:
     assert [v.shape for v in values(compiled)] == [v.shape for v in values(model)]
 
 
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+@pytest.mark.parametrize("values", [2.0, [2.0, 3.0]], ids=["without axes", "with axes"])
+def test_a_number_that_is_an_argument_leaves_half_precision_as_it_is(element: Any, values: Any) -> None:
+    formulas: list[Callable[[px.Tensor, float], px.Tensor]] = [
+        lambda x, r: x * r, lambda x, r: r - x, lambda x, r: x / r, lambda x, r: x + r, lambda x, r: x**r,
+        lambda x, r: x.maximum(r), lambda x, r: x.minimum(r), lambda x, r: px.where(x > 2.5, x, r),
+    ]  # fmt: skip
+
+    def every(x: px.Tensor, r: float) -> list[px.Tensor]:
+        return [formula(x, r) for formula in formulas]
+
+    x = px.tensor(values, device=Torch(float=element))
+    for found, expected in zip(px.compile(every)(x, 0.5), every(x, 0.5), strict=True):
+        assert found.primitive.dtype == expected.primitive.dtype == x.primitive.dtype
+        np.testing.assert_allclose(found.numpy().astype(np.float32), expected.numpy().astype(np.float32), rtol=0.01)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 def test_pytorchs_compiler_makes_code_of_a_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy(model: Any, optimizer: Any, lr: float, x: px.Tensor) -> Any:

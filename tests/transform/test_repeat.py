@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,139 @@ def test_nothing_is_kept_alive() -> None:
     del model, optimizer, states
     gc.collect()
     assert [ref() for ref in gone] == [None] * len(gone)
+
+
+# --- calls that only hand over arrays
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2], ids=repr)
+def test_a_model_that_stays_is_seen_as_it_is_now(backend: Backend) -> None:
+    device = backend.device()
+
+    class Stack(px.Module):
+        def __init__(self, *widths: int) -> None:
+            self.layers = [nn.Linear(2, width, device=device) for width in widths]
+            self.factor = 2.0
+
+        def __call__(self, x: px.Tensor) -> px.Tensor:
+            return sum((layer(x).sum(axis=-1) for layer in self.layers[1:]), self.layers[0](x).sum(axis=-1)) * (
+                self.factor
+            )
+
+    def predict(model: Any, x: px.Tensor) -> px.Tensor:
+        return model(x)
+
+    run, model, other = px.compile(predict), Stack(3, 4).init(0), Stack(3, 4).init(1)
+
+    def agree(model: Any, *sizes: int) -> None:
+        for n in sizes:
+            x = batch(backend, n).detach().to_device(device)
+            np.testing.assert_allclose(run(model, x).numpy(), predict(model, x).numpy(), rtol=1e-5, atol=1e-6)
+
+    agree(model, 4, 4, 4, 6, 4, 4)
+    programs = run.programs
+    agree(other, 4, 4)
+    model.layers[1].weight.set(px.ones((2, 4), device=device))
+    agree(model, 4, 4)
+    agree(model.map(lambda path, param: param.map(lambda value: value * 3.0)), 4, 4)
+    assert run.programs == programs
+    model.factor = 5.0
+    agree(model, 4, 4)
+    model.layers[0] = nn.Linear(2, 7, device=device).init(3)
+    agree(model, 4, 4)
+    del model.layers[1]
+    agree(model, 4, 4)
+    agree(model.to_device(device), 4, 4)
+    assert run.programs == programs + 2  # another number, and one layer less; another width is a matter of shapes
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2], ids=repr)
+def test_a_shape_for_which_the_function_draws(backend: Backend) -> None:
+    def noisy(x: px.Tensor) -> px.Tensor:
+        return x + px.random.uniform(x.shape, device=x.device) if x.shape[0] > 2 else x * 2.0
+
+    def drawn(run: Any) -> list[list[float]]:
+        found: list[list[float]] = []
+        for turn, n in enumerate((1, 1, 1, 3, 1, 3, 3, 1, 1, 4, 1, 1, 4)):
+            if turn in (0, 8):
+                px.random.seed(turn)
+            found.append(run(px.ones((n,), device=backend)).tolist())
+        with px.random.stream(7):
+            found += [run(px.ones((n,), device=backend)).tolist() for n in (1, 3, 1, 3)]
+        return found
+
+    for mine, wanted in zip(drawn(px.compile(noisy)), drawn(noisy), strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2], ids=repr)
+def test_a_shape_for_which_the_function_changes_its_module(backend: Backend) -> None:
+    device = backend.device()
+
+    class Counting(px.Module):
+        def __init__(self) -> None:
+            self.count = px.Param(px.zeros((), device=device), trained=False)
+
+        def __call__(self, x: px.Tensor, number: float) -> px.Tensor:
+            if x.shape[0] > 2:
+                self.count.set(self.count.val() + number)
+            return x * number
+
+    run, model = px.compile(lambda model, x, number: model(x, number)), Counting()
+    counts: list[float] = []
+    for n, number in ((1, 2.0), (1, 2.0), (1, 2.0), (3, 3.0), (1, 3.0), (3, 3.0), (3, 3.0), (4, 4.0), (4, 4.0)):
+        assert run(model, px.ones((n,), device=device), number).tolist() == [number] * n
+        counts.append(model.count.val().item())
+    assert counts == [0.0, 0.0, 0.0, 3.0, 3.0, 6.0, 9.0, 13.0, 17.0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2], ids=repr)
+def test_errors_at_another_shape_say_what_they_do_at_the_first(backend: Backend) -> None:
+    run = px.compile(lambda x: x * x.sum().item() if x.shape[0] > 2 else x)
+    for _ in range(3):
+        run(px.ones((1,), device=backend))
+    with pytest.raises(CompileError, match="is needed while the function is being compiled"):
+        run(px.ones((3,), device=backend))
+    assert run(px.ones((1,), device=backend)).tolist() == [1.0]
+
+
+def test_a_model_that_was_donated_is_refused_by_a_prediction() -> None:
+    device = Autodiff(Jax()).device()
+    train, predict = px.compile(step, donate=("model",)), px.compile(lambda model, x: model.layer(x))
+    model, optimizer, x = Net(device).init(0), optim.SgdConfig().init(), batch(Jax())
+    for _ in range(3):
+        predict(model, x)
+    train(model, optimizer, 0.1, x)
+    with pytest.raises(DonatedError, match="donated"):
+        predict(model, x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2], ids=repr)
+def test_constants_between_arrays(backend: Backend) -> None:
+    run = px.compile(lambda x, mask, negate, y: (-x if negate else x) + y + (0.0 if mask is None else mask))
+    x, y = px.ones((2,), device=backend), px.full((2,), 10.0, device=backend)
+    for mask, negate, wanted in (
+        (None, False, 11.0),
+        (None, False, 11.0),
+        (None, True, 9.0),
+        (None, True, 9.0),
+        (x, True, 10.0),
+        (x, False, 12.0),
+        (None, False, 11.0),
+        (None, False, 11.0),
+    ):
+        assert run(x, mask, negate, y).tolist() == [wanted] * 2
+
+
+def test_threads_that_predict_at_once() -> None:
+    device = Jax().device()
+    model, run = nn.Linear(2, 3, device=device).init(0), px.compile(lambda model, x: model(x))
+    wanted: dict[int, Any] = {n: model(px.ones((n, 2), device=device)).numpy() for n in range(1, 6)}
+    run(model, px.ones((1, 2), device=device))
+
+    def predicted(n: int) -> bool:
+        found = [run(model, px.ones((n, 2), device=device)).numpy() for _ in range(20)]
+        return all(np.allclose(one, wanted[n]) for one in found)
+
+    with ThreadPoolExecutor(5) as pool:
+        assert all(pool.map(predicted, wanted))

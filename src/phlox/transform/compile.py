@@ -20,7 +20,7 @@ from phlox.transform.program import Program, StatesElsewhere, fill_states
 from phlox.transform.reading import Place, Reader, first_backend
 from phlox.transform.recompiles import History
 from phlox.transform.recorded import Call
-from phlox.transform.repeat import Repeat
+from phlox.transform.repeat import OTHER, Repeat
 from phlox.transform.turns import Turns, run, taken_over
 
 P = ParamSpec("P")
@@ -139,12 +139,9 @@ class Compiled(Generic[P, R]):
         if recording.get() is None and innermost() is None:  # inside another program, or a batch, a part of that
             repeat = self._repeat
             if repeat is not None and not kwargs and repeat.checked is checks_are_on():
-                call = repeat.read(values)
-                if call is not None:
-                    try:
-                        return repeat.program(call)
-                    except StatesElsewhere:
-                        pass
+                result = repeat(values)
+                if result is not OTHER:
+                    return result
             backend = first_backend((*values, *kwargs.values()))
             if backend is not None and backend.compiles:
                 return self._run(backend, values, kwargs)

@@ -20,7 +20,7 @@ from phlox.optim.optimizer import Optimizer, recording
 from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
 from phlox.transform.loop import Loop
-from phlox.transform.reading import Ids, Place, Reader, first_places, plain_backend
+from phlox.transform.reading import Ids, Owner, Place, Reader, first_places, plain_backend
 from phlox.transform.recompiles import History, facets_of
 from phlox.transform.recorded import Call, Meaning, Turn, record
 from phlox.transform.turns import Turns
@@ -95,9 +95,10 @@ class StatesElsewhere(Exception):
     """States of an optimizer were on another device than its module, and have been moved there: try again."""
 
 
-_call: ContextVar[Call] = ContextVar("phlox_call")
+_call: ContextVar[Callable[[], Call]] = ContextVar("phlox_call")
 _drawing = RLock()
 _nothing = nullcontext()
+_none: list[Any] = []
 
 
 class Program:
@@ -110,6 +111,7 @@ class Program:
         self.history = history
         self.run = backend.compile(self._body)
         self.draws = True  # until it is known that it does not
+        self._words: tuple[random.Stream, int, random.Key, Any] | None = None
 
     def __call__(self, call: Call) -> Any:
         reader = call.reader
@@ -117,7 +119,7 @@ class Program:
         with _drawing if self.draws else _nothing:
             stream = random.current()
             reader.kept[0] = words = stream.words()
-            token = _call.set(call)
+            token = _call.set(lambda: call)
             try:
                 outcome: Outcome = self.run(reader.donated, reader.kept)
             except Exception as error:
@@ -125,13 +127,50 @@ class Program:
                 raise
             finally:
                 _call.reset(token)
-            arrays, meaning = outcome.arrays, outcome.meaning
-            if meaning.checks:
-                self._judge(arrays, meaning.checks)
-            self.draws = bool(meaning.draws)
-            if meaning.draws:
-                self._check_stream(arrays, words)
-                stream.skip(meaning.draws, self.backend)
+            self._follow(outcome, stream, words)
+        return self._results(outcome, call)
+
+    def straight(self, kept: list[Any], owners: Sequence[Owner], read: Callable[[], Call]) -> Any:
+        """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.
+
+        `kept` are its arrays, the first place free; what else there is to it is read only where it is needed: to record
+        the function for other shapes, to explain an error, or because the function does more than to return something.
+        """
+        stream = random.current()
+        known = self._words
+        if known is not None and known[0] is stream and known[1] == stream.position and known[2] is stream.key:
+            kept[0] = words = known[3]
+        else:
+            kept[0] = words = stream.words()
+            # Those of other streams may be placeholders.
+            self._words = (stream, int(words[2]), stream.key, words) if type(stream) is random.Stream else None
+        token = _call.set(read)
+        try:
+            outcome: Outcome = self.run(_none, kept)
+        except Exception as error:
+            self._explain(error, read())
+            raise
+        finally:
+            _call.reset(token)
+        meaning = outcome.meaning
+        if meaning.plain:
+            return meaning.result(outcome.arrays, owners)
+        self._follow(outcome, stream, words)
+        return self._results(outcome, read())
+
+    def _follow(self, outcome: Outcome, stream: random.Stream, words: Any) -> None:
+        """Judge what is checked in a call, and go on in the random stream."""
+        meaning = outcome.meaning
+        if meaning.checks:
+            self._judge(outcome.arrays, meaning.checks)
+        self.draws = bool(meaning.draws)
+        if meaning.draws:
+            self._check_stream(outcome.arrays, words)
+            stream.skip(meaning.draws, self.backend)
+
+    def _results(self, outcome: Outcome, call: Call) -> Any:
+        """The result of a call, once states and parameters are as it has left them."""
+        reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
         if reader.donated:
             self._note_donations(call)
         owners = reader.owners
@@ -223,7 +262,7 @@ class Program:
 
     def _body(self, donated: list[Any], kept: list[Any]) -> Outcome:
         """The function on placeholders: what the engine records."""
-        call = _call.get()
+        call = _call.get()()
         trace = self.backend.program_of(kept[0])
         if trace is not None:
             note_recording(trace, self.name)
@@ -254,7 +293,7 @@ class Program:
                 found.append(turn.meaning.state_ids)
                 return Outcome(turn.arrays, turn.meaning)
 
-        token = _call.set(call)
+        token = _call.set(lambda: call)
         reader.kept[0] = random.current().words()
         try:
             self.backend.record_only(body, reader.donated, reader.kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from phlox import random
@@ -43,6 +43,11 @@ class Meaning:
     draws: int
     checks: list[Check]
     """What is checked after the call; its numbers are the last of the arrays."""
+    plain: bool = field(init=False)
+    """Is the result all that there is to a call?"""
+
+    def __post_init__(self) -> None:
+        self.plain = not (self.states or self.changed or self.draws or self.checks)
 
 
 class Turn(NamedTuple):

@@ -37,8 +37,15 @@ def in_parts(definition: Callable[..., Any], arrays: int = 1) -> Any:
     return operation
 
 
+_ZEROS: dict[Any, Array] = {np.dtype(kind): np.zeros((), kind) for kind in (np.float16, np.float32, np.float64)}
+"""NumPy makes a number into an array at every call, which takes as long as the maximum of a hundred."""
+
+
 class Activation(Backend):
     """See `phlox.backend.contract.nn.activation`."""
+
+    def float_relu(self, x: Array) -> Array:
+        return np.maximum(x, _ZEROS.get(x.dtype, 0.0))
 
     float_leaky_relu = in_parts(ActivationOps.float_leaky_relu)
     float_leaky_relu_backward = in_parts(ActivationOps.float_leaky_relu_backward, 2)

@@ -99,9 +99,14 @@ class Dense(Backend):
     """See `phlox.backend.contract.nn.dense`."""
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        y = np.matmul(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), weight)
+        # Of two matrices the same product as matmul's, which takes half a microsecond longer to begin.
+        y = (x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])).dot(weight)
         if bias is not None:
-            y += bias
+            if len(y) == 1:  # of equal shapes, a sum takes less long to begin
+                row = y[0]
+                np.add(row, bias, row)
+            else:
+                y += bias
         return y if x.ndim == 2 else y.reshape(*x.shape[:-1], weight.shape[1])
 
     def linear_backward(self, saved: Any, g: Array, needed: Needed) -> Gradients:

@@ -22,6 +22,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
+from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
 from phlox.errors import CompileError
 
@@ -94,7 +95,14 @@ class Program:
             graph = cast("Any", make_fx(body, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes))
         graph.graph.eliminate_dead_code()
         graph.recompile()
-        return _Recorded(_compiled(graph, flat), forms[0])
+        # What comes in tuples are the parameters of a module.
+        at, weights = sum(1 if size is None or size < 0 else size for size in sizes[0]), list[int]()
+        for size in sizes[1]:
+            count = 1 if size is None or size < 0 else size
+            weights += range(at, at + count) if size is not None and size >= 0 else ()
+            at += count
+        run = packed(graph, weights) if _codegen() == "inductor" else None
+        return _Recorded(run or _compiled(graph, flat), forms[0])
 
 
 def record_only(fn: Body, donated: Any, kept: Any, number: torch.dtype, integer: torch.dtype) -> None:

@@ -19,6 +19,19 @@ from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
 _aten: Any = torch.ops.aten
 
 
+def channels_last(x: Array) -> Array:
+    """Images with their channels last in memory, where a processor's kernels want them; the axes stay as they are.
+
+    What follows keeps that order, so that of a whole network the first images alone are copied.
+
+    >>> channels_last(torch.zeros(2, 3, 4, 4)).stride()
+    (48, 1, 12, 3)
+    """
+    if x.ndim != 4 or x.device.type != "cpu":
+        return x
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 def even(x: Array, padding: Widths, value: float = 0.0) -> tuple[Array, Shape]:
     """x padded by what is uneven in `padding`, and what is left to pad on both sides of each axis alike.
 
@@ -45,8 +58,15 @@ class Conv(Backend):
     ) -> Array:
         if not _native(x.shape, weight.shape):
             return super().conv(x, weight, bias, stride, padding, dilation, groups)
-        x, left = even(x, padding)
-        return torch.convolution(x, weight, bias, stride, left, dilation, False, (0,) * len(stride), groups)
+        return _conv(channels_last(x), weight, bias, stride, padding, dilation, groups)
+
+    def conv_forward(
+        self, x: Array, weight: Array, bias: Array | None, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    ) -> tuple[Array, Any]:
+        if not _native(x.shape, weight.shape):
+            return super().conv_forward(x, weight, bias, stride, padding, dilation, groups)
+        x = channels_last(x)  # once for both passes
+        return _conv(x, weight, bias, stride, padding, dilation, groups), (x, weight)
 
     def conv_backward(
         self, saved: Any, g: Array, needed: Needed, stride: Shape, padding: Widths, dilation: Shape, groups: int
@@ -96,6 +116,13 @@ class Conv(Backend):
 def _native(x: Shape, weight: Shape) -> bool:
     """Does PyTorch have this convolution? It has one to three spatial axes, and none over nothing."""
     return len(x) <= 5 and math.prod(x) > 0 and math.prod(weight) > 0
+
+
+def _conv(
+    x: Array, weight: Array, bias: Array | None, stride: Shape, padding: Widths, dilation: Shape, groups: int
+) -> Array:
+    x, left = even(x, padding)
+    return torch.convolution(x, weight, bias, stride, left, dilation, False, (0,) * len(stride), groups)
 
 
 def _backward(

@@ -23,7 +23,8 @@ class Dense(Backend):
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         if x.ndim != 2:
-            return self.linear(x.reshape(-1, x.shape[-1]), weight, bias).reshape(*x.shape[:-1], weight.shape[1])
+            flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+            return self.linear(flat, weight, bias).reshape(*x.shape[:-1], weight.shape[1])
         return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
 
     def linear_backward(self, saved: Any, g: Array, needed: Needed) -> Gradients:

@@ -14,9 +14,8 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.indexing import Mode
 from phlox.backend.contract.types import Array, Index, Shape
+from phlox.backend.torch import indexing_rows
 from phlox.backend.torch.placeholder import is_placeholder
-
-_aten: Any = torch.ops.aten
 
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
@@ -86,14 +85,19 @@ class Indexing(Backend):
         return out
 
     def float_take_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+        of_rows = axis == 0 and len(shape) == 2 and g.dtype in (torch.float32, torch.float64)
         if is_placeholder(indices):
             if not shape[axis]:
                 return g.new_zeros(shape)
+            if of_rows and g.device.type == "cpu":
+                places, inside = _inside(indices, shape[0])
+                places = torch.where(inside, places, indexing_rows.NOWHERE)
+                return indexing_rows.operations.add_rows(g.contiguous(), places, shape[0])
             inside = (indices >= -shape[axis]) & (indices < shape[axis])
             g = torch.where(inside.reshape(*indices.shape, *(1,) * (len(shape) - 1 - axis)), g, 0.0)
             indices = torch.where(inside, indices, 0)
-        if axis == 0 and len(shape) == 2 and g.dtype in (torch.float32, torch.float64):
-            return _aten.embedding_dense_backward(g, _long(indices, shape[0]), shape[0], -1, False)
+        if of_rows:
+            return indexing_rows.add_rows(g, _long(indices, shape[0]), shape[0])
         out = torch.zeros(shape, dtype=g.dtype, device=g.device)
         flat = indices.reshape(-1)
         rows = g.reshape(*shape[:axis], flat.shape[0], *shape[axis + 1 :])

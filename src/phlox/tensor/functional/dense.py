@@ -7,13 +7,25 @@ from typing import Any
 from phlox.backend import Float, Int
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.creation import arange
+from phlox.tensor.explain import failure
 from phlox.tensor.functional.operands import compute, expect, meet
 from phlox.tensor.functions import concat, where
-from phlox.tensor.tensor import Tensor
+from phlox.tensor.tensor import Tensor, wrap
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight + bias, for x [..., inputs], weight [inputs, outputs] and bias [outputs]."""
+    ops = getattr(weight, "_ops", None)
+    if ops is not None and getattr(x, "_ops", None) is ops and (bias is None or getattr(bias, "_ops", None) is ops):
+        # As most calls are: to ask for each thing by itself takes as long as a small product.
+        shape, array, by = ops.shape, x.primitive, weight.primitive
+        sizes, added = shape(by), None if bias is None else bias.primitive
+        fits = len(sizes) == 2 and shape(array)[-1:] == sizes[:1] and (added is None or shape(added) == sizes[1:])
+        if fits and ops.kind is Float:
+            try:
+                return wrap(ops, ops["linear"](array, by, added))
+            except Exception as error:
+                raise failure("linear", ops, (array, by, added), error) from error
     expect("linear", Float, x=x, weight=weight, bias=bias)
     have, matrix = x.shape, weight.shape
     if len(matrix) != 2 or have[-1:] != matrix[:1]:

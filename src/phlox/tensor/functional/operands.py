@@ -45,10 +45,22 @@ def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
 
     `operation` is what the contract calls it, where that is not `name`.
     """
-    tensors: list[Tensor[Any, Any, Any]] = [x for x in arguments if isinstance(x, Tensor)]
-    # An untracked value of a decorated backend is the inner one's own, so what is brought there stays as it is.
-    ops = ops_of(common(name, tensors), Float)
-    natives = [x.primitive if isinstance(x, Tensor) else x for x in arguments]
+    ops: Any = None
+    alike = True
+    natives: list[Any] = []
+    for x in arguments:
+        if isinstance(x, Tensor):
+            natives.append(x.primitive)
+            mine = x._ops  # pyright: ignore[reportPrivateUsage]
+            if mine is not ops:
+                alike = ops is None and mine.kind is Float
+                ops = mine
+        else:
+            natives.append(x)
+    if ops is None or not alike:
+        tensors: list[Tensor[Any, Any, Any]] = [x for x in arguments if isinstance(x, Tensor)]
+        # An untracked value of a decorated backend is the inner one's own, so what is brought there stays as it is.
+        ops = ops_of(common(name, tensors), Float)
     try:
         found = ops[operation or name](*natives)
     except Exception as error:

@@ -1,0 +1,36 @@
+"""The gradient of an embedding on the host, in a program as an operation of our own.
+
+PyTorch's compiler makes atomic additions of it, one by one and in no order; its kernel adds whole rows, each in order.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from phlox.backend.contract.types import Array
+
+NOWHERE = -1
+"""A place whose row is left out."""
+
+_aten: Any = torch.ops.aten
+
+
+def add_rows(g: Array, places: Array, count: int) -> Array:
+    """g [..., width] added up by place: [count, width]."""
+    return _aten.embedding_dense_backward(g, places, count, NOWHERE, False)
+
+
+def _on_placeholders(g: Array, places: Array, count: int) -> Array:
+    return g.new_empty((count, g.shape[-1]))
+
+
+_library = torch.library.Library("phlox", "FRAGMENT")
+_library.define("add_rows(Tensor g, Tensor places, int count) -> Tensor")
+_library.impl("add_rows", add_rows, "CPU")
+torch.library.register_fake("phlox::add_rows", _on_placeholders, lib=_library)
+operations: Any = torch.ops.phlox
