@@ -4,7 +4,7 @@
 #   make demo      train on handwritten digits with NumPy alone     ARGS="--epochs 5 --seed 1"
 #   make test      run the tests, with JAX and PyTorch              ARGS="tests/data -x"
 #   make lint      formatting, style, types, floors
-#   make bench     speed against the peers, in .venv-bench          ARGS="..."
+#   make bench     speed against the peers, in .venv-bench          ARGS=--quick, ARGS="gpt-4x256 cnn", ARGS=--check
 #   make clean     remove what the above made, except runs/
 #
 # Another interpreter: make test PYTHON=python3.12
@@ -79,5 +79,5 @@ endif
 .venv-bench/installed-bench: pyproject.toml .venv-bench/made-for
 	@echo "phlox: installing Phlox and its peers into .venv-bench (once)"
 	@.venv-bench/bin/$(PIP_INSTALL) --editable '.[jax,zstd]' torch==2.13.0 flax optax equinox keras \
-	    safetensors onnx onnxruntime
+	    safetensors onnx onnxruntime matplotlib
 	@touch $@

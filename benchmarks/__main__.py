@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME ...]`: run all benchmarks, or those named, and print one table."""
+"""`python -m benchmarks [NAME ...]`: compares Phlox with its peers, prints the tables, and writes them into the docs.
+
+Without names, all workloads and what starting, saving, loading and several devices cost.
+"""
 
 from __future__ import annotations
 
@@ -11,58 +14,115 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-NAMES = (
+from benchmarks.harness import Ratio
+from benchmarks.workloads import ACCELERATED, QUICK, WORKLOADS, Workload
+
+ROOT = Path(__file__).parents[1]
+
+COMPARED = ("first_prediction", "records", "devices")
+"""Those that compare by themselves, and have a place among the headlines."""
+
+DETAILED = (
     "eager",
     "tiny_gpt",
     "composites",
     "operations",
     "jitted_call",
     "demo_step",
-    "mlp_step",
-    "gpt_step",
-    "torch_compile",
-    "records",
     "record_memory",
-    "first_prediction",
     "optimizer_update",
 )
+"""Single operations and calls: by name, or with `--all`."""
 
-ON_ONE_THREAD = {"eager", "tiny_gpt", "torch_compile"}
+ON_ONE_THREAD = {"eager", "tiny_gpt"}
 """Of arrays too small for threads, on either side."""
+
+SMALL = {"records"}
+"""In a run of everything these take their small sizes; by name, the large ones."""
 
 
 def main() -> int:
-    """Run each in a process of its own and print; with `--out FILE` write the table there too."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="which (all)")
-    parser.add_argument("--out", type=Path, help="write the table to this file as well")
-    parser.add_argument("--quick", action="store_true", help="small sizes, where a benchmark has them")
+    """0, or 1 where contestants computed different things or `--check` found something."""
+    names = dict.fromkeys([w.name for table in (WORKLOADS, ACCELERATED) for w in table] + [*COMPARED, *DETAILED])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(names)}")
+    parser.add_argument("--all", action="store_true", help="the detailed benchmarks too")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few turns, to see that all works")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write benchmarks.md and benchmarks.svg there")
+    parser.add_argument("--check", action="store_true", help="compare the key paths with what is recorded")
+    parser.add_argument("--record", action="store_true", help="record them anew")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-
-    from benchmarks.harness import Ratio, table
-
+    for name in options.names:
+        if name not in names:
+            parser.error(f"no benchmark is called {name!r}; there are {', '.join(names)}")
     if options.rows is not None:
         rows = importlib.import_module(f"benchmarks.{options.names[0]}").run()
         options.rows.write_text(json.dumps([dataclasses.asdict(row) for row in rows]), encoding="utf-8")
         return 0
-    quick = {"PHLOX_BENCHMARKS_QUICK": "1"} if options.quick else {}
-    found: list[Ratio] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in options.names or NAMES:
-            print(f"measuring {name} ...", file=sys.stderr, flush=True)
-            threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in ON_ONE_THREAD else ()
-            file = Path(folder) / name
-            command = [sys.executable, "-m", "benchmarks", name, "--rows", str(file)]
-            subprocess.run(command, check=True, env={**os.environ, **dict.fromkeys(threads, "1"), **quick})
-            found += [Ratio(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
-    text = table(found)
-    print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores; medians of interleaved turns\n\n{text}")
-    if options.out is not None:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    if options.check or options.record:
+        from benchmarks import guard
+
+        return guard.check() if options.check else guard.record()
+    return compare(options.names, everything=options.all, quick=options.quick, out=options.out)
+
+
+def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | None) -> int:
+    """Measures what is named, or all."""
+    from benchmarks.arena.machine import better, in_a_process_of_its_own
+    from benchmarks.arena.match import QUICK_PLAN, Plan, play
+    from benchmarks.arena.report import Report
+    from benchmarks.contestants import CONTESTANTS
+
+    asked = names or [*(w.name for w in (*WORKLOADS, *ACCELERATED)), *COMPARED]
+    machine, workloads = None, list[Workload]()
+    if not set(asked) <= {*COMPARED, *DETAILED}:
+        _say("the machine's peaks")
+        machine = in_a_process_of_its_own()
+        table = QUICK if quick else ACCELERATED if machine.accelerator else WORKLOADS
+        workloads = [workload for workload in table if workload.name in asked]
+    plan = QUICK_PLAN if quick else Plan()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        # A full run compiles everything anew, once; a quick one finds what earlier ones have compiled, and leaves out
+        # those who are like another but for their environment.
+        playing = [contestant for contestant in CONTESTANTS if not (quick and contestant.like)]
+        results = [play(workload, plan, None if quick else cache, playing) for workload in workloads]
+    rows = [row for name in COMPARED if name in asked for row in _rows(name, quick or (not names and name in SMALL))]
+    details = [row for name in DETAILED if name in asked or everything for row in _rows(name, quick)]
+    if machine is not None and not quick:
+        _say("the machine's peaks again")
+        machine = better(machine, in_a_process_of_its_own())
+    report = Report(machine, results, rows, details, platform.python_version())
+    print("\n" + report.text())
+    wrong = [problem for result in results for problem in result.wrong]
+    for problem in wrong:
+        print(f"error: {problem}", file=sys.stderr)
+    if wrong:
+        return 1
+    folder = out or (None if names or quick else ROOT / "docs")
+    if folder is not None:
+        report.write(folder)
+        print(f"written: {folder}/benchmarks.md and benchmarks.svg", file=sys.stderr)
     return 0
+
+
+def _rows(name: str, small: bool) -> list[Ratio]:
+    """Those of one benchmark, in a process of its own."""
+    _say(name)
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in ON_ONE_THREAD else ()
+    environment = {**os.environ, **dict.fromkeys(threads, "1"), **({"PHLOX_BENCHMARKS_QUICK": "1"} if small else {})}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        command = [sys.executable, "-m", "benchmarks", name, "--rows", str(file)]
+        subprocess.run(command, check=True, env=environment, cwd=ROOT)
+        return [Ratio(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def _say(text: str) -> None:
+    print(f"measuring {text} ...", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

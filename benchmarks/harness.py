@@ -33,6 +33,11 @@ class Ratio:
         """Was the target met? None where there is none."""
         return None if self.target is None else self.ratio <= self.target
 
+    @property
+    def figure(self) -> str:
+        """The ratio, with a digit more near 1, so that 1.00 does not stand beside a "no"."""
+        return f"{self.ratio:.{3 if abs(self.ratio - 1.0) < 0.005 else 2}f}"
+
 
 def measure(
     contestants: dict[str, Callable[[], Any]], *, rounds: int = 15, seconds: float = 0.05

@@ -1,0 +1,88 @@
+"""The one line of each workload: the best configuration of Phlox against the best peer."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+from benchmarks.arena.match import Entry, Result
+from benchmarks.harness import Ratio, compare
+
+Times = Callable[[Entry], list[float]]
+
+
+def training(entry: Entry) -> list[float]:
+    """Seconds a step."""
+    return entry.training
+
+
+def inference(entry: Entry) -> list[float]:
+    """Seconds a prediction."""
+    return entry.inference
+
+
+def first(entry: Entry) -> list[float]:
+    """Seconds to the first step."""
+    return entry.first
+
+
+def best(entries: Iterable[Entry], times: Times, *, ours: bool) -> Entry | None:
+    """The fastest of Phlox's configurations, or of the peers, by its median; None if there is none.
+
+    Who left early was slower then than another of its side, whatever the machine did later.
+    """
+    found = [
+        entry
+        for entry in entries
+        if entry.contestant.ours == ours and times(entry) and entry.missing is None and entry.wrong is None
+    ]
+    turns = max((len(times(entry)) for entry in found), default=0)
+    stayed = [entry for entry in found if len(times(entry)) == turns]
+    return min(stayed, key=lambda entry: statistics.median(times(entry)), default=None)
+
+
+def between(title: str, subject: Entry, peer: Entry, times: Times) -> Ratio:
+    """Turn by turn, over those that both took."""
+    a, b = subject.contestant.name, peer.contestant.name
+    turns = min(len(times(subject)), len(times(peer)))
+    return compare(title, {a: times(subject)[:turns], b: times(peer)[:turns]}, a, b)
+
+
+def headline(result: Result, what: str, times: Times) -> Ratio | None:
+    """None where either side has nothing to show, or too little for quartiles."""
+    ours, theirs = (best(result.entries, times, ours=ours) for ours in (True, False))
+    if ours is None or theirs is None or min(len(times(ours)), len(times(theirs))) < 2:
+        return None
+    return between(f"{result.workload.title}: {what}", ours, theirs, times)
+
+
+def of_result(result: Result) -> list[Ratio]:
+    """Training, inference, and where several processes were started the time to the first step."""
+    kinds = (("training", training), ("inference", inference), ("time to the first step", first))
+    return [row for what, times in kinds if (row := headline(result, what, times)) is not None]
+
+
+def of_rows(rows: Sequence[Ratio]) -> list[Ratio]:
+    """Of every workload of a benchmark that compares by itself, the best subject against the best peer.
+
+    Where something is asked of some rows, the peers of the others are there to be known only; see `beside`.
+    """
+    found: list[Ratio] = []
+    for alike in _by_workload(rows):
+        alike = [row for row in alike if row.target is not None] or alike
+        subject = min(alike, key=lambda row: row.subject_us).subject
+        found.append(min((row for row in alike if row.subject == subject), key=lambda row: row.peer_us))
+    return found
+
+
+def beside(rows: Sequence[Ratio]) -> list[Ratio]:
+    """Those whose peer is faster than the one of the headline, but not of its kind."""
+    found: list[Ratio] = []
+    for chosen, alike in zip(of_rows(rows), _by_workload(rows), strict=True):
+        found += [row for row in alike if row.subject == chosen.subject and row.peer_us < chosen.peer_us]
+    return found
+
+
+def _by_workload(rows: Sequence[Ratio]) -> list[list[Ratio]]:
+    return [list(group) for _, group in groupby(rows, key=lambda row: row.workload)]

@@ -1,0 +1,202 @@
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# The peers are installed beside Phlox only where benchmarks are run.
+"""What this machine can do at most, measured: the rate of products and convolutions, and of moving memory.
+
+`python -m benchmarks.arena.machine` prints it as JSON. Whatever is fastest says what the machine can do: libraries
+differ by a half in the same product, and each has its best size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates a second."""
+
+    processor: str
+    cores: int
+    flops: float
+    """The highest rate seen: f32 on processors, bf16 on an accelerator."""
+    fastest: str
+    """What reached it."""
+    copied: float
+    """Bytes read plus bytes written, of a copy."""
+    triad: float
+    """The same of a + s * b."""
+    accelerator: str | None = None
+    seen: dict[str, float] = field(default_factory=dict[str, float])
+    """The rate of everything that was tried, by library and work."""
+
+
+def _middle(run: Callable[[], Any], seconds: float) -> float:
+    """Seconds of a call, the median of all in so long, after two to warm up: what lasts, not what a moment allowed."""
+    run()
+    run()
+    end, times = time.perf_counter() + seconds, list[float]()
+    while time.perf_counter() < end or not times:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _numpy(size: int) -> Callable[[], Any]:
+    a = np.random.default_rng(0).random((size, size), np.float32)
+    out = np.empty_like(a)
+    return lambda: np.matmul(a, a, out=out)
+
+
+def _torch(size: int) -> Callable[[], Any] | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    gpu = torch.cuda.is_available()
+    a = torch.rand((size, size), device="cuda" if gpu else "cpu", dtype=torch.bfloat16 if gpu else torch.float32)
+    out = torch.empty_like(a)
+
+    def run() -> None:
+        torch.mm(a, a, out=out)
+        if gpu:
+            torch.cuda.synchronize()
+
+    return run
+
+
+def _jax(size: int) -> Callable[[], Any] | None:
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ImportError:
+        return None
+    gpu = jax.default_backend() != "cpu"
+    a = jax.random.uniform(jax.random.key(0), (size, size), jnp.bfloat16 if gpu else jnp.float32)
+    multiply = jax.jit(jnp.matmul)
+    return lambda: multiply(a, a).block_until_ready()
+
+
+def accelerator() -> str | None:
+    """The name of the GPU that PyTorch or JAX would use."""
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name()
+    except ImportError:
+        pass
+    try:
+        import jax
+
+        return None if jax.default_backend() == "cpu" else jax.devices()[0].device_kind
+    except ImportError:
+        return None
+
+
+def _convolution(image: int, channels: int, batch: int) -> Callable[[], Any] | None:
+    """3x3, in PyTorch with channels last, for which processors have kernels of their own (oneDNN)."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    x = torch.rand((batch, channels, image, image)).to(memory_format=torch.channels_last)
+    weight = torch.rand((channels, channels, 3, 3)).to(memory_format=torch.channels_last)
+
+    def run() -> None:
+        with torch.inference_mode():
+            torch.nn.functional.conv2d(x, weight, padding=1)
+
+    return run
+
+
+SIZES, ACCELERATED_SIZES = (1024, 2048, 4096), (4096, 8192)
+CONVOLUTIONS = ((32, 64, 32), (16, 128, 64))
+"""Rows and columns, channels, and batch."""
+
+
+def works(gpu: bool) -> dict[str, tuple[float, Callable[[], Callable[[], Any] | None]]]:
+    """What is tried: the floating-point operations, and what makes it ready; nothing where the library is missing."""
+    kind = "bf16" if gpu else "f32"
+    engines = {"XLA": _jax, "PyTorch": _torch} | ({} if gpu else {"NumPy": _numpy})
+    found: dict[str, tuple[float, Callable[[], Callable[[], Any] | None]]] = {}
+    for size in ACCELERATED_SIZES if gpu else SIZES:
+        for name, engine in engines.items():
+            found[f"{name}, {kind} product of {size}^3"] = 2.0 * size**3, partial(engine, size)
+    for image, channels, batch in () if gpu else CONVOLUTIONS:
+        flops = 2.0 * batch * image**2 * 9 * channels**2
+        name = f"PyTorch, 3x3 convolution of {image}x{image}x{channels}"
+        found[name] = flops, partial(_convolution, image, channels, batch)
+    return found
+
+
+def measured(seconds: float = 0.4) -> Machine:
+    """Everything so long."""
+    gpu = accelerator()
+    seen: dict[str, float] = {}
+    for name, (flops, make) in works(gpu is not None).items():
+        run = make()
+        if run is not None:
+            seen[name] = flops / _middle(run, seconds)
+    copied, triad = _memory(2 * seconds)
+    return highest(Machine(_processor(), os.cpu_count() or 1, 0.0, "", copied, triad, gpu, seen))
+
+
+def highest(machine: Machine) -> Machine:
+    """With the highest of the rates seen as its peak."""
+    fastest = max(machine.seen, key=lambda name: machine.seen[name])
+    return dataclasses.replace(machine, flops=machine.seen[fastest], fastest=fastest)
+
+
+def _memory(seconds: float) -> tuple[float, float]:
+    """By PyTorch, whose loops use all cores, on arrays far beyond the caches; by NumPy without it."""
+    elements = 1 << 26
+    try:
+        import torch
+    except ImportError:
+        a, b = np.ones(elements, np.float32), np.ones(elements, np.float32)
+        return 2 * a.nbytes / _middle(lambda: np.copyto(b, a), seconds), float("nan")
+    a, b, out = (torch.ones(elements) for _ in range(3))
+    size = 4.0 * elements
+    copied = 2 * size / _middle(lambda: out.copy_(a), seconds)
+    return copied, 3 * size / _middle(lambda: torch.add(a, b, alpha=3.0, out=out), seconds)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def better(a: Machine, b: Machine) -> Machine:
+    """The higher rates of two measurements, since a busy machine shows less than it can do."""
+    seen = {name: max(a.seen.get(name, 0.0), b.seen.get(name, 0.0)) for name in [*a.seen, *b.seen]}
+    return highest(dataclasses.replace(a, copied=max(a.copied, b.copied), triad=max(a.triad, b.triad), seen=seen))
+
+
+def in_a_process_of_its_own() -> Machine:
+    """So that no library stays in this one."""
+    command = [sys.executable, "-m", "benchmarks.arena.machine"]
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    return Machine(**json.loads(found.stdout.splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    print(json.dumps(dataclasses.asdict(measured())))

@@ -1,0 +1,122 @@
+"""The process of one contestant: it reads requests, one a line as JSON, and answers them.
+
+The first request says who it is and what it works on. What libraries print goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+PACKAGES = ("phlox", "numpy", "jax", "torch", "flax", "optax", "equinox", "keras")
+
+
+class Worker:
+    """Answers requests by the methods of these names."""
+
+    def __init__(self) -> None:
+        self.contestant: Any = None
+
+    def enter(self, workload: dict[str, Any], library: str, variant: str) -> dict[str, Any]:
+        """Imports the library; the versions of all that it brought."""
+        from benchmarks.workloads import Workload
+
+        options = {name: tuple(v) if isinstance(v, list) else v for name, v in workload["options"].items()}
+        self._workload, self._variant = Workload(**{**workload, "options": options}), variant
+        self._library = importlib.import_module(f"benchmarks.libraries.{library}")
+        self._workload.written_with(library)
+        return {"versions": {name: _version(name) for name in PACKAGES if name in sys.modules}}
+
+    def build(self) -> dict[str, Any]:
+        """The model is there afterwards."""
+        self.contestant = self._library.Contestant(self._workload, self._variant)
+        return {"averaged": self.contestant.averaged, "steps": self.contestant.steps}
+
+    def losses(self, n: int) -> dict[str, Any]:
+        """Of the first steps; the seconds until the first was there, and of each later one."""
+        start = time.perf_counter()
+        found = self.contestant.losses(1)
+        there = time.perf_counter()
+        found += self.contestant.losses(n - 1)
+        each = (time.perf_counter() - there) / max(n - 1, 1)
+        return {"losses": found, "seconds": there - start, "each": each, "mib": _peak()}
+
+    def outputs(self) -> dict[str, Any]:
+        """The logits, and the seconds until they were there."""
+        start = time.perf_counter()
+        found = self.contestant.outputs()
+        seconds = time.perf_counter() - start
+        return {"outputs": found.ravel().tolist(), "shape": found.shape, "seconds": seconds}
+
+    def pace(self, what: str, seconds: float) -> dict[str, Any]:
+        """How many steps or predictions take about so long, and the seconds of one; this also warms up."""
+        run: Callable[[int], None] = getattr(self.contestant, what)
+        least = self.contestant.steps if what == "run" else 1
+        n = least
+        run(n)
+        gc.collect()
+        gc.freeze()  # what is there stays: later collections need not look at it again
+        while (took := _timed(run, n)) < seconds / 4 and n < 1_000_000:
+            n *= 4
+        return {"n": max(1, round(n * seconds / took / least)) * least, "seconds": took / n}
+
+    def turn(self, what: str, n: int) -> dict[str, Any]:
+        """Seconds of one step or prediction, over n of them."""
+        run: Callable[[int], None] = getattr(self.contestant, what)
+        if n > WARM * self.contestant.steps:
+            run(self.contestant.steps)  # what others have pushed out of the caches comes back
+        gc.collect()
+        gc.disable()
+        try:
+            return {"seconds": _timed(run, n) / n}
+        finally:
+            gc.enable()
+
+
+WARM = 10
+
+
+def _timed(run: Callable[[int], None], n: int) -> float:
+    start = time.perf_counter()
+    run(n)
+    return time.perf_counter() - start
+
+
+def _peak() -> float:
+    """The largest resident size so far, in MiB."""
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size / 2**20 if sys.platform == "darwin" else size / 2**10
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return str(getattr(sys.modules[name], "__version__", "?"))
+
+
+def main() -> None:
+    """Until there are no more requests."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = getattr(worker, request.pop("do"))(**request)
+        except BaseException as error:
+            text = " ".join(str(error).split())
+            answer = {"error": f"{type(error).__name__}: {text}"[:300]}
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# The peers are installed beside Phlox only where benchmarks are run.
+"""Keras, on the engine that KERAS_BACKEND names: `fit`; `32`: with `steps_per_execution` of so many."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import keras
+import numpy as np
+
+from benchmarks.libraries.common import Trainer
+from benchmarks.workloads import BETAS, DECAY, EPSILON, LR, Workload
+
+ON_JAX = keras.backend.backend() == "jax"
+ENOUGH = 16
+"""Steps that make up for what `fit` does before the first."""
+
+
+class Contestant(Trainer[Any]):
+    """The empty variant, or `32`."""
+
+    library = "with_keras"
+
+    def __init__(self, workload: Workload, variant: str) -> None:
+        super().__init__(workload, variant)
+        self.steps = int(variant) if variant else 1
+        self.averaged = self.steps > 1
+        self._repeated: dict[int, list[Any]] = {}
+        if workload.bf16:
+            keras.config.set_dtype_policy("bfloat16")
+        self.model = self._model()
+        optimizer = keras.optimizers.AdamW(LR, weight_decay=DECAY, beta_1=BETAS[0], beta_2=BETAS[1], epsilon=EPSILON)
+        self.model.compile(
+            optimizer,
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            steps_per_execution=self.steps,
+            jit_compile=True if ON_JAX else "auto",
+        )
+
+    def _model(self) -> Any:
+        return self.written.model(self.workload.sizes, self.data[0])
+
+    def _fit(self, n: int) -> float:
+        """n steps: the mean of their losses."""
+        if n not in self._repeated:
+            x, y = self.data[1:3]
+            self._repeated[n] = [np.tile(array, (n, *[1] * (array.ndim - 1))) for array in (x, y)]
+        history = self.model.fit(*self._repeated[n], batch_size=len(self.data[1]), shuffle=False, verbose=0)
+        return float(history.history["loss"][0])
+
+    def step(self) -> Any:
+        if self.steps > 1:
+            return self._fit(self.steps)
+        self.model.reset_metrics()
+        return self.model.train_on_batch(self.data[1], self.data[2])
+
+    def run(self, n: int) -> None:
+        """By `fit`, unless it were mostly the start of `fit` that is measured."""
+        if n >= ENOUGH or self.steps > 1:
+            self._fit(-(-n // self.steps) * self.steps)
+            return
+        for _ in range(n):
+            self.model.train_on_batch(self.data[1], self.data[2])
+
+    @cached_property
+    def _predictor(self) -> tuple[Any, Any]:
+        model, example = self._model(), keras.ops.convert_to_tensor(self.data[3])
+        if not ON_JAX:
+            import torch
+
+            def by_torch(x: Any) -> Any:
+                with torch.inference_mode():
+                    return model(x, training=False)
+
+            return by_torch, example
+        import jax
+
+        trained = [v.value for v in model.trainable_variables]
+        others = [v.value for v in model.non_trainable_variables]
+        run = jax.jit(lambda trained, others, x: model.stateless_call(trained, others, x, training=False)[0])
+        return lambda x: run(trained, others, x), example
+
+    def infer(self) -> Any:
+        run, example = self._predictor
+        return run(example)
+
+    def wait(self, handle: Any) -> None:
+        ready = getattr(handle, "block_until_ready", None)
+        if ready is not None:
+            ready()
+
+    def array(self, handle: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(keras.ops.convert_to_numpy(handle), np.float32)

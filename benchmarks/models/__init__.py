@@ -1,0 +1,1 @@
+"""One model a package, written once for every library as its users write it."""

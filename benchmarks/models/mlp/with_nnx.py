@@ -1,0 +1,33 @@
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# The peers are installed beside Phlox only where benchmarks are run.
+"""In Flax NNX."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import jax
+from flax import nnx
+
+from benchmarks.models.mlp import Sizes
+
+
+class Mlp(nnx.Module):
+    """Linear layers."""
+
+    def __init__(self, widths: tuple[int, ...], rngs: nnx.Rngs) -> None:
+        self.layers = nnx.List([nnx.Linear(a, b, rngs=rngs) for a, b in pairwise(widths)])
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.layers[:-1]:
+            x = nnx.relu(layer(x))
+        return self.layers[-1](x)
+
+
+def model(sizes: Sizes, weights: dict[str, Any]) -> nnx.Module:
+    """With these weights."""
+    found = Mlp(sizes.widths, nnx.Rngs(0))
+    for i, layer in enumerate(found.layers):
+        layer.kernel[...], layer.bias[...] = weights[f"{i}.weight"], weights[f"{i}.bias"]
+    return found
