@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -86,15 +85,7 @@ def test_one_seed_one_model(tmp_path: Path) -> None:
     assert any((a[path] != c[path]).any() for path in a)
 
 
-@pytest.fixture
-def _heard() -> Iterator[None]:
-    """Ctrl-C as it is in a terminal: what starts in the background of a script ignores it, and so do its children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_heard")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "demo", "--epochs", "100000", "--out", str(tmp_path / "run")], env=ENVIRONMENT,

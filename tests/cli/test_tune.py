@@ -272,12 +272,12 @@ def test_present_settings_are_not_candidates(write: Write) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interruption_shows_what_is_known(write: Write) -> None:
     write()
     with subprocess.Popen(
         [sys.executable, "-m", "phlox", "tune", "--seconds", "600", "script.py"], env=ENVIRONMENT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:  # fmt: skip
         assert process.stdout is not None
         while not Path("runs.txt").exists():

@@ -366,6 +366,7 @@ def test_one_that_is_cut_short_says_so(place: str, monkeypatch: pytest.MonkeyPat
         train(Weights(INNER[place]), optimizer, range(1))
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interrupt_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = optim.AdamWConfig().init(donate=True)
     model = train(Weights(INNER["numpy"]), optimizer, range(2))
@@ -380,14 +381,10 @@ def test_an_interrupt_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return press
 
-    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(NumPy, "kernel", pressed)
-            with pytest.raises(KeyboardInterrupt):
-                train(model, optimizer, range(2, 3))
-    finally:
-        signal.signal(signal.SIGINT, heard)
+    with monkeypatch.context() as patch:
+        patch.setattr(NumPy, "kernel", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            train(model, optimizer, range(2, 3))
     assert {state["time"] for state in optimizer.states.values()} == {3}  # the step was whole
 
 

@@ -6,7 +6,6 @@ import copy
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -242,16 +241,8 @@ def test_one_that_is_cut_short_says_so(place: str, monkeypatch: pytest.MonkeyPat
     equal(values(train(model, optimizer, range(2, 4))), values(train(other_model, other, range(2, 4))))
 
 
-@pytest.fixture
-def _heard() -> Iterator[None]:
-    """Ctrl-C as it is in a terminal: whatever starts in the background of a script ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @ON
-@pytest.mark.usefixtures("_heard")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interrupt_waits_until_the_states_are_whole(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer = train_two(place)
     train(model, optimizer, range(2, 3))

@@ -274,12 +274,17 @@ def test_jax_vmap_and_scan() -> None:
 
 
 def test_jax_traces_the_threshold_and_compiles_once() -> None:
-    state = state_of((1, 2, 3))
-    drop: Any = jax.jit(lambda state, threshold: on_jax.random_bernoulli(state, (1001,), threshold))
+    state, traced = state_of((1, 2, 3)), list[Any]()
+
+    @jax.jit
+    def drop(state: Any, threshold: Any) -> Any:
+        traced.append(threshold)
+        return on_jax.random_bernoulli(state, (1001,), threshold)
+
     for threshold in (0, 300, 65536):
         expected = on_numpy.random_bernoulli(state, (1001,), threshold)
         assert_identical(np.asarray(drop(state, np.uint32(threshold))), expected)
-    assert drop._cache_size() == 1
+    assert len(traced) == 1
 
 
 def test_jax_places_the_numbers() -> None:
