@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -35,3 +36,15 @@ def test_a_turned_operand_makes_no_difference(
     expected = (g @ w.T, np.einsum("bri,bro->io", x, g), g.sum((0, 1)))
     for one, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(one.numpy(), wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned"),
+    [((2048, 256, 1024), 1), ((2048, 1024, 256), 2), ((1023, 1024, 1024), 0), ((1024, 256, 256), 0)],
+    ids=["wider", "narrower", "few rows", "small"],
+)
+def test_which_way_is_taken(shape: tuple[int, int, int], turned: int) -> None:
+    rows, inputs, outputs = shape
+    x, g = (jax.ShapeDtypeStruct((rows, size), np.float32) for size in (inputs, outputs))
+    program = str(jax.make_jaxpr(lambda x, g: on_jax._weight_gradient(Jax(), x, g))(x, g))
+    assert program.count("optimization_barrier") == turned

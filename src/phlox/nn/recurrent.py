@@ -87,13 +87,15 @@ class Stack(Module):
 
     def __init__(
         self,
-        cell: Callable[[int], Cell],
+        cell: Callable[..., Cell],
         d_input: int,
         d_hidden: int,
         n_layers: int,
         bidirectional: bool,
         dropout: float,
+        **options: Any,
     ) -> None:
+        """`options` are those of every cell."""
         name = type(self).__name__
         if n_layers < 1:
             raise ConfigError(f"{name}: n_layers is at least one, got {n_layers}")
@@ -103,8 +105,8 @@ class Stack(Module):
         self.bidirectional = bidirectional
         width = d_hidden * (1 + bidirectional)
         inputs = [d_input, *[width] * (n_layers - 1)]
-        self.layers = [cell(size) for size in inputs]
-        self.reverse_layers = [cell(size) for size in inputs] if bidirectional else []
+        self.layers = [cell(size, d_hidden, **options) for size in inputs]
+        self.reverse_layers = [cell(size, d_hidden, **options) for size in inputs] if bidirectional else []
 
     def _run(
         self, x: Tensor, start: States | None, lengths: Tensor[Any, Any, Int] | Sequence[int] | None

@@ -103,18 +103,19 @@ class Gru(Stack):
         bias_initializer: Initializer | None = None,
         device: DeviceLike | None = None,
     ) -> None:
-        def cell(size: int) -> GruCell:
-            return GruCell(
-                size,
-                d_hidden,
-                bias=bias,
-                initializer=initializer,
-                recurrent_initializer=recurrent_initializer,
-                bias_initializer=bias_initializer,
-                device=device,
-            )
-
-        super().__init__(cell, d_input, d_hidden, n_layers, bidirectional, dropout)
+        super().__init__(
+            GruCell,
+            d_input,
+            d_hidden,
+            n_layers,
+            bidirectional,
+            dropout,
+            bias=bias,
+            initializer=initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            device=device,
+        )
 
     def __call__(
         self,

@@ -112,18 +112,19 @@ class Lstm(Stack):
         bias_initializer: Initializer | None = None,
         device: DeviceLike | None = None,
     ) -> None:
-        def cell(size: int) -> LstmCell:
-            return LstmCell(
-                size,
-                d_hidden,
-                bias=bias,
-                initializer=initializer,
-                recurrent_initializer=recurrent_initializer,
-                bias_initializer=bias_initializer,
-                device=device,
-            )
-
-        super().__init__(cell, d_input, d_hidden, n_layers, bidirectional, dropout)
+        super().__init__(
+            LstmCell,
+            d_input,
+            d_hidden,
+            n_layers,
+            bidirectional,
+            dropout,
+            bias=bias,
+            initializer=initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            device=device,
+        )
 
     def __call__(
         self,

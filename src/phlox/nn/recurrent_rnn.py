@@ -99,19 +99,20 @@ class Rnn(Stack):
         bias_initializer: Initializer | None = None,
         device: DeviceLike | None = None,
     ) -> None:
-        def cell(size: int) -> RnnCell:
-            return RnnCell(
-                size,
-                d_hidden,
-                activation=activation,
-                bias=bias,
-                initializer=initializer,
-                recurrent_initializer=recurrent_initializer,
-                bias_initializer=bias_initializer,
-                device=device,
-            )
-
-        super().__init__(cell, d_input, d_hidden, n_layers, bidirectional, dropout)
+        super().__init__(
+            RnnCell,
+            d_input,
+            d_hidden,
+            n_layers,
+            bidirectional,
+            dropout,
+            activation=activation,
+            bias=bias,
+            initializer=initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            device=device,
+        )
 
     def __call__(
         self,
