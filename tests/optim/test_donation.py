@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from phlox import nn, optim
 from phlox.backend import Autodiff, Jax, NumPy, Torch
 from phlox.errors import DonatedError, OptimizerError
 from phlox.record import FULL, SafetensorsRecorder
+from tests.optim.interference import press_ctrl_c, run_out_of_memory, updates_that
 
 INNER: dict[str, Any] = {
     "numpy": NumPy(), "torch": Torch(), "numpy f64": NumPy(float="f64"), "torch f64": Torch(float="f64"),
@@ -341,25 +341,11 @@ def test_without_memory_nothing_is_used_up(place: str, steps: int, monkeypatch: 
 
 
 @IN_PLACE
-def test_one_that_is_cut_short_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_cut_short_says_so(place: str) -> None:
     optimizer = optim.AdamWConfig().init(donate=True)
     model = train(Weights(INNER[place]), optimizer, range(2))
-    backend = type(INNER[place])
-    whole = backend.kernel
-
-    def cut(self: Any, *arguments: Any) -> Any:
-        run = whole(self, *arguments)
-
-        def fail(pieces: Any) -> None:
-            run(pieces)
-            raise MemoryError
-
-        return fail
-
-    with monkeypatch.context() as patch:
-        patch.setattr(backend, "kernel", cut)
-        with pytest.raises(MemoryError):
-            train(model, optimizer, range(2, 3))
+    with updates_that(run_out_of_memory, type(INNER[place])), pytest.raises(MemoryError):
+        train(model, optimizer, range(2, 3))
     with pytest.raises(DonatedError, match=r"weights\.0"):
         model.weights[0].val()
     with pytest.raises(OptimizerError, match="cut short while it wrote to its states"):
@@ -367,24 +353,11 @@ def test_one_that_is_cut_short_says_so(place: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("hears_ctrl_c")
-def test_an_interrupt_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_waits() -> None:
     optimizer = optim.AdamWConfig().init(donate=True)
     model = train(Weights(INNER["numpy"]), optimizer, range(2))
-    whole = NumPy.kernel
-
-    def pressed(self: Any, *arguments: Any) -> Any:
-        run: Any = whole(self, *arguments)
-
-        def press(pieces: Any) -> None:
-            signal.raise_signal(signal.SIGINT)
-            run(pieces)
-
-        return press
-
-    with monkeypatch.context() as patch:
-        patch.setattr(NumPy, "kernel", pressed)
-        with pytest.raises(KeyboardInterrupt):
-            train(model, optimizer, range(2, 3))
+    with updates_that(press_ctrl_c, NumPy), pytest.raises(KeyboardInterrupt):
+        train(model, optimizer, range(2, 3))
     assert {state["time"] for state in optimizer.states.values()} == {3}  # the step was whole
 
 

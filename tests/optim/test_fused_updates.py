@@ -19,6 +19,7 @@ from phlox.backend import NumPy, Torch
 from phlox.errors import OptimizerError
 from phlox.optim.together import LEAST
 from phlox.record import FULL, SafetensorsRecorder
+from tests.optim.interference import press_ctrl_c, run_out_of_memory, updates_that
 
 SHAPES = ((300, 200), (7,), (), (200, 150), (0, 3), (41, 5))
 assert sum(int(np.prod(shape)) for shape in SHAPES) > LEAST
@@ -212,26 +213,12 @@ def test_a_step_that_is_refused_changes_nothing(place: str) -> None:
 
 
 @ON
-def test_one_that_is_cut_short_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_cut_short_says_so(place: str) -> None:
     model, optimizer = train_two(place)
     record = optimizer.into_record()
     train(model, optimizer, range(2, 3))
-    backend = type(DEVICES[place])
-    whole = backend.kernel
-
-    def cut(self: Any, *arguments: Any) -> Any:
-        run = whole(self, *arguments)
-
-        def fail(pieces: Any) -> None:
-            run(pieces)
-            raise MemoryError
-
-        return fail
-
-    with monkeypatch.context() as patch:
-        patch.setattr(backend, "kernel", cut)
-        with pytest.raises(MemoryError):
-            train(model, optimizer, range(3, 4))
+    with updates_that(run_out_of_memory, type(DEVICES[place])), pytest.raises(MemoryError):
+        train(model, optimizer, range(3, 4))
     for use in (lambda: optimizer.states, optimizer.into_record, lambda: train(model, optimizer, range(3, 4))):
         with pytest.raises(OptimizerError, match="cut short while it wrote to its states"):
             use()
@@ -243,28 +230,14 @@ def test_one_that_is_cut_short_says_so(place: str, monkeypatch: pytest.MonkeyPat
 
 @ON
 @pytest.mark.usefixtures("hears_ctrl_c")
-def test_an_interrupt_waits_until_the_states_are_whole(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_waits_until_the_states_are_whole(place: str) -> None:
     model, optimizer = train_two(place)
     train(model, optimizer, range(2, 3))
     twin_model, twin = train_two(place)
     train(twin_model, twin, range(2, 3))
     train(twin_model, twin, range(3, 4))
-    backend = type(DEVICES[place])
-    whole = backend.kernel
-
-    def pressed(self: Any, *arguments: Any) -> Any:
-        run = whole(self, *arguments)
-
-        def press(pieces: Any) -> None:
-            signal.raise_signal(signal.SIGINT)
-            run(pieces)
-
-        return press
-
-    with monkeypatch.context() as patch:
-        patch.setattr(backend, "kernel", pressed)
-        with pytest.raises(KeyboardInterrupt):
-            train(model, optimizer, range(3, 4))
+    with updates_that(press_ctrl_c, type(DEVICES[place])), pytest.raises(KeyboardInterrupt):
+        train(model, optimizer, range(3, 4))
     equal(moments(optimizer), moments(twin))
     with pytest.raises(KeyboardInterrupt):  # and Ctrl-C is what it was
         signal.raise_signal(signal.SIGINT)
