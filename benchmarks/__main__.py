@@ -97,16 +97,14 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
         machine = better(machine, in_a_process_of_its_own())
     report = Report(machine, results, rows, details, platform.python_version())
     print("\n" + report.text())
-    wrong = [problem for result in results for problem in result.wrong]
-    for problem in wrong:
-        print(f"error: {problem}", file=sys.stderr)
-    if wrong:
-        return 1
     folder = out or (None if names or quick else ROOT / "docs")
     if folder is not None:
         report.write(folder)
         print(f"written: {folder}/benchmarks.md and benchmarks.svg", file=sys.stderr)
-    return 0
+    wrong = [problem for result in results for problem in result.wrong]
+    for problem in wrong:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 def _rows(name: str, small: bool) -> list[Ratio]:

@@ -127,5 +127,12 @@ ACCELERATED = (
         {"layers": 12, "width": 768, "heads": 12, "context": 1024, "batch": 8, "vocabulary": 50304},
         kind="accelerated",
     ),
+    Workload(
+        "lstm",
+        "LSTM 2x1024, 64 steps, batch 256, bf16",
+        "lstm",
+        {"embedding": 1024, "width": 1024, "batch": 256},
+        kind="accelerated",
+    ),
 )
 """What runs where a GPU is."""

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
-from benchmarks.arena.match import Entry, Result
+from benchmarks.arena.entry import Entry, Result
 from benchmarks.harness import Ratio, compare
 
 Times = Callable[[Entry], list[float]]

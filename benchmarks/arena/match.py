@@ -8,69 +8,33 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from benchmarks.arena.agreement import LOSSES, compare_losses, compare_outputs
 from benchmarks.arena.child import Child, Failed
+from benchmarks.arena.entry import Entry, Result
 from benchmarks.contestants import CONTESTANTS, Contestant
 from benchmarks.workloads import STEPS, Workload
 
-LOSSES = 10
-LOSSES_LIKE = 2
-"""Of those who are like another but for their environment."""
-LOSS_TOLERANCE, FIRST_TOLERANCE, OUTPUT_TOLERANCE, BF16_TOLERANCE = 1e-3, 0.05, 1e-4, 0.05
-"""Of losses; of the first one with dropout, whose masks differ; of logits; of either in bf16."""
+LOSSES_LIKE, LOSSES_DROPPED = 2, 3
+"""Steps of those who are like another but for their environment, and where random masks make losses differ."""
+CLOSE = 1.5
+"""A setting is tried with those who take at most so many times what the fastest of their side takes without it."""
 AMONG_THE_FIRST = 1.5
 """So many times the shortest time to the first step of a side is measured again."""
-ENOUGH, PATIENCE = 5, 40.0
+ENOUGH, PATIENCE = 5, 30.0
 """After so many turns those stop that have lasted so many seconds."""
-LEAVE = {1: 2.0, 3: 1.25}
-"""After so many turns those leave who take so many times what the fastest of their side takes."""
+LEAVE = {0: 1.5, 1: 2.0, 3: 1.25}
+"""After so many turns those leave who take so many times what the fastest of their side takes.
+
+Before the first one, those whose steps are long, by the steps that were compared.
+"""
 PAUSE = 0.02
 """Seconds until threads that spin for more work have gone to sleep."""
-
-
-@dataclass
-class Entry:
-    """What is known of one contestant on one workload."""
-
-    contestant: Contestant
-    missing: str | None = None
-    """Why it could not take part, if so."""
-    wrong: str | None = None
-    """How it differs from the others, if so."""
-    losses: list[float] = field(default_factory=list[float])
-    averaged: bool = False
-    outputs: list[float] = field(default_factory=list[float])
-    first: list[float] = field(default_factory=list[float])
-    """Seconds from the built model to the first loss, of each process; empty where that is not asked."""
-    each: float = 0.0
-    """Seconds of a compared step but the first, roughly."""
-    mib: float = 0.0
-    """The peak of the process after the compared steps."""
-    training: list[float] = field(default_factory=list[float])
-    """Seconds a step, of each turn."""
-    inference: list[float] = field(default_factory=list[float])
-
-
-@dataclass
-class Result:
-    """All contestants on one workload."""
-
-    workload: Workload
-    entries: list[Entry]
-    versions: dict[str, str]
-    seconds: float = 0.0
-    """That all of it took."""
-
-    @property
-    def wrong(self) -> list[str]:
-        """Those who computed something else."""
-        title = self.workload.title
-        return [f"{title}: {entry.contestant.name}: {entry.wrong}" for entry in self.entries if entry.wrong]
 
 
 @dataclass(frozen=True)
@@ -87,6 +51,9 @@ class Plan:
 QUICK_PLAN = Plan(rounds=3, training=0.05, inference=0.02, several_starts=False)
 
 
+Playing: TypeAlias = tuple[Entry, Child]
+
+
 def play(
     workload: Workload, plan: Plan, cache: str | None = None, contestants: Sequence[Contestant] = CONTESTANTS
 ) -> Result:
@@ -96,39 +63,43 @@ def play(
     one, libraries find what earlier runs have compiled.
     """
     began = time.monotonic()
-    entries = [Entry(c) for c in contestants if c.trains(workload) or c.predicts(workload)]
+    all_entries = [Entry(c) for c in contestants if c.trains(workload) or c.predicts(workload)]
     with ExitStack() as stack:
         caches = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-
-        names = [entry.contestant.name for entry in entries]
+        names = [entry.contestant.name for entry in all_entries if not entry.contestant.like]
         versions: dict[str, str] = {}
 
-        def start(entry: Entry) -> tuple[Entry, Child]:
+        def start(entry: Entry) -> Playing:
             alone = cache is not None and workload.starts > 1
-            like = entry.contestant.like
-            place = names.index(like if like in names else entry.contestant.name)
+            place = names.index(entry.contestant.like or entry.contestant.name)
             child = Child(entry.contestant, workload, f"{caches}/{place}" if alone else cache)
             stack.callback(child.close)
             found = _asked(entry, child.answer)
             versions.update(found["versions"] if found else {})
             return entry, child
 
+        def enter(entries: Sequence[Entry], *, one_by_one: bool = False) -> list[Playing]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                playing = list(pool.map(start, entries))
+            _say("  all are there")
+            with ThreadPoolExecutor(1 if one_by_one else os.cpu_count()) as pool:
+                list(pool.map(lambda pair: _check_in(pair[0], pair[1], workload), playing))
+            for entry, child in playing:
+                _more_losses(entry, child, workload)
+            return playing
+
+        entries = [entry for entry in all_entries if not entry.contestant.like]
         _say(f"{workload.title}: {len(entries)} contestants")
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            playing = list(pool.map(start, entries))
-        _say("  all are there")
-        # Where the time to the first step is asked nobody else runs meanwhile; those who are like another come last,
-        # when there is something compiled for them to find.
-        timed = [pair for pair in playing if workload.starts > 1 and not pair[0].contestant.like]
-        for entry, child in timed:
-            _check_in(entry, child, workload)
-        others = sorted((p for p in playing if p not in timed), key=lambda pair: bool(pair[0].contestant.like))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda pair: _check_in(pair[0], pair[1], workload), others))
-        for entry, child in playing:
-            _more_losses(entry, child, workload)
+        # Where the time to the first step is asked nobody else runs meanwhile.
+        playing = enter(entries, one_by_one=workload.starts > 1)
         for number in range(1, workload.starts if plan.several_starts else 1):
             _start_again(workload, entries, f"{caches}/{number}")
+        promising = {entry.contestant.name for entry in entries if close(entry, entries, CLOSE)}
+        like = [entry for entry in all_entries if entry.contestant.like in promising]
+        if like:
+            _say(f"  {len(like)} more in other environments")
+            playing += enter(like)
+        entries = sorted([*entries, *like], key=all_entries.index)
         compare_losses(workload, entries)
         compare_outputs(workload, entries)
         _say("  training, by turns")
@@ -140,6 +111,12 @@ def play(
     seconds = time.monotonic() - began
     _say(f"  it took {seconds:.0f} s")
     return Result(workload, entries, dict(sorted(versions.items())), seconds)
+
+
+def close(entry: Entry, entries: Sequence[Entry], bound: float) -> bool:
+    """Whether its compared steps took at most so many times those of the fastest of its side."""
+    times = [other.each for other in entries if other.contestant.ours == entry.contestant.ours and other.each]
+    return bool(entry.each) and entry.each <= bound * min(times)
 
 
 def _say(text: str) -> None:
@@ -182,12 +159,12 @@ def _first_losses(entry: Entry, child: Child, workload: Workload, built: dict[st
 
 def _more_losses(entry: Entry, child: Child, workload: Workload) -> None:
     """The rest of what is compared, while nobody else computes, so that it also shows how long steps are."""
-    n = (LOSSES_LIKE if entry.contestant.like else LOSSES) - 1
-    if workload.dropout or entry.averaged or len(entry.losses) != 1:
+    n = (LOSSES_LIKE if entry.contestant.like else LOSSES_DROPPED if workload.dropout else LOSSES) - 1
+    if entry.averaged or len(entry.losses) != 1:
         return
     found = _asked(entry, lambda: child.ask("losses", n=n))
     if found:
-        entry.losses += found["losses"]
+        entry.losses += [] if workload.dropout else found["losses"]
         entry.each, entry.mib = found["each"] if n > 1 else found["seconds"], found["mib"]
 
 
@@ -208,62 +185,6 @@ def _start_again(workload: Workload, entries: list[Entry], caches: str) -> None:
                 child.close()
 
 
-def compare_losses(workload: Workload, entries: list[Entry]) -> None:
-    """Marks who differs from the middle of all."""
-    single = [entry for entry in entries if entry.losses and not entry.averaged]
-    tolerance = FIRST_TOLERANCE if workload.dropout else BF16_TOLERANCE if workload.bf16 else LOSS_TOLERANCE
-    for step in range(1 if workload.dropout else LOSSES):
-        so_far = [entry for entry in single if len(entry.losses) > step]
-        middle = _middle(entry.losses[step] for entry in so_far)
-        for entry in so_far:
-            if not _close(entry.losses[step], middle, tolerance):
-                entry.wrong = entry.wrong or (
-                    f"its loss of step {step + 1} is {entry.losses[step]:.6g}, that of the others {middle:.6g}"
-                )
-    means = [statistics.fmean(entry.losses) for entry in single if len(entry.losses) == STEPS and not entry.wrong]
-    for entry in entries:
-        if entry.averaged and entry.losses and means:
-            middle = statistics.median(means)
-            if not _close(entry.losses[0], middle, tolerance):
-                entry.wrong = (
-                    f"the mean of its first {STEPS} losses is {entry.losses[0]:.6g}, that of the others {middle:.6g}"
-                )
-
-
-def compare_outputs(workload: Workload, entries: list[Entry]) -> None:
-    """Marks whose logits differ from the middle of all, relative to the largest of them."""
-    tolerance = BF16_TOLERANCE if workload.bf16 else OUTPUT_TOLERANCE
-    some = [entry for entry in entries if entry.outputs]
-    if not some:
-        return
-    size = statistics.median_low(len(entry.outputs) for entry in some)
-    alike = [entry for entry in some if len(entry.outputs) == size]
-    middle = [_middle(values) for values in zip(*(entry.outputs for entry in alike), strict=True)]
-    scale = max(abs(value) for value in middle)
-    for entry in some:
-        if len(entry.outputs) != size:
-            entry.wrong = entry.wrong or f"it gives {len(entry.outputs)} logits, the others {size}"
-            continue
-        at = max(range(size), key=lambda i: _distance(entry.outputs[i], middle[i]))
-        if not _distance(entry.outputs[at], middle[at]) <= tolerance * scale:
-            entry.wrong = entry.wrong or (
-                f"its logit {at} is {entry.outputs[at]:.6g}, that of the others {middle[at]:.6g}"
-            )
-
-
-def _middle(values: Iterable[float]) -> float:
-    """The median of those that are numbers."""
-    return statistics.median([value for value in values if math.isfinite(value)] or [0.0])
-
-
-def _distance(a: float, b: float) -> float:
-    return abs(a - b) if math.isfinite(a) else math.inf
-
-
-def _close(a: float, b: float, tolerance: float) -> bool:
-    return abs(a - b) <= tolerance * abs(b)
-
-
 def _take_turns(
     playing: list[tuple[Entry, Child]], what: str, rounds: int, seconds: float, times: Callable[[Entry], list[float]]
 ) -> None:
@@ -276,6 +197,12 @@ def _take_turns(
             continue
         found = _asked(entry, lambda child=child: child.ask("pace", what=what, seconds=seconds))
         paces[name], guesses[name] = (found["n"], found["seconds"]) if found else (0, math.inf)
+    entries = [entry for entry, _ in playing]
+    # One compared step, in memory that is not there yet, says too little of those who are like another.
+    long = [e for e in entries if what == "run" and e.each > seconds and not e.contestant.like]
+    for entry in [e for e in long if not close(e, entries, LEAVE[0])]:
+        times(entry).append(entry.each)
+        playing = [pair for pair in playing if pair[0] is not entry]
     began = time.monotonic()
     for turn in range(rounds):
         if turn >= ENOUGH and time.monotonic() - began > PATIENCE:

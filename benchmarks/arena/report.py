@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.arena import headlines
+from benchmarks.arena.entry import Entry, Result
 from benchmarks.arena.machine import Machine
-from benchmarks.arena.match import Entry, Result
 from benchmarks.arena.picture import draw
 from benchmarks.harness import Ratio, table
 
@@ -82,12 +82,14 @@ HEADER = """# Benchmarks
 
 Everybody computes the same: ten losses from the same weights, and the logits of one example, are compared before
 anything is timed. Then all are timed by turns in one run; a ratio is the median over the turns, with its quartiles.
-Who is twice as slow as the fastest of its side leaves after one turn, who is 1.25 times as slow after three: it has no
-part in the headlines then, and where one turn is all there are no quartiles. Below 1.0 Phlox is faster.
+Who is much slower than the fastest of its side leaves early, and has no part in the headlines: by the compared steps
+where they are long (1.5 times), after one turn (twice), or after three (1.25 times); where one figure is all there are
+no quartiles. Below 1.0 Phlox is faster.
 
 *Memory kept* is a setting of the C library, for Phlox by `PHLOX_ALLOCATOR=keep` and for the peers by `GLIBC_TUNABLES`:
-freed memory waits for the next array. *rbg* is the faster random generator of JAX. Those who are like another but for
-such a setting are compared for two steps, and only train. Where steps are long, Flax NNX takes part by its `split`
+freed memory waits for the next array. *rbg* is the faster random generator of JAX. Such a setting is tried with those
+who take at most half as long again as the fastest of their side without it; they are compared for two steps, and only
+train. Where steps are long, Flax NNX takes part by its `split`
 alone: `nnx.jit` runs the same program, and dispatches it more slowly. How to read it all, and why each number is what
 it is: [performance](performance.md).
 

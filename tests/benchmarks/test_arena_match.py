@@ -184,6 +184,15 @@ def test_one_whose_steps_are_long_takes_one_a_turn_unmeasured_before() -> None:
     assert [len(e.training) for e in played(ours, workload=_not_predicting()).entries] == [5]
 
 
+def test_one_whose_compared_steps_are_long_and_slow_takes_no_turn() -> None:
+    ours = contestant("Phlox", "with_phlox", each=0.5, training=[0.5] * 5)
+    fast = contestant("JAX", each=0.2, training=[0.2] * 5)
+    slow = contestant("slow", each=0.31, training=[])  # a pretender that is asked for a turn dies here
+    kept = contestant("JAX, kept", like="JAX", training=[0.25] * 5)  # one of its steps tells too little
+    entries = played(ours, fast, slow, kept, workload=_not_predicting()).entries
+    assert [entry.training for entry in entries] == [[0.5] * 5, [0.2] * 5, [0.31], [0.25] * 5]
+
+
 def test_long_turns_stop_after_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, training, inference = Plan(rounds=7), [0.02] * 7, [0.002] * 7
     made = [contestant(name, name, training=training, inference=inference) for name in ("with_phlox", "with_jax")]
@@ -200,6 +209,19 @@ def test_one_that_is_like_another_only_trains_and_is_compared_for_two_steps() ->
     kept = result.entries[2]
     assert (len(kept.losses), len(kept.training), kept.outputs, kept.inference) == (2, 5, [], [])
     assert result.wrong == ["a made-up model: odd, kept: its loss of step 2 is 1.8, that of the others 1.99"]
+
+
+def test_settings_are_tried_with_those_who_come_close_to_the_fastest_of_their_side() -> None:
+    result = played(
+        contestant("Phlox", "with_phlox", each=0.09), contestant("Phlox, kept", "with_phlox", like="Phlox"),
+        contestant("JAX", each=0.03), contestant("JAX, kept", like="JAX"),
+        contestant("PyTorch", each=0.02), contestant("PyTorch, kept", like="PyTorch"),
+        contestant("slow", each=0.031), contestant("slow, kept", like="slow"),
+        contestant("dies", dies="losses"), contestant("dies, kept", like="dies"),
+    )  # fmt: skip
+    names = [entry.contestant.name for entry in result.entries]
+    assert [name for name in names if name.endswith("kept")] == ["Phlox, kept", "JAX, kept", "PyTorch, kept"]
+    assert names[:3] == ["Phlox", "Phlox, kept", "JAX"]
 
 
 def test_the_first_step_is_asked_where_fresh_processes_start_and_not_of_those_alike(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.arena.entry import Entry, Result
 from benchmarks.arena.machine import Machine, better
-from benchmarks.arena.match import Entry, Result
 from benchmarks.arena.report import Report
 from benchmarks.contestants import Contestant
 from benchmarks.harness import Ratio

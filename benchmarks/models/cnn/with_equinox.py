@@ -26,7 +26,8 @@ class ConvNorm(eqx.Module):
         self.norm = eqx.nn.BatchNorm(conv.outputs, "batch", cnn.EPSILON, momentum=1.0 - cnn.MOMENTUM, mode="batch")
 
     def __call__(self, x: jax.Array, state: Any) -> tuple[jax.Array, Any]:
-        return self.norm(self.conv(x), state)
+        y, state = self.norm(self.conv(x), state)
+        return y.astype(x.dtype), state  # its statistics are f32, and make that of bf16
 
 
 class Block(eqx.Module):
