@@ -59,7 +59,8 @@ def saving(host: Arrays, folder: Path, size: str) -> list[Ratio]:
     """At full and at half precision, durably and not."""
     model = module_of(host, NumPy().device())
     tensors = {name: torch.from_numpy(array) for name, array in host.items()}
-    plain, half = "Phlox", "Phlox, HALF"
+    on_torch = module_of(host, Torch().device())
+    plain, half, half_on_torch = "Phlox", "Phlox, HALF", "Phlox on Torch, HALF"
     full = {
         plain: lambda file: save(model, FULL, file),
         "safetensors.numpy": lambda file: safetensors.numpy.save_file(host, file),
@@ -68,6 +69,7 @@ def saving(host: Arrays, folder: Path, size: str) -> list[Ratio]:
     }
     halved: dict[str, Callable[[Path], Any]] = {
         half: lambda file: save(model, HALF, file),
+        half_on_torch: lambda file: save(on_torch, HALF, file),
         "NumPy casts, then safetensors": lambda file: safetensors.numpy.save_file(
             {name: array.astype(np.float16) for name, array in host.items()}, file
         ),
@@ -78,12 +80,13 @@ def saving(host: Arrays, folder: Path, size: str) -> list[Ratio]:
     rows: list[Ratio] = []
     for durable in (True, False):
         how = "durably" if durable else "into the page cache"
-        for subject, savers, target, what in ((plain, full, 1.0, "save"), (half, halved, 0.7, "save as f16")):
+        for savers, target, what in ((full, 1.0, "save"), (halved, 0.7, "save as f16")):
             times = time_saving(savers, folder, durable=durable)
             rows += [
                 compare(f"{what}, {size}, {how}", times, subject, peer, target=target)
+                for subject in savers
                 for peer in savers
-                if peer != subject
+                if subject.startswith("Phlox") and not peer.startswith("Phlox")
             ]
     return rows
 
@@ -189,7 +192,6 @@ def loading(width: int, folder: Path, size: str) -> list[Ratio]:
         rows += time_loading(f"load {size} on {backend}", contestants, target=1.0)
     plain16 = folder / "plain16.safetensors"
     halves: dict[str, Run | Loader] = {
-        "Phlox": Loader(width, folder / "half.safetensors", devices["NumPy"]),
         "safetensors, then NumPy casts": lambda: {
             name: array.astype(np.float32) for name, array in safetensors.numpy.load_file(plain16).items()
         },
@@ -197,7 +199,10 @@ def loading(width: int, folder: Path, size: str) -> list[Ratio]:
             name: tensor.float() for name, tensor in safetensors.torch.load_file(plain16).items()
         },
     }
-    return rows + time_loading(f"load f16 as {size} on NumPy", halves, target=None)
+    for backend in ("NumPy", "Torch"):
+        halves["Phlox"] = Loader(width, folder / "half.safetensors", devices[backend])
+        rows += time_loading(f"load f16 as {size} on {backend}", halves, target=None)
+    return rows
 
 
 def time_loading(workload: str, contestants: dict[str, Run | Loader], *, target: float | None) -> list[Ratio]:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from phlox.backend.halves import from_half, to_half
 from phlox.record import parallel
-from phlox.record.halves import from_half, to_half
 
 ALL = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 FINITE = ALL[np.isfinite(ALL)]

@@ -47,7 +47,8 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
         array.flags.writeable = False
         return array
 
-    return LazyTensor.from_function(tensor.shape, tensor.backend.host_dtype(tensor.kind), read, path)
+    dtype, recast = tensor.backend.host_dtype(tensor.kind), engine_of(tensor.backend).recast
+    return LazyTensor.from_function(tensor.shape, dtype, read, path, recast)
 
 
 def into_record(module: Module) -> Record:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from phlox.errors import RecordError
 from phlox.record.dtypes import SHORT_NAMES, Array
-from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.entry import TensorEntry
 from phlox.record.parallel import crc32
 from phlox.record.record import Entry, Record
 from phlox.record.sink import element_bytes
@@ -82,7 +83,7 @@ def _checked(path: str, entry: Entry, expected: int, name: str) -> Entry:
     if isinstance(entry, TensorEntry):
         source = _Checked(entry.tensor.source, start_of(path, entry), expected, f"{name}: {path}")
         tensor = entry.tensor
-        return TensorEntry(LazyTensor(tensor.shape, tensor.dtype, tensor.source_dtype, source, tensor.path), entry.id)
+        return TensorEntry(replace(tensor, source=source), entry.id)
     if _of_value(path, entry) != expected:
         raise RecordError(f"{path}: its checksum does not match: {_REMEDY}")
     return entry

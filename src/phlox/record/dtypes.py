@@ -10,12 +10,14 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from phlox.backend import halves
 from phlox.errors import RecordError
-from phlox.record.halves import from_half, to_half
 
 Kind: TypeAlias = Literal["float", "int", "bool"]
 DType: TypeAlias = np.dtype[Any]
 Array: TypeAlias = NDArray[Any]
+Recast: TypeAlias = "Callable[[Array, DType], Array | None]"
+"""A faster way to cast floats, see `phlox.backend.EngineBackend.recast`."""
 
 DTYPES: dict[str, DType] = {
     "f64": np.dtype(np.float64),
@@ -37,18 +39,13 @@ DTYPES: dict[str, DType] = {
 SHORT_NAMES: dict[DType, str] = {dtype: name for name, dtype in DTYPES.items()}
 BLOCK = 1 << 16
 """Elements that are cast at a time: few enough to stay in the cache (measured: 1.4x faster than 4 times as many)."""
+ENGINE_BLOCK = 1 << 18
+"""Elements that are given to an engine at a time, which may have several threads."""
 
 _BY_NUMPY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _KNOWN = {dtype: dtype for dtype in DTYPES.values()}
 _MAX_RANK = 64  # NumPy's own bound
 _MAX_BYTES = 2**63 - 1
-
-
-_HALF, _SINGLE = DTYPES["f16"], DTYPES["f32"]
-_FAST: dict[tuple[DType, DType], Callable[[Array], Array | None]] = {
-    (_SINGLE, _HALF): to_half,
-    (_HALF, _SINGLE): from_half,
-}
 
 
 def canonical(dtype: Any, path: str = "tensor") -> DType:
@@ -101,7 +98,7 @@ def cast_elements(array: Array, dtype: DType, path: str = "tensor") -> Array:
         return array
     if dtype.kind in "iu":
         return _cast_ints(array, dtype, path)
-    if (fast := _FAST.get((array.dtype, dtype))) is not None and (done := fast(array)) is not None:
+    if (done := halves.recast(array, dtype)) is not None:
         return done
     with np.errstate(all="ignore"):  # overflow is told below; signalling NaNs are no fault
         if array.dtype == np.float64 and dtype == ml_dtypes.bfloat16:

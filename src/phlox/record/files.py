@@ -12,6 +12,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from phlox.backend.mapped import Pages
 from phlox.errors import RecordError
 from phlox.record.names import nearest
 
@@ -118,13 +119,20 @@ class _EagerFile(io.FileIO):
 
 
 def map_file(path: Path) -> memoryview:
-    """The bytes of a file, read-only, mapped and not read. The mapping lives as long as anything that views it."""
+    """The bytes of a file, read-only, mapped and not read. The mapping lives as long as anything that views it.
+
+    They are `Pages`, which engines may take over, unless the system has no room for what would be written to them.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         raise RecordError("it is not a regular file")  # opening a pipe would wait for ever
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            pages = Pages.of(file.fileno())
+        except OSError:
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return memoryview(pages).toreadonly()
 
 
 def is_file(path: Path) -> bool:

@@ -41,19 +41,20 @@ class Source:
                 f"{path}: {dtype} of shape {sizes} takes {needed} bytes; "
                 f"the file gives bytes {start} to {stop} of {len(self.data)}"
             )
-        return self.lazy(path, dtype, sizes, lambda: elements(self.data[start:stop], dtype))
+        return self._lazy(path, dtype, sizes, lambda: elements(self.data[start:stop], dtype))
 
     def lazy(self, path: str, dtype: DType, shape: object, flat: Callable[[], Array]) -> LazyTensor:
         """The tensor whose flat elements the function `flat` gives; what fails in it names the file and `path`."""
-        sizes = checked_shape(shape, dtype, path)
+        return self._lazy(path, dtype, checked_shape(shape, dtype, path), flat)
 
+    def _lazy(self, path: str, dtype: DType, sizes: tuple[int, ...], flat: Callable[[], Array]) -> LazyTensor:
         def read() -> Array:
             try:
                 return flat().reshape(sizes)
             except Exception as error:
                 raise RecordError(f"{self.name}: {path}: {reason(error)}") from error
 
-        return LazyTensor.from_function(sizes, dtype, read, path)
+        return LazyTensor(sizes, dtype, dtype, read, path)
 
 
 def open_source(path: Path, max_bytes: int | None = None, verify: bool = True) -> Source:

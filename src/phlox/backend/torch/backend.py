@@ -23,11 +23,13 @@ from phlox.backend.contract.widening import COMPUTING, delicate, widen
 from phlox.backend.device import Device
 from phlox.backend.element import HOST_DTYPES
 from phlox.backend.kind import Bool, Float, Int, Kind
+from phlox.backend.mapped import taken_over
 from phlox.backend.torch import random
 from phlox.backend.torch.attention import Attention
 from phlox.backend.torch.conv import Conv
 from phlox.backend.torch.dense import Dense
 from phlox.backend.torch.elementwise import Elementwise
+from phlox.backend.torch.halves import recast
 from phlox.backend.torch.indexing import Indexing
 from phlox.backend.torch.linalg import Linalg
 from phlox.backend.torch.loss import Loss
@@ -206,11 +208,18 @@ class Torch(
         with as_constants():
             return self._from_host(fitted, array, kind, device)
 
+    def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        with as_constants():
+            return recast(array, dtype)
+
     def _from_host(self, fitted: Any, array: Any, kind: type[Kind], device: Device) -> Array:
+        if fitted is array or not fitted.flags.writeable:
+            taken = taken_over(fitted)
+            fitted = fitted.copy() if taken is None else taken
         if self.float_element == "bf16" and kind is Float:  # which torch does not take from NumPy
-            host = torch.from_numpy(fitted.view(np.int16).copy()).view(torch.bfloat16)
+            host = torch.from_numpy(fitted.view(np.int16)).view(torch.bfloat16)
         else:
-            host = torch.from_numpy(fitted.copy() if fitted is array or not fitted.flags.writeable else fitted)
+            host = torch.from_numpy(fitted)
         return host.reshape(array.shape).to(self.native_device(device))
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:

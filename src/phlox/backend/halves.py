@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,24 @@ def from_half(array: NDArray[np.float16]) -> NDArray[np.float32] | None:
     single *= _SCALE
     bits |= (half & _SIGN).astype(np.uint32) << np.uint32(16)
     return single
+
+
+_FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any]], NDArray[Any] | None]] = {
+    (np.dtype(np.float32), np.dtype(np.float16)): to_half,
+    (np.dtype(np.float16), np.dtype(np.float32)): from_half,
+}
+
+
+def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """`array.astype(dtype)`; None for other element types, and if not all are finite, before and after."""
+    fast = _FAST.get((array.dtype, dtype))
+    if fast is None:
+        return None
+    result = np.empty(array.shape, dtype)
+    source, target = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
+    for start in range(0, source.size, _BLOCK):
+        done = fast(source[start : start + _BLOCK])
+        if done is None:
+            return None
+        target[start : start + _BLOCK] = done
+    return result

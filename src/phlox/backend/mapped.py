@@ -1,0 +1,45 @@
+"""Files in memory whose pages an engine may take over as its own, instead of copying them."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, final
+
+import numpy as np
+
+
+@final
+class Pages(mmap.mmap):
+    """A file in memory, private: whoever writes there writes to a copy of the page, and the file stays as it is.
+
+    It is to be shown read-only, for all that look at one page see what is written there. An engine that has no
+    read-only arrays may take the memory all the same (`taken_over`): no operation of the contract writes to arrays.
+    """
+
+    @staticmethod
+    def of(descriptor: int) -> Pages:
+        """The pages of an open file, which must not be empty; OSError where the system has no room for copies."""
+        return Pages(descriptor, 0, access=mmap.ACCESS_COPY)
+
+
+def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """The very memory of a read-only array, to be written to, if it is that of `Pages`, which live as long as it does.
+
+    >>> import numpy as np
+    >>> taken_over(np.ones(2)) is None
+    True
+    """
+    pages: Any = array
+    while isinstance(pages, np.ndarray):
+        pages = pages.base
+    if isinstance(pages, memoryview):
+        pages = pages.obj
+    if not isinstance(pages, Pages) or array.flags.writeable or not array.flags.c_contiguous or not array.size:
+        return None
+    whole = np.frombuffer(pages, np.uint8)
+    start = _address(array) - _address(whole)
+    return whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return array.__array_interface__["data"][0]

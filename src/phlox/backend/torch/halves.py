@@ -1,0 +1,51 @@
+"""Between float32 and the 16-bit floats by PyTorch, which has instructions and threads for it that NumPy has not."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from phlox.backend.element import HOST_DTYPES
+
+_BLOCK = 1 << 19
+"""Elements at a time: enough for all threads, and few enough to stay in the cache while they are looked at again."""
+_SINGLE = HOST_DTYPES["f32"]
+_INFINITE = {HOST_DTYPES["f16"]: 0x7C00, HOST_DTYPES["bf16"]: 0x7F80}
+"""By the element type: the bits of infinity, which are less than those of NaN."""
+_TYPES = {_SINGLE: torch.float32, HOST_DTYPES["f16"]: torch.float16, HOST_DTYPES["bf16"]: torch.bfloat16}
+
+
+class _Readable:
+    """The bytes of an array for PyTorch, which warns of what is read-only even where it does not write."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        place = array.__array_interface__["data"][0]
+        self.__array_interface__ = {"data": (place, False), "shape": (array.nbytes,), "typestr": "|u1", "version": 3}
+        self._array = array  # which must stay as long as its bytes are looked at
+
+
+def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    """`array.astype(dtype)`, bit by bit; None for other element types, and where not all is finite before and after.
+
+    There is no one answer to what becomes of the bits of a NaN, and an infinity may be an error.
+    """
+    infinite = _INFINITE.get(array.dtype, _INFINITE.get(dtype))
+    if infinite is None or _SINGLE not in (array.dtype, dtype) or dtype not in _TYPES:
+        return None
+    result = np.empty(array.shape, dtype)
+    if not array.size:
+        return result
+    source = torch.from_numpy(np.asarray(_Readable(np.ascontiguousarray(array)))).view(_TYPES[array.dtype])
+    target = torch.from_numpy(result.reshape(-1).view(np.uint8)).view(_TYPES[dtype])
+    short = (source if source.element_size() == 2 else target).view(torch.int16)
+    for start in range(0, len(source), _BLOCK):
+        here = slice(start, start + _BLOCK)
+        target[here].copy_(source[here])
+        if int(short[here].bitwise_and(0x7FFF).max()) >= infinite:
+            return None
+    return result
