@@ -22,6 +22,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
+from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
 from phlox.errors import CompileError
@@ -41,6 +42,7 @@ pytree.listen(lambda node: _nodes.__setitem__(node.cls, node))
 class _Recorded(NamedTuple):
     """A function for arguments of certain shapes."""
 
+    layout: Layout
     run: Callable[..., Any]
     put_together: Callable[[Iterator[Any]], Any]
     """The result, made of the arrays that `run` returns."""
@@ -61,7 +63,6 @@ class Program:
         if torch.compiler.is_compiling() or any([type(x) is not torch.Tensor or x.requires_grad for x in flat]):  # noqa: C419
             # Under somebody else's recording, or PyTorch's own tape, it is as if the function were called.
             return self._fn(donated, kept)
-        flat = [x if x.is_contiguous() else x.contiguous() for x in flat]
         # How many threads share a loop is written into the code.
         key = (*[(x.shape, x.dtype, x.device) for x in flat], torch.get_num_threads(), _codegen())
         with torch.no_grad():
@@ -71,9 +72,10 @@ class Program:
                     made = self._made.get(key)
                     if made is None:
                         made = self._made[key] = self._record(flat, sizes)
-            return made.put_together(iter(made.run(*flat)))
+            return made.put_together(iter(made.run(*made.layout.of(flat))))
 
     def _record(self, flat: Sequence[torch.Tensor], sizes: tuple[Any, Any]) -> _Recorded:
+        flat = [x.contiguous() for x in flat]
         rest = iter(flat)
         leaves = [leaf for size in sizes for leaf in _rebuilt(size, rest) if not isinstance(leaf, Words)]
         arrays = [x for leaf in leaves for x in (leaf if isinstance(leaf, tuple) else (leaf,))]
@@ -101,8 +103,9 @@ class Program:
             count = 1 if size is None or size < 0 else size
             weights += range(at, at + count) if size is not None and size >= 0 else ()
             at += count
+        layout = Layout(assign(graph), weights)
         run = packed(graph, weights) if _codegen() == "inductor" else None
-        return _Recorded(run or _compiled(graph, flat), forms[0])
+        return _Recorded(layout, run or _compiled(graph, layout.of(flat)), forms[0])
 
 
 def record_only(fn: Body, donated: Any, kept: Any, number: torch.dtype, integer: torch.dtype) -> None:
