@@ -1,4 +1,4 @@
-"""Training on eight devices that one processor plays: the losses are those of one device."""
+"""Training on eight devices that one processor plays: the losses are those of one device, and no array moves twice."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PROGRAM = """
 import faulthandler
@@ -29,11 +31,67 @@ for parameters, cut in ((EVERYWHERE, 0), (IN_SHARDS, 2)):
 """
 
 
-def test_a_step_on_eight_devices_is_that_on_one() -> None:
+PLACES = """
+import faulthandler
+faulthandler.dump_traceback_later(240, exit=True)
+import jax, numpy as np, phlox as px
+from benchmarks.devices import EVERYWHERE, IN_SHARDS, placed
+from phlox import nn, optim
+from phlox.backend import Autodiff, Jax
+
+texts, compile = [], Jax.compile
+
+def observed(self, fn):
+    run = compile(self, fn)
+
+    def call(*arrays):
+        texts.append(run.lower(*arrays).compile().as_text())
+        return run(*arrays)
+
+    return call
+
+Jax.compile = observed
+device = Autodiff(Jax()).device()
+layers = [nn.Linear(64, 64, device=device), nn.Linear(64, 128, device=device), nn.Linear(128, 64, device=device)]
+model = nn.Sequential(layers).init(0)
+x = px.random.normal((256, 64), device=device)
+
+def step(model, optimizer, x):
+    loss = model(x).square().mean()
+    return optimizer.step(0.01, model, px.GradientsParams.from_grads(loss.backward(), model)), loss
+
+def train(step, state, batch, optimizer):
+    now, losses = state(model), []
+    for _ in range(3):
+        now, loss = step(now, optimizer, batch(x))
+        losses.append(loss.item())
+    for param in now.params():
+        for moment in optimizer.states[param.id].values():
+            if isinstance(moment, px.Tensor) and moment.shape == param.shape:
+                assert moment.primitive.sharding == param.leaf.sharding, param.shape
+    assert [a.sharding for a in jax.tree.leaves(now)] == [a.sharding for a in jax.tree.leaves(state(model))]
+    return losses
+
+for parameters, gathered in ((EVERYWHERE, 0), (IN_SHARDS, 3)):
+    state, batch = placed(parameters)
+    for config in (optim.AdamWConfig(), optim.AdafactorConfig()):
+        expected = train(step, lambda tree: tree, lambda tree: tree, config.init())
+        np.testing.assert_allclose(train(step, state, batch, config.init()), expected, rtol=1e-4)
+        texts.clear()
+        losses = train(px.compile(step), state, batch, config.init())
+        np.testing.assert_allclose(losses, expected, rtol=1e-4)
+        if isinstance(config, optim.AdamWConfig):
+            # Each weight once, for the way there and the way back.
+            assert [text.count(" all-gather(") for text in texts] == [gathered] * 3, parameters
+"""
+
+
+@pytest.mark.parametrize("program", [PROGRAM, PLACES], ids=["losses", "places"])
+def test_a_step_on_eight_devices_is_that_on_one(program: str) -> None:
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "32", "JAX_PLATFORMS": "cpu"}
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=False,

@@ -116,7 +116,8 @@ class Autodiff(Decorator):
                     f"backward() of a tensor of shape {shape} needs a cotangent of that shape; "
                     "reduce the tensor to one number (.sum(), .mean()), or give one"
                 )
-            cotangent = self.inner.float_full(shape, 1.0, self.inner.device_of(x.value))
+            ones = self.inner.float_full(shape, 1.0, self.inner.device_of(x.value))
+            cotangent = self.inner.beside(ones, x.value)
         return walk_back([x.node], {x.node.id: cotangent}, retain=retain)
 
     # --- arrays and devices

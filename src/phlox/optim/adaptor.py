@@ -311,7 +311,7 @@ class OptimizerAdaptor(Optimizer):
         """What is stepped of a parameter, its value or the master of it, and the state."""
         states, optimizer, work = self._states, self._simple[self.variant(id)], self._wide(tensor)
         if id not in states or (id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape):
-            return work, optimizer.init(work)
+            return work, brought(optimizer.init(work), work)
         state = brought(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:
             wrong = misfit(optimizer.init(work), state, tensor.shape)

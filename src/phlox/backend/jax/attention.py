@@ -16,6 +16,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.attention import AttentionOps
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.jax.fused import fused
+from phlox.backend.jax.processor import is_shared
 
 _CHUNK = 64
 _WHOLE = 128  # so few queries save less time in chunks than it takes to compile them
@@ -101,6 +102,10 @@ class Attention(Backend):
     def _products(self, x: Array, y: Array) -> Array:
         # Of y turned around XLA would make a copy, element by element.
         return lax.dot_general(x, y, (((3,), (3,)), ((0, 1), (0, 1))))
+
+    def _transposed(self, x: Array) -> Array:
+        turned = lax.transpose(x, (0, 1, 3, 2))
+        return lax.optimization_barrier(turned) if is_shared() else turned
 
     attention_forward = fused(_forward, 6, 7, 8)
     attention_backward = fused(_backward, 2, 3, 4, 5)

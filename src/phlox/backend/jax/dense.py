@@ -16,6 +16,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.dense import DenseOps
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.jax.fused import fused
+from phlox.backend.jax.processor import is_shared
 
 _WORTH = 1 << 28
 """Products of numbers in the gradient of a weight, from which on turning an operand pays,"""
@@ -24,9 +25,12 @@ _LONG = 1024
 
 
 def _linear_backward(self: Any, saved: Any, g: Array, needed: Needed) -> Gradients:
-    """As the contract has it, but for the product that is the gradient of the weight."""
+    """As the contract has it, but for the products."""
     x, weight = saved
-    dx, dw, db = DenseOps.linear_backward(self, saved, g, (needed[0], False, needed[2]))
+    dx, dw, db = DenseOps.linear_backward(self, saved, g, (False, False, needed[2]))
+    if needed[0]:
+        # With the weight as it is: of one in shards, turned around, XLA would gather the parts a second time.
+        dx = lax.dot_general(g, weight, (((g.ndim - 1,), (1,)), ((), ())))
     if needed[1]:
         rows = math.prod(x.shape[:-1])
         dw = _weight_gradient(self, x.reshape(rows, weight.shape[0]), g.reshape(rows, weight.shape[1]))
@@ -34,12 +38,13 @@ def _linear_backward(self: Any, saved: Any, g: Array, needed: Needed) -> Gradien
 
 
 def _weight_gradient(self: Any, x: Array, g: Array) -> Array:
-    """x' g; on a processor, where it is large, with the smaller of the two turned first.
+    """x' g; on a processor, where it is large or several devices share it, with the smaller of the two turned first.
 
     XLA's loops for a product whose left side is turned take up to twice the time of the others.
     """
     (rows, inputs), outputs = x.shape, g.shape[1]
-    if rows < _LONG or rows * inputs * outputs < _WORTH or jax.default_backend() != "cpu":
+    large = rows >= _LONG and rows * inputs * outputs >= _WORTH and jax.default_backend() == "cpu"
+    if not large and not is_shared():
         return self.float_matmul(x.T, g)
     # Between barriers, or XLA would turn the product around again.
     if inputs <= outputs:
