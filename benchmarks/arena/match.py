@@ -22,7 +22,7 @@ from benchmarks.workloads import STEPS, Workload
 
 LOSSES_LIKE, LOSSES_DROPPED = 2, 3
 """Steps of those who are like another but for their environment, and where random masks make losses differ."""
-CLOSE = 1.5
+CLOSE = 1.3
 """A setting is tried with those who take at most so many times what the fastest of their side takes without it."""
 AMONG_THE_FIRST = 1.5
 """So many times the shortest time to the first step of a side is measured again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -129,7 +130,7 @@ class NumPy(
 
     # --- shape
 
-    shape = native(np.shape)
+    shape = native(attrgetter("shape"))
 
     # As methods of the array, which NumPy's functions of these names would look up at three times the price.
 
