@@ -178,6 +178,28 @@ def test_the_data_is_synced_before_the_rename_and_the_folder_after_it(
     monkeypatch.setattr(Path, "replace", lambda self, to: (calls.append("rename"), replace(self, to)))
     save(OLD, tmp_path / "m")
     assert calls == ["file", "rename", "folder"]
+    calls.clear()
+    monkeypatch.setattr(files_module, "_EARLY", 1)
+    advised: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: advised.append(arguments[0]), raising=False)
+    save(OLD, tmp_path / "m")
+    assert calls == ["file", "rename", "folder"] and advised
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "phlox", "json", "npz", "msgpack"])
+def test_what_need_not_be_durable_is_whole_and_not_synced(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: int) -> None:
+        raise AssertionError("the disk was asked for something")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "posix_fadvise", fail, raising=False)
+    monkeypatch.setattr(files_module, "_EARLY", 1)
+    path = save(OLD, tmp_path / f"m.{suffix}", durable=False)
+    assert load(path)["n"] == 1 and [p.name for p in tmp_path.iterdir()] == [path.name]
+    with pytest.raises(AssertionError, match="the disk"):
+        save(OLD, path)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])

@@ -296,7 +296,12 @@ class Module(Fields):
         return lambda: self.load_record(record)
 
     def save(
-        self, path: str | PathLike[str], *, precision: Precision = FULL, compression: Compression | None = None
+        self,
+        path: str | PathLike[str],
+        *,
+        precision: Precision = FULL,
+        compression: Compression | None = None,
+        durable: bool = True,
     ) -> Path:
         """Write the parameters to a file, whole or not at all, and return its path.
 
@@ -304,6 +309,7 @@ class Module(Fields):
             path: its end names the format, and perhaps the compression (".json.gz"); without one it is safetensors.
             precision: at which element types, see `phlox.record.PrecisionSettings`; floats as float32 unless given.
             compression: None, "gzip" or "zstd".
+            durable: whether to wait until the disk has it, so that it survives a crash of the system.
 
         >>> import tempfile
         >>> from phlox import nn
@@ -313,7 +319,7 @@ class Module(Fields):
         """
         from phlox.record import save
 
-        return save(self.into_record(), path, precision, compression)
+        return save(self.into_record(), path, precision, compression, durable=durable)
 
     def load(
         self,

@@ -75,10 +75,11 @@ class BinaryRecorder(Recorder):
         compression: Compression | None = None,
         *,
         names: bool = True,
+        durable: bool = True,
         max_bytes: int | None = None,
         verify: bool = True,
     ) -> None:
-        super().__init__(precision, compression, max_bytes=max_bytes, verify=verify)
+        super().__init__(precision, compression, durable=durable, max_bytes=max_bytes, verify=verify)
         self.names = names
 
     def write(self, record: Record, sink: Sink) -> None:

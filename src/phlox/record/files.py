@@ -28,22 +28,25 @@ _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of folders that a syst
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path) -> Generator[BinaryIO]:
+def atomic_write(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends well, and vanishes when it does not.
 
     Whoever opens `path`, at any moment and after any crash, finds the old file or the new one, whole: the bytes go to a
     sibling of a unique name, reach the disk, and only then is it renamed. Permissions are kept, links are followed.
-    What a killed writer of `path` left behind is removed by the next one.
+    What a killed writer of `path` left behind is removed by the next one. Unless it is `durable`, the system writes to
+    the disk when it likes: then a crash of the whole system, and only that, may leave a file that is not whole.
     """
     target = Path(os.path.realpath(path))
     temporary, raw = _temporary(target)
+    raw.eager = durable
     file = io.BufferedWriter(raw)
     try:
         yield file
         file.flush()
         with contextlib.suppress(FileNotFoundError):
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-        os.fsync(raw.fileno())
+        if durable:
+            os.fsync(raw.fileno())
         if fcntl is None:  # Windows renames no open file; elsewhere closing it would end the lock too early
             file.close()
         temporary.replace(target)
@@ -54,7 +57,8 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):  # of bytes that could not be written, which is told already
             file.close()
-    _sync_folder(target.parent)
+    if durable:
+        _sync_folder(target.parent)
 
 
 def _temporary(target: Path) -> tuple[Path, _EagerFile]:
@@ -100,8 +104,9 @@ def _remove_leftovers(folder: Path, start: str) -> None:
 
 
 class _EagerFile(io.FileIO):
-    """A new file that goes to the disk while it is being written, and not only when it is synced."""
+    """A new file that goes to the disk while it is being written, and not only when it is synced, if it is `eager`."""
 
+    eager = True
     _started = 0
     _pending = 0
 
@@ -109,7 +114,7 @@ class _EagerFile(io.FileIO):
         """Writes what it can of `data`."""
         count = super().write(data)
         self._pending += count
-        if self._pending >= _EARLY and hasattr(os, "posix_fadvise"):
+        if self.eager and self._pending >= _EARLY and hasattr(os, "posix_fadvise"):
             end = self.tell()
             # Linux starts to write such pages and keeps them, for they are not clean yet. Errors are left to the sync.
             with contextlib.suppress(OSError):

@@ -101,23 +101,28 @@ def save(
     path: PathLike,
     precision: Precision = FULL,
     compression: Compression | None = None,
+    *,
+    durable: bool = True,
 ) -> Path:
     """Writes `record` in the format (and compression) that the end of `path` names, and gives the path of the file.
 
-    A name without the suffix of a format gets that of safetensors, the default. See `Recorder.save`.
+    A name without the suffix of a format gets that of safetensors, the default. See `Recorder.save`, and `Recorder` for
+    `durable`.
     """
-    return recorder_for(path, precision, compression).save(record, path)
+    return recorder_for(path, precision, compression, durable=durable).save(record, path)
 
 
-def recorder_for(path: PathLike, precision: Precision = FULL, compression: Compression | None = None) -> Recorder:
+def recorder_for(
+    path: PathLike, precision: Precision = FULL, compression: Compression | None = None, *, durable: bool = True
+) -> Recorder:
     """The recorder of the format and compression that the end of `path` names; safetensors where it names none."""
     name = Path(path).name
     for recorder in _recorders():
         for suffix in recorder.suffixes():
             for named, end in SUFFIXES.items():
                 if name.endswith(suffix + end):
-                    return recorder(precision, compression or named)
-    return SafetensorsRecorder(precision, compression)
+                    return recorder(precision, compression or named, durable=durable)
+    return SafetensorsRecorder(precision, compression, durable=durable)
 
 
 def find(path: Path) -> Path:

@@ -80,10 +80,11 @@ class JsonRecorder(Recorder):
         *,
         indent: int | None = None,
         numbers: Literal["base64", "decimal"] = "base64",
+        durable: bool = True,
         max_bytes: int | None = None,
         verify: bool = True,
     ) -> None:
-        super().__init__(precision, compression, max_bytes=max_bytes, verify=verify)
+        super().__init__(precision, compression, durable=durable, max_bytes=max_bytes, verify=verify)
         if numbers not in ("base64", "decimal"):
             raise RecordError(f'numbers={numbers!r}: expected "base64" or "decimal"')
         self.indent = indent

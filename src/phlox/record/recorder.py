@@ -38,6 +38,8 @@ class Recorder(Reader):
         precision: at which element types tensors are written (`FULL`: floats as float32). Files are read as they are.
         compression: None, "gzip" or "zstd" (RecordError at use unless `phlox[zstd]` is installed), for writing;
             reading recognises it.
+        durable: does `save` wait until the disk has the file? Without it the system writes when it likes, which takes
+            less time, and a crash of the system (not of the program) may cost the file.
         max_bytes, verify: see `Reader`.
     """
 
@@ -46,10 +48,12 @@ class Recorder(Reader):
         precision: Precision = FULL,
         compression: Compression | None = None,
         *,
+        durable: bool = True,
         max_bytes: int | None = None,
         verify: bool = True,
     ) -> None:
         super().__init__(max_bytes=max_bytes, verify=verify)
+        self.durable = durable
         if compression not in SUFFIXES:
             raise RecordError(f'compression={compression!r}: expected None, "gzip" or "zstd"')
         self.precision = checked_precision(precision)
@@ -62,12 +66,13 @@ class Recorder(Reader):
     def save(self, record: Record, path: PathLike) -> Path:
         """Writes `record` to `path`, adding the format's suffix where it lacks, and gives the path of the file.
 
-        The file appears whole and durably, or not at all: a crash leaves the old one. Extra memory: one tensor.
+        The file appears whole and durably, or not at all: a crash leaves the old one (of the system, unless `durable`
+        is False). Extra memory: one tensor.
         Raises RecordError for a value that does not fit the precision, and where the file cannot be written.
         """
         target = self._target(Path(path))
         try:
-            with atomic_write(target) as file:
+            with atomic_write(target, durable=self.durable) as file:
                 self._encode(record, file)
         except RecordError as error:
             raise RecordError(f"cannot save {target}: {error}") from error
