@@ -214,9 +214,9 @@ def test_one_that_is_like_another_only_trains_and_is_compared_for_two_steps() ->
 def test_settings_are_tried_with_those_who_come_close_to_the_fastest_of_their_side() -> None:
     result = played(
         contestant("Phlox", "with_phlox", each=0.09), contestant("Phlox, kept", "with_phlox", like="Phlox"),
-        contestant("JAX", each=0.03), contestant("JAX, kept", like="JAX"),
+        contestant("JAX", each=0.025), contestant("JAX, kept", like="JAX"),
         contestant("PyTorch", each=0.02), contestant("PyTorch, kept", like="PyTorch"),
-        contestant("slow", each=0.031), contestant("slow, kept", like="slow"),
+        contestant("slow", each=0.027), contestant("slow, kept", like="slow"),
         contestant("dies", dies="losses"), contestant("dies, kept", like="dies"),
     )  # fmt: skip
     names = [entry.contestant.name for entry in result.entries]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 1 << 16
+_BLOCK = 1 << 15
 _EXPONENT = np.uint32(0x7F800000)
 _LEAST = np.full(_BLOCK, 0x38800000, np.uint32)
 """The exponent of 2**-14, the least normal float16; below, float16 has the same spacing all the way."""

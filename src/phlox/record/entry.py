@@ -13,7 +13,6 @@ from phlox.backend import halves
 from phlox.errors import RecordError
 from phlox.record.dtypes import (
     BLOCK,
-    ENGINE_BLOCK,
     Array,
     DType,
     Kind,
@@ -142,13 +141,10 @@ class LazyTensor:
 
     def _cast(self, array: Array) -> Iterator[Array]:
         flat = array.reshape(-1)
-        for start in range(0, flat.size, ENGINE_BLOCK):
-            part = flat[start : start + ENGINE_BLOCK]
-            if (done := self.recast(part, self.dtype)) is not None:
-                yield done
-                continue
-            for at in range(0, part.size, BLOCK):
-                yield cast_elements(part[at : at + BLOCK], self.dtype, self.path)
+        for start in range(0, flat.size, BLOCK):
+            part = flat[start : start + BLOCK]
+            done = self.recast(part, self.dtype)
+            yield cast_elements(part, self.dtype, self.path) if done is None else done
 
 
 @dataclass(frozen=True, eq=False, slots=True)
