@@ -85,11 +85,9 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
         table = QUICK if quick else ACCELERATED if machine.accelerator else WORKLOADS
         workloads = [workload for workload in table if workload.name in asked]
     plan = QUICK_PLAN if quick else Plan()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-        # A full run compiles everything anew, once; a quick one finds what earlier ones have compiled, and leaves out
-        # those who are like another but for their environment.
-        playing = [contestant for contestant in CONTESTANTS if not (quick and contestant.like)]
-        results = [play(workload, plan, None if quick else cache, playing) for workload in workloads]
+    # A quick run leaves out those who are like another but for their environment.
+    playing = [contestant for contestant in CONTESTANTS if not (quick and contestant.like)]
+    results = [play(w, plan, playing, fresh=w.starts > 1 and not quick) for w in workloads]
     rows = [row for name in COMPARED if name in asked for row in _rows(name, quick or (not names and name in SMALL))]
     details = [row for name in DETAILED if name in asked or everything for row in _rows(name, quick)]
     if machine is not None and not quick:

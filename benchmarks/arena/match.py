@@ -26,7 +26,7 @@ CLOSE = 1.3
 """A setting is tried with those who take at most so many times what the fastest of their side takes without it."""
 AMONG_THE_FIRST = 1.5
 """So many times the shortest time to the first step of a side is measured again."""
-ENOUGH, PATIENCE = 5, 30.0
+ENOUGH, PATIENCE = 5, 20.0
 """After so many turns those stop that have lasted so many seconds."""
 LEAVE = {0: 1.5, 1: 2.0, 3: 1.25}
 """After so many turns those leave who take so many times what the fastest of their side takes.
@@ -42,7 +42,7 @@ class Plan:
     """How long it takes."""
 
     rounds: int = 7
-    training: float = 0.3
+    training: float = 0.25
     inference: float = 0.15
     """Seconds of a turn, at least one step."""
     several_starts: bool = True
@@ -55,12 +55,11 @@ Playing: TypeAlias = tuple[Entry, Child]
 
 
 def play(
-    workload: Workload, plan: Plan, cache: str | None = None, contestants: Sequence[Contestant] = CONTESTANTS
+    workload: Workload, plan: Plan, contestants: Sequence[Contestant] = CONTESTANTS, *, fresh: bool = False
 ) -> Result:
     """Raises nothing for a contestant that fails or is wrong: the entry says it.
 
-    `cache` is a folder for what is compiled, which all share but where the time to the first step is asked; without
-    one, libraries find what earlier runs have compiled.
+    `fresh`: every contestant compiles anew, instead of finding what earlier runs have compiled.
     """
     began = time.monotonic()
     all_entries = [Entry(c) for c in contestants if c.trains(workload) or c.predicts(workload)]
@@ -70,9 +69,8 @@ def play(
         versions: dict[str, str] = {}
 
         def start(entry: Entry) -> Playing:
-            alone = cache is not None and workload.starts > 1
             place = names.index(entry.contestant.like or entry.contestant.name)
-            child = Child(entry.contestant, workload, f"{caches}/{place}" if alone else cache)
+            child = Child(entry.contestant, workload, f"{caches}/{place}" if fresh else None)
             stack.callback(child.close)
             found = _asked(entry, child.answer)
             versions.update(found["versions"] if found else {})

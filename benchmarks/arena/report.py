@@ -89,9 +89,8 @@ no quartiles. Below 1.0 Phlox is faster.
 *Memory kept* is a setting of the C library, for Phlox by `PHLOX_ALLOCATOR=keep` and for the peers by `GLIBC_TUNABLES`:
 freed memory waits for the next array. *rbg* is the faster random generator of JAX. Such a setting is tried with those
 who take at most 1.3 times as long as the fastest of their side without it; they are compared for two steps, and only
-train. Where steps are long, Flax NNX takes part by its `split`
-alone: `nnx.jit` runs the same program, and dispatches it more slowly. How to read it all, and why each number is what
-it is: [performance](performance.md).
+train. Where steps are long, Flax NNX takes part by its `split` alone: `nnx.jit` runs the same program, and dispatches
+it more slowly. How to read it all, and why each number is what it is: [performance](performance.md).
 
 """
 

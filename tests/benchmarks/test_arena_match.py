@@ -60,8 +60,8 @@ def contestant(name: str, library: str = "with_jax", like: str = "", kept: str =
     return Contestant(name, library, json.dumps(ALIKE | made), environment, like=like)
 
 
-def played(*contestants: Contestant, workload: Workload = WORKLOAD, cache: str | None = None) -> Result:
-    return play(workload, PLAN, cache, contestants)
+def played(*contestants: Contestant, workload: Workload = WORKLOAD) -> Result:
+    return play(workload, PLAN, contestants, fresh=workload.starts > 1)
 
 
 @pytest.fixture(autouse=True)
@@ -196,9 +196,9 @@ def test_one_whose_compared_steps_are_long_and_slow_takes_no_turn() -> None:
 def test_long_turns_stop_after_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, training, inference = Plan(rounds=7), [0.02] * 7, [0.002] * 7
     made = [contestant(name, name, training=training, inference=inference) for name in ("with_phlox", "with_jax")]
-    assert [len(entry.training) for entry in play(WORKLOAD, plan, None, made).entries] == [7, 7]
+    assert [len(entry.training) for entry in play(WORKLOAD, plan, made).entries] == [7, 7]
     monkeypatch.setattr(match, "PATIENCE", -1.0)
-    assert [len(entry.training) for entry in play(WORKLOAD, plan, None, made).entries] == [5, 5]
+    assert [len(entry.training) for entry in play(WORKLOAD, plan, made).entries] == [5, 5]
 
 
 def test_one_that_is_like_another_only_trains_and_is_compared_for_two_steps() -> None:
@@ -224,11 +224,11 @@ def test_settings_are_tried_with_those_who_come_close_to_the_fastest_of_their_si
     assert names[:3] == ["Phlox", "Phlox, kept", "JAX"]
 
 
-def test_the_first_step_is_asked_where_fresh_processes_start_and_not_of_those_alike(tmp_path: Path) -> None:
+def test_the_first_step_is_asked_where_fresh_processes_start_and_not_of_those_alike() -> None:
     workload = Workload("made-up", "a made-up model", "mlp", {}, starts=3)
     result = played(
         contestant("Phlox", "with_phlox"), contestant("JAX"), contestant("JAX, kept", like="JAX"),
-        workload=workload, cache=str(tmp_path),
+        workload=workload,
     )  # fmt: skip
     assert [entry.first for entry in result.entries] == [[0.5] * 3, [0.5] * 3, []]
     assert headlines.of_result(result)[-1].workload == "a made-up model: time to the first step"
