@@ -85,7 +85,7 @@ def checked_shape(shape: object, dtype: DType, path: str = "tensor") -> tuple[in
     return sizes
 
 
-def cast_elements(array: Array, dtype: DType, path: str = "tensor") -> Array:
+def cast_elements(array: Array, dtype: DType, path: str = "tensor", recast: Recast = halves.recast) -> Array:
     """`array` (of at most a block or so) at another element type of its kind, each value rounded to the nearest.
 
     Raises RecordError for a value that does not fit: a finite float that would become infinite, an int out of range.
@@ -96,7 +96,7 @@ def cast_elements(array: Array, dtype: DType, path: str = "tensor") -> Array:
         return array
     if dtype.kind in "iu":
         return _cast_ints(array, dtype, path)
-    if (done := halves.recast(array, dtype)) is not None:
+    if (done := recast(array, dtype)) is not None:
         return done
     with np.errstate(all="ignore"):  # overflow is told below; signalling NaNs are no fault
         if array.dtype == np.float64 and dtype == ml_dtypes.bfloat16:

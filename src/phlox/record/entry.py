@@ -142,9 +142,7 @@ class LazyTensor:
     def _cast(self, array: Array) -> Iterator[Array]:
         flat = array.reshape(-1)
         for start in range(0, flat.size, BLOCK):
-            part = flat[start : start + BLOCK]
-            done = self.recast(part, self.dtype)
-            yield cast_elements(part, self.dtype, self.path) if done is None else done
+            yield cast_elements(flat[start : start + BLOCK], self.dtype, self.path, self.recast)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

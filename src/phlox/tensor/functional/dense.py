@@ -15,16 +15,13 @@ from phlox.tensor.tensor import Tensor, wrap
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight + bias, for x [..., inputs], weight [inputs, outputs] and bias [outputs]."""
-    try:
-        ops = weight._ops  # pyright: ignore[reportPrivateUsage]
-        alike = x._ops is ops and (bias is None or bias._ops is ops)  # pyright: ignore[reportPrivateUsage]
-    except AttributeError:  # one of them is no tensor
-        ops, alike = None, False
-    if ops is not None and alike and ops.kind is Float:
+    ops = getattr(weight, "_ops", None)
+    if ops is not None and getattr(x, "_ops", None) is ops and (bias is None or getattr(bias, "_ops", None) is ops):
         # As most calls are: to ask for each thing by itself takes as long as a small product.
-        shape, array, by, added = ops.shape, x.primitive, weight.primitive, None if bias is None else bias.primitive
-        sizes = shape(by)
-        if len(sizes) == 2 and shape(array)[-1:] == sizes[:1] and (added is None or shape(added) == sizes[1:]):
+        shape, array, by = ops.shape, x.primitive, weight.primitive
+        sizes, added = shape(by), None if bias is None else bias.primitive
+        fits = len(sizes) == 2 and shape(array)[-1:] == sizes[:1] and (added is None or shape(added) == sizes[1:])
+        if fits and ops.kind is Float:
             try:
                 return wrap(ops, ops["linear"](array, by, added))
             except Exception as error:
