@@ -78,6 +78,6 @@ endif
 # The peers have an environment of their own, so that their dependencies never hide a missing one of ours.
 .venv-bench/installed-bench: pyproject.toml .venv-bench/made-for
 	@echo "phlox: installing Phlox and its peers into .venv-bench (once)"
-	@.venv-bench/bin/$(PIP_INSTALL) --editable '.[jax,zstd]' torch==2.13.0 flax optax equinox keras \
+	@.venv-bench/bin/$(PIP_INSTALL) --editable '.[fast,jax,zstd]' torch==2.13.0 flax optax equinox keras \
 	    safetensors onnx onnxruntime matplotlib
 	@touch $@

@@ -66,8 +66,6 @@ def test_what_is_not_finite_is_left_to_numpy(short: Any) -> None:
             array[place] = value
             assert Torch().recast(array, short) is None
             array[place] = 1.0
-    for value in SHORTS[short][~np.isfinite(SHORTS[short])]:
-        assert Torch().recast(np.array([0, value], short), F32) is None
 
 
 def test_other_element_types_are_left_to_numpy() -> None:
@@ -122,7 +120,10 @@ def test_what_is_loaded_is_what_numpy_makes_of_it(device: px.Device, precision: 
         stored = load(file)["w"].tensor.read()
         model = Holder(np.zeros(values.shape, F32), device)
         model.load(file)
-        np.testing.assert_array_equal(bits(model.w.val().numpy()), bits(stored.astype(F32)))
+        found, meant = model.w.val().numpy(), stored.astype(F32)
+        numbers = ~np.isnan(meant)  # which NaN becomes of one is the engine's affair
+        np.testing.assert_array_equal(np.isnan(found), ~numbers)
+        np.testing.assert_array_equal(bits(found[numbers]), bits(meant[numbers]))
 
 
 def test_loading_into_fewer_bits(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_kinds_are_never_cast_into_each_other() -> None:
 
 
 def test_casting_goes_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phlox.record.entry.BLOCK", 7)
+    monkeypatch.setattr("phlox.record.entry.PORTION", 2 * 7)
     array = np.arange(30.0).reshape(5, 6)
     tensor = LazyTensor.from_array(array.T).astype(np.float16)
     np.testing.assert_array_equal(tensor.read(), array.T)

@@ -99,7 +99,8 @@ def test_a_copy_at_the_newest_schema_is_equal(path: Path, tmp_path: Path) -> Non
             assert again.paths() == expected(path).paths() and dict(again.aliases) == dict(expected(path).aliases)
 
 
-NEWEST = [path for path in FILES if path.parent.name == f"schema{SCHEMA}"]
+NEWEST = [path for path in FILES if path.parent.name == f"schema{SCHEMA}" and ".8." not in path.name]
+"""Without those whose tensors begin at a multiple of 8 bytes only, as they did in safetensors for a while."""
 
 
 @pytest.mark.parametrize("path", NEWEST, ids=[path.name for path in NEWEST])

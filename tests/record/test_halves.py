@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from phlox.backend.halves import from_half, to_half
-from phlox.record import parallel
+from phlox.backend import halves
 
 ALL = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 FINITE = ALL[np.isfinite(ALL)]
+F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
 
 
 def test_every_float16_becomes_a_float32() -> None:
-    found = from_half(FINITE)
+    found = halves.recast(FINITE, F32)
     assert found is not None
     np.testing.assert_array_equal(found.view(np.uint32), FINITE.astype(np.float32).view(np.uint32))
 
@@ -29,7 +27,7 @@ def test_every_tie_and_its_neighbours_round_as_they_should() -> None:
     ties = ((ordered[1:] + ordered[:-1]) / 2).astype(np.float32)
     near = [ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(0)), ordered.astype(np.float32)]
     numbers = np.concatenate([*near, *[-x for x in near]]).astype(np.float32)
-    found = to_half(np.ascontiguousarray(numbers))
+    found = halves.recast(numbers, F16)
     assert found is not None
     np.testing.assert_array_equal(found.view(np.uint16), numbers.astype(np.float16).view(np.uint16))
 
@@ -39,7 +37,7 @@ def test_any_bits(bits: np.ndarray) -> None:
     numbers = bits.view(np.float32)
     with np.errstate(all="ignore"):
         expected = numbers.astype(np.float16)
-    found = to_half(numbers)
+    found = halves.recast(numbers, F16)
     if found is None:  # left to NumPy
         assert not np.isfinite(expected).all()
     else:
@@ -48,27 +46,25 @@ def test_any_bits(bits: np.ndarray) -> None:
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65520.0, -65520.0, 3e38])
 def test_what_does_not_fit_is_left_to_others(number: float) -> None:
-    assert to_half(np.array([1.0, number], np.float32)) is None
+    assert halves.recast(np.array([1.0, number], np.float32), F16) is None
     if not np.isfinite(number):
-        assert from_half(np.array([1.0, number], np.float16)) is None
+        assert halves.recast(np.array([1.0, number], np.float16), F32) is None
 
 
 def test_the_largest_that_rounds_into_float16() -> None:
     largest = np.nextafter(np.float32(65520), np.float32(0))
-    found = to_half(np.array([largest, -largest], np.float32))
+    found = halves.recast(np.array([largest, -largest], np.float32), F16)
     assert found is not None and found.tolist() == [65504.0, -65504.0]
 
 
-@given(st.binary(max_size=300), st.integers(0, 2**32 - 1), st.integers(1, 50))
-def test_checksums_of_parts_are_joined(data: bytes, start: int, part: int) -> None:
-    before = parallel._PART
-    try:
-        parallel._PART = part
-        assert parallel.crc32(memoryview(data), start) == zlib.crc32(data, start)
-    finally:
-        parallel._PART = before
-
-
-@given(st.binary(max_size=99), st.binary(max_size=99))
-def test_joined(first: bytes, second: bytes) -> None:
-    assert parallel.joined(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
+def test_one_that_does_not_fit_is_found_in_every_thread_and_block() -> None:
+    size = 2 * halves._SHARE + 3
+    for dtype, other in ((F32, F16), (F16, F32)):
+        array = np.ones(size, dtype)
+        for place in (0, halves._BLOCK, size // 2 - 1, size // 2, size - 1):
+            for number in (np.inf, -np.inf, np.nan):
+                array[place] = number
+                assert halves.recast(array, other) is None
+            array[place] = 1
+        found = halves.recast(array, other)
+        assert found is not None and found.dtype == other and (found == 1).all()

@@ -58,7 +58,7 @@ def test_base64_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_messagepack_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phlox.record.message_pack.PIECE", 10)
-    monkeypatch.setattr("phlox.record.entry.BLOCK", 3)
+    monkeypatch.setattr("phlox.record.entry.PORTION", 24)
     array = np.arange(21.0).reshape(3, 7)
     recorder = MessagePackRecorder()
     data = recorder.to_bytes(Record({"x": array}))

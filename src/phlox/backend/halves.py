@@ -1,4 +1,4 @@
-"""float32 to float16 and back by integers: the same bits as NumPy's casts give, in less time (measured: half)."""
+"""float32 to float16 and back by integers: the same bits as NumPy's casts give, in a fraction of the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 1 << 15
+from phlox.backend.parallel import spread
+
+_BLOCK = 1 << 16
+"""Elements at a time: few enough to stay in the cache, many enough that threads seldom wait for the interpreter."""
+_SHARE = 1 << 18
+"""Elements that are worth a thread."""
+_THREADS = 2
+"""Each takes ten bytes for an element of its block."""
 _EXPONENT = np.uint32(0x7F800000)
 _LEAST = np.full(_BLOCK, 0x38800000, np.uint32)
 """The exponent of 2**-14, the least normal float16; below, float16 has the same spacing all the way."""
@@ -22,51 +29,52 @@ _SIGN = np.uint16(0x8000)
 _INFINITE = 0x7C00
 _SCALE = np.float32(2.0**112)
 """From the exponents of float16, read as those of float32, to what they mean."""
+_IN_PLACE = np.uint32(0x8FFFE000)
+"""The sign of a float32, and the bits that a float16 has, 13 places further up."""
 
 
-def to_half(array: NDArray[np.float32]) -> NDArray[np.float16] | None:
-    """`array`, contiguous, rounded to the nearest float16, ties to even; None if not all are finite, before and after.
+def to_half(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
+    """Rounds `single` to the nearest float16, ties to even, into `half`; False if not all are finite, before and after.
 
-    Adding 2**13 times the power of two below a number lets the hardware round its last 13 bits away.
+    Adding 2**13 times the power of two below a number lets the hardware round its last 13 bits away. Both arrays are
+    contiguous and of at most a block.
     """
-    power = array.view(np.uint32) & _EXPONENT
-    least = _LEAST[: power.size] if power.size <= _LEAST.size else np.full_like(power, _LEAST[0])
-    np.maximum(power, least, out=power)  # which has a fast loop for two arrays only
+    rounded = np.abs(single)
+    power = rounded.view(np.uint32) & _EXPONENT
+    np.maximum(power, _LEAST[: power.size], out=power)  # which has a fast loop for two arrays only
     if power.size and power.max() > _MOST:
-        return None
+        return False
     power += _UP
-    rounded = np.abs(array)
     rounded += power.view(np.float32)
-    bits = rounded.view(np.uint32)
-    bits -= power
     power >>= _THIRTEEN
+    bits = rounded.view(np.uint32)
     bits += power
-    half = bits.astype(np.uint16)
-    half -= _REBIASED
-    if half.size and half.max() >= _INFINITE:
-        return None
-    np.right_shift(array.view(np.uint32), np.uint32(16), out=power)  # no longer needed, and memory is what counts
-    sign = power.astype(np.uint16)
+    result = half.view(np.uint16)
+    np.copyto(result, bits, casting="unsafe")  # the lower half of them, where the larger power has no bits
+    result -= _REBIASED
+    if result.size and result.max() >= _INFINITE:
+        return False
+    np.right_shift(single.view(np.uint32), np.uint32(16), out=bits)  # no longer needed, and memory is what counts
+    sign = bits.astype(np.uint16)
     sign &= _SIGN
-    half |= sign
-    return half.view(np.float16)
+    result |= sign
+    return True
 
 
-def from_half(array: NDArray[np.float16]) -> NDArray[np.float32] | None:
-    """`array`, contiguous, as float32; None if not all are finite."""
-    half: Any = array.view(np.uint16)
-    magnitude = half & np.uint16(0x7FFF)
-    if magnitude.size and magnitude.max() >= _INFINITE:
-        return None
-    bits = magnitude.astype(np.uint32)
+def from_half(half: NDArray[np.float16], single: NDArray[np.float32]) -> bool:
+    """Puts `half`, contiguous as `single` is, there as float32; False if not all are finite."""
+    signed, unsigned = half.view(np.int16), half.view(np.uint16)
+    if half.size and (signed.max() >= _INFINITE or unsigned.max() >= _INFINITE | _SIGN):
+        return False
+    bits = single.view(np.uint32)
+    np.copyto(bits.view(np.int32), signed)  # with the sign in all the bits above
     bits <<= _THIRTEEN
-    single = bits.view(np.float32)
+    bits &= _IN_PLACE
     single *= _SCALE
-    bits |= (half & _SIGN).astype(np.uint32) << np.uint32(16)
-    return single
+    return True
 
 
-_FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any]], NDArray[Any] | None]] = {
+_FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any], NDArray[Any]], bool]] = {
     (np.dtype(np.float32), np.dtype(np.float16)): to_half,
     (np.dtype(np.float16), np.dtype(np.float32)): from_half,
 }
@@ -79,9 +87,14 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         return None
     result = np.empty(array.shape, dtype)
     source, target = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
-    for start in range(0, source.size, _BLOCK):
-        done = fast(source[start : start + _BLOCK])
-        if done is None:
-            return None
-        target[start : start + _BLOCK] = done
-    return result
+    refused: list[bool] = []
+
+    def work(start: int, stop: int) -> None:
+        for at in range(start, stop, _BLOCK):
+            here = slice(at, min(at + _BLOCK, stop))
+            if refused or not fast(source[here], target[here]):
+                refused.append(True)
+                return
+
+    spread(work, source.size, _SHARE, _THREADS)
+    return None if refused else result

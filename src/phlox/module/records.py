@@ -17,7 +17,7 @@ from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.param import Param, ParamId, new_id
 from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
-from phlox.record.dtypes import BLOCK
+from phlox.record.entry import PORTION
 from phlox.record.patterns import Patterns
 from phlox.record.renaming import Remap
 from phlox.tensor import Tensor
@@ -207,8 +207,9 @@ def _checked(path: str, param: Param, entry: TensorEntry) -> Tensor[Any, Any, An
     for block in entry.tensor.blocks():
         if block.dtype == _dtype(param):
             return _made(path, param, entry) if _is_mapped(block) and _keeps_arrays(param) else None
-        for start in range(0, block.size, BLOCK):
-            _on_device(path, param, block[start : start + BLOCK])
+        count = PORTION // block.itemsize
+        for start in range(0, block.size, count):
+            _on_device(path, param, block[start : start + count])
     return None
 
 

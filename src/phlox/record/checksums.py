@@ -11,7 +11,6 @@ last; JSON texts carry these bytes as hexadecimal digits.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phlox.errors import RecordError
+from phlox.record.crc32 import crc32
 from phlox.record.dtypes import SHORT_NAMES, Array
 from phlox.record.entry import TensorEntry
-from phlox.record.parallel import crc32
 from phlox.record.record import Entry, Record
 from phlox.record.sink import element_bytes
 from phlox.record.values import Value, to_json
@@ -42,7 +41,7 @@ _pack = msgspec.msgpack.encode
 
 def start_of(path: str, entry: TensorEntry) -> int:
     """The checksum of what a tensor is, from which that of its elements goes on."""
-    return zlib.crc32(_pack([path, entry.id, SHORT_NAMES[entry.tensor.dtype], entry.tensor.shape]))
+    return crc32(_pack([path, entry.id, SHORT_NAMES[entry.tensor.dtype], entry.tensor.shape]))
 
 
 def packed(record: Record, header: Header, tensors: Mapping[str, int]) -> bytes:
@@ -110,9 +109,9 @@ class _Checked:
 
 
 def _of_value(path: str, value: Value) -> int:
-    return zlib.crc32(_pack([path, to_json(value)]))
+    return crc32(_pack([path, to_json(value)]))
 
 
 def _of_whole(header: Header, metadata: Mapping[str, str], aliases: Mapping[str, str], paths: Iterable[str]) -> int:
     fields = [header.schema, header.format, header.precision, header.phlox, header.positional, header.fingerprint]
-    return zlib.crc32(_pack([*fields, dict(sorted(metadata.items())), dict(sorted(aliases.items())), list(paths)]))
+    return crc32(_pack([*fields, dict(sorted(metadata.items())), dict(sorted(aliases.items())), list(paths)]))

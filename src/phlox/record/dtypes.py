@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phlox.backend import halves
+from phlox.backend.parallel import spread
 from phlox.errors import RecordError
 
 Kind: TypeAlias = Literal["float", "int", "bool"]
@@ -38,7 +39,9 @@ DTYPES: dict[str, DType] = {
 
 SHORT_NAMES: dict[DType, str] = {dtype: name for name, dtype in DTYPES.items()}
 BLOCK = 1 << 16
-"""Elements that are cast at a time: few enough to stay in the cache (measured: 1.4x faster than 4 times as many)."""
+"""Elements that NumPy casts at a time: few enough to stay in the cache (measured: 1.4x as fast as 4 times as many)."""
+_SHARE = 1 << 18
+"""Elements whose cast is worth a thread."""
 
 _BY_NUMPY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _KNOWN = {dtype: dtype for dtype in DTYPES.values()}
@@ -86,18 +89,31 @@ def checked_shape(shape: object, dtype: DType, path: str = "tensor") -> tuple[in
 
 
 def cast_elements(array: Array, dtype: DType, path: str = "tensor", recast: Recast = halves.recast) -> Array:
-    """`array` (of at most a block or so) at another element type of its kind, each value rounded to the nearest.
+    """`array`, contiguous, at another element type of its kind, each value rounded to the nearest.
 
-    Raises RecordError for a value that does not fit: a finite float that would become infinite, an int out of range.
+    Beyond the result it takes a small block of memory. Raises RecordError for a value that does not fit: a finite float
+    that would become infinite, an int out of range.
     """
     if kind_of(array.dtype) != kind_of(dtype):
         raise RecordError(f"{path}: a record does not cast between kinds, here {array.dtype} to {dtype}")
     if array.dtype == dtype:
         return array
-    if dtype.kind in "iu":
-        return _cast_ints(array, dtype, path)
     if (done := recast(array, dtype)) is not None:
         return done
+    result = np.empty(array.shape, dtype)
+    source, target = array.reshape(-1), result.reshape(-1)
+    cast_block = _cast_ints if dtype.kind in "iu" else _cast_floats
+
+    def work(start: int, stop: int) -> None:
+        for at in range(start, stop, BLOCK):
+            here = slice(at, min(at + BLOCK, stop))
+            target[here] = cast_block(source[here], dtype, path)
+
+    spread(work, source.size, _SHARE, most=2)  # each takes memory for some blocks
+    return result
+
+
+def _cast_floats(array: Array, dtype: DType, path: str) -> Array:
     with np.errstate(all="ignore"):  # overflow is told below; signalling NaNs are no fault
         if array.dtype == np.float64 and dtype == ml_dtypes.bfloat16:
             array = _rounded_to_odd(array)

@@ -12,7 +12,6 @@ import numpy as np
 from phlox.backend import halves
 from phlox.errors import RecordError
 from phlox.record.dtypes import (
-    BLOCK,
     Array,
     DType,
     Kind,
@@ -22,6 +21,11 @@ from phlox.record.dtypes import (
     checked_shape,
     kind_of,
 )
+
+PORTION = 1 << 18
+"""Bytes that are cast at a time where there is no need of the whole."""
+_OF_ENGINES = 4
+"""Times as many where an engine casts: its threads are to share them, and take no memory of their own."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -88,15 +92,10 @@ class LazyTensor:
         array = self._stored()
         if self.dtype == self.source_dtype:
             return array
-        result = np.empty(self.shape, self.dtype)
-        flat, start = result.reshape(-1), 0
-        for block in self._cast(array):
-            flat[start : start + block.size] = block
-            start += block.size
-        return result
+        return cast_elements(array, self.dtype, self.path, self.recast)
 
     def blocks(self) -> Iterator[Array]:
-        """The elements in order, as 1-d arrays; casts a small block at a time, so that no cast copy exists whole."""
+        """The elements in order, as 1-d arrays; casts a block at a time, so that no cast copy exists whole."""
         array = self._stored()
         return iter((array.reshape(-1),)) if self.dtype == self.source_dtype else self._cast(array)
 
@@ -141,8 +140,10 @@ class LazyTensor:
 
     def _cast(self, array: Array) -> Iterator[Array]:
         flat = array.reshape(-1)
-        for start in range(0, flat.size, BLOCK):
-            yield cast_elements(flat[start : start + BLOCK], self.dtype, self.path, self.recast)
+        portion = PORTION if self.recast is halves.recast else _OF_ENGINES * PORTION
+        count = max(1, portion // self.dtype.itemsize)
+        for start in range(0, flat.size, count):
+            yield cast_elements(flat[start : start + count], self.dtype, self.path, self.recast)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

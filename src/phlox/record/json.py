@@ -12,7 +12,6 @@ from __future__ import annotations
 import binascii
 import json
 import re
-import zlib
 from collections.abc import Iterable
 from typing import Any, Literal, final
 
@@ -22,6 +21,7 @@ import numpy as np
 from phlox.errors import RecordError
 from phlox.record.checksums import packed, start_of, verified
 from phlox.record.compression import Compression
+from phlox.record.crc32 import crc32
 from phlox.record.dtypes import BLOCK, DTYPES, SHORT_NAMES, Array, DType, cast_elements, checked_shape, kind_of
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
@@ -184,7 +184,7 @@ def _write_base64(tensor: LazyTensor, sink: Sink, checksum: int) -> int:
         part, piece = data[:0], b""
         for start in range(0, len(data), BLOCK):
             part = data[start : start + BLOCK]
-            checksum = zlib.crc32(part, checksum)
+            checksum = crc32(part, checksum)
             piece = rest + bytes(part)
             whole = len(piece) - len(piece) % 3
             sink.write(binascii.b2a_base64(piece[:whole], newline=False))
@@ -200,7 +200,7 @@ def _write_decimal(tensor: LazyTensor, sink: Sink, checksum: int) -> int:
     for block in tensor.blocks():
         for start in range(0, block.size, BLOCK):
             part = block[start : start + BLOCK]
-            checksum = zlib.crc32(element_bytes(_as_read(part)), checksum)
+            checksum = crc32(element_bytes(_as_read(part)), checksum)
             sink.write(comma + ",".join(_numbers(part)).encode())
             comma = b","
     sink.write(b"]")

@@ -1,10 +1,10 @@
 """The safetensors format (https://github.com/huggingface/safetensors, README, "Format"): the default.
 
-A file is the length of the header (8 bytes, little-endian), the header (JSON, padded with spaces to a multiple of 8),
-and the tensors without gaps, ordered by descending alignment of the element type and then by name. The header has for
-each tensor its "dtype", "shape" and "data_offsets", and under "__metadata__" text by name: the record's metadata, and
-under "phlox" a JSON object of the fields of `Info`. Any reader of safetensors reads the file; ours reads any such file
-whose element types a record has.
+A file is the length of the header (8 bytes, little-endian), the header (JSON, padded with spaces so that the tensors
+begin at a multiple of 64, where all engines can take over a mapped file), and the tensors without gaps, ordered by
+descending alignment of the element type and then by name. The header has for each tensor its "dtype", "shape" and
+"data_offsets", and under "__metadata__" text by name: the record's metadata, and under "phlox" a JSON object of the
+fields of `Info`. Any reader of safetensors reads the file; ours reads any such file whose element types a record has.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from phlox.record.values import from_json, to_json
 
 _ORDER = ("u64", "i64", "f64", "f32", "u32", "i32", "bf16", "f16", "u16", "i16", "i8", "u8", "bool")
 _RANK = {DTYPES[name]: rank for rank, name in enumerate(_ORDER)}
+_ALIGNMENT = 64
 _METADATA = "__metadata__"
 _OURS = "phlox"
 _SIGNS = ('"format":"safetensors"', '"crc32":"')  # that Phlox wrote a text: without them in its place it is damaged
@@ -80,7 +81,7 @@ class SafetensorsRecorder(Recorder):
                 "data_offsets": (start, end),
             }
         text = _dumps(header).encode()
-        text += b" " * (-len(text) % 8)
+        text += b" " * (-(8 + len(text)) % _ALIGNMENT)
         check_json(text)
         check_json(info.encode())
         sink.write(len(text).to_bytes(8, "little") + text)

@@ -435,9 +435,9 @@ class EngineBackend(Backend):
         return f"{type(self).__name__}({', '.join(given)})"
 
     def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-        """A host array of floats at another element type, in less time than NumPy takes and with the same bits.
+        """A host array of floats at another element type, in less time than NumPy takes and with the same numbers.
 
-        None where there is no such way, or where a number is not finite, before or after.
+        None where there is no such way, or where a number would become infinite. Which NaN becomes of one is left open.
         """
         return recast(array, dtype)
 

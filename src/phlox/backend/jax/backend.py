@@ -46,6 +46,7 @@ from phlox.backend.jax.shape import Shaping
 from phlox.backend.jax.signal import Signal
 from phlox.backend.jax.sorting import Sorting
 from phlox.backend.kind import Int, Kind, kind_of_dtype
+from phlox.backend.mapped import taken_over
 from phlox.errors import DeviceError, RangeError
 
 _ELEMENTS: dict[str, Any] = {name: jnp.dtype(dtype) for name, dtype in HOST_DTYPES.items()}
@@ -125,9 +126,11 @@ class Jax(
         fitted, native = self.fit(array, kind), self.native_device(device)
         if fitted.nbytes < _LARGE or native.platform != "cpu" or self.bakes_constants():
             return self.place(jnp.asarray(fitted), device)
-        # One copy, where jnp.asarray makes two; it is waited for, since afterwards the array is the caller's again. As
-        # `place` has it, nothing is held to the only device: programs would be made anew for arrays that are.
-        placed = jax.device_put(fitted, native if len(jax.devices()) > 1 else None, may_alias=False)
+        # One copy, where jnp.asarray makes two, and none of pages that may be taken over; it is waited for, since
+        # afterwards the array is the caller's again. As `place` has it, nothing is held to the only device: programs
+        # would be made anew for arrays that are.
+        alone = native if len(jax.devices()) > 1 else None
+        placed = jax.device_put(fitted, alone, may_alias=taken_over(fitted) is not None)
         self.await_array(placed)
         return placed
 

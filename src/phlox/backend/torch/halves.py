@@ -12,11 +12,11 @@ import torch
 
 from phlox.backend.element import HOST_DTYPES
 
-_BLOCK = 1 << 19
+_BLOCK = 1 << 21
 """Elements at a time: enough for all threads, and few enough to stay in the cache while they are looked at again."""
 _SINGLE = HOST_DTYPES["f32"]
-_INFINITE = {HOST_DTYPES["f16"]: 0x7C00, HOST_DTYPES["bf16"]: 0x7F80}
-"""By the element type: the bits of infinity, which are less than those of NaN."""
+_BEYOND = {HOST_DTYPES["f16"]: 65520.0, HOST_DTYPES["bf16"]: float.fromhex("0x1.FFp127")}
+"""By the element type: from where on float32 is rounded to infinity."""
 _TYPES = {_SINGLE: torch.float32, HOST_DTYPES["f16"]: torch.float16, HOST_DTYPES["bf16"]: torch.bfloat16}
 
 
@@ -30,22 +30,25 @@ class _Readable:
 
 
 def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-    """`array.astype(dtype)`, bit by bit; None for other element types, and where not all is finite before and after.
+    """`array.astype(dtype)`; None for other element types, and where a float32 is not finite, or would not be after.
 
-    There is no one answer to what becomes of the bits of a NaN, and an infinity may be an error.
+    An infinity may be an error then, and there is no one answer to which NaN becomes of another.
     """
-    infinite = _INFINITE.get(array.dtype, _INFINITE.get(dtype))
-    if infinite is None or _SINGLE not in (array.dtype, dtype) or dtype not in _TYPES:
+    beyond = _BEYOND.get(array.dtype, _BEYOND.get(dtype))
+    if beyond is None or _SINGLE not in (array.dtype, dtype) or dtype not in _TYPES:
         return None
     result = np.empty(array.shape, dtype)
     if not array.size:
         return result
     source = torch.from_numpy(np.asarray(_Readable(np.ascontiguousarray(array)))).view(_TYPES[array.dtype])
     target = torch.from_numpy(result.reshape(-1).view(np.uint8)).view(_TYPES[dtype])
-    short = (source if source.element_size() == 2 else target).view(torch.int16)
+    if dtype == _SINGLE:  # which has all numbers of the others
+        target.copy_(source)
+        return result
     for start in range(0, len(source), _BLOCK):
         here = slice(start, start + _BLOCK)
         target[here].copy_(source[here])
-        if int(short[here].bitwise_and(0x7FFF).max()) >= infinite:
+        least, most = torch.aminmax(source[here])  # NaN, where there is one
+        if not (-beyond < float(least) and float(most) < beyond):
             return None
     return result
