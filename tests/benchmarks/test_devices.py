@@ -86,7 +86,53 @@ for parameters, gathered in ((EVERYWHERE, 0), (IN_SHARDS, 3)):
 """
 
 
-@pytest.mark.parametrize("program", [PROGRAM, PLACES], ids=["losses", "places"])
+ATTENTION = """
+import faulthandler
+faulthandler.dump_traceback_later(240, exit=True)
+import jax, numpy as np, phlox as px
+from benchmarks.devices import EVERYWHERE, IN_SHARDS, placed
+from phlox import nn
+from phlox.backend import Autodiff, Jax
+
+device = Autodiff(Jax()).device()
+x, other = (px.random.normal((16, 8, 64), device=device) for _ in range(2))
+
+
+class Product(px.Module):
+    def __init__(self):
+        self.weight = px.Param.deferred((64, 64), nn.initializer.XavierUniform(), fans=(64, 64), device=device)
+
+    def __call__(self, x):
+        return (x @ self.weight.val()).square() @ self.weight.val()
+
+
+def gradients(model, *x):
+    loss = model(*x).square().mean()
+    grads = px.GradientsParams.from_grads(loss.backward(), model)
+    return loss, [grads.get(param.id) for param in model.params()]
+
+
+# A model, and how often weights are gathered: of three projections of one input all at once.
+plain, grouped = nn.MultiHeadAttention(64, 4, device=device), nn.MultiHeadAttention(64, 4, n_kv_heads=2, device=device)
+bare = nn.MultiHeadAttention(64, 4, bias=False, causal=True, device=device)
+cases = [(plain, (x,), 2), (grouped, (x,), 2), (bare, (x,), 2), (plain, (x, other), 4), (Product(), (x,), 1)]
+for model, inputs, gathers in cases:
+    model = model.init(0)
+    loss, expected = gradients(model, *inputs)
+    for parameters in (EVERYWHERE, IN_SHARDS):
+        state, batch = placed(parameters)
+        there, arrays = state(model), [batch(one) for one in inputs]
+        found_loss, found = px.compile(gradients)(there, *arrays)
+        np.testing.assert_allclose(found_loss.item(), loss.item(), rtol=1e-5)
+        for mine, one in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine.numpy(), one.numpy(), rtol=1e-3, atol=1e-6)
+        flat = jax.jit(lambda model, *x: [g.primitive for g in gradients(model, *x)[1]])
+        text = flat.lower(there, *arrays).compile().as_text()
+        assert text.count(" all-gather(") == gathers * (parameters == IN_SHARDS), (model, parameters)
+"""
+
+
+@pytest.mark.parametrize("program", [PROGRAM, PLACES, ATTENTION], ids=["losses", "places", "attention"])
 def test_a_step_on_eight_devices_is_that_on_one(program: str) -> None:
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "32", "JAX_PLATFORMS": "cpu"}
     root = Path(__file__).parents[2]

@@ -99,6 +99,84 @@ assert all(len(leaf.sharding.device_set) == 4 for leaf in jax.tree.leaves(model)
 """
 
 
+ASIDE = """
+import jax, numpy as np, phlox as px, pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from phlox import nn
+from phlox.backend import Autodiff, Jax
+from phlox.errors import DeviceError
+
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+rows, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+device = Autodiff(Jax()).device("cpu:0")
+
+
+class Model(px.Module):
+    def __init__(self):
+        rotary = nn.RotaryEncodingConfig(4)
+        self.attention = nn.MultiHeadAttention(8, 2, causal=True, dropout=0.3, rotary=rotary, device=device)
+        self.lstm = nn.Lstm(8, 8, device=device)
+        self.drop = nn.Dropout(0.5)
+
+    def __call__(self, x):
+        return self.drop(self.lstm(self.attention(x))[0])
+
+
+def gradients(model, x):
+    with px.random.stream(3):
+        loss = model(x).square().mean()
+    grads = px.GradientsParams.from_grads(loss.backward(), model)
+    return [loss.item()] + [grads.get(param.id).numpy() for param in model.params()]
+
+
+# In eager training, what is made on the way (masks, angles, first states) is where the arrays are.
+model, x = Model().init(0), px.random.normal((8, 4, 8), device=device)
+expected = gradients(model, x)
+for place in (rows, whole):
+    for mine, other in zip(gradients(jax.device_put(model, place), jax.device_put(x, rows)), expected, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
+
+# Its device is that of one device, and what is made on it lies on all of them.
+shards, everywhere = jax.device_put(x, rows), px.ones((8, 4, 8), device=jax.device_put(x, rows).device)
+assert shards.device == x.device and repr(shards.device) == repr(x.device)
+assert everywhere.primitive.sharding.is_fully_replicated and len(everywhere.primitive.sharding.device_set) == 4
+large = px.tensor(np.ones((1024, 512), np.float32), device=shards.device)
+assert len(large.primitive.sharding.device_set) == 4
+
+# Where those that are spread meet those that are not, or are spread over others, it says so, and the remedy helps.
+pair = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+two = jax.device_put(x, NamedSharding(pair, PartitionSpec("data")))
+remedy = r"; move one with \\.to_device\\(\\.\\.\\.\\), to the device of the other$"
+with pytest.raises(DeviceError, match="^add: .*different devices, .*:cpu:0 and .*:cpu:0,1,2,3" + remedy):
+    x + shards
+with pytest.raises(DeviceError, match="^add: .*different devices, .*:cpu:0,1 and .*:cpu:0,1,2,3" + remedy):
+    two + shards
+with pytest.raises(DeviceError, match="linear: .*different devices, .*:cpu:0 and .*:cpu:0,1,2,3" + remedy):
+    jax.device_put(nn.Linear(8, 8, device=device).init(0), rows)(x)
+with pytest.raises(DeviceError, match="x on jax:cpu:0 and y on jax:cpu:0,1,2,3" + remedy):
+    px.compile(lambda x, y: x + y)(x, shards)
+for one in (x, two):
+    moved = one.to_device(shards.device)
+    np.testing.assert_allclose((moved + shards).numpy(), (x + x).numpy())
+assert shards.to_device(x.device) is shards
+a = x.require_grad()
+np.testing.assert_array_equal(a.grad((a.to_device(shards.device) * 2.0).sum().backward()).numpy(), 2.0)
+"""
+
+
+def test_what_is_made_beside_shards_is_where_they_are() -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "32"}
+    done = subprocess.run(
+        [sys.executable, "-c", ASIDE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=os.environ | flags,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("axis", ["rows", "everywhere"])
 @pytest.mark.parametrize("name", ["AdamW", "Sgd", "Adafactor"])
 def test_sharded_modules_are_trained(name: str, axis: str) -> None:

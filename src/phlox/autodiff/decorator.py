@@ -130,7 +130,7 @@ class Autodiff(Decorator):
         if mine > others:  # this tape ends here; those below may go on
             return _moved(self.inner, self.value(x), target, device)
         assert isinstance(target, Autodiff)
-        below = Device(target.inner, device.name)
+        below = device.on(target.inner)
         if mine < others:
             return _moved(self, x, target.inner, below)
         if type(x) is not self.box:

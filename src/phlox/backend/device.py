@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phlox.backend import settings
 from phlox.backend.registry import backend_by_name, backend_names
@@ -25,9 +25,23 @@ class Device:
 
     backend: Backend
     name: str
+    spread: Any = field(default=None, compare=False, repr=False)
+    """Of an array on several devices, of which `name` is the first: what the engine knows them all by.
+
+    What is made on such a device lies whole on each of them.
+    """
 
     def __str__(self) -> str:
-        return f"{self.backend.name}:{self.name}"
+        others = "" if self.spread is None else self.backend.others(self)
+        return f"{self.backend.name}:{self.name}{others}"
+
+    def on(self, backend: Backend) -> Device:
+        """The same place, as another backend of its engine has it."""
+        return replace(self, backend=backend)
+
+    def holds(self, other: Device) -> bool:
+        """Need nothing move that is on the other one, to be here? What is on several is also on the first of them."""
+        return self == other and (self.spread is None or self.spread == other.spread)
 
     def __repr__(self) -> str:
         return f"{self.backend!r}.device({self.name!r})"

@@ -202,15 +202,15 @@ class Batched(Decorator):
     # --- devices
 
     def to_device(self, x: Array, device: Device) -> Array:
-        return self._like(x, self.inner.to_device(self.below(x), Device(self.inner, device.name)))
+        return self._like(x, self.inner.to_device(self.below(x), device.on(self.inner)))
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         if type(x) is not self.box:
             below = target.inner if isinstance(target, Batched) and target.batched == self.batched else target
             assert below is not None
             if below is self.inner:
-                return self.inner.to_device(x, Device(below, device.name))
-            return self.inner.cast(x, below, Device(below, device.name))
+                return self.inner.to_device(x, device.on(below))
+            return self.inner.cast(x, below, device.on(below))
         above = target
         while not (isinstance(above, Batched) and above.batched == self.batched):
             if above.inner is None:
@@ -219,7 +219,7 @@ class Batched(Decorator):
                     "vmap returns"
                 )
             above = above.inner
-        below, place = above.inner, Device(above.inner, device.name)
+        below, place = above.inner, device.on(above.inner)
         moved = self.inner.to_device(x.value, place) if below is self.inner else self.inner.cast(x.value, below, place)
         return self.boxed(moved)
 

@@ -74,4 +74,4 @@ def seen_from_inside(place: Device) -> Device:
     from phlox.batching.order import joined
 
     backend: Backend | None = joined(place.backend, frame.backend)
-    return place if backend is None else Device(backend, place.name)
+    return place if backend is None else place.on(backend)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Self
 
-from phlox.backend import Backend, Device, DeviceLike
+from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import off_tapes
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
@@ -227,7 +227,7 @@ class Module(Fields):
         seen: list[Param] = []
         for param in structure.params:
             place = param.device
-            seen.append(param.on_backend_of(Device(choose(place.backend), place.name)))
+            seen.append(param.on_backend_of(place.on(choose(place.backend))))
         return build(structure.in_mode(training), seen)
 
     # --- records

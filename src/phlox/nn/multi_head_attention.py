@@ -10,7 +10,7 @@ from phlox.errors import ConfigError, IndexRangeError, RangeError, ShapeError
 from phlox.module import Module
 from phlox.nn.attention import attention
 from phlox.nn.initializer import Initializer, XavierUniform, Zeros
-from phlox.nn.linear import Linear
+from phlox.nn.linear import Linear, linear_each
 from phlox.nn.rotary import RotaryEncodingConfig
 from phlox.tensor import Tensor, arange, where, zeros
 
@@ -169,7 +169,7 @@ class MultiHeadAttention(Module):
             return self._cached(query, key, mask, cache)
         key = query if key is None else key
         value = key if value is None else value
-        q, k, v = self._heads(self.query, query), self._heads(self.key, key), self._heads(self.value, value)
+        q, k, v = self._projected(query, key, value)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         return self._attend(q, k, v, mask, self.causal)
@@ -192,7 +192,7 @@ class MultiHeadAttention(Module):
             raise ConfigError(
                 f"MultiHeadAttention: a cache is for attention of tokens to those before, made with causal=True; {what}"
             )
-        q, k, v = (self._heads(layer, x) for layer in (self.query, self.key, self.value))
+        q, k, v = self._projected(x, x, x)
         if q.ndim != 4:
             raise ShapeError(f"MultiHeadAttention: with a cache x must be [batch, n, d_model], got shape {x.shape}")
         n = x.shape[1]
@@ -219,10 +219,15 @@ class MultiHeadAttention(Module):
         y = attention(query, key, value, mask=mask, bias=bias, causal=causal, dropout=rate).swapaxes(-3, -2)
         return self.out(y.reshape((*y.shape[:-2], self.n_heads * self.d_head)))
 
-    def _heads(self, layer: Linear, x: Tensor) -> Tensor:
-        """[..., n, d_model] projected, as [..., heads, n, d_head]."""
-        y = layer(x)
-        return y.reshape((*y.shape[:-1], y.shape[-1] // self.d_head, self.d_head)).swapaxes(-3, -2)
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Query, key and value, each [..., n, d_model], projected, as [..., heads, n, d_head]."""
+        layers = [self.query, self.key, self.value]
+        if key is query and value is query:
+            projected = linear_each(layers, query)
+        else:
+            projected = [layer(x) for layer, x in zip(layers, (query, key, value), strict=True)]
+        d = self.d_head
+        return [y.reshape((*y.shape[:-1], y.shape[-1] // d, d)).swapaxes(-3, -2) for y in projected]
 
 
 def _check(d_model: int, n_heads: int, groups: int, d_head: int | None, dropout: float) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from phlox.backend import Device, Float
+from phlox.backend import Float
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
@@ -121,7 +121,7 @@ class OptimizerAdaptor(Optimizer):
         known = self._shapes.get(param.id)
         if known is not None:
             return None if known == param.shape else f"it was of shape {known}, and the parameter is of {param.shape}"
-        place = Device(engine_of(param.backend), param.device.name)
+        place = param.device.on(engine_of(param.backend))
         fresh = begun(self._simple[self.variant(param.id)], param.shape, place)
         return None if fresh is None else misfit(fresh, self.states[param.id], param.shape)
 

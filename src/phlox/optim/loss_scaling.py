@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.backend import Device, DeviceLike, as_device
+from phlox.backend import DeviceLike, as_device
 from phlox.backend.contract.backend import off_tapes
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param
@@ -57,7 +57,7 @@ class LossScaler(Module):
             )
         self.interval, self.growth, self.backoff = interval, growth, backoff
         given = as_device(device)
-        place = Device(off_tapes(given.backend).full_precision(), given.name)
+        place = given.on(off_tapes(given.backend).full_precision())
         self.scale = Param(tensor(float(initial), device=place), trained=False)
         self.good_steps = Param(tensor(0, device=place), trained=False)
 

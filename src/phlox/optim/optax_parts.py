@@ -98,7 +98,7 @@ def array_of(held: Any, place: Device, trees: Any) -> Any:
         tensor.backend.is_traced(tensor.primitive) or tensor.device.name == place.name
     ):
         return tensor.primitive
-    return tensor.to_device(Device(backend, place.name)).primitive
+    return tensor.to_device(place.on(backend)).primitive
 
 
 def stepped_of(module: Module, grads: GradientsParams) -> list[Stepped]:

@@ -169,7 +169,7 @@ def _near(state: State, place: Device) -> State:
                 return leaf
         return _bring(leaf, place if half else full)
 
-    full = Device(place.backend.full_precision(), place.name)
+    full = place.on(place.backend.full_precision())
     return map_tensors(state, bring)
 
 

@@ -59,7 +59,7 @@ class Slot:
         """Those of equal groups are stepped together."""
         self.outer, self.inner = ops_of(outer, Float), ops_of(backend, Float)
         self.shape = job.work.shape
-        self.home = Device(outer, job.value.device.name)
+        self.home = job.value.device.on(outer)
         self.mastered = job.work is not job.value
         """Is the first of the arrays the master, and not a part of the state?"""
         self.arrays = arrays

@@ -37,7 +37,7 @@ def _uniform(shape: tuple[int, ...], place: Device) -> _Floats:
     place = seen_from_inside(place)
     wide = _wide(place.backend)
     state = current().draw(place.backend)
-    return Tensor.from_primitive(wide.random_uniform(state, shape, Device(wide, place.name)), wide, Float)
+    return Tensor.from_primitive(wide.random_uniform(state, shape, place.on(wide)), wide, Float)
 
 
 def _back(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
@@ -143,7 +143,7 @@ def truncated_normal(
         )
     place = _place(device)
     wide = _wide(place.backend)
-    above = Device(wide, place.name)
+    above = place.on(wide)
     state = current().draw(place.backend)
     drawn = wide.random_integers(state, sizes_of("truncated_normal", shape), first, end, above)
     x = _quantile(Tensor.from_primitive(drawn, wide, Int), above).clip(low, high)
@@ -223,7 +223,7 @@ def _widened(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
     engine, wide = off_tapes(backend), _wide(backend)
     values = backend.strip(x.primitive)
     if wide is not engine:
-        values = engine.cast(values, wide, Device(wide, x.device.name))
+        values = engine.cast(values, wide, x.device.on(wide))
     return Tensor.from_primitive(values, wide, Float)
 
 

@@ -75,10 +75,13 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
     arrays = [x for x in operands if is_array(x)]
     if isinstance(error, PhloxError):
         return type(error)(f"{name}: {error}")
-    devices = {backend.device_of(x) for x in arrays}
+    devices = {str(backend.device_of(x)) for x in arrays}
     if len(devices) > 1:
-        have = " and ".join(sorted(map(str, devices)))
-        return DeviceError(f"{name}: the operands are on different devices, {have}; move one with .to_device(...)")
+        have = " and ".join(sorted(devices))
+        return DeviceError(
+            f"{name}: the operands are on different devices, {have}; "
+            "move one with .to_device(...), to the device of the other"
+        )
     shapes = [backend.shape(x) for x in arrays]
     if name == "broadcast_to":
         return ShapeError(f"broadcast_to: a tensor of shape {shapes[0]} does not broadcast to {operands[1]}")

@@ -56,7 +56,7 @@ def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None =
 def _taken(x: Any, engine: Backend, place: Device) -> tuple[Any, type[Kind]] | None:
     """The array of another library as the engine's own, of whatever element type, and its kind; or None."""
     try:
-        array = engine.from_dlpack(x, Device(engine, place.name))
+        array = engine.from_dlpack(x, place.on(engine))
         return array, engine.kind_of(array)
     except Exception:  # whatever the two libraries say, there is another way
         return None
@@ -68,7 +68,7 @@ def copied(x: Any, place: Device) -> Tensor[Any, Any, Any]:
     taken = _taken(x, engine, place)
     if taken is not None and (engine.is_traced(taken[0]) or taken[0].dtype == engine.element(taken[1])):
         array, kind = taken
-        inside = Device(engine, place.name)
+        inside = place.on(engine)
         return wrap(ops_of(backend, kind), engine.cast(engine.duplicate(array), engine, inside))
     host = host_values(x)
     kind = kind_of_dtype(host.dtype)

@@ -8,7 +8,7 @@ from typing import Any, Generic, Self
 import numpy as np
 from typing_extensions import TypeVar
 
-from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.pytree import Node, Wire, register_node
 from phlox.errors import BackendError, KindError, ShapeError
 from phlox.tensor.activation import Activation
@@ -75,7 +75,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         backend = self._ops.backend
         try:
             if target.backend is backend:
-                return self if target == self.device else self._with(backend.to_device(self.primitive, target))
+                return self if target.holds(self.device) else self._with(backend.to_device(self.primitive, target))
             backend.check_fits(self.primitive, target.backend)
             return wrap(ops_of(target.backend, self.kind), backend.cast(self.primitive, target.backend, target))
         except Exception as error:
@@ -112,7 +112,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         mine = self._ops.backend
         if backend is mine:
             return self
-        place = Device(backend, self.device.name)
+        place = self.device.on(backend)
         return wrap(ops_of(backend, self.kind), mine.cast(self.primitive, backend, place))
 
     # --- autodiff

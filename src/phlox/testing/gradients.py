@@ -122,14 +122,14 @@ def _setter(path: str, values: np.ndarray[Any, Any]) -> _Visit:
 def _below(device: Device) -> Device:
     """The same place on the inner backend of a decorator."""
     inner: Any = device.backend.inner
-    return Device(inner, device.name)
+    return device.on(inner)
 
 
 def _device(inputs: tuple[Any, ...]) -> Device:
     """Where to compute: on the first tensor's engine that has float64 floats, else on NumPy."""
     found = (leaf.device for _, leaf in _leaves(inputs, ""))
     device = next((d for d in found if d.backend.float_element == "f64"), NumPy(float="f64").device())
-    return device if device.backend.differentiates else Device(Autodiff(device.backend), device.name)
+    return device if device.backend.differentiates else device.on(Autodiff(device.backend))
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Tensor[Any, Any, Any]]]:

@@ -105,7 +105,7 @@ class Learner(Generic[M]):
         """The loss and the metrics over all batches, without dropout; every row counts alike."""
         model, place = self.model.valid(), self.device
         if place.backend.inner is not None:
-            place = Device(place.backend.inner, place.name)
+            place = place.on(place.backend.inner)
         means = {name: Mean() for name in self._measures}
         for arrays in batches.epoch():
             _count(means, self._judge(model, _brought(arrays, place)), len(arrays[0]))

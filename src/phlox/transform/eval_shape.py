@@ -115,7 +115,7 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             recording.reset(outer)
         return []
 
-    blanks = [engine.blank(spec.shape, spec.kind, Device(engine, spec.device.name)) for spec in specs]
+    blanks = [engine.blank(spec.shape, spec.kind, spec.device.on(engine)) for spec in specs]
     try:
         engine.record_only(body, [], [np.zeros(3, np.uint32), *blanks])
     except Exception as error:

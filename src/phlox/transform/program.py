@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Any, cast
 
 from phlox import random
-from phlox.backend import Backend, Device
+from phlox.backend import Backend
 from phlox.backend.checks import Check
 from phlox.backend.programs import left_over, note_donation, note_recording, used_up
 from phlox.backend.pytree import Node, register_node
@@ -204,7 +204,7 @@ class Program:
                     f"({str(cause).strip().splitlines()[0]})"
                 ) from error
             cause = cause.__cause__
-        devices: dict[Device, str] = {}
+        devices: dict[str, str] = {}
         for name, value, _ in call.named:
             leaves: list[Any] = []
             Reader(self.backend).read(value, name, leaves)
@@ -216,7 +216,7 @@ class Program:
                     raise left_over(f"{self.name}: {name}", self.backend.program_of(array)) from error
             for array in arrays:
                 if not self.backend.is_traced(array):
-                    devices.setdefault(self.backend.device_of(array), name)
+                    devices.setdefault(str(self.backend.device_of(array)), name)
         if self.backend.is_left_over_error(error):
             raise left_over(f"{self.name}: a tensor that it uses, and that is none of its arguments,", None) from error
         twice = _twice(call)
@@ -233,14 +233,15 @@ class Program:
         if len(devices) > 1 and isinstance(error, ValueError):
             have = " and ".join(f"{name} on {device}" for device, name in devices.items())
             raise DeviceError(
-                f"{self.name}: the arguments are on different devices, {have}; move one with .to_device(...)"
+                f"{self.name}: the arguments are on different devices, {have}; "
+                "move one with .to_device(...), to the device of the other"
             ) from error
 
     def _is_elsewhere(self, packed: Packed, reader: Reader) -> bool:
         arrays = _arrays(packed.leaves)
         if any(map(self.backend.is_gone, arrays)):
             return False
-        return any(self.backend.device_of(array) != reader.place for array in arrays)
+        return not all(reader.place.holds(self.backend.device_of(array)) for array in arrays)
 
     def _check_stream(self, arrays: Sequence[Any], words: Any) -> None:
         if any(map(self.backend.is_traced, _arrays(arrays))) and not self.backend.is_traced(words):

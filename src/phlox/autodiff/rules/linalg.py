@@ -19,7 +19,7 @@ from phlox.backend.contract.types import Array, Axes, Gradients, Needed
 
 def _matmul(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
     x, y = saved
-    dx = sum_to(B, B.float_matmul(g, transposed(B, y)), B.shape(x)) if needed[0] else None
+    dx = sum_to(B, B._products(g, y), B.shape(x)) if needed[0] else None  # pyright: ignore[reportPrivateUsage]
     dy = sum_to(B, B.float_matmul(transposed(B, x), g), B.shape(y)) if needed[1] else None
     return dx, dy
 

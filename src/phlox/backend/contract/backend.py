@@ -146,6 +146,17 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """
         return x
 
+    def others(self, device: Device) -> str:
+        """How the devices after the first one are called, of those over which an array is spread."""
+        return ""
+
+    def joins_products(self) -> bool:
+        """Does one product with matrices side by side cost less here than a product with each of them?
+
+        So it is where each is gathered from several devices: one exchange then does for all.
+        """
+        return False
+
     def duplicate(self, x: Array) -> Array:
         """The same values in memory of their own."""
         return self.from_host(self.to_host(x).copy(), self.kind_of(x), self.device_of(x))

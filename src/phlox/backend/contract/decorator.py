@@ -34,7 +34,10 @@ class Decorator(Backend):
         return Device(self, self.inner.device(name).name)
 
     def device_of(self, x: Array) -> Device:
-        return Device(self, self.inner.device_of(self.below(x)).name)
+        return self.inner.device_of(self.below(x)).on(self)
+
+    def others(self, device: Device) -> str:
+        return self.inner.others(device)
 
     # --- values
 
@@ -46,6 +49,9 @@ class Decorator(Backend):
 
     def beside(self, x: Array, like: Array) -> Array:
         return self.inner.beside(x, self.below(like)) if type(x) is not self.box else x
+
+    def joins_products(self) -> bool:
+        return self.inner.joins_products()
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return self.inner.to_host(self.below(x))

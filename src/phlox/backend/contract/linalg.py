@@ -51,6 +51,10 @@ class LinalgOps(SortingOps):
         product = (matmul if plan.sums else multiply)(left, right)
         return product if plan.result is None else self.reshape(product, plan.result)
 
+    def _products(self, x: Array, y: Array) -> Array:
+        """x y': the products of every row of x with every row of y, for stacks [..., m, k] and [..., n, k]."""
+        return self.float_matmul(x, transposed(self, y))
+
     # --- solutions
 
     def solve(self, a: Array, b: Array) -> Array:

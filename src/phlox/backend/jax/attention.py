@@ -99,10 +99,6 @@ def _backward(self: Any, saved: Any, g: Array, needed: Needed, causal: bool, sca
 class Attention(Backend):
     """See `phlox.backend.contract.nn.attention`."""
 
-    def _products(self, x: Array, y: Array) -> Array:
-        # Of y turned around XLA would make a copy, element by element.
-        return lax.dot_general(x, y, (((3,), (3,)), ((0, 1), (0, 1))))
-
     def _transposed(self, x: Array) -> Array:
         turned = lax.transpose(x, (0, 1, 3, 2))
         return lax.optimization_barrier(turned) if is_shared() else turned

@@ -39,6 +39,7 @@ from phlox.backend.jax.loss import Loss
 from phlox.backend.jax.norm import Norm
 from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
 from phlox.backend.jax.pooling import Pooling
+from phlox.backend.jax.processor import is_shared
 from phlox.backend.jax.recurrent import Recurrent
 from phlox.backend.jax.reduction import Reduction
 from phlox.backend.jax.sampling import Sampling
@@ -116,15 +117,24 @@ class Jax(
     def device_of(self, x: Array) -> Device:
         if isinstance(x, Tracer):
             return self.device()
-        devices = x.devices()  # of an array in shards, the first stands for all
-        return Device(self, _device_name(next(iter(devices)) if len(devices) == 1 else min(devices, key=_number_of)))
+        devices = x.devices()
+        if len(devices) == 1:
+            return Device(self, _device_name(next(iter(devices))))
+        # Of an array in shards, the first stands for all.
+        mesh = x.sharding.mesh if isinstance(x.sharding, NamedSharding) else None
+        return Device(self, _device_name(min(devices, key=_number_of)), mesh)
+
+    def others(self, device: Device) -> str:
+        return "".join(f",{number}" for number in sorted(map(_number_of, device.spread.devices.flat))[1:])
 
     def to_device(self, x: Array, device: Device) -> Array:
-        return jax.device_put(x, self.native_device(device))
+        if device.spread is None:
+            return jax.device_put(x, self.native_device(device))
+        return x if isinstance(x, Tracer) else jax.device_put(x, NamedSharding(device.spread, PartitionSpec()))
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         fitted, native = self.fit(array, kind), self.native_device(device)
-        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.bakes_constants():
+        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.bakes_constants() or device.spread:
             return self.place(jnp.asarray(fitted), device)
         # One copy, where jnp.asarray makes two, and none of pages that may be taken over; it is waited for, since
         # afterwards the array is the caller's again. As `place` has it, nothing is held to the only device: programs
@@ -144,7 +154,8 @@ class Jax(
             if kind is Int:
                 self.check_fits(x, engine)
             x = x64.in_x64(ops.cast)(x, dtype)
-        return x if isinstance(x, Tracer) or engine.device_of(x).name == device.name else engine.to_device(x, device)
+        here = device.on(engine)
+        return x if isinstance(x, Tracer) or here.holds(engine.device_of(x)) else engine.to_device(x, here)
 
     def element(self, kind: type[Kind]) -> Any:
         """JAX's type of the elements of a kind."""
@@ -174,6 +185,9 @@ class Jax(
                 return x
             sharding = NamedSharding(sharding.mesh, PartitionSpec())
         return x if x.sharding == sharding else jax.device_put(x, sharding)
+
+    def joins_products(self) -> bool:
+        return is_shared() and self.bakes_constants()
 
     def duplicate(self, x: Array) -> Array:
         return jnp.array(x, copy=True)

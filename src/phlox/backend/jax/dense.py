@@ -27,10 +27,7 @@ _LONG = 1024
 def _linear_backward(self: Any, saved: Any, g: Array, needed: Needed) -> Gradients:
     """As the contract has it, but for the products."""
     x, weight = saved
-    dx, dw, db = DenseOps.linear_backward(self, saved, g, (False, False, needed[2]))
-    if needed[0]:
-        # With the weight as it is: of one in shards, turned around, XLA would gather the parts a second time.
-        dx = lax.dot_general(g, weight, (((g.ndim - 1,), (1,)), ((), ())))
+    dx, dw, db = DenseOps.linear_backward(self, saved, g, (needed[0], False, needed[2]))
     if needed[1]:
         rows = math.prod(x.shape[:-1])
         dw = _weight_gradient(self, x.reshape(rows, weight.shape[0]), g.reshape(rows, weight.shape[1]))

@@ -28,6 +28,15 @@ def _checked(found: tuple[Any, Array], what: str) -> Any:
     return result
 
 
+@op()
+def _products(x: Array, y: Array) -> Array:
+    # With y as it is: turned around, XLA would copy it element by element, and gather one in shards a second time.
+    stack = tuple(range(y.ndim - 2))
+    if stack and x.shape[:-2] != y.shape[:-2]:
+        return jnp.matmul(x, y.mT)
+    return lax.dot_general(x, y, (((x.ndim - 1,), (y.ndim - 1,)), (stack, stack)))
+
+
 @op(2, 3)
 def dot_general(x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
     """See `phlox.backend.contract.linalg`."""
@@ -109,6 +118,7 @@ class Linalg(Backend):
 
     float_dot_general = staticmethod(dot_general)
     int_dot_general = staticmethod(dot_general)
+    _products = staticmethod(_products)
     det = simple(jnp.linalg.det)
     matrix_exp = simple(jax.scipy.linalg.expm)
 

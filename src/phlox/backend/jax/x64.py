@@ -23,7 +23,7 @@ _INTS = frozenset({"int64", "int32"})
 
 _ABOUT_ARRAYS = (
     "from_host", "to_device", "place", "cast", "duplicate", "from_dlpack", "on_host", "call_native", "native_vjp",
-    "number_expm1", "record_only", "check_indices", "scan",
+    "number_expm1", "record_only", "check_indices", "scan", "_products",
 )  # fmt: skip
 
 

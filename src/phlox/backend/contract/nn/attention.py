@@ -111,10 +111,6 @@ class AttentionOps(LossOps):
     def _transposed(self, x: Array) -> Array:
         return self.permute_dims(x, (0, 1, 3, 2))
 
-    def _products(self, x: Array, y: Array) -> Array:
-        """Of every row of x with every row of y."""
-        return self.float_matmul(x, self._transposed(y))
-
     def _dropped(self, weights: Array, kept: Array | None, dropout: float) -> Array:
         if kept is None:
             return weights

@@ -42,7 +42,7 @@ class DenseOps(ActivationOps):
         g = self.reshape(g, (rows, outputs))
         dx = dw = db = None
         if needed[0]:
-            dx = self.reshape(self.float_matmul(g, self.permute_dims(weight, (1, 0))), self.shape(x))
+            dx = self.reshape(self._products(g, weight), self.shape(x))
         if needed[1]:
             dw = self.float_matmul(self.permute_dims(self.reshape(x, (rows, inputs)), (1, 0)), g)
         if needed[2]:
