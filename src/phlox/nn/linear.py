@@ -50,10 +50,10 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
     """
     linears = [layer for layer in layers if type(layer) is Linear]
     biases = [layer.bias.val() for layer in linears if layer.bias is not None]
-    alike = len(linears) == len(layers) and len(biases) in (0, len(layers))
-    if not alike or not x.backend.joins_products():
-        return [layer(x) for layer in layers]
     weights = [layer.weight.val() for layer in linears]
+    alike = len(linears) == len(layers) and len(biases) in (0, len(layers))
+    if not alike or not all(weight.backend.joins_products() for weight in weights):
+        return [layer(x) for layer in layers]
     y = functional.linear(x, concat(weights, 1), concat(biases, 0) if biases else None)
     return y.split([weight.shape[1] for weight in weights], -1)
 
