@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any, ClassVar
 
 import numpy as np
@@ -242,3 +243,39 @@ def test_bundles_are_of_every_element_once() -> None:
             total += stop - start
         assert 0 < total <= 2 * SHORT
     assert all((one == 1).all() for one in seen)
+
+
+def test_what_an_optimizer_begins_with_may_be_held_elsewhere() -> None:
+    class Shared(optim.SimpleOptimizer):
+        elementwise = True
+        known: ClassVar[dict[Any, Any]] = {}
+
+        def init(self, tensor: Any) -> Any:
+            return {"sum": self.known.setdefault(tensor.shape, px.zeros(tensor.shape, device=tensor.device))}
+
+        def step(self, lr: float, tensor: Any, grad: Any, state: Any) -> Any:
+            total = state["sum"] + grad
+            return tensor - total * lr, {"sum": total}
+
+    for backend in (NumPy(), Torch()):
+        Shared.known.clear()
+        model = Weights(backend.device())
+        optimizer = optim.OptimizerAdaptor(Shared())
+        for number in range(2):
+            model = optimizer.step(0.1, model, grads(model, number))
+        assert optimizer._slots
+        assert not any(tensor.numpy().any() for tensor in Shared.known.values())
+
+
+def test_the_first_step_has_no_state_twice() -> None:
+    device, side = NumPy().device(), 512
+    model = Weights(device)
+    model.weights = [px.Param(px.ones((side, side), device=device)) for _ in range(8)]
+    given, size = grads(model, 0), 8 * side * side * 4
+    tracemalloc.start()
+    try:
+        optim.AdamWConfig().init().step(0.1, model, given)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * size, "two moments and the new values, and what the kernel computes in"

@@ -282,7 +282,7 @@ class OptimizerAdaptor(Optimizer):
         place = work.device
         if grad.backend is not work.backend or grad.device != place:
             grad = grad.to_device(place)
-        return Job(path, param, tensor, work, grad, before, place)
+        return Job(path, param, tensor, work, grad, before, place, self._begins(param.id, tensor))
 
     def _taken(
         self, job: Job, result: Tensor[Any, Any, Any], state: State, finite: Tensor[Any, Any, Any] | None
@@ -307,10 +307,16 @@ class OptimizerAdaptor(Optimizer):
         """What a parameter of this value is stepped as; the very same where no master is needed."""
         return tensor.to_full_precision() if self.master_weights else tensor
 
+    def _begins(self, id: ParamId, tensor: Tensor[Any, Any, Any]) -> bool:
+        """Is there no state yet of this parameter, or only of a value of another shape?"""
+        return id not in self._states or (
+            id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
+        )
+
     def _at_work(self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]) -> tuple[Tensor[Any, Any, Any], State]:
         """What is stepped of a parameter, its value or the master of it, and the state."""
         states, optimizer, work = self._states, self._simple[self.variant(id)], self._wide(tensor)
-        if id not in states or (id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape):
+        if self._begins(id, tensor):
             return work, brought(optimizer.init(work), work)
         state = brought(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:

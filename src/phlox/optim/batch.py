@@ -104,7 +104,8 @@ class Batch:
 
     def writes_over(self, taker: str | None) -> bool:
         """Would there be something lost, were `run` cut short?"""
-        return bool(self) and (taker is not None or any(entry.slot.own for entry in self.entries))
+        slots = [entry.slot for entry in self.entries]
+        return bool(slots) and (taker is not None or any(slot.own and not slot.begins for slot in slots))
 
     def run(self) -> dict[str, Param]:
         """Step all: the new parameters by path. The slots hold the new states."""
@@ -122,6 +123,7 @@ class Batch:
             for entry, arrays, flats, target in zip(group.entries, group.arrays, group.flats, targets, strict=True):
                 path, param, slot = entry[:3]
                 slot.arrays, slot.flats, slot.own, slot.group = arrays, flats, True, group.after
+                slot.begins = False
                 slot.memory = memory = target.memory
                 array = target.array if memory is None else memory.lend()
                 outer = slot.outer

@@ -36,6 +36,8 @@ class Job(NamedTuple):
     state: State
     place: Device
     """Where the work, the gradient and the state are."""
+    begins: bool
+    """Is the state the one before the first step?"""
 
 
 class Form(NamedTuple):
@@ -50,7 +52,9 @@ class Form(NamedTuple):
 class Slot:
     """What is kept of a parameter that is stepped with others, from step to step."""
 
-    __slots__ = ("arrays", "flats", "form", "group", "home", "inner", "mastered", "memory", "outer", "own", "shape")
+    __slots__ = (
+        "arrays", "begins", "flats", "form", "group", "home", "inner", "mastered", "memory", "outer", "own", "shape",
+    )  # fmt: skip
 
     def __init__(self, form: Form, job: Job, arrays: list[Any], numbers: Numbers, before: Slot | None) -> None:
         outer, backend = job.param.backend, form.place.backend
@@ -62,10 +66,13 @@ class Slot:
         self.home = job.value.device.on(outer)
         self.mastered = job.work is not job.value
         """Is the first of the arrays the master, and not a part of the state?"""
-        self.arrays = arrays
-        self.flats = [backend.flat(array) for array in arrays]
+        self.begins = job.begins
+        """Is there no state to lose yet?"""
+        # What an optimizer begins with it may hold elsewhere, too. Copied at once, it goes before the next one is made.
+        self.arrays = [_copied(backend, array) for array in arrays] if job.begins else arrays
+        self.flats = [backend.flat(array) for array in self.arrays]
         known = before is not None and before.own and len(before.arrays) == len(arrays)
-        self.own = known and all(a is b for a, b in zip(before.arrays, arrays, strict=True))  # pyright: ignore[reportOptionalMemberAccess]
+        self.own = job.begins or (known and all(a is b for a, b in zip(before.arrays, arrays, strict=True)))  # pyright: ignore[reportOptionalMemberAccess]
         """Has nobody else the arrays?"""
         self.memory: Memory | None = None if before is None or self.mastered else before.memory
         """Of the parameter, if it was made by a step that may write over it."""
@@ -83,6 +90,12 @@ class Slot:
         tensors = [Tensor.from_primitive(array, self.inner.backend, Float) for array in self.arrays]
         state = put_together(self.form.skeleton, tensors[self.mastered :], self.group[1])
         return Mastered(tensors[0], state) if self.mastered else state
+
+
+def _copied(backend: Any, array: Any) -> Any:
+    mine = backend.new_like(array)
+    backend.flat(mine)[:] = backend.flat(array)
+    return mine
 
 
 def take_apart(state: State) -> tuple[Skeleton, list[AnyTensor], Numbers]:
