@@ -188,6 +188,32 @@ def test_derivatives_of_an_attention_block() -> None:
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
+@pytest.mark.parametrize(
+    ("codegen", "element", "tolerance"),
+    [("inductor", "f32", 2e-6), ("none", "f32", 2e-6), ("none", "f64", 1e-12), ("none", "bf16", 2e-2)],
+)
+@pytest.mark.parametrize("approximate", [True, False])
+def test_a_layer_of_tokens_with_a_bias_and_gelu(
+    monkeypatch: pytest.MonkeyPatch, approximate: bool, element: Any, tolerance: float, codegen: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, codegen)
+    device, exact = (Autodiff(Torch(float=one)).device() for one in (element, "f64"))
+
+    def gradients(x: px.Tensor, weight: px.Tensor, bias: px.Tensor) -> list[Any]:
+        leaves = [one.require_grad() for one in (x, weight, bias)]
+        y = px.functional.linear(*leaves).gelu(approximate=approximate)
+        grads = (y * px.arange(3, device=x.device).float()).sum().backward()
+        return [y, *[leaf.grad(grads) for leaf in leaves]]
+
+    # With a weight of ones in one place, from where gelu is nothing to where it is its argument.
+    x = np.linspace(-16.0, 16.0, 20).reshape(2, 5, 2)
+    given = x, np.array([[1.0, 0.0, 1e-3], [0.0, 1.0, 0.5]]), np.array([0.5, 0.25, -1.0])
+    found = px.compile(gradients)(*(t(one, device) for one in given))
+    for a, b in zip(found, gradients(*(t(one, exact) for one in given)), strict=True):
+        np.testing.assert_allclose(a.numpy().astype(np.float64), b.numpy(), rtol=tolerance, atol=20 * tolerance)
+
+
 def test_several_steps_are_one_program() -> None:
     xs = np.stack([X, X + 1.0, X * 0.5])
     eager, losses = network(device=TAPE), list[float]()
