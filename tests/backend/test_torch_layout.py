@@ -13,7 +13,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Torch
 from phlox.backend.torch import layout
-from phlox.backend.torch.compile import VARIABLE
+from phlox.backend.torch.codegen import VARIABLE
 from phlox.record import Record
 
 TAPE = Autodiff(Torch()).device()

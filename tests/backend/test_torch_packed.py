@@ -15,7 +15,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, NumPy, Torch
 from phlox.backend.torch import compile as programs
-from phlox.backend.torch.compile import VARIABLE
+from phlox.backend.torch.codegen import VARIABLE
 from phlox.backend.torch.conv import channels_last
 from phlox.backend.torch.packed import Packed
 

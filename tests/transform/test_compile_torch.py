@@ -16,7 +16,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, Torch
 from phlox.backend.torch import random as generator
-from phlox.backend.torch.compile import VARIABLE
+from phlox.backend.torch.codegen import VARIABLE
 from phlox.errors import CompileError, DeviceError, RandomnessError
 from phlox.models.digits import DigitsConfig
 from tests.transform.steps import Counting, X, close, data, network, step, values

@@ -10,7 +10,6 @@ runs once on placeholders (tensors without values), every operation on them is n
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,15 +21,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
+from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
-from phlox.errors import CompileError
 
 Body: TypeAlias = Callable[[Any, Any], Any]
-
-VARIABLE = "PHLOX_TORCH_CODEGEN"
-"""The environment variable that says who makes code of a graph: `inductor`, or `none` to run it as it was recorded."""
 
 _lock = RLock()
 """PyTorch records, and compiles, one program at a time: it replaces functions of its own on the way."""
@@ -64,7 +60,7 @@ class Program:
             # Under somebody else's recording, or PyTorch's own tape, it is as if the function were called.
             return self._fn(donated, kept)
         # How many threads share a loop is written into the code.
-        key = (*[(x.shape, x.dtype, x.device) for x in flat], torch.get_num_threads(), _codegen())
+        key = (*[(x.shape, x.dtype, x.device) for x in flat], torch.get_num_threads(), codegen())
         with torch.no_grad():
             made = self._made.get(key)
             if made is None:
@@ -104,7 +100,7 @@ class Program:
             weights += range(at, at + count) if size is not None and size >= 0 else ()
             at += count
         layout = Layout(assign(graph), weights)
-        run = packed(graph, weights) if _codegen() == "inductor" else None
+        run = packed(graph, weights) if codegen() == "inductor" else None
         return _Recorded(layout, run or _compiled(graph, layout.of(flat)), forms[0])
 
 
@@ -205,16 +201,9 @@ def _taken_apart(value: Any, flat: list[Any]) -> Callable[[Iterator[Any]], Any]:
 # --- code
 
 
-def _codegen() -> str:
-    found = os.environ.get(VARIABLE, "inductor")
-    if found not in ("inductor", "none"):
-        raise CompileError(f"the environment variable {VARIABLE} is `inductor` or `none`, got {found!r}")
-    return found
-
-
 def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     """The graph as code; or as it is, with a warning, where PyTorch finds no compiler that works."""
-    if _codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
+    if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
     # Whether the arguments fit has been seen by then, and would be seen again at every call.
     options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}

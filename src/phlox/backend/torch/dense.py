@@ -15,6 +15,7 @@ from torch.nn import functional
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.dense import SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.placeholder import is_placeholder
 
 _aten: Any = torch.ops.aten
@@ -22,7 +23,7 @@ _aten: Any = torch.ops.aten
 
 def _is_fused(x: Array) -> bool:
     """Does a compiler make one loop of what is elementwise? Of halves, kernels that round once are more exact."""
-    return is_placeholder(x) and x.dtype in (torch.float32, torch.float64)
+    return is_placeholder(x) and x.dtype in (torch.float32, torch.float64) and codegen() != "none"
 
 
 class Dense(Backend):
