@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import phlox as px
 from phlox.backend import Autodiff, Jax, NumPy, Torch
 from phlox.errors import DeviceError
+from tests.simulated_devices import check_on_devices
 
 SEVERAL = """
 import pytest
@@ -66,9 +66,7 @@ assert pickle.loads(pickle.dumps(y)).device == one
 
 
 def test_several_jax_devices() -> None:
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=3", "NPROC": "32"}
-    done = subprocess.run([sys.executable, "-c", SEVERAL], env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
+    check_on_devices(3, SEVERAL)
 
 
 def test_torch_devices_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.simulated_devices import check_on_devices
 
 PROGRAM = """
 import faulthandler
@@ -134,15 +131,4 @@ for model, inputs, gathers in cases:
 
 @pytest.mark.parametrize("program", [PROGRAM, PLACES, ATTENTION], ids=["losses", "places", "attention"])
 def test_a_step_on_eight_devices_is_that_on_one(program: str) -> None:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "32", "JAX_PLATFORMS": "cpu"}
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=root,
-        env={**os.environ, **flags, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
-    )
-    assert done.returncode == 0, done.stderr
+    check_on_devices(8, program)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.simulated_devices import check_on_devices
 
 PROGRAM = """
 import jax, numpy as np, phlox as px
@@ -45,16 +43,7 @@ np.testing.assert_allclose(restored.to_device(device)(x).numpy(), expected, rtol
 
 
 def test_sharded_modules() -> None:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "32"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=os.environ | flags,
-    )
-    assert done.returncode == 0, done.stderr
+    check_on_devices(4, PROGRAM)
 
 
 TRAINED = """
@@ -165,29 +154,11 @@ np.testing.assert_array_equal(a.grad((a.to_device(shards.device) * 2.0).sum().ba
 
 
 def test_what_is_made_beside_shards_is_where_they_are() -> None:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "32"}
-    done = subprocess.run(
-        [sys.executable, "-c", ASIDE],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=os.environ | flags,
-    )
-    assert done.returncode == 0, done.stderr
+    check_on_devices(4, ASIDE)
 
 
 @pytest.mark.parametrize("axis", ["rows", "everywhere"])
 @pytest.mark.parametrize("name", ["AdamW", "Sgd", "Adafactor"])
 def test_sharded_modules_are_trained(name: str, axis: str) -> None:
     """States and counts are where the parameters are, from the first step on, and after a record."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "32"}
-    done = subprocess.run(
-        [sys.executable, "-c", TRAINED, name, axis],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=os.environ | flags,
-    )
-    assert done.returncode == 0, done.stderr
+    check_on_devices(4, TRAINED, name, axis)

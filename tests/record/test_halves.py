@@ -58,7 +58,7 @@ def test_the_largest_that_rounds_into_float16() -> None:
 
 
 def test_one_that_does_not_fit_is_found_in_every_thread_and_block() -> None:
-    size = 2 * halves._SHARE + 3
+    size = 2 * halves.SHARE + 3
     for dtype, other in ((F32, F16), (F16, F32)):
         array = np.ones(size, dtype)
         for place in (0, halves._BLOCK, size // 2 - 1, size // 2, size - 1):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from tests.simulated_devices import check_on_devices
 
 SCRIPT = """
 import numpy as np
@@ -44,6 +42,4 @@ else:
 
 
 def test_states_follow_the_model_to_another_device() -> None:
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "NPROC": "32"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    check_on_devices(2, SCRIPT)

@@ -12,9 +12,9 @@ from phlox.backend.parallel import spread
 
 _BLOCK = 1 << 16
 """Elements at a time: few enough to stay in the cache, many enough that threads seldom wait for the interpreter."""
-_SHARE = 1 << 18
+SHARE = 1 << 18
 """Elements that are worth a thread."""
-_THREADS = 2
+THREADS = 2
 """Each takes ten bytes for an element of its block."""
 _EXPONENT = np.uint32(0x7F800000)
 _LEAST = np.full(_BLOCK, 0x38800000, np.uint32)
@@ -96,5 +96,5 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
                 refused.append(True)
                 return
 
-    spread(work, source.size, _SHARE, _THREADS)
+    spread(work, source.size, SHARE, THREADS)
     return None if refused else result

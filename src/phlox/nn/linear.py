@@ -48,12 +48,11 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
     >>> [y.shape for y in linear_each([Linear(3, 2), Linear(3, 4)], px.ones((5, 3)))]
     [(5, 2), (5, 4)]
     """
-    linears = [layer for layer in layers if type(layer) is Linear]
+    linears = [layer for layer in layers if type(layer) is Linear and layer.weight.val().backend.joins_products()]
     biases = [layer.bias.val() for layer in linears if layer.bias is not None]
-    weights = [layer.weight.val() for layer in linears]
-    alike = len(linears) == len(layers) and len(biases) in (0, len(layers))
-    if not alike or not all(weight.backend.joins_products() for weight in weights):
+    if len(linears) < len(layers) or len(biases) not in (0, len(layers)):
         return [layer(x) for layer in layers]
+    weights = [layer.weight.val() for layer in linears]
     y = functional.linear(x, concat(weights, 1), concat(biases, 0) if biases else None)
     return y.split([weight.shape[1] for weight in weights], -1)
 

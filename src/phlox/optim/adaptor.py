@@ -254,7 +254,8 @@ class OptimizerAdaptor(Optimizer):
             value = param.val()
             outer = value.backend
             tensor = value.inner() if outer.differentiates else value
-            result = optimizer.averaged(*self._at_work(path, param.id, tensor)).from_full_precision(tensor)
+            work, state, _ = self._at_work(path, param.id, tensor)
+            result = optimizer.averaged(work, state).from_full_precision(tensor)
             return param.holding(Tensor.from_primitive(result.primitive, outer, Float))
 
         return module.map(averaged)
@@ -278,11 +279,11 @@ class OptimizerAdaptor(Optimizer):
                 f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
                 f"{tensor.shape}; is it the gradient of another model?"
             )
-        work, before = self._at_work(path, param.id, tensor)
+        work, before, begins = self._at_work(path, param.id, tensor)
         place = work.device
         if grad.backend is not work.backend or grad.device != place:
             grad = grad.to_device(place)
-        return Job(path, param, tensor, work, grad, before, place, self._begins(param.id, tensor))
+        return Job(path, param, tensor, work, grad, before, place, begins)
 
     def _taken(
         self, job: Job, result: Tensor[Any, Any, Any], state: State, finite: Tensor[Any, Any, Any] | None
@@ -307,17 +308,13 @@ class OptimizerAdaptor(Optimizer):
         """What a parameter of this value is stepped as; the very same where no master is needed."""
         return tensor.to_full_precision() if self.master_weights else tensor
 
-    def _begins(self, id: ParamId, tensor: Tensor[Any, Any, Any]) -> bool:
-        """Is there no state yet of this parameter, or only of a value of another shape?"""
-        return id not in self._states or (
-            id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
-        )
-
-    def _at_work(self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]) -> tuple[Tensor[Any, Any, Any], State]:
-        """What is stepped of a parameter, its value or the master of it, and the state."""
+    def _at_work(
+        self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]
+    ) -> tuple[Tensor[Any, Any, Any], State, bool]:
+        """What is stepped of a parameter, its value or the master of it; the state; and whether that is a first one."""
         states, optimizer, work = self._states, self._simple[self.variant(id)], self._wide(tensor)
-        if self._begins(id, tensor):
-            return work, brought(optimizer.init(work), work)
+        if id not in states or (id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape):
+            return work, brought(optimizer.init(work), work), True
         state = brought(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:
             wrong = misfit(optimizer.init(work), state, tensor.shape)
@@ -332,7 +329,7 @@ class OptimizerAdaptor(Optimizer):
                 same = (state.master.from_full_precision(tensor) == tensor).to_full_precision()
                 work = where(same, state.master, work)
             state = state.state
-        return work, state
+        return work, state, False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"

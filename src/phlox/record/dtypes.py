@@ -40,8 +40,6 @@ DTYPES: dict[str, DType] = {
 SHORT_NAMES: dict[DType, str] = {dtype: name for name, dtype in DTYPES.items()}
 BLOCK = 1 << 16
 """Elements that NumPy casts at a time: few enough to stay in the cache (measured: 1.4x as fast as 4 times as many)."""
-_SHARE = 1 << 18
-"""Elements whose cast is worth a thread."""
 
 _BY_NUMPY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _KNOWN = {dtype: dtype for dtype in DTYPES.values()}
@@ -109,7 +107,7 @@ def cast_elements(array: Array, dtype: DType, path: str = "tensor", recast: Reca
             here = slice(at, min(at + BLOCK, stop))
             target[here] = cast_block(source[here], dtype, path)
 
-    spread(work, source.size, _SHARE, most=2)  # each takes memory for some blocks
+    spread(work, source.size, halves.SHARE, halves.THREADS)
     return result
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from phlox.backend.contract.backend import Backend, EngineBackend
+from phlox.backend.contract.backend import Backend
 from phlox.backend.contract.decorator import Decorator
+from phlox.backend.contract.engine import EngineBackend
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps, ShapeOps
 
 __all__ = ["Backend", "BoolOps", "Decorator", "EngineBackend", "FloatOps", "IntOps", "RandomOps", "ShapeOps"]

@@ -1,0 +1,81 @@
+"""`EngineBackend`: the base of the backends that stand directly on an engine."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from phlox.backend.contract.backend import Backend
+from phlox.backend.element import FLOAT_ELEMENTS, HALF_ELEMENTS, INT_ELEMENTS, FloatElement, IntElement
+from phlox.backend.halves import recast
+from phlox.backend.kind import Kind
+from phlox.errors import BackendError, RangeError
+
+
+class EngineBackend(Backend):
+    """Base of the backends that stand directly on an engine: `NumPy(float="f32", int="i32")`."""
+
+    floats: ClassVar[tuple[FloatElement, ...]] = FLOAT_ELEMENTS
+    ints: ClassVar[tuple[IntElement, ...]] = INT_ELEMENTS
+    _made: ClassVar[dict[tuple[type, str, str], Any]] = {}
+
+    def __new__(cls, float: FloatElement = "f32", int: IntElement = "i32") -> Self:
+        # Interned, so that the check "same backend?" before each operation is one comparison of identities.
+        made = EngineBackend._made
+        key = (cls, float, int)
+        if key in made:
+            return made[key]
+        if float not in cls.floats:
+            raise BackendError(f"{cls.__name__} has no float element {float!r} (it has {', '.join(cls.floats)})")
+        if int not in cls.ints:
+            raise BackendError(f"{cls.__name__} has no int element {int!r} (it has {', '.join(cls.ints)})")
+        self = super().__new__(cls)
+        self.float_element = float
+        self.int_element = int
+        self.setup()
+        return made.setdefault(key, self)
+
+    def setup(self) -> None:
+        """Prepare what depends on the element types; called once for each value."""
+
+    def full_precision(self) -> Backend:
+        return type(self)(int=self.int_element) if self.float_element in HALF_ELEMENTS else self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.float_element, self.int_element)
+
+    def __repr__(self) -> str:
+        given = [f"float={self.float_element!r}"] * (self.float_element != "f32")
+        given += [f"int={self.int_element!r}"] * (self.int_element != "i32")
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        """A host array of floats at another element type, in less time than NumPy takes and with the same numbers.
+
+        None where there is no such way, or where a number would become infinite. Which NaN becomes of one is left open.
+        """
+        return recast(array, dtype)
+
+    def fit(self, array: np.ndarray[Any, Any], kind: type[Kind]) -> np.ndarray[Any, Any]:
+        dtype = self.host_dtype(kind)
+        if array.dtype == dtype:
+            return array
+        if kind.name == "int" and array.size and array.dtype != np.bool_:
+            info = np.iinfo(dtype)
+            low, high = array.min(), array.max()
+            if low < info.min or high > info.max:
+                worst = low if low < info.min else high
+                raise RangeError(
+                    f"{worst} does not fit {self!r}'s integers ({dtype.name}); use a backend of wider ones"
+                )
+        if kind.name == "float" and (cast := self.recast(array, dtype)) is not None:
+            return cast
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = array.astype(dtype)
+        if kind.name == "float" and not np.isfinite(cast).all():
+            lost = np.isinf(cast) & np.isfinite(array)
+            if lost.any():
+                worst = array[lost].flat[0]
+                raise RangeError(f"{worst} does not fit {self!r}'s floats ({dtype.name}); use a backend of wider ones")
+        return cast

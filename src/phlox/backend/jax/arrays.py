@@ -1,0 +1,151 @@
+"""JAX arrays as arrays of the contract: on which devices they are, and how values come and go."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
+
+from phlox.backend.contract import Backend, EngineBackend
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.contract.types import Array
+from phlox.backend.device import Device
+from phlox.backend.element import HOST_DTYPES
+from phlox.backend.jax import ops, x64
+from phlox.backend.jax.processor import is_shared
+from phlox.backend.kind import Int, Kind, kind_of_dtype
+from phlox.backend.mapped import taken_over
+from phlox.errors import DeviceError
+
+ELEMENTS: dict[str, Any] = {name: jnp.dtype(dtype) for name, dtype in HOST_DTYPES.items()}
+_LARGE = 1 << 20
+"""Bytes of a host array that is worth another way to the device."""
+_number_of = operator.attrgetter("id")
+
+
+class Arrays(EngineBackend):
+    """See `phlox.backend.contract.backend`."""
+
+    jax_float: Any
+    jax_int: Any
+
+    def device(self, name: str | None = None) -> Device:
+        if name is None:
+            return Device(self, _device_name(jax.devices()[0]))
+        platform, _, number = name.partition(":")
+        try:
+            devices = jax.devices(platform)
+        except RuntimeError:
+            devices = []
+        if not (number or "0").isdigit() or int(number or "0") >= len(devices):
+            have = ", ".join(_device_name(device) for device in jax.devices())
+            raise DeviceError(f"{self!r} has no device {name!r} here (it has {have})")
+        return Device(self, f"{platform}:{number or 0}" if len(devices) > 1 or platform != "cpu" else platform)
+
+    @staticmethod
+    def native_device(device: Device) -> Any:
+        """JAX's own object for a device."""
+        platform, _, number = device.name.partition(":")
+        return jax.devices(platform)[int(number or "0")]
+
+    def device_of(self, x: Array) -> Device:
+        if isinstance(x, Tracer):
+            return self.device()
+        devices = x.devices()
+        if len(devices) == 1:
+            return Device(self, _device_name(next(iter(devices))))
+        # Of an array in shards, the first stands for all.
+        mesh = x.sharding.mesh if isinstance(x.sharding, NamedSharding) else None
+        return Device(self, _device_name(min(devices, key=_number_of)), mesh)
+
+    def others(self, device: Device) -> str:
+        return "".join(f",{number}" for number in sorted(map(_number_of, device.spread.devices.flat))[1:])
+
+    def to_device(self, x: Array, device: Device) -> Array:
+        if device.spread is None:
+            return jax.device_put(x, self.native_device(device))
+        return x if isinstance(x, Tracer) else jax.device_put(x, NamedSharding(device.spread, PartitionSpec()))
+
+    def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
+        fitted, native = self.fit(array, kind), self.native_device(device)
+        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.bakes_constants() or device.spread:
+            return self.place(jnp.asarray(fitted), device)
+        # One copy, where jnp.asarray makes two, and none of pages that may be taken over; it is waited for, since
+        # afterwards the array is the caller's again. As `place` has it, nothing is held to the only device: programs
+        # would be made anew for arrays that are.
+        alone = native if len(jax.devices()) > 1 else None
+        placed = jax.device_put(fitted, alone, may_alias=taken_over(fitted) is not None)
+        self.await_array(placed)
+        return placed
+
+    def cast(self, x: Array, target: Backend, device: Device) -> Array:
+        engine = engine_of(target)
+        if not isinstance(engine, Arrays):
+            return super().cast(x, target, device)
+        kind = self.kind_of(x)
+        dtype = engine.element(kind)
+        if x.dtype != dtype:
+            if kind is Int:
+                self.check_fits(x, engine)
+            x = x64.in_x64(ops.cast)(x, dtype)
+        here = device.on(engine)
+        return x if isinstance(x, Tracer) or here.holds(engine.device_of(x)) else engine.to_device(x, here)
+
+    def element(self, kind: type[Kind]) -> Any:
+        """JAX's type of the elements of a kind."""
+        return {"float": self.jax_float, "int": self.jax_int, "bool": ELEMENTS["bool"]}[kind.name]
+
+    def from_dlpack(self, x: Any, device: Device) -> Array:
+        if isinstance(x, Tracer):
+            return x
+        # With 64-bit types on, or they would be cut down on the way.
+        return self.place(x64.in_x64(jnp.from_dlpack)(x), device)
+
+    def place(self, x: Array, device: Device) -> Array:
+        """On the device asked for, and held to it, so that arrays on two devices cannot meet."""
+        if isinstance(x, Tracer):
+            return x
+        devices = jax.devices()
+        if len(devices) == 1 and device.name == _device_name(devices[0]):
+            return x
+        return self.to_device(x, device)
+
+    def beside(self, x: Array, like: Array) -> Array:
+        if isinstance(x, Tracer) or isinstance(like, Tracer) or len(like.devices()) == 1:
+            return x
+        sharding = like.sharding
+        if x.shape != like.shape:
+            if not isinstance(sharding, NamedSharding):
+                return x
+            sharding = NamedSharding(sharding.mesh, PartitionSpec())
+        return x if x.sharding == sharding else jax.device_put(x, sharding)
+
+    def joins_products(self) -> bool:
+        return is_shared() and self.bakes_constants()
+
+    def duplicate(self, x: Array) -> Array:
+        return jnp.array(x, copy=True)
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        return np.asarray(x)
+
+    def await_array(self, x: Array) -> None:
+        if not isinstance(x, Tracer):
+            x.block_until_ready()
+
+    def kind_of(self, x: Array) -> type[Kind]:
+        return kind_of_dtype(x.dtype)
+
+
+def _device_name(device: Any) -> str:
+    alone = device.platform == "cpu" and len(jax.devices("cpu")) == 1
+    return device.platform if alone else f"{device.platform}:{device.id}"

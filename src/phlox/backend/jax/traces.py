@@ -1,0 +1,121 @@
+"""What JAX has in place of arrays while it records: of which program such a placeholder is, and how one is made."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.interpreters.partial_eval import DynamicJaxprTracer
+
+from phlox.backend import checks
+from phlox.backend.contract import EngineBackend
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
+from phlox.backend.jax.left_over import has_ended, is_outside
+from phlox.backend.kind import Kind
+
+_PROBE = np.zeros((), np.float32)
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+class Traces(EngineBackend):
+    """See `phlox.backend.contract.backend`."""
+
+    def is_number(self, value: object) -> bool:
+        return isinstance(value, (Tracer, jax.Array)) and value.ndim == 0
+
+    def is_traced(self, x: Array) -> bool:
+        return isinstance(x, Tracer)
+
+    def gathers_checks(self, x: Array) -> bool:
+        anchor = checks.placeholder()
+        # What belongs to a trace within the program's (of a scan's body) cannot leave it.
+        return anchor is not None and getattr(x, "_trace", None) is getattr(anchor, "_trace", self)
+
+    def barrier(self, x: Array, after: Array) -> Array:
+        return lax.optimization_barrier((x, after))[0] if isinstance(x, Tracer) else x
+
+    def program(self) -> object | None:
+        # Under jit, scan and checkpoint, an operation on constants is recorded; under grad and vmap, it is done.
+        return self.program_of(lax.neg(_PROBE))
+
+    def program_of(self, x: Array) -> object | None:
+        while isinstance(x, Tracer) and not isinstance(x, DynamicJaxprTracer):
+            x = getattr(x, "primal", getattr(x, "val", None))  # one of grad or jvp, or of vmap
+        trace: object | None = getattr(x, "_trace", None)
+        return trace
+
+    def bakes_constants(self) -> bool:
+        return isinstance(lax.neg(_PROBE), Tracer)
+
+    records_loops = bakes_constants
+
+    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
+        return isinstance(x, Tracer) and (has_ended(x) or (not surely and is_outside()))
+
+    def is_left_over_error(self, error: Exception) -> bool:
+        return isinstance(error, jax.errors.UnexpectedTracerError)
+
+    def is_gone(self, x: Array) -> bool:
+        return not isinstance(x, Tracer) and x.is_deleted()
+
+    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+        return jax.vjp(fn, *arrays)[1](g)
+
+    def number_expm1(self, x: Any) -> Any:
+        return jnp.expm1(x) if self.is_number(x) else math.expm1(x)
+
+    def held_number(self, value: float) -> Any:
+        wide = self.float_element == "f64" or self.int_element == "i64"  # of which JAX has a switch of its own
+        return value if wide else jnp.asarray(value)
+
+    def python_number(self, x: Any) -> Any:
+        return x if isinstance(x, Tracer) else x.item()
+
+    compiles = True
+
+    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return jax.jit(fn, donate_argnums=0)
+
+    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        jax.eval_shape(fn, donated, kept)
+
+    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+        return jax.ShapeDtypeStruct(shape, self.element(kind))
+
+    def is_record_error(self, error: Exception) -> bool:
+        return isinstance(error, _NEEDS_VALUES)
+
+    def scan(
+        self,
+        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
+        carry: Sequence[Array],
+        xs: Sequence[Array],
+        length: int,
+        *,
+        reverse: bool = False,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        if not self.records_loops():
+            return super().scan(body, carry, xs, length, reverse=reverse)
+
+        def step(state: tuple[Array, ...], one: tuple[Array, ...]) -> Any:
+            after, y = body(state, one)
+            return tuple(after), tuple(y)
+
+        # Numbers stay weakly typed in an array that is made of nothing else: they take the type of what they meet.
+        arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
+        return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)

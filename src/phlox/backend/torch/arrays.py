@@ -1,0 +1,147 @@
+"""PyTorch tensors as arrays of the contract: on which devices they are, and how values come and go."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from phlox.backend.contract import Backend, EngineBackend
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
+from phlox.backend.element import HOST_DTYPES
+from phlox.backend.kind import Bool, Float, Int, Kind
+from phlox.backend.mapped import taken_over
+from phlox.backend.torch.halves import recast
+from phlox.backend.torch.placeholder import NeedsValue, as_constants, is_placeholder
+from phlox.errors import DeviceError, KindError
+
+ELEMENTS: dict[str, torch.dtype] = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+}
+
+
+class Arrays(EngineBackend):
+    """See `phlox.backend.contract.backend`."""
+
+    torch_float: torch.dtype
+    torch_int: torch.dtype
+
+    def device(self, name: str | None = None) -> Device:
+        platform, _, number = (name or "cpu").partition(":")
+        count = {"cpu": 1, "gpu": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+        if not (number or "0").isdigit() or int(number or "0") >= count.get(platform, 0):
+            have = ["cpu", *(f"gpu:{i}" for i in range(count["gpu"])), *["mps"] * count["mps"]]
+            raise DeviceError(f"{self!r} has no device {name!r} here (it has {', '.join(have)})")
+        return Device(self, f"gpu:{number or 0}" if platform == "gpu" else platform)
+
+    @staticmethod
+    def native_device(device: Device) -> torch.device:
+        """PyTorch's own object for a device."""
+        return torch.device(device.name.replace("gpu", "cuda"))
+
+    def device_of(self, x: Array) -> Device:
+        device = x.device
+        return Device(self, f"gpu:{device.index}" if device.type == "cuda" else device.type)
+
+    def to_device(self, x: Array, device: Device) -> Array:
+        return x.to(self.native_device(device))
+
+    def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
+        fitted = np.require(self.fit(array, kind), requirements="C")
+        with as_constants():
+            return self._from_host(fitted, array, kind, device)
+
+    def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        with as_constants():
+            return recast(array, dtype)
+
+    def _from_host(self, fitted: Any, array: Any, kind: type[Kind], device: Device) -> Array:
+        if fitted is array or not fitted.flags.writeable:
+            taken = taken_over(fitted)
+            fitted = fitted.copy() if taken is None else taken
+        if self.float_element == "bf16" and kind is Float:  # which torch does not take from NumPy
+            host = torch.from_numpy(fitted.view(np.int16)).view(torch.bfloat16)
+        else:
+            host = torch.from_numpy(fitted)
+        return host.reshape(array.shape).to(self.native_device(device))
+
+    def cast(self, x: Array, target: Backend, device: Device) -> Array:
+        engine = engine_of(target)
+        if not isinstance(engine, Arrays):
+            return super().cast(x, target, device)
+        kind = self.kind_of(x)
+        if kind is Int:
+            self.check_fits(x, engine)
+        return x.to(self.native_device(device), engine.element(kind))
+
+    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Array:
+        # One element, seen in every place.
+        return torch.zeros((), dtype=self.element(kind), device=self.native_device(device)).expand(shape)
+
+    def element(self, kind: type[Kind]) -> torch.dtype:
+        """PyTorch's type of the elements of a kind."""
+        return {"float": self.torch_float, "int": self.torch_int, "bool": torch.bool}[kind.name]
+
+    def from_dlpack(self, x: Any, device: Device) -> Array:
+        if isinstance(x, torch.Tensor):
+            return x.detach().to(self.native_device(device))
+        if min(getattr(x, "strides", ()), default=0) < 0:  # which ends the process
+            raise BufferError("PyTorch takes no strides backwards")
+        return torch.from_dlpack(x).to(self.native_device(device))
+
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        # Memory that is repeated by strides of zero is not taken by all.
+        if 0 in x.stride() and options.get("copy") is None:
+            x = x.contiguous()
+        return x.__dlpack__(**options)
+
+    def duplicate(self, x: Array) -> Array:
+        return x.clone()
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        if is_placeholder(x):
+            raise NeedsValue("it is a placeholder, which has no value yet")
+        with as_constants():
+            x = x.detach().cpu()
+            if x.dtype == torch.bfloat16:
+                return x.contiguous().view(torch.int16).numpy().view(HOST_DTYPES["bf16"])
+            return x.numpy()
+
+    def kind_of(self, x: Array) -> type[Kind]:
+        if x.dtype == torch.bool:
+            return Bool
+        if x.dtype.is_complex:
+            raise KindError(f"no tensor kind holds elements of type {x.dtype}; give floats, ints or booleans")
+        return Float if x.dtype.is_floating_point else Int
+
+    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+        with torch.enable_grad():
+            # Arrays with a history of torch's own are those of a gradient that is being differentiated again.
+            again = any(array.requires_grad for array in (*arrays, g))
+            leaves = [
+                array.view_as(array)
+                if array.requires_grad
+                else array.detach().requires_grad_(array.dtype.is_floating_point)
+                for array in arrays
+            ]
+            wanted = [leaf for leaf in leaves if leaf.requires_grad]
+            out = fn(*leaves)
+            if out.requires_grad:
+                options = {"allow_unused": True, "materialize_grads": True, "create_graph": again}
+                found = iter(torch.autograd.grad(out, wanted, g, **options))
+            else:
+                found = iter([torch.zeros_like(leaf) for leaf in wanted])
+        return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)

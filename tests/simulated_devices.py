@@ -1,0 +1,26 @@
+"""Programs that run where XLA shows the processor as several devices, which a process has to ask for at its start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+
+
+def check_on_devices(count: int, program: str, *arguments: str) -> None:
+    """Runs the text of a program in a process with so many devices; what goes wrong there is the assertion's text."""
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "NPROC": "32", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=_ROOT,
+        env={**os.environ, **flags, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
