@@ -5,7 +5,9 @@
 What Phlox saves is on the disk when it is saved: it calls fsync, and the peers do not. So both are shown: everybody
 durably (the peers followed by an fsync of the file and of its folder), and everybody into the page cache (Phlox with
 `durable=False`). Loading is shown until the weights are there, and until every element has been read once, for what is
-mapped is read later. Files are in the page cache.
+mapped is read later. They are there when they are in a model: in PyTorch by `load_state_dict(assign=True)` into a
+module that was made without values. The libraries of NumPy and JAX have no models, and end with a dictionary; how long
+PyTorch takes to get so far is there to be known. Files are in the page cache.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import inspect
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -166,50 +168,55 @@ def write_for_loading(host: Arrays, folder: Path) -> None:
 
 
 def loading(width: int, folder: Path, size: str) -> list[Ratio]:
-    """On every backend, verified and not, until there and until read."""
-    rows: list[Ratio] = []
+    """On every backend, verified and not, until there and until read; and from f16."""
     plain, pt = folder / "plain.safetensors", folder / "torch.pt"
-    st_torch, mapped = "safetensors.torch", "torch.load(mmap=True)"
-    by_torch: dict[str, Run] = {
-        st_torch: lambda: safetensors.torch.load_file(plain),
-        mapped: lambda: torch.load(pt, mmap=True, weights_only=True),
+    by_torch: dict[str, Loading] = {
+        "safetensors.torch": IntoTorch(width, lambda: safetensors.torch.load_file(plain)),
+        "torch.load(mmap=True)": IntoTorch(width, lambda: torch.load(pt, mmap=True, weights_only=True)),
     }
-    peers: dict[str, dict[str, Run]] = {
+    dictionary: dict[str, Loading] = {"safetensors.torch, a dictionary": lambda: safetensors.torch.load_file(plain)}
+    peers: dict[str, dict[str, Loading]] = {
         "NumPy": {"safetensors.numpy": lambda: safetensors.numpy.load_file(plain), **by_torch},
         "Torch": by_torch,
         "JAX": {"safetensors.flax": lambda: safetensors.flax.load_file(plain)},
     }
     devices = {"NumPy": NumPy().device(), "Torch": Torch().device(), "JAX": Jax().device()}
+    rows: list[Ratio] = []
     for backend, device in devices.items():
-        contestants: dict[str, Run | Loader] = {}
+        ours: dict[str, Loading] = {}
         for verify in (True, False) if VERIFIES else (True,):
             name = "Phlox" if verify else "Phlox, verify=False"
-            contestants[name] = Loader(width, folder / "full.safetensors", device, verify)
-        contestants |= peers[backend]
-        rows += time_loading(f"load {size} on {backend}", contestants, target=1.0)
+            ours[name] = Loader(width, folder / "full.safetensors", device, verify)
+        known = {} if backend == "JAX" else dictionary
+        rows += time_loading(f"load {size} on {backend}", ours, peers[backend], known)
     plain16 = folder / "plain16.safetensors"
-    halves: dict[str, Run | Loader] = {
+
+    def cast_by_torch() -> dict[str, torch.Tensor]:
+        return {name: tensor.float() for name, tensor in safetensors.torch.load_file(plain16).items()}
+
+    casting: dict[str, Loading] = {
         "safetensors, then NumPy casts": lambda: {
             name: array.astype(np.float32) for name, array in safetensors.numpy.load_file(plain16).items()
         },
-        "safetensors, then torch casts": lambda: {
-            name: tensor.float() for name, tensor in safetensors.torch.load_file(plain16).items()
-        },
+        "safetensors, then torch casts": IntoTorch(width, cast_by_torch),
     }
     for backend in ("NumPy", "Torch"):
-        halves["Phlox"] = Loader(width, folder / "half.safetensors", devices[backend])
-        rows += time_loading(f"load f16 as {size} on {backend}", halves, target=None)
+        loader = Loader(width, folder / "half.safetensors", devices[backend])
+        known = {"safetensors, then torch casts, a dictionary": cast_by_torch}
+        rows += time_loading(f"load f16 as {size} on {backend}", {"Phlox": loader}, casting, known)
     return rows
 
 
-def time_loading(workload: str, contestants: dict[str, Run | Loader], *, target: float | None) -> list[Ratio]:
-    """Both figures of one run: until loaded, and until all is read."""
+def time_loading(
+    workload: str, ours: Mapping[str, Loading], peers: Mapping[str, Loading], known: Mapping[str, Loading]
+) -> list[Ratio]:
+    """Both figures of one run: until loaded, and until all is read. Nothing is asked against those that are `known`."""
+    contestants = {**ours, **peers, **known}
     there: dict[str, list[float]] = {name: [] for name in contestants}
-
     read: dict[str, list[float]] = {name: [] for name in contestants}
 
-    def timed(name: str, load: Run | Loader) -> None:
-        run = load.prepared() if isinstance(load, Loader) else load
+    def timed(name: str, load: Loading) -> None:
+        run = load.prepared() if isinstance(load, (Loader, IntoTorch)) else load
         start = time.perf_counter()
         found = run()
         there[name].append(time.perf_counter() - start)
@@ -221,17 +228,16 @@ def time_loading(workload: str, contestants: dict[str, Run | Loader], *, target:
     seconds_in_turn(whole, rounds=rounds())
     there, read = ({name: times[1:] for name, times in each.items()} for each in (there, read))  # the first warms up
     return [
-        compare(f"{workload}, until {until}", times, subject, peer, target=target)
+        compare(f"{workload}, until {until}", times, subject, peer, target=None if peer in known else 1.0)
         for until, times in (("there", there), ("every element is read", read))
-        for subject in contestants
-        for peer in contestants
-        if subject.startswith("Phlox") and not peer.startswith("Phlox")
+        for subject in ours
+        for peer in (*peers, *known)
     ]
 
 
 @dataclass(frozen=True)
 class Loader:
-    """From a file into a module that is there but for its values, as the peers give a dict; no initializer runs."""
+    """From a file into a module that is there but for its values; no initializer runs."""
 
     width: int
     file: Path
@@ -245,9 +251,49 @@ class Loader:
         return lambda: model.load_record(px.record.load(self.file, **options))
 
 
+@dataclass(frozen=True)
+class IntoTorch:
+    """The same of PyTorch: into a module made without values, whose parameters become those of the file."""
+
+    width: int
+    load: Callable[[], dict[str, torch.Tensor]]
+
+    def prepared(self) -> Run:
+        """What is to be timed."""
+        model = torch_module(shapes(self.width))
+
+        def run() -> torch.nn.Module:
+            model.load_state_dict(self.load(), assign=True)
+            return model
+
+        return run
+
+
+Loading = Run | Loader | IntoTorch
+
+
+def torch_module(shapes: dict[str, tuple[int, ...]]) -> torch.nn.Module:
+    """Nothing but parameters of these names and shapes, on the device that has no memory."""
+    root = torch.nn.Module()
+    for name, shape in shapes.items():
+        *above, last = name.split(".")
+        part = root
+        for one in above:
+            if not hasattr(part, one):
+                part.add_module(one, torch.nn.Module())
+            part = part.get_submodule(one)
+        part.register_parameter(last, torch.nn.Parameter(torch.empty(shape, device="meta")))
+    return root
+
+
 def add_up(found: Any) -> float:
     """Reads every element: by NumPy, whoever holds them."""
-    values = [p.val().primitive for p in found.params()] if isinstance(found, Weights) else list(found.values())
+    if isinstance(found, Weights):
+        values = [p.val().primitive for p in found.params()]
+    elif isinstance(found, torch.nn.Module):
+        values = [p.detach() for p in found.parameters()]
+    else:
+        values = list(found.values())
     return sum(float(np.asarray(value).sum()) for value in values)
 
 

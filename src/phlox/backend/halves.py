@@ -74,24 +74,25 @@ def from_half(half: NDArray[np.float16], single: NDArray[np.float32]) -> bool:
     return True
 
 
-_FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any], NDArray[Any]], bool]] = {
-    (np.dtype(np.float32), np.dtype(np.float16)): to_half,
-    (np.dtype(np.float16), np.dtype(np.float32)): from_half,
+_FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], tuple[Callable[[NDArray[Any], NDArray[Any]], bool], int]] = {
+    (np.dtype(np.float32), np.dtype(np.float16)): (to_half, _BLOCK),
+    (np.dtype(np.float16), np.dtype(np.float32)): (from_half, 2 * _BLOCK),  # which needs no memory but the target
 }
+"""How to cast, and how many elements at a time."""
 
 
 def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """`array.astype(dtype)`; None for other element types, and if not all are finite, before and after."""
-    fast = _FAST.get((array.dtype, dtype))
-    if fast is None:
+    if (found := _FAST.get((array.dtype, dtype))) is None:
         return None
+    fast, block = found
     result = np.empty(array.shape, dtype)
     source, target = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
     refused: list[bool] = []
 
     def work(start: int, stop: int) -> None:
-        for at in range(start, stop, _BLOCK):
-            here = slice(at, min(at + _BLOCK, stop))
+        for at in range(start, stop, block):
+            here = slice(at, min(at + block, stop))
             if refused or not fast(source[here], target[here]):
                 refused.append(True)
                 return

@@ -16,10 +16,15 @@ class Pages(mmap.mmap):
     read-only arrays may take the memory all the same (`taken_over`): no operation of the contract writes to arrays.
     """
 
+    address: int
+    """Where in memory they begin."""
+
     @staticmethod
     def of(descriptor: int) -> Pages:
         """The pages of an open file, which must not be empty; OSError where the system has no room for copies."""
-        return Pages(descriptor, 0, access=mmap.ACCESS_COPY)
+        pages = Pages(descriptor, 0, access=mmap.ACCESS_COPY)
+        pages.address = _address(np.frombuffer(pages, np.uint8))
+        return pages
 
 
 def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
@@ -36,9 +41,7 @@ def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         pages = pages.obj
     if not isinstance(pages, Pages) or array.flags.writeable or not array.flags.c_contiguous or not array.size:
         return None
-    whole = np.frombuffer(pages, np.uint8)
-    start = _address(array) - _address(whole)
-    return whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    return np.frombuffer(pages, array.dtype, array.size, _address(array) - pages.address).reshape(array.shape)
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:

@@ -247,14 +247,15 @@ class Param(Watched):
                 f"{self._called()} and kind {self.kind.__name__} cannot take a value of {value.kind.__name__}"
             )
         backend = value.backend
-        if backend.batch_of(value.primitive) and len(backend.batch_of(value.primitive)) > len(self._batch()):
-            raise ModuleError(
-                f"{self._called()} that all examples share would be given a value that differs from "
-                "example to example, and would escape from phlox.vmap; return the value, or pass the module to the "
-                "function as an argument with an axis in in_axes"
-            )
-        if backend.batched > self.backend.batched:  # the same for all examples: it is at home outside too
-            value = value.detach()._on(self.backend)  # pyright: ignore[reportPrivateUsage]
+        if backend.batched:
+            if len(backend.batch_of(value.primitive)) > len(self._batch()):
+                raise ModuleError(
+                    f"{self._called()} that all examples share would be given a value that differs from "
+                    "example to example, and would escape from phlox.vmap; return the value, or pass the module to the "
+                    "function as an argument with an axis in in_axes"
+                )
+            if backend.batched > self.backend.batched:  # the same for all examples: it is at home outside too
+                value = value.detach()._on(self.backend)  # pyright: ignore[reportPrivateUsage]
         if backend.is_traced(value.primitive) and backend.bakes_constants() and not self._is_of_program(backend):
             raise ModuleError(
                 f"{self._called()} that was made outside of a compiled function or of a loop in it "

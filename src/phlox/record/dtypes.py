@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
@@ -77,11 +76,14 @@ def checked_shape(shape: object, dtype: DType, path: str = "tensor") -> tuple[in
     if not isinstance(shape, (tuple, list)):
         raise RecordError(f"{path}: a shape is a list of sizes, not {type(shape).__name__}")
     sizes = tuple(cast("list[Any]", shape))
-    if any(type(size) is not int or size < 0 for size in sizes):
-        raise RecordError(f"{path}: a shape is a list of whole numbers from 0, not {_shortened(sizes)}")
     if len(sizes) > _MAX_RANK:
         raise RecordError(f"{path}: a tensor of {len(sizes)} axes; the most is {_MAX_RANK}")
-    if math.prod(size for size in sizes if size) * dtype.itemsize > _MAX_BYTES:
+    needed = dtype.itemsize
+    for size in sizes:
+        if type(size) is not int or size < 0:
+            raise RecordError(f"{path}: a shape is a list of whole numbers from 0, not {_shortened(sizes)}")
+        needed *= size or 1
+    if needed > _MAX_BYTES:
         raise RecordError(f"{path}: shape {_shortened(sizes)} overflows the address space")
     return sizes
 

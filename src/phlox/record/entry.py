@@ -131,7 +131,8 @@ class LazyTensor:
 
     def _stored(self) -> Array:
         array = np.asarray(self.source())
-        if array.shape != self.shape or canonical(array.dtype, self.path) != self.source_dtype:
+        same = array.dtype == self.source_dtype or canonical(array.dtype, self.path) == self.source_dtype
+        if array.shape != self.shape or not same:
             raise RecordError(
                 f"{self.path}: its source gave {array.dtype} of shape {array.shape}, "
                 f"not {self.source_dtype} of shape {self.shape} as declared"

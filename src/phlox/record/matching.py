@@ -75,8 +75,9 @@ def match(
             misshapen.append(Difference(path, entry.tensor.shape, tuple(shape)))
         else:
             matches[path] = origin.get(source, source)
-            if dtype is not None and entry.tensor.dtype != canonical(dtype, path):
-                cast.append(Difference(path, entry.tensor.dtype, canonical(dtype, path)))
+            stored = entry.tensor.dtype
+            if dtype is not None and stored != dtype and stored != canonical(dtype, path):
+                cast.append(Difference(path, stored, canonical(dtype, path)))
     missing = [path for path in expected if path not in found and path not in passed_over]
     left, untied = _left_over(found, names, {} if names.positional else aliases)
     unexpected = [path for path in left if path not in others]
@@ -99,7 +100,7 @@ def match(
         ignored=ignored,
         remapped={old: new for new, old in origin.items() if new != old},
         tied={alias: path for alias, path in aliases.items() if path in matches},
-        other_structure=names.fingerprint not in (None, fingerprint_of(expected)),
+        other_structure=names.fingerprint is not None and names.fingerprint != fingerprint_of(expected),
         suggestions=meant,
         hint=hint,
         strict=strict,

@@ -17,7 +17,7 @@ import msgspec
 from phlox.errors import RecordError
 from phlox.record.checksums import WIDTH, packed, start_of, verified
 from phlox.record.dtypes import DTYPES, SHORT_NAMES
-from phlox.record.entry import TensorEntry
+from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
 from phlox.record.limits import MAX_TEXT, check_entries, check_json
 from phlox.record.record import Entry, Record
@@ -96,12 +96,16 @@ class SafetensorsRecorder(Recorder):
         metadata = _text_by_name(header.pop(_METADATA, None))
         check_entries(len(header))
         spans: list[tuple[int, int]] = []
-        tensors: dict[str, TensorEntry] = {}
-        for path, item in header.items():
-            name, shape, (start, stop) = _described(item, path)
+        tensors: dict[str, LazyTensor] = {}
+        for path, stored in _described(header).items():
+            if stored.dtype not in _DTYPES:
+                raise RecordError(
+                    f"{path}: {stored.dtype[:40]!r} is no element type of a record ({', '.join(_DTYPES)})"
+                )
+            start, stop = stored.data_offsets
             spans.append((start, stop))
-            tensor = source.tensor(path, _DTYPES[name], shape, data_start + start, data_start + stop)
-            tensors[path] = TensorEntry(tensor)
+            dtype = _DTYPES[stored.dtype]
+            tensors[path] = source.tensor(path, dtype, stored.shape, data_start + start, data_start + stop)
         _check_cover(spans, len(source.data) - data_start)
         ours = metadata.pop(_OURS, None)
         if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
@@ -142,7 +146,7 @@ def _header(data: memoryview) -> tuple[str, int]:
     return str(data[8 : 8 + length], "utf-8"), 8 + length
 
 
-def _restored(tensors: dict[str, TensorEntry], metadata: dict[str, str], ours: str, source: Source) -> Record:
+def _restored(tensors: dict[str, LazyTensor], metadata: dict[str, str], ours: str, source: Source) -> Record:
     check_json(ours.encode())
     info = msgspec.json.decode(ours, type=Info)
     info.check(SafetensorsRecorder.format)
@@ -151,7 +155,7 @@ def _restored(tensors: dict[str, TensorEntry], metadata: dict[str, str], ours: s
         raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
     if both := info.values.keys() & tensors.keys():
         raise RecordError(f"{min(both)!r} is both a tensor and a value")
-    items: list[tuple[str, Entry]] = [(p, TensorEntry(e.tensor, info.ids.get(p))) for p, e in _in_file_order(tensors)]
+    items: list[tuple[str, Entry]] = [(p, TensorEntry(t, info.ids.get(p))) for p, t in _in_file_order(tensors)]
     items += [(path, from_json(value)) for path, value in info.values.items()]
     if info.order is not None:
         if sorted(info.order) != list(range(len(items))):
@@ -163,8 +167,8 @@ def _restored(tensors: dict[str, TensorEntry], metadata: dict[str, str], ours: s
     return verified(dict(items), info, metadata, info.aliases, sums, source)
 
 
-def _in_file_order(tensors: dict[str, TensorEntry]) -> list[tuple[str, TensorEntry]]:
-    return sorted(tensors.items(), key=lambda item: (_RANK[item[1].tensor.dtype], item[0]))
+def _in_file_order(tensors: dict[str, LazyTensor]) -> list[tuple[str, LazyTensor]]:
+    return sorted(tensors.items(), key=lambda item: (_RANK[item[1].dtype], item[0]))
 
 
 def _text_by_name(metadata: Any) -> dict[str, str]:
@@ -178,16 +182,30 @@ def _text_by_name(metadata: Any) -> dict[str, str]:
     return cast("dict[str, str]", metadata)
 
 
-def _described(item: Any, path: str) -> tuple[str, Any, tuple[int, int]]:
-    match item:
-        case {"dtype": str(name), "shape": shape, "data_offsets": [start, stop], **rest} if not rest:
-            if name not in _DTYPES:
-                raise RecordError(f"{path}: {name[:40]!r} is no element type of a record ({', '.join(_DTYPES)})")
-            if type(start) is int and type(stop) is int:
-                return name, shape, (start, stop)
-        case _:
-            pass
-    raise RecordError(f"{path}: expected a dtype, a shape and data_offsets of two whole numbers, and nothing else")
+class _Stored(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What the header says of one tensor."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def _described(header: dict[str, Any]) -> dict[str, _Stored]:
+    try:
+        return msgspec.convert(header, dict[str, _Stored])
+    except msgspec.ValidationError:
+        path = next(path for path, item in header.items() if not _is_description(item))
+        raise RecordError(
+            f"{path}: expected a dtype, a shape and data_offsets of two whole numbers, and nothing else"
+        ) from None
+
+
+def _is_description(item: object) -> bool:
+    try:
+        msgspec.convert(item, _Stored)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _check_cover(spans: list[tuple[int, int]], size: int) -> None:
@@ -205,18 +223,19 @@ def _dumps(value: Any) -> str:
 
 
 def _loads(text: str) -> dict[str, Any]:
-    header = json.loads(text, object_pairs_hook=_unique, parse_int=_natural, parse_constant=_no_constant)
+    whole = _natural if "-" in text else None  # of which the JSON library calls none for each number
+    header = json.loads(text, object_pairs_hook=_unique, parse_int=whole, parse_constant=_no_constant)
     if not isinstance(header, dict):
         raise RecordError("its header is not a JSON object")
     return header  # pyright: ignore[reportUnknownVariableType] -- keys of JSON objects are str
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, item in pairs:
-        if name in result:
-            raise RecordError(f"its header names {name[:200]!r} twice")
-        result[name] = item
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise RecordError(f"its header names {twice[:200]!r} twice")
     return result
 
 

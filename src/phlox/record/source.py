@@ -41,20 +41,39 @@ class Source:
                 f"{path}: {dtype} of shape {sizes} takes {needed} bytes; "
                 f"the file gives bytes {start} to {stop} of {len(self.data)}"
             )
-        return self._lazy(path, dtype, sizes, lambda: elements(self.data[start:stop], dtype))
+        return LazyTensor(sizes, dtype, dtype, _Elements(self, path, dtype, sizes, start, stop), path)
 
     def lazy(self, path: str, dtype: DType, shape: object, flat: Callable[[], Array]) -> LazyTensor:
         """The tensor whose flat elements the function `flat` gives; what fails in it names the file and `path`."""
-        return self._lazy(path, dtype, checked_shape(shape, dtype, path), flat)
+        sizes = checked_shape(shape, dtype, path)
 
-    def _lazy(self, path: str, dtype: DType, sizes: tuple[int, ...], flat: Callable[[], Array]) -> LazyTensor:
         def read() -> Array:
             try:
                 return flat().reshape(sizes)
             except Exception as error:
-                raise RecordError(f"{self.name}: {path}: {reason(error)}") from error
+                raise self.error(path, error) from error
 
         return LazyTensor(sizes, dtype, dtype, read, path)
+
+    def error(self, path: str, error: Exception) -> RecordError:
+        """What failed at the tensor `path`, with the name of the file."""
+        return RecordError(f"{self.name}: {path}: {reason(error)}")
+
+
+class _Elements:
+    """The array of some bytes of a source: one small object a tensor, for files have thousands of them."""
+
+    __slots__ = ("_dtype", "_path", "_shape", "_source", "_start", "_stop")
+
+    def __init__(self, source: Source, path: str, dtype: DType, shape: tuple[int, ...], start: int, stop: int) -> None:
+        self._source, self._path, self._dtype, self._shape = source, path, dtype, shape
+        self._start, self._stop = start, stop
+
+    def __call__(self) -> Array:
+        try:
+            return elements(self._source.data[self._start : self._stop], self._dtype).reshape(self._shape)
+        except Exception as error:
+            raise self._source.error(self._path, error) from error
 
 
 def open_source(path: Path, max_bytes: int | None = None, verify: bool = True) -> Source:

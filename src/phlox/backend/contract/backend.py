@@ -391,7 +391,8 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
 
     def host_dtype(self, kind: type[Kind]) -> np.dtype[Any]:
         """The NumPy dtype of this backend's elements of a kind."""
-        return {"float": self.host_float_dtype, "int": self.host_int_dtype, "bool": HOST_DTYPES["bool"]}[kind.name]
+        name = kind.name
+        return HOST_DTYPES[self.float_element if name == "float" else self.int_element if name == "int" else "bool"]
 
 
 def engine_of(backend: Backend) -> Backend:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ ELEMENTS: dict[str, torch.dtype] = {
 }
 
 
+@cache
+def _named(name: str) -> torch.device:
+    return torch.device(name.replace("gpu", "cuda"))
+
+
 class Arrays(EngineBackend):
     """See `phlox.backend.contract.backend`."""
 
@@ -50,7 +56,7 @@ class Arrays(EngineBackend):
     @staticmethod
     def native_device(device: Device) -> torch.device:
         """PyTorch's own object for a device."""
-        return torch.device(device.name.replace("gpu", "cuda"))
+        return _named(device.name)
 
     def device_of(self, x: Array) -> Device:
         device = x.device
@@ -60,7 +66,9 @@ class Arrays(EngineBackend):
         return x.to(self.native_device(device))
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
-        fitted = np.require(self.fit(array, kind), requirements="C")
+        fitted = self.fit(array, kind)
+        if not fitted.flags.c_contiguous:
+            fitted = fitted.copy()
         with as_constants():
             return self._from_host(fitted, array, kind, device)
 
@@ -76,7 +84,7 @@ class Arrays(EngineBackend):
             host = torch.from_numpy(fitted.view(np.int16)).view(torch.bfloat16)
         else:
             host = torch.from_numpy(fitted)
-        return host.reshape(array.shape).to(self.native_device(device))
+        return host.to(self.native_device(device))
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         engine = engine_of(target)
