@@ -1,4 +1,4 @@
-"""Programs on PyTorch: a function is recorded as a graph of PyTorch's operations, which `torch.compile` makes code of.
+"""Programs on PyTorch: a function is recorded as a graph of PyTorch's operations, which its compiler makes code of.
 
 PyTorch's own recorder reads Python's bytecode, and would stumble over tapes, locks and context variables. So a function
 runs once on placeholders (tensors without values), every operation on them is noted, and the flat list is compiled.
@@ -10,6 +10,7 @@ runs once on placeholders (tensors without values), every operation on them is n
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -205,19 +206,16 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     """The graph as code; or as it is, with a warning, where PyTorch finds no compiler that works."""
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
-    # Whether the arguments fit has been seen by then, and would be seen again at every call.
-    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     try:
-        compiled = cast("Any", torch.compile)(graph.forward, dynamic=False, fullgraph=True, options=options)
-        compiled(*flat)
+        # Not `torch.compile`: it would record once more what is recorded, and ask at every call whether that still fits.
+        return importlib.import_module("torch._inductor").compile(graph, list(flat))
     except Exception as error:
         graph.forward(*flat)  # which raises what is no fault of the compiler
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
         warnings.warn(
-            f"torch.compile does not work here, so a compiled function runs its operations one by one: {lines[0]}",
+            f"PyTorch's compiler does not work here, so a compiled function runs its operations one by one: {lines[0]}",
             RuntimeWarning,
             stacklevel=2,
         )
         return graph.forward
-    return compiled
