@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import Ratio
+from benchmarks.harness import SIZES, Ratio
 from benchmarks.workloads import ACCELERATED, QUICK, WORKLOADS, Workload
 
 ROOT = Path(__file__).parents[1]
@@ -88,8 +88,10 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     # A quick run leaves out those who are like another but for their environment.
     playing = [contestant for contestant in CONTESTANTS if not (quick and contestant.like)]
     results = [play(w, plan, playing, fresh=w.starts > 1 and not quick) for w in workloads]
-    rows = [row for name in COMPARED if name in asked for row in _rows(name, quick or (not names and name in SMALL))]
-    details = [row for name in DETAILED if name in asked or everything for row in _rows(name, quick)]
+    size = "quick" if quick else "all"
+    small = dict.fromkeys(SMALL, "small") if not (names or quick) else {}
+    rows = [row for name in COMPARED if name in asked for row in _rows(name, small.get(name, size))]
+    details = [row for name in DETAILED if name in asked or everything for row in _rows(name, size)]
     if machine is not None and not quick:
         _say("the machine's peaks again")
         machine = better(machine, in_a_process_of_its_own())
@@ -105,11 +107,11 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     return 1 if wrong else 0
 
 
-def _rows(name: str, small: bool) -> list[Ratio]:
+def _rows(name: str, sizes: str) -> list[Ratio]:
     """Those of one benchmark, in a process of its own."""
     _say(name)
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in ON_ONE_THREAD else ()
-    environment = {**os.environ, **dict.fromkeys(threads, "1"), **({"PHLOX_BENCHMARKS_QUICK": "1"} if small else {})}
+    environment = {**os.environ, **dict.fromkeys(threads, "1"), SIZES: sizes}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "benchmarks", name, "--rows", str(file)]

@@ -42,7 +42,7 @@ def run() -> list[Ratio]:
             np.testing.assert_allclose(first[name], first["phlox"], rtol=1e-3)
         times: dict[str, list[float]] = {name: [] for name in names}
         sizes: dict[str, list[float]] = {name: [] for name in names}
-        for turn in range(3 if quick() else 9):
+        for turn in range(2 if quick() else 7):
             for name in names if turn % 2 == 0 else reversed(names):
                 found = _predict(name, folder, environment)
                 times[name].append(found["seconds"])

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+SIZES = "PHLOX_BENCHMARKS"
+"""The environment variable that says how much a benchmark of its own process does: `quick`, `small`, or all."""
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -113,7 +116,12 @@ def compare(
 
 def quick() -> bool:
     """Whether small sizes and few rounds are wanted, to see that all works."""
-    return bool(os.environ.get("PHLOX_BENCHMARKS_QUICK"))
+    return os.environ.get(SIZES) == "quick"
+
+
+def small() -> bool:
+    """Whether small sizes are wanted, be it for quick runs or for a part of large ones."""
+    return os.environ.get(SIZES) in ("quick", "small")
 
 
 def table(rows: list[Ratio]) -> str:

@@ -30,7 +30,7 @@ import safetensors.torch
 import torch
 
 import phlox as px
-from benchmarks.harness import Ratio, compare, quick, seconds_in_turn
+from benchmarks.harness import Ratio, compare, quick, seconds_in_turn, small
 from benchmarks.weights import QUICK_WIDTH, WIDTH, Arrays, Weights, arrays, module_of, shapes
 from phlox.backend import Jax, NumPy, Torch
 from phlox.record import FULL, HALF, Precision
@@ -41,7 +41,7 @@ VERIFIES = "verify" in inspect.signature(px.record.load).parameters
 
 def run() -> list[Ratio]:
     """All rows."""
-    width = QUICK_WIDTH if quick() else WIDTH
+    width = QUICK_WIDTH if small() else WIDTH
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         host = arrays(width)
@@ -299,4 +299,4 @@ def add_up(found: Any) -> float:
 
 def rounds() -> int:
     """Turns of each contestant."""
-    return 5 if quick() else 7
+    return 2 if quick() else 5 if small() else 7

@@ -28,7 +28,7 @@ AMONG_THE_FIRST = 1.5
 """So many times the shortest time to the first step of a side is measured again."""
 ENOUGH, PATIENCE = 5, 20.0
 """After so many turns those stop that have lasted so many seconds."""
-LEAVE = {0: 1.5, 1: 2.0, 3: 1.25}
+LEAVE = {0: 1.5, 1: 1.6, 3: 1.2}
 """After so many turns those leave who take so many times what the fastest of their side takes.
 
 Before the first one, those whose steps are long, by the steps that were compared.
@@ -170,17 +170,28 @@ def _start_again(workload: Workload, entries: list[Entry], caches: str) -> None:
     """Fresh processes, for the time to the first step alone, of those who may be the first of their side."""
     sides = [[entry for entry in entries if entry.first and entry.contestant.ours == ours] for ours in (True, False)]
     bounds = [AMONG_THE_FIRST * min((entry.first[0] for entry in side), default=0.0) for side in sides]
-    for place, entry in enumerate(entries):
-        if entry.missing is None and entry.first and entry.first[0] <= bounds[not entry.contestant.ours]:
-            child = Child(entry.contestant, workload, f"{caches}-{place}")
-            try:
-                child.answer()
+    again = [
+        (entry, Child(entry.contestant, workload, f"{caches}-{place}"))
+        for place, entry in enumerate(entries)
+        if entry.missing is None and entry.first and entry.first[0] <= bounds[not entry.contestant.ours]
+    ]
+    found: dict[str, str] = {}
+    for entry, child in again:  # all import side by side, and nobody computes before all are there
+        try:
+            child.answer()
+        except Failed as failure:
+            found[entry.contestant.name] = str(failure)
+    for entry, child in again:
+        try:
+            if entry.contestant.name not in found:
                 child.ask("build")
                 entry.first.append(child.ask("losses", n=1)["seconds"])
-            except Failed as failure:
-                _say(f"  {entry.contestant.name}, started again: {failure}")
-            finally:
-                child.close()
+        except Failed as failure:
+            found[entry.contestant.name] = str(failure)
+        finally:
+            child.close()
+    for name, failure in found.items():
+        _say(f"  {name}, started again: {failure}")
 
 
 def _take_turns(

@@ -83,8 +83,8 @@ HEADER = """# Benchmarks
 Everybody computes the same: ten losses from the same weights, and the logits of one example, are compared before
 anything is timed. Then all are timed by turns in one run; a ratio is the median over the turns, with its quartiles.
 Who is much slower than the fastest of its side leaves early, and has no part in the headlines: by the compared steps
-where they are long (1.5 times), after one turn (twice), or after three (1.25 times); where one figure is all there are
-no quartiles. Below 1.0 Phlox is faster.
+where they are long (1.5 times), after one turn (1.6 times), or after three (1.2 times); where one figure is all there
+are no quartiles. Below 1.0 Phlox is faster.
 
 *Memory kept* is a setting of the C library, for Phlox by `PHLOX_ALLOCATOR=keep` and for the peers by `GLIBC_TUNABLES`:
 freed memory waits for the next array. *rbg* is the faster random generator of JAX. Such a setting is tried with those
@@ -96,10 +96,10 @@ it more slowly. How to read it all, and why each number is what it is: [performa
 
 
 BESIDE = (
-    "Rows marked *not counted* are there to be known: their peer does better than that of the row above them, but is "
-    "no framework that trains models. NumPy by hand is the floor of what Python can do, a program written out for this "
-    "one model; onnxruntime runs a graph that another library has exported before. The headline asks what a user of a "
-    "framework waits for."
+    "Rows marked *not counted* are there to be known: their peer does better than that of the row above them, but does "
+    "less than a framework that trains models. NumPy by hand is the floor of what Python can do, a program written out "
+    "for this one model; onnxruntime runs a graph that another library has exported before; a dictionary of arrays is "
+    "what a file gives before it is in a model. The headline asks what a user of a framework waits for."
 )
 
 

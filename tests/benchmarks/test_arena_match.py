@@ -168,10 +168,10 @@ def test_the_slow_leave_early_and_each_side_for_itself() -> None:
         contestant("Phlox", "with_phlox", training=[0.1] * 5),
         contestant("Phlox, slow", "with_phlox", training=[0.3], pace=0.3),
         contestant("JAX", training=[0.01] * 5),
-        contestant("hopeless", training=[0.021], pace=0.03),
+        contestant("hopeless", training=[0.0165], pace=0.03),
         contestant("a hiccup", training=[0.5, 0.01, 0.01, 0.01, 0.01], pace=0.01),
-        contestant("slower", training=[0.0126] * 3),
-        contestant("close", training=[0.0124] * 5),
+        contestant("slower", training=[0.0121] * 3),
+        contestant("close", training=[0.0119] * 5),
     )
     assert [entry.missing for entry in result.entries] == [None] * 7
     assert [len(entry.training) for entry in result.entries] == [5, 1, 5, 1, 5, 3, 5]

@@ -207,7 +207,7 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
     try:
-        # Not `torch.compile`: it would record once more what is recorded, and ask at every call whether that still fits.
+        # Not `torch.compile`, which would record anew what is recorded, and ask at every call whether that still fits.
         return importlib.import_module("torch._inductor").compile(graph, list(flat))
     except Exception as error:
         graph.forward(*flat)  # which raises what is no fault of the compiler
