@@ -44,7 +44,7 @@ for line in sys.stdin:
     elif do == "outputs":
         answer = {"outputs": made.get("outputs", [1.0, -2.0, 0.5]), "shape": [3], "seconds": 0.1}
     elif do == "pace":
-        answer = {"n": 3, "seconds": made.get("pace", 0.01)}
+        answer = {"n": 3, "seconds": made.get("pace", 0.02)}
     else:
         answer = {"seconds": next(turns[request["what"]])}
     print(json.dumps(answer), flush=True)
@@ -188,9 +188,9 @@ def test_one_whose_compared_steps_are_long_and_slow_takes_no_turn() -> None:
     ours = contestant("Phlox", "with_phlox", each=0.5, training=[0.5] * 5)
     fast = contestant("JAX", each=0.2, training=[0.2] * 5)
     slow = contestant("slow", each=0.31, training=[])  # a pretender that is asked for a turn dies here
-    kept = contestant("JAX, kept", like="JAX", training=[0.25] * 5)  # one of its steps tells too little
+    kept = contestant("JAX, kept", like="JAX", training=[0.23] * 5)  # one of its steps tells too little
     entries = played(ours, fast, slow, kept, workload=_not_predicting()).entries
-    assert [entry.training for entry in entries] == [[0.5] * 5, [0.2] * 5, [0.31], [0.25] * 5]
+    assert [entry.training for entry in entries] == [[0.5] * 5, [0.2] * 5, [0.31], [0.23] * 5]
 
 
 def test_long_turns_stop_after_enough(monkeypatch: pytest.MonkeyPatch) -> None:
