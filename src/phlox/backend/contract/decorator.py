@@ -71,6 +71,9 @@ class Decorator(Backend):
     def element(self, kind: type[Kind]) -> Any:
         return self.inner.element(kind)
 
+    def fit(self, array: np.ndarray[Any, Any], kind: type[Kind]) -> np.ndarray[Any, Any]:
+        return self.inner.fit(array, kind)
+
     def check_fits(self, x: Array, target: Backend) -> None:
         self.inner.check_fits(self.below(x), target)
 
