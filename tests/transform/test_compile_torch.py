@@ -266,7 +266,7 @@ def test_shapes_views_and_results_that_are_arguments() -> None:
     assert counting.calls == 3
 
 
-def test_donated_arguments_are_used_up_in_name_only() -> None:
+def test_without_a_compiler_donated_arguments_are_used_up_in_name_only() -> None:
     run = px.compile(step, donate=("model", "optimizer"))
     model = network(device=TAPE)
     updated, _ = run(model, optim.AdamWConfig().init(), 0.1, data(device=TAPE))

@@ -155,9 +155,9 @@ class Param(Watched):
         return cls._made(wrap(ops, primitive), None, id, trained, trainable)
 
     @classmethod
-    def holding_foreign(cls, foreign: Foreign, trained: bool, trainable: bool, id: ParamId) -> Param:
-        """A parameter in whose array's place a PyTree function has put something else."""
-        return cls._made(None, foreign, id, trained, trainable)
+    def without_array(cls, instead: Foreign | UsedUp, trained: bool, trainable: bool, id: ParamId) -> Param:
+        """A parameter whose array was given away, or in whose place a PyTree function has put something else."""
+        return cls._made(None, instead, id, trained, trainable)
 
     def _leaf(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         return value.require_grad() if self.trained and value.backend.differentiates else value.detach()

@@ -7,13 +7,16 @@ from collections.abc import Hashable, Iterator, Sequence
 from inspect import isdatadescriptor
 from typing import Any, cast
 
+from phlox.backend import Backend, Device
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
-from phlox.module.fields import Fields, postpone
+from phlox.module.fields import Fields, postpone, set_slot
 from phlox.module.foreign import Foreign, is_proper, looks_of
 from phlox.module.param import Param, ParamId
 from phlox.module.structure import ByIdentity, Container, Part, Static, StaticSet, Structure, build, static_key
+from phlox.module.used_up import UsedUp
 from phlox.tensor import Tensor
+from phlox.tensor.tensor import wrap
 
 _LOOKUP = ("__getattr__", "__getattribute__")
 
@@ -58,8 +61,8 @@ class Template:
             if proper:
                 params.append(revive(ops, array, trained, trainable, id))
             else:
-                foreign = Foreign(array, ops, self.paths[len(params)])
-                params.append(Param.holding_foreign(foreign, trained, trainable, id))
+                instead = array if isinstance(array, UsedUp) else Foreign(array, ops, self.paths[len(params)])
+                params.append(Param.without_array(instead, trained, trainable, id))
         return build(self.skeleton, params)
 
     def described(self) -> str:
@@ -220,10 +223,42 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
 def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
     for path, (ops, _, _), leaf in zip(template.paths, template.marks, leaves, strict=True):
         engine = engine_of(ops.backend)
-        if not engine.is_traced(leaf):
+        if isinstance(leaf, UsedUp):
+            leaf.taken()
+        elif not engine.is_traced(leaf):
             _values.add(leaf.__class__)
         elif engine.is_left_over(leaf, surely=True):
             raise left_over(path)
+
+
+def give_away(module: Any, taker: str) -> None:
+    """Let go of the values of all parameters, for `taker` may write over them; using them is `DonatedError` then."""
+    pending = module._pending
+    if pending is None:
+        for path, param in module.named_params():
+            param.use_up(path, taker)
+        return
+    aux, arrays = pending
+    template: Template = aux.template
+    devices: dict[Backend, Device] = {}
+    instead: list[UsedUp] = []
+    for path, (ops, _, _), array in zip(template.paths, template.marks, arrays, strict=True):
+        device = devices.get(ops.backend)
+        if device is None:  # one for all, since asking takes longer than all the rest
+            device = devices[ops.backend] = engine_of(ops.backend).device_of(array).on(ops.backend)
+        instead.append(UsedUp(ops, array.shape, device, path, taker))
+    set_slot(module, "_pending", (aux, tuple(instead)))
+
+
+def take_back(module: Any, arrays: Sequence[Any]) -> None:
+    """Values for all parameters of a module that were given away."""
+    pending = module._pending
+    if pending is not None:
+        set_slot(module, "_pending", (pending[0], tuple(arrays)))
+        return
+    for param, array in zip(module.params(), arrays, strict=True):
+        ops = param.mark[0]
+        param.take_back(wrap(ops, array))
 
 
 def left_over(path: str) -> ModuleError:

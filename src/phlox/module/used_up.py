@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from phlox.backend import Device, Float, Kind
+from phlox.backend import Device, Kind
 from phlox.errors import DonatedError
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
@@ -22,11 +22,9 @@ class UsedUp(NamedTuple):
 
     @property
     def kind(self) -> type[Kind]:
-        """Only Float parameters are given away."""
-        return Float
+        """Of the value that was given away."""
+        return self.ops.kind
 
     def taken(self) -> Tensor[Any, Any, Any]:
         """There is no value: `DonatedError`."""
-        raise DonatedError(
-            f"`{self.path}` was donated to {self.taker} and is used up; use the module that step returned"
-        )
+        raise DonatedError(f"`{self.path}` was donated to {self.taker} and is used up; use what that returned")

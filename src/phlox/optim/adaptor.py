@@ -18,7 +18,7 @@ from phlox.optim.batch import Batch
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.fitting import begun, misfit, other_entries
 from phlox.optim.groups import Group, grouped
-from phlox.optim.interrupt import uninterrupted
+from phlox.optim.interrupt import Uninterrupted
 from phlox.optim.optimizer import M, Optimizer, Rate, recording
 from phlox.optim.packed import brought
 from phlox.optim.sharing import sharing
@@ -213,7 +213,7 @@ class OptimizerAdaptor(Optimizer):
         if self.donate and recording.get() is None:
             self._donations += 1
             taker = f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
-        with uninterrupted() if batch or alone else nullcontext():
+        with Uninterrupted() if batch or alone else nullcontext():
             batch.lay_out(taker)
             self._torn = batch.writes_over(taker)
             made = batch.run()

@@ -138,6 +138,11 @@ class Optimizer(ABC):
         self._packed = packed
         self._home = home
 
+    def give_away(self) -> None:
+        """Let go of all states, which somebody writes over; without others (`load_packed`) it cannot go on."""
+        self._states, self._packed, self._torn = {}, None, True
+        self._slots.clear()
+
     def report(self, module: Module) -> StateReport:
         """What becomes of the states at the next step of this module: kept, begun anew, of no use. `print` it.
 

@@ -173,7 +173,7 @@ def _param(leaf: Callable[[TensorSpec], Any], name: str, param: Param, token: ob
     ops = ops_of(param.backend, param.kind)
     if token is not None:
         return Param.revive(ops, found, param.trained, param.trainable, param.id)
-    return Param.holding_foreign(Foreign(found, ops, name), param.trained, param.trainable, param.id)
+    return Param.without_array(Foreign(found, ops, name), param.trained, param.trainable, param.id)
 
 
 def _twin(optimizer: Optimizer, token: object | None) -> Optimizer:

@@ -19,6 +19,7 @@ from phlox.module.template import flatten
 from phlox.optim.optimizer import Optimizer, recording
 from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
+from phlox.transform.handover import Handover
 from phlox.transform.loop import Loop
 from phlox.transform.reading import Ids, Owner, Place, Reader, first_places, plain_backend
 from phlox.transform.recompiles import History, facets_of
@@ -109,26 +110,37 @@ class Program:
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
         self.history = history
-        self.run = backend.compile(self._body)
+        self.run = backend.compile(self._body, self._let_go)
         self.draws = True  # until it is known that it does not
         self._words: tuple[random.Stream, int, random.Key, Any] | None = None
 
     def __call__(self, call: Call) -> Any:
         reader = call.reader
-        # Two threads on one stream must not draw from one position: the next starts where this one has ended.
-        with _drawing if self.draws else _nothing:
-            stream = random.current()
-            reader.kept[0] = words = stream.words()
-            token = _call.set(lambda: call)
-            try:
-                outcome: Outcome = self.run(reader.donated, reader.kept)
-            except Exception as error:
-                self._explain(error, call)
-                raise
-            finally:
-                _call.reset(token)
-            self._follow(outcome, stream, words)
-        return self._results(outcome, call)
+        try:
+            # Two threads on one stream must not draw from one position: the next starts where this one has ended.
+            with _drawing if self.draws else _nothing:
+                stream = random.current()
+                reader.kept[0] = words = stream.words()
+                token = _call.set(lambda: call)
+                try:
+                    outcome: Outcome = self.run(reader.donated, reader.kept)
+                except Exception as error:
+                    if reader.handover is None:
+                        self._explain(error, call)
+                    raise
+                finally:
+                    _call.reset(token)
+                self._follow(outcome, stream, words)
+            return self._results(outcome, call)
+        finally:
+            handover, reader.handover = reader.handover, None
+            if handover is not None:
+                handover.end()
+
+    def _let_go(self) -> None:
+        """The engine is about to write over what is donated in the call that is going on."""
+        reader = _call.get()().reader
+        reader.handover = Handover(self.name, reader)
 
     def straight(self, kept: list[Any], owners: Sequence[Owner], read: Callable[[], Call]) -> Any:
         """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.
@@ -180,6 +192,8 @@ class Program:
         for number, place, at, backend in meaning.changed:
             param = reader.modules[number].module.params()[place]
             param.set(Tensor.from_primitive(arrays[at], backend, param.kind))
+        if reader.handover is not None:
+            reader.handover.done(arrays, meaning.continued)
         return result
 
     def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:

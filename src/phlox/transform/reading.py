@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import is_dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.transform.containers import fields_of, same_mapping, same_sequence, with_fields
+
+if TYPE_CHECKING:
+    from phlox.transform.handover import Handover
 
 Ids: TypeAlias = tuple[ParamId, ...]
 Place: TypeAlias = tuple[int, int]
@@ -138,7 +141,8 @@ class Reader:
     """The arguments of one call, taken apart."""
 
     __slots__ = (
-        "_known", "_late", "_place", "backend", "donated", "first", "kept", "modules", "optimizers", "owners",
+        "_known", "_late", "_place", "backend", "donated", "first", "handover", "kept", "modules", "optimizers",
+        "owners",
     )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
@@ -149,6 +153,8 @@ class Reader:
         self.owners: list[Owner] = []
         self.optimizers: list[Going] = []
         self.first: tuple[Any, str] | None = None
+        self.handover: Handover | None = None
+        """Of what is donated, once the engine has asked for it."""
         self._late: list[tuple[Optimizer, list[Any]]] = []
         self._place: Device | None = None
         self._known: Backend | None = None  # the backend that was last seen to be one of this engine

@@ -43,6 +43,8 @@ class Meaning:
     draws: int
     checks: list[Check]
     """What is checked after the call; its numbers are the last of the arrays."""
+    continued: list[tuple[int, int]]
+    """Donated modules, by number, and the arrays of the ones in the result that have their parameters."""
     plain: bool = field(init=False)
     """Is the result all that there is to a call?"""
 
@@ -92,7 +94,13 @@ def record(
         makers.append(writer.state(going.optimizer, here))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
     state_ids = [tuple(going.optimizer.states) for going in reader.optimizers]
-    meaning = Meaning(make, makers, state_ids, changed, stream.position, gathered.checks)
+    continued = [
+        (number, one.place)
+        for number, given in enumerate(reader.modules)
+        for one in writer.modules
+        if given.leaves is reader.donated and one.ids == reader.owners[given.owner].ids
+    ]
+    meaning = Meaning(make, makers, state_ids, changed, stream.position, gathered.checks, continued)
     arrays = [*writer.arrays, *gathered.numbers]
     return Turn(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
 

@@ -216,8 +216,12 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
     compiles: bool = False
     """Can this backend record a function as one program? Where not, `phlox.compile` calls the function itself."""
 
-    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """The function as a program of two lists of arrays, (donated, kept); it is recorded at the first call."""
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        """The function as a program of two lists of arrays, (donated, kept); it is recorded at the first call.
+
+        An engine that cannot tell who else holds an array calls `let_go()` before a run in which it writes over what is
+        donated: the caller then drops all that it holds of it, the entries of the list included.
+        """
         raise NotImplementedError
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:

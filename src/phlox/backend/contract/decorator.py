@@ -111,8 +111,8 @@ class Decorator(Backend):
 
     # --- programs
 
-    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        return self.inner.compile(fn)
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        return self.inner.compile(fn, let_go)
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         self.inner.record_only(fn, donated, kept)

@@ -88,7 +88,7 @@ class Traces(EngineBackend):
 
     compiles = True
 
-    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return jax.jit(fn, donate_argnums=0)
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:

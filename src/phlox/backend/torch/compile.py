@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
 from phlox.backend.torch.codegen import codegen
+from phlox.backend.torch.in_place import can_tell, own, successors, write_over, written
 from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
@@ -41,15 +42,19 @@ class _Recorded(NamedTuple):
 
     layout: Layout
     run: Callable[..., Any]
+    over: Sequence[int]
+    """The arguments that it writes over,"""
+    together: Callable[[Sequence[Any], Any], Iterable[Any]]
+    """and all its arrays, of the arguments and of what `run` returns."""
     put_together: Callable[[Iterator[Any]], Any]
-    """The result, made of the arrays that `run` returns."""
+    """The result, made of these."""
 
 
 class Program:
     """A function of two lists of arrays, recorded for every combination of shapes and then run as one program."""
 
-    def __init__(self, fn: Body, number: torch.dtype, integer: torch.dtype) -> None:
-        self._fn = fn
+    def __init__(self, fn: Body, let_go: Callable[[], object], number: torch.dtype, integer: torch.dtype) -> None:
+        self._fn, self._let_go = fn, let_go
         self._elements = number, integer
         self._made: dict[Hashable, _Recorded] = {}
 
@@ -69,7 +74,14 @@ class Program:
                     made = self._made.get(key)
                     if made is None:
                         made = self._made[key] = self._record(flat, sizes)
-            return made.put_together(iter(made.run(*made.layout.of(flat))))
+            if made.over:
+                self._let_go()
+                del forms  # which holds what it has read
+            flat = made.layout.of(flat)
+            own(flat, made.over)
+            returned = made.run(*flat)
+            written([flat[at] for at in made.over])
+            return made.put_together(iter(made.together(flat, returned)))
 
     def _record(self, flat: Sequence[torch.Tensor], sizes: tuple[Any, Any]) -> _Recorded:
         flat = [x.contiguous() for x in flat]
@@ -94,15 +106,29 @@ class Program:
             graph = cast("Any", make_fx(body, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes))
         graph.graph.eliminate_dead_code()
         graph.recompile()
-        # What comes in tuples are the parameters of a module.
-        at, weights = sum(1 if size is None or size < 0 else size for size in sizes[0]), list[int]()
-        for size in sizes[1]:
-            count = 1 if size is None or size < 0 else size
-            weights += range(at, at + count) if size is not None and size >= 0 else ()
-            at += count
+        start = sum(1 if size is None or size < 0 else size for size in sizes[0])
+        weights = [start + at for at in _in_tuples(sizes[1])]
+        pairs = successors(graph, _in_tuples(sizes[0])) if codegen() == "inductor" and can_tell else {}
         layout = Layout(assign(graph), weights)
         run = packed(graph, weights) if codegen() == "inductor" else None
-        return _Recorded(layout, run or _compiled(graph, layout.of(flat)), forms[0])
+        if run is not None:
+            return _Recorded(layout, run, (), _returned, forms[0])
+        together = write_over(graph, pairs) if pairs else _returned
+        return _Recorded(layout, _compiled(graph, layout.of(flat)), tuple(pairs), together, forms[0])
+
+
+def _returned(flat: Sequence[Any], returned: Iterable[Any]) -> Iterable[Any]:
+    return returned
+
+
+def _in_tuples(sizes: Sequence[int | None]) -> list[int]:
+    """The places of the arrays of modules and states."""
+    at, found = 0, list[int]()
+    for size in sizes:
+        count = 1 if size is None or size < 0 else size
+        found += range(at, at + count) if size is not None and size >= 0 else ()
+        at += count
+    return found
 
 
 def record_only(fn: Body, donated: Any, kept: Any, number: torch.dtype, integer: torch.dtype) -> None:

@@ -65,10 +65,10 @@ class Placeholders(Backend):
     torch_int: torch.dtype
     compiles = True
 
-    def compile(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
         from phlox.backend.torch.compile import Program  # which takes longer to load than much else
 
-        return Program(fn, *self._numbers())
+        return Program(fn, let_go, *self._numbers())
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         from phlox.backend.torch.compile import record_only

@@ -1,0 +1,143 @@
+"""Programs that write over what they are given for good, where that costs nothing and nobody else looks at it.
+
+A step that makes new weights and moments beside the old ones needs twice their memory, and brings new pages into the
+cache only to write over them. Where a result is elementwise of an argument that is donated, it takes its place.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from sys import getrefcount
+from typing import Any
+
+import torch
+from torch import fx
+
+_WORTH, _WORTH_ALL = 1 << 16, 1 << 22
+"""Bytes of one array, and of all: to ask who else holds less takes longer than to make others."""
+
+_aten: Any = torch.ops.aten
+
+
+def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
+    """For arguments by position the results, by position, that may take their memory.
+
+    They are elementwise of the argument, of its shape and type; no result is the argument itself, or a view of it.
+    """
+    nodes = list(graph.graph.nodes)
+    taken = [node for node in nodes if node.op == "placeholder"]
+    results = list(nodes[-1].args[0])
+    shown = {_origin(node) for node in results if isinstance(node, fx.Node)}
+    shown.update(_origin(part) for node in nodes if _is_mutable(node) for part in node.all_input_nodes)
+    places = {
+        node: at for at, node in enumerate(taken) if at in donated and node not in shown and _bytes(node) >= _WORTH
+    }
+    reach: dict[Any, frozenset[Any]] = {node: frozenset([node]) for node in places}
+    for node in nodes:
+        if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            parts = [reach[part] for part in node.all_input_nodes if part in reach and _look(part) == _look(node)]
+            if parts:
+                reach[node] = frozenset[Any]().union(*parts)
+    # First what follows from few: of moments and weights, the moments take their own memory and leave the weights'.
+    found: dict[Any, int] = {}
+    candidates = [(at, node) for at, node in enumerate(results) if node in reach and results.count(node) == 1]
+    for at, node in sorted(candidates, key=lambda one: len(reach[one[1]])):
+        free = [argument for argument in places if argument in reach[node] and argument not in found]
+        if free:
+            found[free[0]] = at
+    if sum(map(_bytes, found)) < _WORTH_ALL:
+        return {}
+    return {places[argument]: at for argument, at in found.items()}
+
+
+def write_over(graph: Any, pairs: dict[int, int]) -> Callable[[Sequence[Any], Iterable[Any]], list[Any]]:
+    """Change the graph so that these results are written into these arguments, and no longer returned.
+
+    What comes back puts all results together again, of the arguments of a run and of what it has returned.
+    """
+    nodes = list(graph.graph.nodes)
+    taken = [node for node in nodes if node.op == "placeholder"]
+    output = nodes[-1]
+    results = list(output.args[0])
+    sources: list[int | None] = [None] * len(results)
+    with graph.graph.inserting_before(output):
+        for argument, at in pairs.items():
+            graph.graph.call_function(_aten.copy_.default, (taken[argument], results[at]))
+            sources[at] = argument
+    output.args = ([node for node, source in zip(results, sources, strict=True) if source is None],)
+    graph.recompile()
+
+    def together(flat: Sequence[Any], returned: Iterable[Any]) -> list[Any]:
+        rest = iter(returned)
+        return [next(rest) if source is None else flat[source] for source in sources]
+
+    return together
+
+
+def _bytes(node: Any) -> int:
+    value = node.meta["val"]
+    return value.numel() * value.element_size()
+
+
+def _look(node: Any) -> tuple[Any, Any]:
+    value = node.meta.get("val")
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else (None, None)
+
+
+def _is_mutable(node: Any) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _origin(node: Any) -> Any:
+    """What this node may be a view of, and that of another one, up to the first."""
+    while node.op == "call_function":
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and all(result.alias_info is None for result in schema.returns):
+            break
+        if not node.all_input_nodes:
+            break
+        node = node.all_input_nodes[0]
+    return node
+
+
+# --- who else looks at an array
+
+
+def own(flat: list[Any], places: Iterable[int]) -> None:
+    """Copies in these places of a list, wherever something beside the list looks at an array or may do so."""
+    for at in places:
+        if (_holders(flat, at), _looks(flat[at])) != _fresh:
+            flat[at] = flat[at].clone()
+
+
+def written(arrays: Iterable[Any]) -> None:
+    """Say of arrays that they were written to, for whoever keeps what follows from them."""
+    torch.autograd.graph.increment_version([x for x in arrays if not x.is_inference()])
+
+
+def _holders(flat: Sequence[Any], at: int) -> int:
+    return getrefcount(flat[at])
+
+
+def _looks(x: torch.Tensor) -> tuple[bool, int, int]:
+    """Is the memory of PyTorch's own, not a file's or NumPy's? How many share the array, and how many the memory?"""
+    array: Any = x
+    storage = array.untyped_storage()
+    return storage.resizable(), array._use_count(), torch._C._storage_Use_Count(storage._cdata)
+
+
+def _of_a_fresh_one() -> tuple[int, tuple[bool, int, int]] | None:
+    try:
+        return _holders([torch.empty(1)], 0), _looks(torch.empty(1))
+    except AttributeError:
+        return None
+
+
+_fresh = _of_a_fresh_one()
+can_tell = _fresh is not None
+"""Can it be told of this PyTorch's arrays who looks at them?"""

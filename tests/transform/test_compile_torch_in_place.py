@@ -1,0 +1,325 @@
+"""`compile` on PyTorch with `donate=`: what a program writes over, and what it must leave as it is."""
+
+from __future__ import annotations
+
+import copy
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import _inductor as inductor
+
+import phlox as px
+from phlox import nn, optim
+from phlox.backend import Autodiff, Torch
+from phlox.backend.torch.codegen import VARIABLE
+from phlox.errors import CompileError, DonatedError, OptimizerError
+from tests.transform.steps import step, values
+
+BACKEND = Autodiff(Torch())
+TAPE = BACKEND.device()
+WIDE = 1100
+GIVEN = ("model", "optimizer")
+OPTIMIZERS = {
+    "adamw": optim.AdamWConfig(),
+    "sgd": optim.SgdConfig(momentum=0.9),
+    "lion": optim.LionConfig(),
+    "schedule-free": optim.ScheduleFreeAdamWConfig(),
+}
+rng = np.random.default_rng(0)
+X = rng.normal(size=(4, WIDE)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs as for PyTorch's compiler, but run as they were recorded, which takes no time to compile."""
+    monkeypatch.setenv(VARIABLE, "inductor")
+    monkeypatch.setattr(inductor, "compile", lambda graph, flat: graph.forward)  # pyright: ignore[reportUnknownLambdaType]
+
+
+def linear(device: Any = TAPE) -> nn.Linear:
+    return nn.Linear(WIDE, 1000, device=device).init(0)
+
+
+def data(device: Any = TAPE) -> px.Tensor:
+    return px.tensor(X, device=device)
+
+
+def trained(
+    run: Callable[..., Any], config: Any = OPTIMIZERS["adamw"], steps: int = 4, model: Any = None
+) -> tuple[Any, Any, list[int]]:
+    """Model and optimizer after some steps, and where the largest weight was after each."""
+    model, optimizer, addresses = model or linear(), config.init(), list[int]()
+    for _ in range(steps):
+        model, _ = run(model, optimizer, 0.01, data())
+        addresses.append(address(copy.copy(model)))
+    return model, optimizer, addresses
+
+
+def address(model: Any) -> int:
+    return max((param.val().inner().primitive for param in model.params()), key=torch.Tensor.numel).data_ptr()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_in_place_is_the_same_step(name: str) -> None:
+    kept, _, _ = trained(px.compile(step), OPTIMIZERS[name])
+    given, optimizer, _ = trained(px.compile(step, donate=GIVEN), OPTIMIZERS[name])
+    for a, b in zip(values(given), values(kept), strict=True):
+        np.testing.assert_array_equal(a, b)
+    again = px.compile(step, donate=GIVEN)
+    model, addresses = given, list[int]()
+    for _ in range(3):
+        model, _ = again(model, optimizer, 0.01, data())
+        arrays = model._pending[1]  # what `val()` gives would be one more who holds it
+        addresses.append(max(arrays, key=torch.Tensor.numel).data_ptr())
+        del arrays
+    assert addresses[0] == addresses[1] == addresses[2]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
+def test_pytorchs_compiler_writes_over_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv(VARIABLE, "inductor")
+    expected, _, _ = trained(step, OPTIMIZERS["sgd"], steps=3)
+    run, model, optimizer = px.compile(step, donate=GIVEN), linear(), OPTIMIZERS["sgd"].init()
+    addresses: set[int] = set()
+    for _ in range(3):
+        model, _ = run(model, optimizer, 0.01, data())
+        addresses.add(model._pending[1][0].data_ptr())
+    assert len(addresses) == 1 and run.recordings == 1
+    for a, b in zip(values(model), values(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+HOLDERS: dict[str, Callable[[Any], Callable[[], Any]]] = {
+    "a tensor": lambda model: (lambda held: lambda: held.numpy())(model.weight.val()),
+    "a view": lambda model: (lambda held: lambda: held.numpy())(model.weight.val()[3]),
+    "an array": lambda model: (lambda held: lambda: held)(model.weight.val().numpy()),
+    "PyTorch's tensor": lambda model: (lambda held: lambda: held.numpy())(model.weight.val().inner().primitive),
+    "a detached one of it": lambda model: (lambda held: held.numpy)(model.weight.val().inner().primitive.detach()),
+    "DLPack": lambda model: (lambda held: held.numpy)(torch.from_dlpack(model.weight.val().inner().primitive)),
+    "a module for prediction": lambda model: (lambda held: lambda: held.weight.val().numpy())(model.valid()),
+    "a record": lambda model: (lambda held: lambda: linear().load_record(held).weight.val().numpy())(
+        model.into_record()
+    ),
+    "a copy": lambda model: (lambda held: lambda: held.weight.val().numpy())(copy.deepcopy(model)),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_what_somebody_else_looks_at_stays(name: str) -> None:
+    run, plain = px.compile(step, donate=GIVEN), px.compile(step)
+    expected, other, _ = trained(plain, steps=2)
+    model, optimizer, _ = trained(run, steps=2)
+    look = HOLDERS[name](model)
+    before = np.array(look())
+    for _ in range(2):
+        model, _ = run(model, optimizer, 0.01, data())
+        expected, _ = plain(expected, other, 0.01, data())
+    np.testing.assert_array_equal(look(), before)
+    for a, b in zip(values(model), values(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_states_that_somebody_looks_at_stay() -> None:
+    run = px.compile(step, donate=GIVEN)
+    model, optimizer, _ = trained(run, steps=2)
+    record = optimizer.into_record()
+    before = {name: np.array(optimizer.states[id]["moment_1"].numpy()) for name, id in ids(model)}
+    held = {name: optimizer.states[id]["moment_1"] for name, id in ids(model)}
+    model, _ = run(model, optimizer, 0.01, data())
+    assert record is not None
+    for name, array in before.items():
+        np.testing.assert_array_equal(held[name].numpy(), array)
+        assert (optimizer.states[dict(ids(model))[name]]["moment_1"].numpy() != array).any()
+
+
+def ids(model: Any) -> list[tuple[str, Any]]:
+    return [(name, param.id) for name, param in model.named_params()]
+
+
+def test_memory_that_is_not_pytorchs_is_not_written_to() -> None:
+    array = rng.normal(size=(1000, 1100)).astype(np.float32)
+    before = array.copy()
+
+    def doubled(model: Any) -> Any:
+        return model.map(lambda _, param: param.holding(param.val() * 2.0))
+
+    model = nn.Linear(1000, 1100, bias=False).init(0).to_device(TAPE)
+    model.weight.set(px.tensor(array, device=TAPE))
+    run = px.compile(doubled, donate="model")
+    for factor in (2.0, 4.0):
+        model = run(model)
+        np.testing.assert_array_equal(array, before)
+        np.testing.assert_array_equal(copy.deepcopy(model).weight.val().numpy(), before * factor)
+
+
+def test_an_old_value_that_is_returned_is_the_old_one() -> None:
+    def showing(model: Any, optimizer: Any, lr: float, x: px.Tensor) -> Any:
+        after, _ = step(model, optimizer, lr, x)
+        return after, model.weight.val(), model.weight.val()[2:5], after.weight.val(), after.weight.val() * 1.0
+
+    run = px.compile(showing, donate=GIVEN)
+    model, optimizer, shown = linear(), OPTIMIZERS["adamw"].init(), list[Any]()
+    for _ in range(4):
+        before = np.array(copy.deepcopy(model).weight.val().numpy())
+        model, old, rows, new, also = run(model, optimizer, 0.01, data())
+        after = copy.deepcopy(model).weight.val().numpy()
+        shown.append(((old, rows, new, also), (before, before[2:5], after, after)))
+        for tensors, arrays in shown:
+            for tensor, array in zip(tensors, arrays, strict=True):
+                np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_what_is_used_up_says_so() -> None:
+    run = px.compile(step, donate=GIVEN)
+    old = linear()
+    model, optimizer = old, OPTIMIZERS["adamw"].init()
+    model, _ = run(model, optimizer, 0.01, data())
+    again, _ = run(model, optimizer, 0.01, data())
+    for used in (old, model):  # with its fields, and without
+        for use in (
+            lambda used=used: used(data()),
+            lambda used=used: run(used, optimizer, 0.01, data()),
+            lambda used=used: px.compile(lambda m, x: m(x))(used, data()),
+            lambda used=used: used.into_record().into_item(),
+        ):
+            with pytest.raises(
+                DonatedError, match=r"`weight` was donated to an earlier call of step, as its argument m"
+            ):
+                use()
+        assert "donated and used up" in repr(used) and used.weight.shape == (WIDE, 1000)
+        assert used.weight.device == TAPE and used.weight.kind is px.Float
+    assert values(again)
+
+
+def test_small_arrays_are_not_worth_it() -> None:
+    run = px.compile(step, donate=GIVEN)
+    model = nn.Linear(WIDE, 4, device=TAPE).init(0)
+    after, _ = run(model, OPTIMIZERS["adamw"].init(), 0.01, data())
+    assert (after.weight.val() != model.weight.val()).any().item()
+
+
+def test_nothing_is_lost_when_recording_fails() -> None:
+    run = px.compile(step, donate=GIVEN)
+    model, optimizer, _ = trained(run, steps=2)
+    with pytest.raises(px.errors.PhloxError):
+        run(model, optimizer, 0.01, px.ones((4, 3), device=TAPE))
+    with pytest.raises(CompileError, match="value of a tensor or number is needed"):
+        px.compile(lambda model, x: float(model(x).sum()), donate="model")(model, data())
+    model, _ = run(model, optimizer, 0.01, data())
+    for a, b in zip(values(model), values(trained(px.compile(step), steps=3)[0]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_that_fails_has_used_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise MemoryError("no memory left")
+
+    monkeypatch.setattr(inductor, "compile", lambda graph, flat: failing)  # pyright: ignore[reportUnknownLambdaType]
+    model, optimizer = linear(), OPTIMIZERS["adamw"].init()
+    with pytest.raises(MemoryError):
+        px.compile(step, donate=GIVEN)(model, optimizer, 0.01, data())
+    with pytest.raises(DonatedError, match="`weight` was donated"):
+        model(data())
+    with pytest.raises(OptimizerError, match="cut short while it wrote to its states"):
+        _ = optimizer.states
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_an_interrupt_waits_and_the_step_is_not_lost(monkeypatch: pytest.MonkeyPatch, looked_at: bool) -> None:
+    pressed = list[int]()
+
+    def interrupted(graph: Any, flat: Any) -> Any:
+        def run(*arrays: Any) -> Any:
+            if pressed:
+                signal.raise_signal(pressed.pop())
+            return graph.forward(*arrays)
+
+        return run
+
+    monkeypatch.setattr(inductor, "compile", interrupted)
+    run = px.compile(step, donate=GIVEN)
+    model, optimizer, _ = trained(run, steps=2)
+    if looked_at:
+        _ = model.weight
+    pressed.append(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, optimizer, 0.01, data())
+    expected, other, _ = trained(px.compile(step), steps=3)
+    for a, b in zip(values(model), values(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+    model, _ = run(model, optimizer, 0.01, data())
+    expected, _ = px.compile(step)(expected, other, 0.01, data())
+    for a, b in zip(values(model), values(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+class Recurrent(px.Module):
+    """Its weights lie transposed in training, and predictions bring them there once."""
+
+    def __init__(self) -> None:
+        self.lstm = nn.Lstm(32, 400, device=TAPE)
+
+    def __call__(self, x: px.Tensor) -> px.Tensor:
+        return self.lstm(x)[0]
+
+
+def test_what_follows_from_weights_is_found_anew() -> None:
+    x = px.tensor(rng.normal(size=(2, 3, 32)).astype(np.float32), device=TAPE)
+    run, predict = px.compile(step, donate=GIVEN), px.compile(lambda model, x: model(x))
+    model, optimizer = Recurrent().init(0), OPTIMIZERS["sgd"].init()
+    found = list[Any]()
+    for _ in range(4):
+        model, _ = run(model, optimizer, 0.5, x)
+        found.append(predict(model, x).numpy())
+        np.testing.assert_allclose(found[-1], copy.deepcopy(model)(x).numpy(), rtol=1e-5, atol=1e-6)
+    assert all((a != b).any() for a, b in pairwise(found))
+
+
+def test_several_steps_a_call() -> None:
+    expected, _, _ = trained(px.compile(step), steps=6)
+    run = px.compile(step, donate=GIVEN, steps=3)
+    model, optimizer = linear(), OPTIMIZERS["adamw"].init()
+    for _ in range(2):
+        model, _ = run(model, optimizer, 0.01, data())
+    for a, b in zip(values(model), values(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_half_precision_with_masters() -> None:
+    device = Autodiff(Torch(float="bf16")).device()
+    config, found = optim.AdamWConfig(), list[Any]()
+    for donate in ((), GIVEN):
+        model, optimizer = linear(device), config.init(master_weights=True)
+        run = px.compile(step, donate=donate)
+        for _ in range(3):
+            model, _ = run(model, optimizer, 0.01, data(device))
+        found.append(values(model))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_one_array_in_two_places() -> None:
+    class Tied(px.Module):
+        def __init__(self, first: nn.Linear) -> None:
+            self.first = first
+            self.second = copy.copy(first)
+
+        def __call__(self, x: px.Tensor) -> px.Tensor:
+            return self.first(x) + 2.0 * self.second(x)
+
+    found = list[Any]()
+    for donate in ((), GIVEN):
+        model, optimizer = Tied(linear()), OPTIMIZERS["sgd"].init()
+        run = px.compile(step, donate=donate)
+        for _ in range(3):
+            model, _ = run(model, optimizer, 0.01, data())
+        found.append(values(model))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
