@@ -29,7 +29,16 @@ OPTIMIZERS = {
     "sgd": optim.SgdConfig(momentum=0.9),
     "lion": optim.LionConfig(),
     "schedule-free": optim.ScheduleFreeAdamWConfig(),
+    "adan": optim.AdanConfig(),
+    "radam": optim.RAdamConfig(),
 }
+OTHERS = {
+    "lamb": optim.LambConfig(),
+    "adafactor": optim.AdafactorConfig(),
+    "muon": optim.MuonConfig(),
+    "decay in the gradient": optim.SgdConfig(momentum=0.9, weight_decay=0.1),
+}
+"""Whose updates need more than the elements of one array."""
 rng = np.random.default_rng(0)
 X = rng.normal(size=(4, WIDE)).astype(np.float32)
 
@@ -38,7 +47,7 @@ X = rng.normal(size=(4, WIDE)).astype(np.float32)
 def as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs as for PyTorch's compiler, but run as they were recorded, which takes no time to compile."""
     monkeypatch.setenv(VARIABLE, "inductor")
-    monkeypatch.setattr(inductor, "compile", lambda graph, flat: graph.forward)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(inductor, "compile", lambda graph, flat: graph.forward)
 
 
 def linear(device: Any = TAPE) -> nn.Linear:
@@ -186,7 +195,7 @@ def test_what_is_used_up_says_so() -> None:
             lambda used=used: used(data()),
             lambda used=used: run(used, optimizer, 0.01, data()),
             lambda used=used: px.compile(lambda m, x: m(x))(used, data()),
-            lambda used=used: used.into_record().into_item(),
+            lambda used=used: used.into_record(),
         ):
             with pytest.raises(
                 DonatedError, match=r"`weight` was donated to an earlier call of step, as its argument m"
@@ -220,7 +229,7 @@ def test_a_run_that_fails_has_used_it_up(monkeypatch: pytest.MonkeyPatch) -> Non
     def failing(*_: Any) -> Any:
         raise MemoryError("no memory left")
 
-    monkeypatch.setattr(inductor, "compile", lambda graph, flat: failing)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(inductor, "compile", lambda graph, flat: failing)
     model, optimizer = linear(), OPTIMIZERS["adamw"].init()
     with pytest.raises(MemoryError):
         px.compile(step, donate=GIVEN)(model, optimizer, 0.01, data())
@@ -323,3 +332,88 @@ def test_one_array_in_two_places() -> None:
         found.append(values(model))
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+# --- many parameters, whose updates are made code of once
+
+
+def deep(depth: int = 10, wide: int = 300, device: Any = TAPE) -> nn.Sequential:
+    layers = [nn.Linear(WIDE, wide, device=device), *[nn.Linear(wide, wide, device=device) for _ in range(depth - 1)]]
+    return nn.Sequential([part for layer in layers for part in (layer, nn.Gelu())]).init(0)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of operations of every graph that is compiled."""
+    found = list[int]()
+
+    def noted(graph: Any, flat: Any) -> Any:
+        found.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+        return graph.forward
+
+    monkeypatch.setattr(inductor, "compile", noted)
+    return found
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("wide", [300, 30], ids=["large", "small"])
+def test_many_updates_are_compiled_once(graphs: list[int], name: str, wide: int) -> None:
+    kept, _, _ = trained(px.compile(step), OPTIMIZERS[name], model=deep(wide=wide))
+    assert len(graphs) == 1
+    run = px.compile(step, donate=GIVEN)
+    given, optimizer, _ = trained(run, OPTIMIZERS[name], model=deep(wide=wide))
+    for a, b in zip(values(given), values(kept), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+    whole, update, rest = graphs
+    assert update < 30 and rest < 0.8 * whole
+    (given, _), addresses = run(given, optimizer, 0.01, data()), set[int]()
+    for _ in range(3):
+        given, _ = run(given, optimizer, 0.01, data())
+        addresses.add(given._pending[1][2].data_ptr())
+    assert (len(addresses) == 1) == (wide == 300)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.usefixtures("graphs")
+def test_other_updates_are_what_they_were(name: str) -> None:
+    kept, _, _ = trained(px.compile(step), OTHERS[name], model=deep(4, 600))
+    given, _, _ = trained(px.compile(step, donate=GIVEN), OTHERS[name], model=deep(4, 600))
+    for a, b in zip(values(given), values(kept), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_updates_of_several_kinds(graphs: list[int]) -> None:
+    found = list[Any]()
+    for donate in ((), GIVEN):
+        config = optim.AdamWConfig(weight_decay=0.1)
+        optimizer = config.init(groups=[optim.Group("**.bias", optimizer=optim.SgdConfig(momentum=0.9))])
+        model, run = deep(), px.compile(step, donate=donate)
+        for _ in range(3):
+            model, _ = run(model, optimizer, 0.01, data())
+        found.append(values(model))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+    assert len(graphs) == 4  # the whole, weights, biases, and the rest
+
+
+def test_gradients_that_are_clipped_together(graphs: list[int]) -> None:
+    found = list[Any]()
+    for donate in ((), GIVEN):
+        optimizer = optim.AdamWConfig().init(grad_clipping=optim.GradientClipping.global_norm(0.01))
+        model, run = deep(), px.compile(step, donate=donate)
+        for _ in range(3):
+            model, _ = run(model, optimizer, 0.01, data())
+        found.append(values(model))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+    assert len(graphs) == 3
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
+def test_pytorchs_compiler_makes_one_update_for_arrays_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv(VARIABLE, "inductor")
+    expected, _, _ = trained(step, OPTIMIZERS["sgd"], steps=3, model=deep())
+    given, _, _ = trained(px.compile(step, donate=GIVEN), OPTIMIZERS["sgd"], steps=3, model=deep())
+    for a, b in zip(values(given), values(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

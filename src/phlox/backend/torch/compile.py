@@ -23,10 +23,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
 from phlox.backend.torch.codegen import codegen
-from phlox.backend.torch.in_place import can_tell, own, successors, write_over, written
+from phlox.backend.torch.in_place import can_tell, own, successors, worthwhile, write_over, written
 from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
+from phlox.backend.torch.updates import Updates
 
 Body: TypeAlias = Callable[[Any, Any], Any]
 
@@ -91,6 +92,7 @@ class Program:
         devices = {x.device for x in arrays if x.ndim}  # what has no axes meets arrays on any
         if len(devices) > 1:
             raise ValueError(f"arrays on different devices: {', '.join(sorted(map(str, devices)))}")
+        from torch._functorch.compile_utils import fx_graph_cse
         from torch.fx.experimental.proxy_tensor import make_fx
 
         forms: list[Callable[[Iterator[Any]], Any]] = []
@@ -108,13 +110,25 @@ class Program:
         graph.recompile()
         start = sum(1 if size is None or size < 0 else size for size in sizes[0])
         weights = [start + at for at in _in_tuples(sizes[1])]
-        pairs = successors(graph, _in_tuples(sizes[0])) if codegen() == "inductor" and can_tell else {}
-        layout = Layout(assign(graph), weights)
-        run = packed(graph, weights) if codegen() == "inductor" else None
+        graph.graph = fx_graph_cse(graph.graph)
+        graph.recompile()
+        inductor = codegen() == "inductor"
+        pairs = successors(graph, _in_tuples(sizes[0])) if inductor else {}
+        over = worthwhile(graph, pairs) if can_tell else {}
+        updates = Updates.of(graph, pairs, over)
+        orders = assign(graph)
+        layout = Layout(orders, weights)
+        run = packed(graph, weights) if inductor else None
         if run is not None:
             return _Recorded(layout, run, (), _returned, forms[0])
-        together = write_over(graph, pairs) if pairs else _returned
-        return _Recorded(layout, _compiled(graph, layout.of(flat)), tuple(pairs), together, forms[0])
+        left = updates.cut_out(graph, orders, _compiled)
+        together = write_over(graph, {argument: left[at] for argument, at in over.items() if at in left})
+        run = _compiled(graph, layout.of(flat))
+
+        def whole(flat: Sequence[Any], returned: Iterable[Any]) -> Iterable[Any]:
+            return updates.together(flat, together(flat, returned))
+
+        return _Recorded(layout, run, tuple(over), whole, forms[0])
 
 
 def _returned(flat: Sequence[Any], returned: Iterable[Any]) -> Iterable[Any]:

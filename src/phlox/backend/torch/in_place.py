@@ -10,14 +10,14 @@ cache only to write over them. Where a result is elementwise of an argument that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any
 
 import torch
 from torch import fx
 
-_WORTH, _WORTH_ALL = 1 << 16, 1 << 22
+_WORTH, MUCH = 1 << 16, 1 << 22
 """Bytes of one array, and of all: to ask who else holds less takes longer than to make others."""
 
 _aten: Any = torch.ops.aten
@@ -33,9 +33,7 @@ def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
     results = list(nodes[-1].args[0])
     shown = {_origin(node) for node in results if isinstance(node, fx.Node)}
     shown.update(_origin(part) for node in nodes if _is_mutable(node) for part in node.all_input_nodes)
-    places = {
-        node: at for at, node in enumerate(taken) if at in donated and node not in shown and _bytes(node) >= _WORTH
-    }
+    places = {node: at for at, node in enumerate(taken) if at in donated and node not in shown}
     reach: dict[Any, frozenset[Any]] = {node: frozenset([node]) for node in places}
     for node in nodes:
         if torch.Tag.pointwise in getattr(node.target, "tags", ()):
@@ -49,9 +47,14 @@ def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
         free = [argument for argument in places if argument in reach[node] and argument not in found]
         if free:
             found[free[0]] = at
-    if sum(map(_bytes, found)) < _WORTH_ALL:
-        return {}
     return {places[argument]: at for argument, at in found.items()}
+
+
+def worthwhile(graph: Any, pairs: Mapping[int, int]) -> dict[int, int]:
+    """Those of the pairs that are large, if there is much in them."""
+    taken = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    large = {argument: at for argument, at in pairs.items() if size_of(taken[argument]) >= _WORTH}
+    return large if sum(size_of(taken[argument]) for argument in large) >= MUCH else {}
 
 
 def write_over(graph: Any, pairs: dict[int, int]) -> Callable[[Sequence[Any], Iterable[Any]], list[Any]]:
@@ -78,7 +81,8 @@ def write_over(graph: Any, pairs: dict[int, int]) -> Callable[[Sequence[Any], It
     return together
 
 
-def _bytes(node: Any) -> int:
+def size_of(node: Any) -> int:
+    """The bytes of an array."""
     value = node.meta["val"]
     return value.numel() * value.element_size()
 

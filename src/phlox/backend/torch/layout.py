@@ -45,10 +45,11 @@ def laid(x: torch.Tensor, order: Order) -> torch.Tensor:
     >>> laid(torch.zeros(2, 3), (1, 0)).stride()
     (1, 2)
     """
-    return x.permute(order).contiguous().permute(_inverse(order))
+    return x.permute(order).contiguous().permute(inverse(order))
 
 
-def _inverse(order: Order) -> Order:
+def inverse(order: Order) -> Order:
+    """The order that undoes another one."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
@@ -208,6 +209,6 @@ def _give_back(graph: Any, output: Any, order_of: Callable[[Any], Order | None])
             if order is not None:
                 turned = graph.call_function(_aten.permute.default, (node, list(order)))
                 turned = graph.call_function(_aten.contiguous.default, (turned,))
-                node = graph.call_function(_aten.permute.default, (turned, list(_inverse(order))))
+                node = graph.call_function(_aten.permute.default, (turned, list(inverse(order))))
             found.append(node)
     output.args = (found,)

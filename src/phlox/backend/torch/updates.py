@@ -1,0 +1,256 @@
+"""The same elementwise update of many arrays is made code of once.
+
+An optimizer does with every parameter what it does with the others, so that most of a recorded step is one short list
+of operations, again and again, and most of the time to compile it goes there. It is cut out of the graph, compiled for
+arrays of any length, and called for one parameter after the other once the rest has run.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import fx
+
+from phlox.backend.torch.in_place import MUCH, size_of
+from phlox.backend.torch.layout import Order, inverse
+
+_MANY = 8
+"""Updates of one kind from which compiling them by themselves takes less time."""
+
+Compile: TypeAlias = Callable[[Any, Sequence[Any]], Callable[..., Any]]
+
+
+class _Update(NamedTuple):
+    """What becomes of one parameter and its state."""
+
+    steps: list[Any]
+    """The operations, all of one shape."""
+    given: list[Any]
+    """What they are made of: arrays of that shape, and numbers."""
+    results: list[int]
+    """The positions of what comes of them among the results, in the order of the operations."""
+    targets: tuple[int | None, ...]
+    """For each of them which of the given arrays it may take the place of, if any."""
+    form: tuple[Any, ...]
+    """What is the same in updates of one kind."""
+
+
+class _Part(NamedTuple):
+    """One update at run time."""
+
+    sources: list[tuple[bool, int]]
+    """Of what it is given: is it an argument of the program, or something that it returned? And which."""
+    order: Order
+    """Of the axes of its arrays in memory, if they do not lie row by row."""
+    results: list[int]
+
+
+class _Call(NamedTuple):
+    """One call of a kernel: for one update whose arrays it writes over, or for copies of many small ones in a row."""
+
+    kernel: Callable[..., Any]
+    parts: list[_Part]
+    targets: list[int]
+    in_place: bool
+
+
+class Updates:
+    """The updates of a recorded graph of which there are many."""
+
+    def __init__(self, kinds: Sequence[Sequence[_Update]], places: Mapping[Any, int], over: Mapping[int, int]) -> None:
+        self._kinds, self._places, self._over = kinds, places, over
+        self._calls: list[_Call] = []
+        self._count, self._kept = 0, list[int]()
+
+    @classmethod
+    def of(cls, graph: Any, pairs: Mapping[int, int], over: Mapping[int, int]) -> Updates:
+        """Those whose results may take the memory of arguments: `pairs` of them; `over` are those that will."""
+        nodes = list(graph.graph.nodes)
+        places = {node: at for at, node in enumerate(node for node in nodes if node.op == "placeholder")}
+        by_form: dict[Any, list[_Update]] = {}
+        for update in _updates(nodes, places, pairs) if pairs else ():
+            if _stands_alone(update, places, pairs):
+                by_form.setdefault((update.form, update.targets), []).append(update)
+        kinds = [same for same in by_form.values() if len(same) >= _MANY]
+        found = cls(kinds, places, over)
+        copied = [update for kind in kinds for update in kind if not found._in_place(update)]
+        bytes = sum(size_of(node) for update in copied for node in found._targets(update))
+        return found if bytes < MUCH else cls([], places, over)
+
+    def _targets(self, update: _Update) -> list[Any]:
+        return [update.given[at] for at in update.targets if at is not None]
+
+    def _in_place(self, update: _Update) -> bool:
+        return all(self._places[node] in self._over for node in self._targets(update))
+
+    def cut_out(self, graph: Any, orders: Mapping[int, Order], compiled: Compile) -> dict[int, int]:
+        """Cut them out of the graph, which then returns the rest of its results, and what they need of it.
+
+        Gives the new positions of those that are left, by the old ones.
+        """
+        output = list(graph.graph.nodes)[-1]
+        results = list(output.args[0])
+        kinds = [
+            [(update, order) for update in kind if (order := self._order(update, orders)) is not None]
+            for kind in self._kinds
+        ]
+        cut = {at for kind in kinds for update, _ in kind for at in update.results}
+        self._count, self._kept = len(results), [at for at in range(len(results)) if at not in cut]
+        needed: dict[Any, int] = {}
+        for kind in filter(None, kinds):
+            kernel = _kernel([update for update, _ in kind], compiled)
+            rows: dict[Any, _Call] = {}
+            for update, order in kind:
+                sources = [self._source(node, needed) for node in update.given]
+                in_place = self._in_place(update)
+                numbers = tuple([node for node in update.given if not _shape(node)])
+                call = rows.setdefault(
+                    update.results[0] if in_place else numbers,
+                    _Call(kernel, [], [at for at in update.targets if at is not None], in_place),
+                )
+                call.parts.append(_Part(sources, order, update.results))
+            self._calls += rows.values()
+        if self._calls:
+            output.args = ([*(results[at] for at in self._kept), *needed],)
+            graph.graph.eliminate_dead_code()
+            graph.recompile()
+        return {at: number for number, at in enumerate(self._kept)}
+
+    def _source(self, node: Any, needed: dict[Any, int]) -> tuple[bool, int]:
+        if node in self._places:
+            return True, self._places[node]
+        return False, len(self._kept) + needed.setdefault(node, len(needed))
+
+    def _order(self, update: _Update, orders: Mapping[int, Order]) -> Order | None:
+        """How the arguments of an update lie, if they lie alike."""
+        arrays = [node for node in update.given if node in self._places and _shape(node)]
+        found = {orders.get(self._places[node], ()) for node in arrays}
+        return found.pop() if len(found) == 1 else None
+
+    def together(self, flat: Sequence[torch.Tensor], returned: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
+        """All results of the program: of its arguments, and of what the rest of it has returned."""
+        if not self._calls:
+            return returned
+        found, results = list(returned), list[Any]([None] * self._count)
+        for at, x in zip(self._kept, found, strict=False):
+            results[at] = x
+        for kernel, parts, targets, in_place in self._calls:
+            given = [[flat[at] if is_argument else found[at] for is_argument, at in part.sources] for part in parts]
+            rows = [_rows(xs, part.order) for xs, part in zip(given, parts, strict=True)]
+            if in_place:
+                kernel(*rows[0])
+                for target, at in zip(targets, parts[0].results, strict=True):
+                    results[at] = given[0][target]
+                continue
+            row = [torch.cat(column) if column[0].ndim else column[0] for column in zip(*rows, strict=True)]
+            kernel(*row)
+            sizes = [xs[targets[0]].numel() for xs in rows]
+            for number, target in enumerate(targets):
+                for x, xs, part in zip(row[target].split(sizes), given, parts, strict=True):
+                    results[part.results[number]] = _shaped(x, xs[target], part.order)
+        return results
+
+
+def _rows(xs: Sequence[torch.Tensor], order: Order) -> list[torch.Tensor]:
+    """Arrays on one axis, as they lie in memory; numbers as they are."""
+    return [(x.permute(order) if order else x).reshape(-1) if x.ndim else x for x in xs]
+
+
+def _shaped(row: torch.Tensor, like: torch.Tensor, order: Order) -> torch.Tensor:
+    """Back from one axis."""
+    return row.view(like.permute(order).shape).permute(inverse(order)) if order else row.view(like.shape)
+
+
+def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_Update]:
+    """For each group of results that share operations on arrays of their shape, these."""
+    at = {node: number for number, node in enumerate(nodes[-1].args[0]) if isinstance(node, fx.Node)}
+    order = {node: number for number, node in enumerate(nodes)}
+    group_of: dict[Any, set[Any]] = {}
+    for node in at:
+        mine, stack = set[Any](), [node]
+        while stack:
+            one = stack.pop()
+            if one not in mine and _is_step(one):
+                mine.add(one)
+                parts = [part for part in one.all_input_nodes if _shape(part) == _shape(node)]
+                stack += parts
+                # What reads a moment belongs to what takes its place: it could not be read afterwards.
+                stack += [nodes[-1].args[0][pairs[places[part]]] for part in parts if places.get(part) in pairs]
+        for one in list(mine):
+            mine |= group_of.get(one, set())
+        group_of.update(dict.fromkeys(mine, mine))
+    for mine in {id(group): group for group in group_of.values()}.values():
+        yield _update(sorted(mine, key=order.__getitem__), at, places, pairs)
+
+
+def _stands_alone(update: _Update, places: Mapping[Any, int], pairs: Mapping[int, int]) -> bool:
+    """May it run after the rest, which does not need what it computes, and overwrites nothing that it reads?"""
+    mine = {*update.steps}
+    arguments = [places[node] for node in update.given if node in places]
+    return (
+        None not in update.targets
+        and all(node.op != "get_attr" for node in update.given)
+        and all(pairs[at] in update.results for at in arguments if at in pairs)
+        and all(user in mine or user.op == "output" for step in update.steps for user in step.users)
+    )
+
+
+def _is_step(node: Any) -> bool:
+    """Is it an elementwise operation on arrays of one shape, and numbers?"""
+    if torch.Tag.pointwise not in getattr(node.target, "tags", ()) or not _shape(node):
+        return False
+    return all(_shape(part) in ((), _shape(node)) for part in node.all_input_nodes)
+
+
+def _shape(node: Any) -> tuple[int, ...] | None:
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def _update(steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], pairs: Mapping[int, int]) -> _Update:
+    inside = {node: number for number, node in enumerate(steps)}
+    given: dict[Any, int] = {}
+
+    def part(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return ("step", inside[value]) if value in inside else ("given", given.setdefault(value, len(given)))
+        if isinstance(value, (list, tuple)):
+            return tuple([part(one) for one in value])
+        return type(value), repr(value)
+
+    lines = [(one.target, part(one.args), tuple(sorted((k, part(v)) for k, v in one.kwargs.items()))) for one in steps]
+    outcomes = [node for node in steps if node in at]
+    looks = [(bool(_shape(node)), node.meta["val"].dtype, node.meta["val"].device) for node in given]
+    form = tuple(lines), tuple(looks), tuple([inside[node] for node in outcomes])
+    results = [at[node] for node in outcomes]
+    mine = {pairs[places[node]]: number for node, number in given.items() if places.get(node) in pairs}
+    return _Update(steps, list(given), results, tuple([mine.get(one) for one in results]), form)
+
+
+def _kernel(kind: Sequence[_Update], compiled: Compile) -> Callable[..., Any]:
+    """The operations of a kind on arrays of one axis, of any length, whose results are written over some of them."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    update = max(kind, key=lambda one: size_of(one.steps[0]))
+
+    def body(*given: torch.Tensor) -> list[torch.Tensor]:
+        values = dict(zip(update.given, given, strict=True))
+        for node in update.steps:
+            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)
+        for target, outcome in zip(update.targets, update.form[2], strict=True):
+            assert target is not None
+            given[target].copy_(values[update.steps[outcome]])
+        return []
+
+    size = update.steps[0].meta["val"].numel()
+    looks = [(size if _shape(node) else (), node.meta["val"]) for node in update.given]
+    examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in looks]
+    graph: Any = make_fx(body, tracing_mode="symbolic")(*examples)
+    return compiled(graph, [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"])
