@@ -417,3 +417,24 @@ def test_pytorchs_compiler_makes_one_update_for_arrays_of_any_length(monkeypatch
     given, _, _ = trained(px.compile(step, donate=GIVEN), OPTIMIZERS["sgd"], steps=3, model=deep())
     for a, b in zip(values(given), values(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_arrays_that_begin_alike_and_are_written_to_stay_two(graphs: list[int]) -> None:
+    """What is computed twice from numbers alone may be computed once, but not the zeros that sums are written to."""
+
+    class Two(px.Module):
+        def __init__(self) -> None:
+            self.tables = [nn.Embedding(WIDE, 200, device=TAPE) for _ in range(2)]
+            self.head = deep(4)
+
+        def __call__(self, x: px.Tensor) -> px.Tensor:
+            rows = (x.detach().inner() * 100.0).abs().int() % WIDE
+            return self.head(x).mean() + (self.tables[0](rows) * self.tables[1](rows + 1 - 1)).square().mean() * 10.0
+
+    found = list[Any]()
+    for run in (step, px.compile(step, donate=GIVEN)):
+        model, _, _ = trained(run, OPTIMIZERS["sgd"], steps=3, model=Two().init(0))
+        found.append(values(model))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert len(graphs) == 2

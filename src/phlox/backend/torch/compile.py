@@ -92,7 +92,6 @@ class Program:
         devices = {x.device for x in arrays if x.ndim}  # what has no axes meets arrays on any
         if len(devices) > 1:
             raise ValueError(f"arrays on different devices: {', '.join(sorted(map(str, devices)))}")
-        from torch._functorch.compile_utils import fx_graph_cse
         from torch.fx.experimental.proxy_tensor import make_fx
 
         forms: list[Callable[[Iterator[Any]], Any]] = []
@@ -110,8 +109,6 @@ class Program:
         graph.recompile()
         start = sum(1 if size is None or size < 0 else size for size in sizes[0])
         weights = [start + at for at in _in_tuples(sizes[1])]
-        graph.graph = fx_graph_cse(graph.graph)
-        graph.recompile()
         inductor = codegen() == "inductor"
         pairs = successors(graph, _in_tuples(sizes[0])) if inductor else {}
         over = worthwhile(graph, pairs) if can_tell else {}

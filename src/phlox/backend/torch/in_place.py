@@ -32,7 +32,7 @@ def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
     taken = [node for node in nodes if node.op == "placeholder"]
     results = list(nodes[-1].args[0])
     shown = {_origin(node) for node in results if isinstance(node, fx.Node)}
-    shown.update(_origin(part) for node in nodes if _is_mutable(node) for part in node.all_input_nodes)
+    shown |= written_to(nodes)
     places = {node: at for at, node in enumerate(taken) if at in donated and node not in shown}
     reach: dict[Any, frozenset[Any]] = {node: frozenset([node]) for node in places}
     for node in nodes:
@@ -92,9 +92,11 @@ def _look(node: Any) -> tuple[Any, Any]:
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else (None, None)
 
 
-def _is_mutable(node: Any) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+def written_to(nodes: Iterable[Any]) -> set[Any]:
+    """The arrays that an operation among these nodes may write to, or to a view of."""
+    schemas = [(node, getattr(node.target, "_schema", None)) for node in nodes]
+    mutable = [node for node, schema in schemas if schema is not None and schema.is_mutable]
+    return {_origin(part) for node in mutable for part in node.all_input_nodes}
 
 
 def _origin(node: Any) -> Any:

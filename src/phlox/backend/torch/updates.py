@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import fx
 
-from phlox.backend.torch.in_place import MUCH, size_of
+from phlox.backend.torch.in_place import MUCH, size_of, written_to
 from phlox.backend.torch.layout import Order, inverse
 
 _MANY = 8
@@ -71,6 +71,8 @@ class Updates:
     @classmethod
     def of(cls, graph: Any, pairs: Mapping[int, int], over: Mapping[int, int]) -> Updates:
         """Those whose results may take the memory of arguments: `pairs` of them; `over` are those that will."""
+        if pairs:
+            _merge_numbers(graph)
         nodes = list(graph.graph.nodes)
         places = {node: at for at, node in enumerate(node for node in nodes if node.op == "placeholder")}
         by_form: dict[Any, list[_Update]] = {}
@@ -167,6 +169,34 @@ def _shaped(row: torch.Tensor, like: torch.Tensor, order: Order) -> torch.Tensor
     return row.view(like.permute(order).shape).permute(inverse(order)) if order else row.view(like.shape)
 
 
+def _merge_numbers(graph: Any) -> None:
+    """Compute once what is computed for each parameter from the rate and the number of steps."""
+    nodes = list(graph.graph.nodes)
+    written = written_to(nodes)
+    known: dict[Any, Any] = {}
+    for node in nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or _shape(node) != () or torch.Tag.nondeterministic_seeded in node.target.tags:
+            continue
+        parts = node.all_input_nodes
+        known_to_stay = all(_shape(part) == () or part.op == "placeholder" for part in parts)
+        if not known_to_stay or not written.isdisjoint([node, *parts]):
+            continue
+        key = node.target, _plain(node.args), _plain(tuple(node.kwargs.items()))
+        first = known.setdefault(key, node)
+        if first is not node and all(user.op != "output" for user in node.users):
+            node.replace_all_uses_with(first)
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _plain(value: Any) -> Any:
+    """What is equal only for equal arguments of one type."""
+    if isinstance(value, (list, tuple)):
+        return tuple([_plain(one) for one in value])
+    return value if isinstance(value, fx.Node) else (type(value), repr(value))
+
+
 def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_Update]:
     """For each group of results that share operations on arrays of their shape, these."""
     at = {node: number for number, node in enumerate(nodes[-1].args[0]) if isinstance(node, fx.Node)}
@@ -220,9 +250,7 @@ def _update(steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], 
     def part(value: Any) -> Any:
         if isinstance(value, fx.Node):
             return ("step", inside[value]) if value in inside else ("given", given.setdefault(value, len(given)))
-        if isinstance(value, (list, tuple)):
-            return tuple([part(one) for one in value])
-        return type(value), repr(value)
+        return tuple([part(one) for one in value]) if isinstance(value, (list, tuple)) else _plain(value)
 
     lines = [(one.target, part(one.args), tuple(sorted((k, part(v)) for k, v in one.kwargs.items()))) for one in steps]
     outcomes = [node for node in steps if node in at]
