@@ -19,7 +19,7 @@ def check_on_devices(count: int, program: str, *arguments: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=700,
         cwd=_ROOT,
         env={**os.environ, **flags, "PYTHONPATH": path},
     )

@@ -8,7 +8,7 @@ from tests.simulated_devices import check_on_devices
 
 PROGRAM = """
 import faulthandler
-faulthandler.dump_traceback_later(240, exit=True)
+faulthandler.dump_traceback_later(600, exit=True)
 import jax, numpy as np
 from benchmarks.devices import DEVICES, EVERYWHERE, IN_SHARDS, SUBJECT, check, phlox_and_jax
 from benchmarks.libraries import with_phlox
@@ -30,7 +30,7 @@ for parameters, cut in ((EVERYWHERE, 0), (IN_SHARDS, 2)):
 
 PLACES = """
 import faulthandler
-faulthandler.dump_traceback_later(240, exit=True)
+faulthandler.dump_traceback_later(600, exit=True)
 import jax, numpy as np, phlox as px
 from benchmarks.devices import EVERYWHERE, IN_SHARDS, placed
 from phlox import nn, optim
@@ -85,7 +85,7 @@ for parameters, gathered in ((EVERYWHERE, 0), (IN_SHARDS, 3)):
 
 ATTENTION = """
 import faulthandler
-faulthandler.dump_traceback_later(240, exit=True)
+faulthandler.dump_traceback_later(600, exit=True)
 import jax, numpy as np, phlox as px
 from benchmarks.devices import EVERYWHERE, IN_SHARDS, placed
 from phlox import nn

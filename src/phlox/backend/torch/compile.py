@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
@@ -22,12 +22,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
+from phlox.backend.torch import in_place
 from phlox.backend.torch.codegen import codegen
-from phlox.backend.torch.in_place import can_tell, own, successors, worthwhile, write_over, written
 from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
-from phlox.backend.torch.updates import Updates
+from phlox.backend.torch.updates import Calls, Updates
 
 Body: TypeAlias = Callable[[Any, Any], Any]
 
@@ -43,12 +43,14 @@ class _Recorded(NamedTuple):
 
     layout: Layout
     run: Callable[..., Any]
-    over: Sequence[int]
-    """The arguments that it writes over,"""
-    together: Callable[[Sequence[Any], Any], Iterable[Any]]
-    """and all its arrays, of the arguments and of what `run` returns."""
     put_together: Callable[[Iterator[Any]], Any]
-    """The result, made of these."""
+    """The result, made of the arrays of a run."""
+    over: Sequence[int] = ()
+    """The arguments that a run writes over,"""
+    sources: Sequence[int | None] = ()
+    """and which of its arrays they are, if not all are those that `run` returns."""
+    updates: Calls | None = None
+    """What is still to be done for these."""
 
 
 class Program:
@@ -79,10 +81,16 @@ class Program:
                 self._let_go()
                 del forms  # which holds what it has read
             flat = made.layout.of(flat)
-            own(flat, made.over)
-            returned = made.run(*flat)
-            written([flat[at] for at in made.over])
-            return made.put_together(iter(made.together(flat, returned)))
+            if made.over:
+                in_place.own(flat, made.over)
+            arrays = made.run(*flat)
+            if made.over:
+                arrays = in_place.together(made.sources, flat, arrays)
+            if made.updates is not None:
+                arrays = made.updates.together(flat, arrays)
+            if made.over:
+                in_place.written([flat[at] for at in made.over])
+            return made.put_together(iter(arrays))
 
     def _record(self, flat: Sequence[torch.Tensor], sizes: tuple[Any, Any]) -> _Recorded:
         flat = [x.contiguous() for x in flat]
@@ -110,26 +118,19 @@ class Program:
         start = sum(1 if size is None or size < 0 else size for size in sizes[0])
         weights = [start + at for at in _in_tuples(sizes[1])]
         inductor = codegen() == "inductor"
-        pairs = successors(graph, _in_tuples(sizes[0])) if inductor else {}
-        over = worthwhile(graph, pairs) if can_tell else {}
-        updates = Updates.of(graph, pairs, over)
+        pairs = in_place.successors(graph, _in_tuples(sizes[0])) if inductor else {}
+        over = in_place.worthwhile(graph, pairs) if in_place.can_tell else {}
+        updates = Updates(graph, pairs, over) if pairs else None
         orders = assign(graph)
         layout = Layout(orders, weights)
         run = packed(graph, weights) if inductor else None
         if run is not None:
-            return _Recorded(layout, run, (), _returned, forms[0])
-        left = updates.cut_out(graph, orders, _compiled)
-        together = write_over(graph, {argument: left[at] for argument, at in over.items() if at in left})
-        run = _compiled(graph, layout.of(flat))
-
-        def whole(flat: Sequence[Any], returned: Iterable[Any]) -> Iterable[Any]:
-            return updates.together(flat, together(flat, returned))
-
-        return _Recorded(layout, run, tuple(over), whole, forms[0])
-
-
-def _returned(flat: Sequence[Any], returned: Iterable[Any]) -> Iterable[Any]:
-    return returned
+            return _Recorded(layout, run, forms[0])
+        calls, sources = None, list[int | None]()
+        if updates is not None:
+            calls, places = updates.cut_out(graph, orders, _compiled)
+            sources = in_place.write_over(graph, {one: places[at] for one, at in over.items() if at in places})
+        return _Recorded(layout, _compiled(graph, layout.of(flat)), forms[0], tuple(over), sources, calls)
 
 
 def _in_tuples(sizes: Sequence[int | None]) -> list[int]:

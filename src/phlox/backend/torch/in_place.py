@@ -10,7 +10,7 @@ cache only to write over them. Where a result is elementwise of an argument that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -31,7 +31,7 @@ def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
     nodes = list(graph.graph.nodes)
     taken = [node for node in nodes if node.op == "placeholder"]
     results = list(nodes[-1].args[0])
-    shown = {_origin(node) for node in results if isinstance(node, fx.Node)}
+    shown = {origin_of(node) for node in results if isinstance(node, fx.Node)}
     shown |= written_to(nodes)
     places = {node: at for at, node in enumerate(taken) if at in donated and node not in shown}
     reach: dict[Any, frozenset[Any]] = {node: frozenset([node]) for node in places}
@@ -57,10 +57,10 @@ def worthwhile(graph: Any, pairs: Mapping[int, int]) -> dict[int, int]:
     return large if sum(size_of(taken[argument]) for argument in large) >= MUCH else {}
 
 
-def write_over(graph: Any, pairs: dict[int, int]) -> Callable[[Sequence[Any], Iterable[Any]], list[Any]]:
+def write_over(graph: Any, pairs: Mapping[int, int]) -> list[int | None]:
     """Change the graph so that these results are written into these arguments, and no longer returned.
 
-    What comes back puts all results together again, of the arguments of a run and of what it has returned.
+    Gives for every result the argument that it then is, None for those that are returned.
     """
     nodes = list(graph.graph.nodes)
     taken = [node for node in nodes if node.op == "placeholder"]
@@ -73,12 +73,13 @@ def write_over(graph: Any, pairs: dict[int, int]) -> Callable[[Sequence[Any], It
             sources[at] = argument
     output.args = ([node for node, source in zip(results, sources, strict=True) if source is None],)
     graph.recompile()
+    return sources
 
-    def together(flat: Sequence[Any], returned: Iterable[Any]) -> list[Any]:
-        rest = iter(returned)
-        return [next(rest) if source is None else flat[source] for source in sources]
 
-    return together
+def together(sources: Sequence[int | None], flat: Sequence[Any], returned: Iterable[Any]) -> list[Any]:
+    """All results, of the arguments of a run and of what it has returned."""
+    rest = iter(returned)
+    return [next(rest) if source is None else flat[source] for source in sources]
 
 
 def size_of(node: Any) -> int:
@@ -96,10 +97,10 @@ def written_to(nodes: Iterable[Any]) -> set[Any]:
     """The arrays that an operation among these nodes may write to, or to a view of."""
     schemas = [(node, getattr(node.target, "_schema", None)) for node in nodes]
     mutable = [node for node, schema in schemas if schema is not None and schema.is_mutable]
-    return {_origin(part) for node in mutable for part in node.all_input_nodes}
+    return {origin_of(part) for node in mutable for part in node.all_input_nodes}
 
 
-def _origin(node: Any) -> Any:
+def origin_of(node: Any) -> Any:
     """What this node may be a view of, and that of another one, up to the first."""
     while node.op == "call_function":
         schema = getattr(node.target, "_schema", None)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import fx
 
-from phlox.backend.torch.in_place import MUCH, size_of, written_to
+from phlox.backend.torch.in_place import MUCH, origin_of, size_of, written_to
 from phlox.backend.torch.layout import Order, inverse
 
 _MANY = 8
@@ -60,90 +60,19 @@ class _Call(NamedTuple):
     in_place: bool
 
 
-class Updates:
-    """The updates of a recorded graph of which there are many."""
+class Calls:
+    """The updates that were cut out of a program."""
 
-    def __init__(self, kinds: Sequence[Sequence[_Update]], places: Mapping[Any, int], over: Mapping[int, int]) -> None:
-        self._kinds, self._places, self._over = kinds, places, over
-        self._calls: list[_Call] = []
-        self._count, self._kept = 0, list[int]()
+    def __init__(self, calls: Sequence[_Call], kept: Sequence[int], count: int) -> None:
+        self._calls, self._kept, self._count = calls, kept, count
 
-    @classmethod
-    def of(cls, graph: Any, pairs: Mapping[int, int], over: Mapping[int, int]) -> Updates:
-        """Those whose results may take the memory of arguments: `pairs` of them; `over` are those that will."""
-        if pairs:
-            _merge_numbers(graph)
-        nodes = list(graph.graph.nodes)
-        places = {node: at for at, node in enumerate(node for node in nodes if node.op == "placeholder")}
-        by_form: dict[Any, list[_Update]] = {}
-        for update in _updates(nodes, places, pairs) if pairs else ():
-            if _stands_alone(update, places, pairs):
-                by_form.setdefault((update.form, update.targets), []).append(update)
-        kinds = [same for same in by_form.values() if len(same) >= _MANY]
-        found = cls(kinds, places, over)
-        copied = [update for kind in kinds for update in kind if not found._in_place(update)]
-        bytes = sum(size_of(node) for update in copied for node in found._targets(update))
-        return found if bytes < MUCH else cls([], places, over)
-
-    def _targets(self, update: _Update) -> list[Any]:
-        return [update.given[at] for at in update.targets if at is not None]
-
-    def _in_place(self, update: _Update) -> bool:
-        return all(self._places[node] in self._over for node in self._targets(update))
-
-    def cut_out(self, graph: Any, orders: Mapping[int, Order], compiled: Compile) -> dict[int, int]:
-        """Cut them out of the graph, which then returns the rest of its results, and what they need of it.
-
-        Gives the new positions of those that are left, by the old ones.
-        """
-        output = list(graph.graph.nodes)[-1]
-        results = list(output.args[0])
-        kinds = [
-            [(update, order) for update in kind if (order := self._order(update, orders)) is not None]
-            for kind in self._kinds
-        ]
-        cut = {at for kind in kinds for update, _ in kind for at in update.results}
-        self._count, self._kept = len(results), [at for at in range(len(results)) if at not in cut]
-        needed: dict[Any, int] = {}
-        for kind in filter(None, kinds):
-            kernel = _kernel([update for update, _ in kind], compiled)
-            rows: dict[Any, _Call] = {}
-            for update, order in kind:
-                sources = [self._source(node, needed) for node in update.given]
-                in_place = self._in_place(update)
-                numbers = tuple([node for node in update.given if not _shape(node)])
-                call = rows.setdefault(
-                    update.results[0] if in_place else numbers,
-                    _Call(kernel, [], [at for at in update.targets if at is not None], in_place),
-                )
-                call.parts.append(_Part(sources, order, update.results))
-            self._calls += rows.values()
-        if self._calls:
-            output.args = ([*(results[at] for at in self._kept), *needed],)
-            graph.graph.eliminate_dead_code()
-            graph.recompile()
-        return {at: number for number, at in enumerate(self._kept)}
-
-    def _source(self, node: Any, needed: dict[Any, int]) -> tuple[bool, int]:
-        if node in self._places:
-            return True, self._places[node]
-        return False, len(self._kept) + needed.setdefault(node, len(needed))
-
-    def _order(self, update: _Update, orders: Mapping[int, Order]) -> Order | None:
-        """How the arguments of an update lie, if they lie alike."""
-        arrays = [node for node in update.given if node in self._places and _shape(node)]
-        found = {orders.get(self._places[node], ()) for node in arrays}
-        return found.pop() if len(found) == 1 else None
-
-    def together(self, flat: Sequence[torch.Tensor], returned: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
-        """All results of the program: of its arguments, and of what the rest of it has returned."""
-        if not self._calls:
-            return returned
-        found, results = list(returned), list[Any]([None] * self._count)
-        for at, x in zip(self._kept, found, strict=False):
+    def together(self, flat: Sequence[torch.Tensor], arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """All results of the program: of its arguments, and of what the rest of it has come to."""
+        results: list[Any] = [None] * self._count
+        for at, x in zip(self._kept, arrays, strict=False):
             results[at] = x
         for kernel, parts, targets, in_place in self._calls:
-            given = [[flat[at] if is_argument else found[at] for is_argument, at in part.sources] for part in parts]
+            given = [[flat[at] if is_argument else arrays[at] for is_argument, at in part.sources] for part in parts]
             rows = [_rows(xs, part.order) for xs, part in zip(given, parts, strict=True)]
             if in_place:
                 kernel(*rows[0])
@@ -157,6 +86,80 @@ class Updates:
                 for x, xs, part in zip(row[target].split(sizes), given, parts, strict=True):
                     results[part.results[number]] = _shaped(x, xs[target], part.order)
         return results
+
+
+class Updates:
+    """The updates in a recorded graph of which there are many.
+
+    `pairs` are arguments whose memory results may take, and these; `over` are those of them that will.
+    """
+
+    def __init__(self, graph: Any, pairs: Mapping[int, int], over: Mapping[int, int]) -> None:
+        _merge_numbers(graph)
+        nodes = list(graph.graph.nodes)
+        self._places = {node: at for at, node in enumerate(node for node in nodes if node.op == "placeholder")}
+        self._over = over
+        by_form: dict[Any, list[_Update]] = {}
+        for update in _updates(nodes, self._places, pairs):
+            if _stands_alone(update, self._places, pairs):
+                by_form.setdefault((update.form, update.targets), []).append(update)
+        kinds = [same for same in by_form.values() if len(same) >= _MANY]
+        copied = [update for kind in kinds for update in kind if not self._in_place(update)]
+        few = sum(size_of(node) for update in copied for node in _targets(update)) < MUCH
+        self._kinds = kinds if few else []
+
+    def _in_place(self, update: _Update) -> bool:
+        return all(self._places[node] in self._over for node in _targets(update))
+
+    def cut_out(
+        self, graph: Any, orders: Mapping[int, Order], compiled: Compile
+    ) -> tuple[Calls | None, dict[int, int]]:
+        """Cut them out of the graph, which then returns the rest of its results, and what they need of it.
+
+        Gives what computes them, if there are any, and the new positions of those that are left by the old ones.
+        """
+        output = list(graph.graph.nodes)[-1]
+        results = list(output.args[0])
+        kinds = [
+            [(update, order) for update in kind if (order := self._order(update, orders)) is not None]
+            for kind in self._kinds
+        ]
+        cut = {at for kind in kinds for update, _ in kind for at in update.results}
+        kept = [at for at in range(len(results)) if at not in cut]
+        calls: list[_Call] = []
+        needed: dict[Any, int] = {}
+        for kind in filter(None, kinds):
+            kernel = _kernel([update for update, _ in kind], compiled)
+            rows: dict[Any, _Call] = {}
+            for update, order in kind:
+                sources = [
+                    (True, self._places[node])
+                    if node in self._places
+                    else (False, len(kept) + needed.setdefault(node, len(needed)))
+                    for node in update.given
+                ]
+                in_place = self._in_place(update)
+                numbers = tuple([node for node in update.given if not _shape(node)])
+                targets = [at for at in update.targets if at is not None]
+                key = update.results[0] if in_place else numbers
+                call = rows.setdefault(key, _Call(kernel, [], targets, in_place))
+                call.parts.append(_Part(sources, order, update.results))
+            calls += rows.values()
+        if calls:
+            output.args = ([*(results[at] for at in kept), *needed],)
+            graph.graph.eliminate_dead_code()
+            graph.recompile()
+        return Calls(calls, kept, len(results)) if calls else None, {at: number for number, at in enumerate(kept)}
+
+    def _order(self, update: _Update, orders: Mapping[int, Order]) -> Order | None:
+        """How the arguments of an update lie, if they lie alike."""
+        arrays = [node for node in update.given if node in self._places and _shape(node)]
+        found = {orders.get(self._places[node], ()) for node in arrays}
+        return found.pop() if len(found) == 1 else None
+
+
+def _targets(update: _Update) -> list[Any]:
+    return [update.given[at] for at in update.targets if at is not None]
 
 
 def _rows(xs: Sequence[torch.Tensor], order: Order) -> list[torch.Tensor]:
@@ -227,6 +230,7 @@ def _stands_alone(update: _Update, places: Mapping[Any, int], pairs: Mapping[int
         None not in update.targets
         and all(node.op != "get_attr" for node in update.given)
         and all(pairs[at] in update.results for at in arguments if at in pairs)
+        and not any(places.get(origin_of(node)) in pairs for node in update.given if node not in places)
         and all(user in mine or user.op == "output" for step in update.steps for user in step.users)
     )
 
