@@ -20,11 +20,15 @@ class Handover:
 
     __slots__ = ("_after", "_modules", "_scope")
 
-    def __init__(self, function: str, reader: Reader) -> None:
-        self._modules = [given.module for given in reader.modules]
+    def __init__(self) -> None:
+        self._modules: list[Any] = []
         self._after: list[tuple[Any, Sequence[Any]]] = []
         self._scope = Uninterrupted()
         self._scope.__enter__()
+
+    def let_go(self, function: str, reader: Reader) -> None:
+        """Drop all that is held of what a call donates."""
+        self._modules = [given.module for given in reader.modules]
         donated = reader.donated
         for given in reader.modules:
             if given.leaves is donated:

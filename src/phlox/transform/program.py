@@ -140,7 +140,8 @@ class Program:
     def _let_go(self) -> None:
         """The engine is about to write over what is donated in the call that is going on."""
         reader = _call.get()().reader
-        reader.handover = Handover(self.name, reader)
+        reader.handover = Handover()  # known before anything can fail, so that it ends
+        reader.handover.let_go(self.name, reader)
 
     def straight(self, kept: list[Any], owners: Sequence[Owner], read: Callable[[], Call]) -> Any:
         """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.

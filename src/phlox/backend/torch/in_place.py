@@ -10,12 +10,15 @@ cache only to write over them. Where a result is elementwise of an argument that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any
 
 import torch
 from torch import fx
+
+from phlox.backend.torch.graphs import arguments_of, is_elementwise, origin_of, written_to
 
 _WORTH, MUCH = 1 << 16, 1 << 22
 """Bytes of one array, and of all: to ask who else holds less takes longer than to make others."""
@@ -29,30 +32,30 @@ def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
     They are elementwise of the argument, of its shape and type; no result is the argument itself, or a view of it.
     """
     nodes = list(graph.graph.nodes)
-    taken = [node for node in nodes if node.op == "placeholder"]
     results = list(nodes[-1].args[0])
     shown = {origin_of(node) for node in results if isinstance(node, fx.Node)}
     shown |= written_to(nodes)
-    places = {node: at for at, node in enumerate(taken) if at in donated and node not in shown}
+    places = {node: at for at, node in enumerate(arguments_of(nodes)) if at in donated and node not in shown}
     reach: dict[Any, frozenset[Any]] = {node: frozenset([node]) for node in places}
     for node in nodes:
-        if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        if is_elementwise(node):
             parts = [reach[part] for part in node.all_input_nodes if part in reach and _look(part) == _look(node)]
             if parts:
                 reach[node] = frozenset[Any]().union(*parts)
     # First what follows from few: of moments and weights, the moments take their own memory and leave the weights'.
     found: dict[Any, int] = {}
-    candidates = [(at, node) for at, node in enumerate(results) if node in reach and results.count(node) == 1]
+    times = Counter(results)
+    candidates = [(at, node) for at, node in enumerate(results) if node in reach and times[node] == 1]
     for at, node in sorted(candidates, key=lambda one: len(reach[one[1]])):
-        free = [argument for argument in places if argument in reach[node] and argument not in found]
+        free = reach[node].difference(found)
         if free:
-            found[free[0]] = at
+            found[min(free, key=places.__getitem__)] = at
     return {places[argument]: at for argument, at in found.items()}
 
 
 def worthwhile(graph: Any, pairs: Mapping[int, int]) -> dict[int, int]:
     """Those of the pairs that are large, if there is much in them."""
-    taken = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    taken = arguments_of(graph.graph.nodes)
     large = {argument: at for argument, at in pairs.items() if size_of(taken[argument]) >= _WORTH}
     return large if sum(size_of(taken[argument]) for argument in large) >= MUCH else {}
 
@@ -63,8 +66,7 @@ def write_over(graph: Any, pairs: Mapping[int, int]) -> list[int | None]:
     Gives for every result the argument that it then is, None for those that are returned.
     """
     nodes = list(graph.graph.nodes)
-    taken = [node for node in nodes if node.op == "placeholder"]
-    output = nodes[-1]
+    taken, output = arguments_of(nodes), nodes[-1]
     results = list(output.args[0])
     sources: list[int | None] = [None] * len(results)
     with graph.graph.inserting_before(output):
@@ -91,25 +93,6 @@ def size_of(node: Any) -> int:
 def _look(node: Any) -> tuple[Any, Any]:
     value = node.meta.get("val")
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else (None, None)
-
-
-def written_to(nodes: Iterable[Any]) -> set[Any]:
-    """The arrays that an operation among these nodes may write to, or to a view of."""
-    schemas = [(node, getattr(node.target, "_schema", None)) for node in nodes]
-    mutable = [node for node, schema in schemas if schema is not None and schema.is_mutable]
-    return {origin_of(part) for node in mutable for part in node.all_input_nodes}
-
-
-def origin_of(node: Any) -> Any:
-    """What this node may be a view of, and that of another one, up to the first."""
-    while node.op == "call_function":
-        schema = getattr(node.target, "_schema", None)
-        if schema is not None and all(result.alias_info is None for result in schema.returns):
-            break
-        if not node.all_input_nodes:
-            break
-        node = node.all_input_nodes[0]
-    return node
 
 
 # --- who else looks at an array

@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from phlox.backend.torch.graphs import arguments_of, is_elementwise, written_to
+
 Order: TypeAlias = tuple[int, ...]
 """The axes of an array, the one of the largest stride first."""
 
@@ -92,9 +94,9 @@ def assign(graph: Any) -> dict[int, Order]:
         return {}
     groups = _Groups(nodes)
     results = {groups.of(node) for node in nodes[-1].all_input_nodes if node.op == "call_function"}
-    taken = [node for node in nodes if node.op == "placeholder"]
+    taken = arguments_of(nodes)
     arguments = {groups.of(node) for node in taken}
-    roots = {root for node in nodes for root in _written(node)}
+    roots = written_to(nodes)
     written = {groups.of(root) for root in roots}
     wanted: dict[Any, set[Order]] = {}
     copies: dict[Any, list[Any]] = {}
@@ -124,7 +126,7 @@ class _Groups:
     def __init__(self, nodes: Sequence[Any]) -> None:
         self._above: dict[Any, Any] = {}
         for node in nodes:
-            if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            if is_elementwise(node):
                 for part in node.all_input_nodes:
                     one, other = self.of(part), self.of(node)
                     if one is not other and _shape(part) is not None and _shape(part) == _shape(node):
@@ -140,18 +142,6 @@ class _Groups:
 def _shape(node: Any) -> tuple[int, ...] | None:
     value = node.meta.get("val")
     return tuple(value.shape) if isinstance(value, torch.Tensor) and value.ndim > 1 else None
-
-
-def _written(node: Any) -> list[Any]:
-    """The arrays in which, or in views of which, this operation may write."""
-    schema = getattr(node.target, "_schema", None)
-    return [_root(part) for part in node.all_input_nodes] if schema is not None and schema.is_mutable else []
-
-
-def _root(node: Any) -> Any:
-    while getattr(node.target, "is_view", False):
-        node = node.all_input_nodes[0]
-    return node
 
 
 def _permuted(node: Any) -> tuple[Any, Order]:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import fx
 
-from phlox.backend.torch.in_place import MUCH, origin_of, size_of, written_to
+from phlox.backend.torch.graphs import arguments_of, is_elementwise, origin_of, written_to
+from phlox.backend.torch.in_place import MUCH, size_of
 from phlox.backend.torch.layout import Order, inverse
 
 _MANY = 8
@@ -97,7 +98,7 @@ class Updates:
     def __init__(self, graph: Any, pairs: Mapping[int, int], over: Mapping[int, int]) -> None:
         _merge_numbers(graph)
         nodes = list(graph.graph.nodes)
-        self._places = {node: at for at, node in enumerate(node for node in nodes if node.op == "placeholder")}
+        self._places = {node: at for at, node in enumerate(arguments_of(nodes))}
         self._over = over
         by_form: dict[Any, list[_Update]] = {}
         for update in _updates(nodes, self._places, pairs):
@@ -202,7 +203,8 @@ def _plain(value: Any) -> Any:
 
 def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_Update]:
     """For each group of results that share operations on arrays of their shape, these."""
-    at = {node: number for number, node in enumerate(nodes[-1].args[0]) if isinstance(node, fx.Node)}
+    results = nodes[-1].args[0]
+    at = {node: number for number, node in enumerate(results) if isinstance(node, fx.Node)}
     order = {node: number for number, node in enumerate(nodes)}
     group_of: dict[Any, set[Any]] = {}
     for node in at:
@@ -214,7 +216,7 @@ def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int
                 parts = [part for part in one.all_input_nodes if _shape(part) == _shape(node)]
                 stack += parts
                 # What reads a moment belongs to what takes its place: it could not be read afterwards.
-                stack += [nodes[-1].args[0][pairs[places[part]]] for part in parts if places.get(part) in pairs]
+                stack += [results[pairs[places[part]]] for part in parts if places.get(part) in pairs]
         for one in list(mine):
             mine |= group_of.get(one, set())
         group_of.update(dict.fromkeys(mine, mine))
@@ -237,9 +239,11 @@ def _stands_alone(update: _Update, places: Mapping[Any, int], pairs: Mapping[int
 
 def _is_step(node: Any) -> bool:
     """Is it an elementwise operation on arrays of one shape, and numbers?"""
-    if torch.Tag.pointwise not in getattr(node.target, "tags", ()) or not _shape(node):
-        return False
-    return all(_shape(part) in ((), _shape(node)) for part in node.all_input_nodes)
+    return (
+        is_elementwise(node)
+        and bool(_shape(node))
+        and all(_shape(part) in ((), _shape(node)) for part in node.all_input_nodes)
+    )
 
 
 def _shape(node: Any) -> tuple[int, ...] | None:
@@ -285,4 +289,4 @@ def _kernel(kind: Sequence[_Update], compiled: Compile) -> Callable[..., Any]:
     looks = [(size if _shape(node) else (), node.meta["val"]) for node in update.given]
     examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in looks]
     graph: Any = make_fx(body, tracing_mode="symbolic")(*examples)
-    return compiled(graph, [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"])
+    return compiled(graph, [node.meta["val"] for node in arguments_of(graph.graph.nodes)])

@@ -1,0 +1,38 @@
+"""What is asked of a recorded graph: its operations, what they may write to, and what is a view of what."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+def arguments_of(nodes: Iterable[Any]) -> list[Any]:
+    """The arguments of a graph, in order."""
+    return [node for node in nodes if node.op == "placeholder"]
+
+
+def is_elementwise(node: Any) -> bool:
+    """Is it an operation on single elements?"""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def written_to(nodes: Iterable[Any]) -> set[Any]:
+    """The arrays that an operation among these nodes may write to, or to a view of."""
+    schemas = [(node, getattr(node.target, "_schema", None)) for node in nodes]
+    mutable = [node for node, schema in schemas if schema is not None and schema.is_mutable]
+    return {origin_of(part) for node in mutable for part in node.all_input_nodes}
+
+
+def origin_of(node: Any) -> Any:
+    """What this node may be a view of, and that of another one, up to the first."""
+    while node.op == "call_function" and node.all_input_nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and all(result.alias_info is None for result in schema.returns):
+            break
+        node = node.all_input_nodes[0]
+    return node
