@@ -25,6 +25,7 @@ from phlox.backend import pytree
 from phlox.backend.torch import in_place
 from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.layout import Layout, assign
+from phlox.backend.torch.numbers import before_loops, merge
 from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
 from phlox.backend.torch.updates import Calls, Updates
@@ -114,7 +115,7 @@ class Program:
         with _placeholders(flat) as fakes:
             graph = cast("Any", make_fx(body, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes))
         graph.graph.eliminate_dead_code()
-        graph.recompile()
+        merge(graph)
         start = sum(1 if size is None or size < 0 else size for size in sizes[0])
         weights = [start + at for at in _in_tuples(sizes[1])]
         inductor = codegen() == "inductor"
@@ -244,6 +245,7 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     """The graph as code; or as it is, with a warning, where PyTorch finds no compiler that works."""
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
+    before_loops(graph)
     try:
         # Not `torch.compile`, which would record anew what is recorded, and ask at every call whether that still fits.
         return importlib.import_module("torch._inductor").compile(graph, list(flat))

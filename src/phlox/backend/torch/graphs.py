@@ -16,6 +16,12 @@ def arguments_of(nodes: Iterable[Any]) -> list[Any]:
     return [node for node in nodes if node.op == "placeholder"]
 
 
+def shape_of(node: Any) -> tuple[int, ...] | None:
+    """The shape of the tensor that a node gives; None if it gives none."""
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+
+
 def is_elementwise(node: Any) -> bool:
     """Is it an operation on single elements?"""
     return torch.Tag.pointwise in getattr(node.target, "tags", ())

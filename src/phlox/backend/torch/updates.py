@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import fx
 
-from phlox.backend.torch.graphs import arguments_of, is_elementwise, origin_of, written_to
+from phlox.backend.torch.graphs import arguments_of, is_elementwise, origin_of, shape_of
 from phlox.backend.torch.in_place import MUCH, size_of
 from phlox.backend.torch.layout import Order, inverse
+from phlox.backend.torch.numbers import plain
 
 _MANY = 8
 """Updates of one kind from which compiling them by themselves takes less time."""
@@ -96,7 +97,6 @@ class Updates:
     """
 
     def __init__(self, graph: Any, pairs: Mapping[int, int], over: Mapping[int, int]) -> None:
-        _merge_numbers(graph)
         nodes = list(graph.graph.nodes)
         self._places = {node: at for at, node in enumerate(arguments_of(nodes))}
         self._over = over
@@ -140,7 +140,7 @@ class Updates:
                     for node in update.given
                 ]
                 in_place = self._in_place(update)
-                numbers = tuple([node for node in update.given if not _shape(node)])
+                numbers = tuple([node for node in update.given if not shape_of(node)])
                 targets = [at for at in update.targets if at is not None]
                 key = update.results[0] if in_place else numbers
                 call = rows.setdefault(key, _Call(kernel, [], targets, in_place))
@@ -154,7 +154,7 @@ class Updates:
 
     def _order(self, update: _Update, orders: Mapping[int, Order]) -> Order | None:
         """How the arguments of an update lie, if they lie alike."""
-        arrays = [node for node in update.given if node in self._places and _shape(node)]
+        arrays = [node for node in update.given if node in self._places and shape_of(node)]
         found = {orders.get(self._places[node], ()) for node in arrays}
         return found.pop() if len(found) == 1 else None
 
@@ -173,34 +173,6 @@ def _shaped(row: torch.Tensor, like: torch.Tensor, order: Order) -> torch.Tensor
     return row.view(like.permute(order).shape).permute(inverse(order)) if order else row.view(like.shape)
 
 
-def _merge_numbers(graph: Any) -> None:
-    """Compute once what is computed for each parameter from the rate and the number of steps."""
-    nodes = list(graph.graph.nodes)
-    written = written_to(nodes)
-    known: dict[Any, Any] = {}
-    for node in nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or _shape(node) != () or torch.Tag.nondeterministic_seeded in node.target.tags:
-            continue
-        parts = node.all_input_nodes
-        known_to_stay = all(_shape(part) == () or part.op == "placeholder" for part in parts)
-        if not known_to_stay or not written.isdisjoint([node, *parts]):
-            continue
-        key = node.target, _plain(node.args), _plain(tuple(node.kwargs.items()))
-        first = known.setdefault(key, node)
-        if first is not node and all(user.op != "output" for user in node.users):
-            node.replace_all_uses_with(first)
-            graph.graph.erase_node(node)
-    graph.recompile()
-
-
-def _plain(value: Any) -> Any:
-    """What is equal only for equal arguments of one type."""
-    if isinstance(value, (list, tuple)):
-        return tuple([_plain(one) for one in value])
-    return value if isinstance(value, fx.Node) else (type(value), repr(value))
-
-
 def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_Update]:
     """For each group of results that share operations on arrays of their shape, these."""
     results = nodes[-1].args[0]
@@ -213,7 +185,7 @@ def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int
             one = stack.pop()
             if one not in mine and _is_step(one):
                 mine.add(one)
-                parts = [part for part in one.all_input_nodes if _shape(part) == _shape(node)]
+                parts = [part for part in one.all_input_nodes if shape_of(part) == shape_of(node)]
                 stack += parts
                 # What reads a moment belongs to what takes its place: it could not be read afterwards.
                 stack += [results[pairs[places[part]]] for part in parts if places.get(part) in pairs]
@@ -241,14 +213,9 @@ def _is_step(node: Any) -> bool:
     """Is it an elementwise operation on arrays of one shape, and numbers?"""
     return (
         is_elementwise(node)
-        and bool(_shape(node))
-        and all(_shape(part) in ((), _shape(node)) for part in node.all_input_nodes)
+        and bool(shape_of(node))
+        and all(shape_of(part) in ((), shape_of(node)) for part in node.all_input_nodes)
     )
-
-
-def _shape(node: Any) -> tuple[int, ...] | None:
-    value = node.meta.get("val")
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def _update(steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], pairs: Mapping[int, int]) -> _Update:
@@ -258,11 +225,11 @@ def _update(steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], 
     def part(value: Any) -> Any:
         if isinstance(value, fx.Node):
             return ("step", inside[value]) if value in inside else ("given", given.setdefault(value, len(given)))
-        return tuple([part(one) for one in value]) if isinstance(value, (list, tuple)) else _plain(value)
+        return tuple([part(one) for one in value]) if isinstance(value, (list, tuple)) else plain(value)
 
     lines = [(one.target, part(one.args), tuple(sorted((k, part(v)) for k, v in one.kwargs.items()))) for one in steps]
     outcomes = [node for node in steps if node in at]
-    looks = [(bool(_shape(node)), node.meta["val"].dtype, node.meta["val"].device) for node in given]
+    looks = [(bool(shape_of(node)), node.meta["val"].dtype, node.meta["val"].device) for node in given]
     form = tuple(lines), tuple(looks), tuple([inside[node] for node in outcomes])
     results = [at[node] for node in outcomes]
     mine = {pairs[places[node]]: number for node, number in given.items() if places.get(node) in pairs}
@@ -286,7 +253,7 @@ def _kernel(kind: Sequence[_Update], compiled: Compile) -> Callable[..., Any]:
         return []
 
     size = update.steps[0].meta["val"].numel()
-    looks = [(size if _shape(node) else (), node.meta["val"]) for node in update.given]
+    looks = [(size if shape_of(node) else (), node.meta["val"]) for node in update.given]
     examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in looks]
     graph: Any = make_fx(body, tracing_mode="symbolic")(*examples)
     return compiled(graph, [node.meta["val"] for node in arguments_of(graph.graph.nodes)])
