@@ -25,7 +25,8 @@ from phlox.backend import pytree
 from phlox.backend.torch import in_place
 from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.layout import Layout, assign
-from phlox.backend.torch.numbers import before_loops, merge
+from phlox.backend.torch.loops import prepare
+from phlox.backend.torch.numbers import merge
 from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
 from phlox.backend.torch.updates import Calls, Updates
@@ -245,7 +246,7 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     """The graph as code; or as it is, with a warning, where PyTorch finds no compiler that works."""
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
-    before_loops(graph)
+    prepare(graph)
     try:
         # Not `torch.compile`, which would record anew what is recorded, and ask at every call whether that still fits.
         return importlib.import_module("torch._inductor").compile(graph, list(flat))

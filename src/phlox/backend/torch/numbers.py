@@ -1,8 +1,4 @@
-"""Numbers in a recorded graph: learning rates, counts of steps, and what is computed of them.
-
-They have no axes, and what is computed of them is meant to be computed once a run: neither for every parameter again,
-nor, as a compiler would that puts an operation where its result is read, in every round of a loop over an array.
-"""
+"""Numbers in a recorded graph: learning rates, counts of steps, and what is computed of them."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -15,32 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from phlox.backend.torch.graphs import is_elementwise, shape_of, written_to
-
-_aten: Any = torch.ops.aten
-
-
-def before_loops(graph: Any) -> None:
-    """Have the compiler compute numbers before the loops of a processor that read them.
-
-    In AdamW's loop there would be two `expm1` and two divisions for every sixteen elements, twice the rest of it. What
-    is read through a view has to be in memory. A graphics card reads its memory too slowly for that to pay.
-    """
-    for node in list(graph.graph.nodes):
-        if shape_of(node) != () or not is_elementwise(node):
-            continue
-        loops = [user for user in node.users if shape_of(user) not in ((), None) and _on_cpu(user)]
-        if loops:
-            with graph.graph.inserting_after(node):
-                view = graph.graph.call_function(_aten.as_strided.default, (node, (), ()))
-            view.meta["val"] = node.meta["val"]
-            for loop in loops:
-                loop.replace_input_with(node, view)
-    graph.recompile()
-
-
-def _on_cpu(node: Any) -> bool:
-    return node.meta["val"].device.type == "cpu"
+from phlox.backend.torch.graphs import shape_of, written_to
 
 
 def merge(graph: Any) -> None:
