@@ -1,6 +1,8 @@
-"""float32 to float16 and back by integers: the bits that NumPy's casts give, for every float16 and all around it."""
+"""float32 to float16 and back by either way: the bits that NumPy's casts give, for every float16 and all around it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +15,17 @@ from phlox.backend import halves
 ALL = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 FINITE = ALL[np.isfinite(ALL)]
 F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["instructions", "integers"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways to cast."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "integers":
+            patch.setattr(halves, "_instructions", lambda: None)
+        else:
+            assert halves._instructions() is not None
+        yield
 
 
 def test_every_float16_becomes_a_float32() -> None:
@@ -58,13 +71,34 @@ def test_the_largest_that_rounds_into_float16() -> None:
 
 
 def test_one_that_does_not_fit_is_found_in_every_thread_and_block() -> None:
-    size = 2 * halves.SHARE + 3
+    size = 2 * halves._BLOCK_OF_INSTRUCTIONS + halves.SHARE + 3
     for dtype, other in ((F32, F16), (F16, F32)):
         array = np.ones(size, dtype)
-        for place in (0, halves._BLOCK, size // 2 - 1, size // 2, size - 1):
+        for place in (0, halves._BLOCK, halves._BLOCK_OF_INSTRUCTIONS, size // 2 - 1, size // 2, size - 1):
             for number in (np.inf, -np.inf, np.nan):
                 array[place] = number
                 assert halves.recast(array, other) is None
             array[place] = 1
         found = halves.recast(array, other)
         assert found is not None and found.dtype == other and (found == 1).all()
+
+
+@pytest.mark.parametrize(
+    "array", [np.ones((4, 6), np.float32).T, np.ones(9, np.float32)[::-2], np.array(3, np.float32)]
+)
+def test_any_order_in_memory(array: np.ndarray) -> None:
+    array.flags.writeable = False
+    found = halves.recast(array, F16)
+    assert found is not None and found.shape == array.shape
+    np.testing.assert_array_equal(found, array)
+    back = halves.recast(found, F32)
+    assert back is not None
+    np.testing.assert_array_equal(back, array)
+
+
+def test_bytes_at_an_odd_place() -> None:
+    raw = np.zeros(2 * FINITE.size + 1, np.uint8)
+    raw[1:] = FINITE.view(np.uint8)
+    found = halves.recast(raw[1:].view(np.float16), F32)
+    assert found is not None
+    np.testing.assert_array_equal(found, FINITE.astype(np.float32))
