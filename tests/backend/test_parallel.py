@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 
 import pytest
 
 from phlox.backend import parallel
-from phlox.backend.parallel import spread
+from phlox.backend.parallel import each, spread
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +48,57 @@ def test_the_first_part_that_fails_is_told_and_all_have_ended() -> None:
     with pytest.raises(ValueError, match="at 2$"):
         spread(work, 8, 1)
     assert sorted(ended) == [0, 2, 4, 6]
+
+
+def test_context_variables_are_the_callers_in_every_thread() -> None:
+    variable = contextvars.ContextVar("variable", default="nobody's")
+    token = variable.set("the caller's")
+    found: list[str] = []
+    spread(lambda start, stop: found.append(variable.get()), 8, 1)
+    variable.reset(token)
+    assert found == ["the caller's"] * 4
+
+
+@pytest.mark.parametrize("sizes", [[], [3], [1, 5, 2, 4, 3], [0, 0, 0], [7] * 100])
+@pytest.mark.parametrize("least", [1, 8, 1000])
+def test_each_gives_what_a_loop_would(sizes: list[int], least: int) -> None:
+    assert each(lambda i: (i, sizes[i]), sizes, least) == list(enumerate(sizes))
+
+
+def test_the_largest_comes_first() -> None:
+    order: list[int] = []
+    each(order.append, [1, 5, 2, 4, 3], least=100)
+    assert order == [1, 3, 4, 2, 0]
+
+
+def test_each_runs_several_at_the_same_time() -> None:
+    together = threading.Barrier(4, timeout=60)
+    each(lambda i: together.wait(), [1] * 4, least=1)
+    assert not together.broken
+
+
+def test_the_first_that_fails_is_told_whichever_was_tried_first() -> None:
+    tried: list[int] = []
+
+    def work(i: int) -> None:
+        tried.append(i)
+        if i in (1, 2, 4):
+            raise ValueError(f"at {i}")
+
+    for least in (1, 1000):
+        with pytest.raises(ValueError, match="at 1$"):
+            each(work, [1, 1, 2, 5, 9], least)
+    assert {0, 1} <= set(tried[-5:])  # a loop would have done these before it failed
+
+
+def test_an_interrupt_ends_all() -> None:
+    tried: list[int] = []
+
+    def work(i: int) -> None:
+        tried.append(i)
+        if len(tried) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        each(work, [1] * 1000, least=1)
+    assert len(tried) < 1000

@@ -1,14 +1,24 @@
-"""Work on host memory, spread over the cores: NumPy and zlib use one, and let other threads run while they do."""
+"""Work on host memory, spread over the cores: NumPy and zlib use one, and let other threads run while they do.
+
+A thread takes a tenth of a millisecond and more to begin, so that it has to be worth it.
+"""
 
 from __future__ import annotations
 
+import contextvars
 import os
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 64) -> None:
     """Calls `work(start, stop)` for parts that make up `range(size)`, all at the same time, each on a core.
+
+    Context variables are the caller's in every thread.
 
     Args:
         work: must be able to run in several threads.
@@ -38,7 +48,7 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
         except BaseException as error:
             failed[i] = error
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(1, count)]
+    threads = [threading.Thread(target=contextvars.copy_context().run, args=(run, i)) for i in range(1, count)]
     for thread in threads:
         thread.start()
     run(0)
@@ -46,6 +56,45 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
         thread.join()
     if failed:
         raise failed[min(failed)]
+
+
+def each(work: Callable[[int], _T], sizes: Sequence[int], least: int) -> list[_T]:
+    """`[work(0), work(1), ...]`, several at the same time, the largest first.
+
+    Args:
+        work: must be able to run in several threads.
+        sizes: for each how much there is to do.
+        least: what is worth a thread, of all of it together.
+
+    Raises what the first one raises that fails, as a loop would; some of those after it have been tried by then.
+
+    >>> each(lambda i: 10 * i, [1, 1, 1], least=2)
+    [0, 10, 20]
+    """
+    waiting = deque(sorted(range(len(sizes)), key=lambda i: -sizes[i]))
+    made: dict[int, _T] = {}
+    failed: dict[int, Exception] = {}
+
+    def take(_start: int, _stop: int) -> None:
+        while True:
+            try:
+                i = waiting.popleft()
+            except IndexError:
+                return
+            if failed and i > min(failed):
+                continue  # only those before it matter any more
+            try:
+                made[i] = work(i)
+            except Exception as error:
+                failed[i] = error
+            except BaseException:
+                waiting.clear()
+                raise
+
+    spread(take, sum(sizes), least, len(sizes))
+    if failed:
+        raise failed[min(failed)]
+    return [made[i] for i in range(len(sizes))]
 
 
 def _cores() -> int:

@@ -7,12 +7,13 @@ import mmap
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 from typing_extensions import Unpack
 
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.parallel import each
 from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.param import Param, ParamId, new_id
 from phlox.module.template import left_over
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1 << 26
 """Bytes: a module whose parameters take no more gets all new values made before any old one is let go."""
+
+_WORTH = 1 << 23
+"""Bytes of new values that are worth a thread."""
 
 
 class LoadOptions(TypedDict, total=False):
@@ -119,15 +123,14 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
     found.raise_if_failed(type(module).__name__)
     named = [(path, param) for path, param in module.named_params() if path in found.matches]
     at_once = sum(_nbytes(param) for _, param in named if param.is_initialized) <= AT_ONCE
-    places: list[_Place] = []
-    for path, param in named:
-        entry = record[found.matches[path]]
-        assert isinstance(entry, TensorEntry)
-        if at_once or not param.is_initialized:
-            value = _made(path, param, entry)
-        else:
-            value = _checked(path, param, entry)
-        places.append(_Place(path, param, entry, value))
+    entries = [cast("TensorEntry", record[found.matches[path]]) for path, _ in named]
+
+    def new_value(i: int) -> Tensor[Any, Any, Any] | None:
+        (path, param), entry = named[i], entries[i]
+        return (_made if at_once or not param.is_initialized else _checked)(path, param, entry)
+
+    values = each(new_value, [_nbytes(param) for _, param in named], _WORTH)
+    places = [_Place(*one, entry, value) for one, entry, value in zip(named, entries, values, strict=True)]
     ids = _ids(module, places)
     return lambda: _fill(places, ids, found)
 
