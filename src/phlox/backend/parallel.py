@@ -36,7 +36,7 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
     >>> squares.tolist()
     [0, 1, 4, 9, 16, 25]
     """
-    count = max(1, min(_cores(), size // least, most))
+    count = max(1, min(cores(), size // least, most))
     if count == 1:
         work(0, size)
         return
@@ -97,6 +97,6 @@ def each(work: Callable[[int], _T], sizes: Sequence[int], least: int) -> list[_T
     return [made[i] for i in range(len(sizes))]
 
 
-def _cores() -> int:
+def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
