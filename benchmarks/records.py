@@ -183,10 +183,7 @@ def loading(width: int, folder: Path, size: str) -> list[Ratio]:
     devices = {"NumPy": NumPy().device(), "Torch": Torch().device(), "JAX": Jax().device()}
     rows: list[Ratio] = []
     for backend, device in devices.items():
-        ours: dict[str, Loading] = {}
-        for verify in (True, False) if VERIFIES else (True,):
-            name = "Phlox" if verify else "Phlox, verify=False"
-            ours[name] = Loader(width, folder / "full.safetensors", device, verify)
+        ours = loaders(width, folder / "full.safetensors", device)
         known = {} if backend == "JAX" else dictionary
         rows += time_loading(f"load {size} on {backend}", ours, peers[backend], known)
     plain16 = folder / "plain16.safetensors"
@@ -201,10 +198,16 @@ def loading(width: int, folder: Path, size: str) -> list[Ratio]:
         "safetensors, then torch casts": IntoTorch(width, cast_by_torch),
     }
     for backend in ("NumPy", "Torch"):
-        loader = Loader(width, folder / "half.safetensors", devices[backend])
         known = {"safetensors, then torch casts, a dictionary": cast_by_torch}
-        rows += time_loading(f"load f16 as {size} on {backend}", {"Phlox": loader}, casting, known)
+        ours = loaders(width, folder / "half.safetensors", devices[backend])
+        rows += time_loading(f"load f16 as {size} on {backend}", ours, casting, known)
     return rows
+
+
+def loaders(width: int, file: Path, device: px.Device) -> dict[str, Loading]:
+    """Verified, and not."""
+    checks = {"Phlox": True, "Phlox, verify=False": False} if VERIFIES else {"Phlox": True}
+    return {name: Loader(width, file, device, verify) for name, verify in checks.items()}
 
 
 def time_loading(

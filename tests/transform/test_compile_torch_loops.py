@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,8 @@ def test_no_loop_reads_a_number_that_is_not_there_yet(graphs: list[Any]) -> None
     for a, b in zip(values(found), values(trained(step)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
     (graph,) = graphs
-    read = {part for node in graph.graph.nodes if shape_of(node) for part in node.all_input_nodes}
+    loops = [node for node in graph.graph.nodes if math.prod(shape_of(node) or ()) > 1]
+    read = {part for node in loops for part in node.all_input_nodes}
     numbers = [node for node in read if node.op == "call_function" and shape_of(node) == ()]
     assert {node.target for node in numbers} == {_aten.as_strided.default}
     assert len(numbers) >= 3  # the rate, the decay, and what the second moment is corrected by
@@ -93,3 +95,33 @@ def test_whether_a_bias_is_added_in_a_loop(graphs: list[Any], name: str, shape: 
     (graph,) = graphs
     assert (_aten.addmm.default not in targets(graph)) == expected
     assert _aten.mm.default in targets(graph) or not expected
+
+
+@pytest.mark.parametrize("of", ["y", "the mean", "all"])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("shape", [(6, 4), (3, 4, 5), (2, 4, 3, 3)])
+def test_batch_norm_is_a_product_and_a_sum_in_its_loop(
+    graphs: list[Any], shape: tuple[int, ...], affine: bool, of: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = (px.tensor(rng.normal(1, 3, shape).astype(np.float32), device=TAPE) for _ in range(2))
+    rows = [px.tensor(rng.normal(size=4).astype(np.float32), device=TAPE) for _ in range(2 if affine else 0)]
+
+    def run(x: px.Tensor, weight: px.Tensor, *rows: px.Tensor) -> list[px.Tensor | None]:
+        leaves = [one.require_grad() for one in (x, *rows)]
+        y, mean, variance = px.functional.batch_norm_train(*leaves)
+        parts = {"y": (y * weight).sum(), "the mean": (mean * mean).sum()}
+        parts["all"] = parts["y"] + parts["the mean"] + (variance * variance).sum()
+        gradients = parts[of].backward()
+        return [y, mean, variance, *(leaf.grad(gradients) for leaf in leaves)]
+
+    found = px.compile(run)(x, weight, *rows)
+    for one, other in zip(found, run(x, weight, *rows), strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-4)
+    (graph,) = graphs
+    assert not any("batch_norm" in str(target) for target in targets(graph))
+    if of == "y":
+        loops = {node.target for node in graph.graph.nodes if shape_of(node) == shape}
+        assert _aten.mul.Tensor in loops and not loops & {_aten.rsqrt.default, _aten.div.Tensor}

@@ -15,15 +15,9 @@ from torch.nn import functional
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.dense import SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.torch.codegen import codegen
-from phlox.backend.torch.placeholder import is_placeholder
+from phlox.backend.torch.placeholder import is_fused
 
 _aten: Any = torch.ops.aten
-
-
-def _is_fused(x: Array) -> bool:
-    """Does a compiler make one loop of what is elementwise? Of halves, kernels that round once are more exact."""
-    return is_placeholder(x) and x.dtype in (torch.float32, torch.float64) and codegen() != "none"
 
 
 class Dense(Backend):
@@ -60,12 +54,12 @@ class Dense(Backend):
         return (_aten._log_softmax_backward_data(g, saved, axis, g.dtype),)
 
     def gelu(self, x: Array, approximate: bool) -> Array:
-        if approximate and _is_fused(x):
+        if approximate and is_fused(x):
             return super().gelu(x, approximate)
         return functional.gelu(x, approximate="tanh" if approximate else "none")
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
-        if approximate and _is_fused(saved):
+        if approximate and is_fused(saved):
             return super().gelu_backward(saved, g, needed, approximate)
         return (_aten.gelu_backward(g, saved, approximate="tanh" if approximate else "none"),)
 

@@ -13,7 +13,7 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.torch.placeholder import is_placeholder
+from phlox.backend.torch.placeholder import is_fused, is_placeholder
 
 _aten: Any = torch.ops.aten
 
@@ -55,6 +55,8 @@ class Norm(Backend):
         count = x.numel() // max(channels, 1)
         if count < 2 or x.dtype not in (torch.float32, torch.float64):
             return super().batch_norm_train_forward(x, gamma, beta, epsilon)
+        if is_fused(x) and x.device.type == "cpu":
+            return _in_loops(x, gamma, beta, epsilon)
         # With a momentum of one, the running statistics become those of the batch, the variance over count - 1.
         mean, variance = x.new_zeros(channels), x.new_zeros(channels)
         arguments = (x, gamma, beta, mean, variance, True, 1.0, epsilon)
@@ -72,7 +74,9 @@ class Norm(Backend):
         x, mean, rstd, gamma = saved
         g, *statistics = gs
         dx = dgamma = dbeta = None
-        if g is not None:
+        if g is not None and is_fused(x) and x.device.type == "cpu":
+            dx, dgamma, dbeta = _in_loops_backward(x, mean, rstd, gamma, g, needed)
+        elif g is not None:
             dx, dgamma, dbeta = _aten.native_batch_norm_backward(
                 g, x, gamma, None, None, mean, rstd, True, epsilon, [*needed]
             )
@@ -83,3 +87,35 @@ class Norm(Backend):
             also = super().batch_norm_train_backward((normed, rstd, None), (None, *statistics), needed, epsilon)[0]
             dx = also if dx is None else dx + also
         return dx, dgamma, dbeta
+
+
+def _in_loops(
+    x: Array, gamma: Array | None, beta: Array | None, epsilon: float
+) -> tuple[tuple[Array, Array, Array], Any]:
+    """Batch norm of which the loop over all elements is left one product and one sum: y = x scale + shift."""
+    variance, mean = torch.var_mean(x, _but_channels(x), correction=0)
+    rstd = torch.rsqrt(variance + epsilon)
+    scale = rstd if gamma is None else gamma * rstd
+    shift = -mean * scale if beta is None else beta - mean * scale
+    return (x * _to_channels(scale, x) + _to_channels(shift, x), mean, variance), (x, mean, rstd, gamma)
+
+
+def _in_loops_backward(x: Array, mean: Array, rstd: Array, gamma: Array | None, g: Array, needed: Needed) -> Gradients:
+    """The gradients of x, gamma and beta: that of x is g a + (x - mean) b + c, with one number each for a channel."""
+    axes = _but_channels(x)
+    centred = x - _to_channels(mean, x)
+    dbeta, dgamma = g.sum(axes), (g * centred).sum(axes) * rstd
+    a = rstd if gamma is None else gamma * rstd
+    share = a * (-len(mean) / x.numel())
+    b, c = dgamma * rstd * share, dbeta * share
+    dx = g * _to_channels(a, x) + centred * _to_channels(b, x) + _to_channels(c, x)
+    return tuple([one if wanted else None for one, wanted in zip((dx, dgamma, dbeta), needed, strict=True)])
+
+
+def _but_channels(x: Array) -> list[int]:
+    return [0, *range(2, x.ndim)]
+
+
+def _to_channels(row: Array, x: Array) -> Array:
+    """A number for each channel of x, to be broadcast to all of x."""
+    return row.reshape(-1, *(1 for _ in x.shape[2:]))

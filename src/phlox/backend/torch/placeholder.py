@@ -20,6 +20,7 @@ from torch.utils._mode_utils import no_dispatch
 from phlox.backend import checks
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array
+from phlox.backend.torch.codegen import codegen
 
 recording: ContextVar[bool] = ContextVar("phlox_torch_recording", default=False)
 """Is a program being recorded?"""
@@ -48,6 +49,11 @@ class Words:
 def is_placeholder(x: object) -> bool:
     """Has this tensor no value, since a program is being recorded, ours or one of PyTorch's own?"""
     return isinstance(x, FakeTensor) or torch.compiler.is_compiling()
+
+
+def is_fused(x: Any) -> bool:
+    """Does a compiler make one loop of what is elementwise? Of halves, kernels that round once are more exact."""
+    return is_placeholder(x) and x.dtype in (torch.float32, torch.float64) and codegen() != "none"
 
 
 def as_constants() -> AbstractContextManager[Any]:
