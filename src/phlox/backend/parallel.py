@@ -81,7 +81,7 @@ def each(work: Callable[[int], _T], sizes: Sequence[int], least: int) -> list[_T
                 i = waiting.popleft()
             except IndexError:
                 return
-            if failed and i > min(failed):
+            if failed and i > min(tuple(failed)):
                 continue  # only those before it matter any more
             try:
                 made[i] = work(i)
