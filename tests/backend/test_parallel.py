@@ -59,6 +59,22 @@ def test_context_variables_are_the_callers_in_every_thread() -> None:
     assert found == ["the caller's"] * 4
 
 
+def test_what_is_spread_already_is_not_spread_again() -> None:
+    found: list[tuple[int, int]] = []
+    for _ in range(2):  # and it is over when it is over
+        found.clear()
+        spread(lambda start, stop: spread(lambda *part: found.append(part), 100, 1), 4, 1)
+        assert found == [(0, 100)] * 4
+
+    def fail(start: int, stop: int) -> None:
+        raise ValueError("within")
+
+    with pytest.raises(ValueError, match="within"):
+        spread(fail, 4, 1)
+    spread(lambda *part: found.append(part), 4, 1)
+    assert len(found) == 8
+
+
 @pytest.mark.parametrize("sizes", [[], [3], [1, 5, 2, 4, 3], [0, 0, 0], [7] * 100])
 @pytest.mark.parametrize("least", [1, 8, 1000])
 def test_each_gives_what_a_loop_would(sizes: list[int], least: int) -> None:

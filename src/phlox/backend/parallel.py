@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 _T = TypeVar("_T")
+_is_spread: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_spread", default=False)
+"""Is this a part of what is spread already?"""
 
 
 def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 64) -> None:
     """Calls `work(start, stop)` for parts that make up `range(size)`, all at the same time, each on a core.
 
-    Context variables are the caller's in every thread.
+    Context variables are the caller's in every thread. What `work` itself would spread runs as one part.
 
     Args:
         work: must be able to run in several threads.
@@ -37,12 +39,13 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
     [0, 1, 4, 9, 16, 25]
     """
     count = max(1, min(cores(), size // least, most))
-    if count == 1:
+    if count == 1 or _is_spread.get():
         work(0, size)
         return
     failed: dict[int, BaseException] = {}
 
     def run(i: int) -> None:
+        _is_spread.set(True)
         try:
             work(size * i // count, size * (i + 1) // count)
         except BaseException as error:
@@ -51,7 +54,7 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
     threads = [threading.Thread(target=contextvars.copy_context().run, args=(run, i)) for i in range(1, count)]
     for thread in threads:
         thread.start()
-    run(0)
+    contextvars.copy_context().run(run, 0)
     for thread in threads:
         thread.join()
     if failed:

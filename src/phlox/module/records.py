@@ -30,7 +30,7 @@ AT_ONCE = 1 << 26
 """Bytes: a module whose parameters take no more gets all new values made before any old one is let go."""
 
 _WORTH = 1 << 23
-"""Bytes of new values that are worth a thread."""
+"""Bytes to cast to that are worth a thread."""
 
 
 class LoadOptions(TypedDict, total=False):
@@ -129,10 +129,18 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
         (path, param), entry = named[i], entries[i]
         return (_made if at_once or not param.is_initialized else _checked)(path, param, entry)
 
-    values = each(new_value, [_nbytes(param) for _, param in named], _WORTH)
+    values = each(
+        new_value, [_bytes_cast(param, entry) for (_, param), entry in zip(named, entries, strict=True)], _WORTH
+    )
     places = [_Place(*one, entry, value) for one, entry, value in zip(named, entries, values, strict=True)]
     ids = _ids(module, places)
     return lambda: _fill(places, ids, found)
+
+
+def _bytes_cast(param: Param, entry: TensorEntry) -> int:
+    """What is to be cast, unless the engine has threads for it; what is only mapped takes no time."""
+    is_cast = entry.tensor.dtype != _dtype(param) and not engine_of(param.backend).threads_of_its_own
+    return _nbytes(param) if is_cast else 0
 
 
 def _nbytes(param: Param) -> int:

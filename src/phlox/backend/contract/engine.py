@@ -18,6 +18,8 @@ class EngineBackend(Backend):
 
     floats: ClassVar[tuple[FloatElement, ...]] = FLOAT_ELEMENTS
     ints: ClassVar[tuple[IntElement, ...]] = INT_ELEMENTS
+    threads_of_its_own: ClassVar[bool] = False
+    """Does it cast a host array on all cores by itself?"""
     _made: ClassVar[dict[tuple[type, str, str], Any]] = {}
 
     def __new__(cls, float: FloatElement = "f32", int: IntElement = "i32") -> Self:

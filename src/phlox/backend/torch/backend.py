@@ -151,6 +151,7 @@ class Torch(
     """
 
     name = "torch"
+    threads_of_its_own = True
 
     def setup(self) -> None:
         self.torch_float = ELEMENTS[self.float_element]
