@@ -13,7 +13,7 @@ from phlox.backend.parallel import each, spread
 
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "cores", lambda: 4)
+    monkeypatch.setattr(parallel, "_cores", lambda: 4)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,31 @@ def test_a_failed_load_changes_nothing_and_reports_everything() -> None:
         assert param.id == before[path][1]
 
 
+@pytest.mark.parametrize("device", [NumPy().device(), Jax().device(), Torch().device()], ids=str)
+def test_what_is_cast_is_cast_in_several_threads(device: px.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phlox.backend.parallel._cores", lambda: 4)
+    monkeypatch.setattr("phlox.module.records._WORTH", 1)
+    sizes = [3, 50, 7, 20, 1]
+    rng = np.random.default_rng(0)
+    halves = {f"layers.{i}.weight": rng.normal(size=(n, n)).astype(np.float16) for i, n in enumerate(sizes)}
+    model = nn.Sequential([nn.Linear(n, n, bias=False, device=device) for n in sizes])
+    model.load_record(Record(halves))
+    for path, param in model.named_params():
+        np.testing.assert_array_equal(param.val().numpy(), halves[path].astype(np.float32))
+
+
+def test_of_what_cannot_be_cast_in_several_threads_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phlox.backend.parallel._cores", lambda: 4)
+    monkeypatch.setattr("phlox.module.records._WORTH", 1)
+    sizes = [2, 3, 50, 4]
+    wide = {f"layers.{i}.weight": np.full((n, n), 1e300 if i else 1.0) for i, n in enumerate(sizes)}
+    model = nn.Sequential([nn.Linear(n, n, bias=False, device=NumPy().device()) for n in sizes])
+    for _ in range(20):
+        with pytest.raises(RecordError, match=r"layers\.1\.weight: .*1e\+300 does not fit"):
+            model.load_record(Record(wide))
+    assert not any(param.is_initialized for param in model.params())
+
+
 def test_not_strict_takes_what_fits() -> None:
     model, other = Net().init(1), Net().init(2)
     record = other.into_record()

@@ -326,13 +326,3 @@ def test_writing_reads_one_tensor_at_a_time() -> None:
         peak = 0
         recorder.to_bytes(Record(entries))
         assert peak <= 2 and not alive
-
-
-def test_the_number_of_cores_does_not_change_a_byte_of_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = Record({"a": np.random.default_rng(0).normal(size=1_500_000).astype(np.float32)})  # several jobs' worth
-    found = set[bytes]()
-    for cores in (1, 2, 5):
-        monkeypatch.setattr("phlox.record.compression.cores", lambda cores=cores: cores)
-        found.add(BinaryRecorder(compression="zstd").to_bytes(record))
-    (data,) = found
-    np.testing.assert_array_equal(BinaryRecorder().from_bytes(data)["a"].tensor.read(), record["a"].tensor.read())

@@ -38,7 +38,7 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
     >>> squares.tolist()
     [0, 1, 4, 9, 16, 25]
     """
-    count = max(1, min(cores(), size // least, most))
+    count = max(1, min(_cores(), size // least, most))
     if count == 1 or _is_spread.get():
         work(0, size)
         return
@@ -100,6 +100,6 @@ def each(work: Callable[[int], _T], sizes: Sequence[int], least: int) -> list[_T
     return [made[i] for i in range(len(sizes))]
 
 
-def cores() -> int:
+def _cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

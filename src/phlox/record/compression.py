@@ -12,7 +12,6 @@ from typing import IO, Any, Literal, TypeAlias
 
 import numpy as np
 
-from phlox.backend.parallel import cores
 from phlox.errors import RecordError
 
 Compression: TypeAlias = Literal["gzip", "zstd"]
@@ -21,7 +20,6 @@ SUFFIXES: dict[Compression | None, str] = {None: "", "gzip": ".gz", "zstd": ".zs
 _CHUNK = 1 << 20
 _BUFFER = 1 << 16
 _SLACK = _CHUNK + 4 * _BUFFER
-_JOB, _JOBS = 1 << 20, 4
 _MAX_DEFLATE_RATIO = 1040  # 258 bytes in 2 bits
 _SAFE_BYTES = 1 << 30
 _SAFE_RATIO = 64  # weights hardly compress: by a factor of 1.1 to 4
@@ -37,15 +35,9 @@ def compressed(file: IO[bytes], compression: Compression | None) -> Generator[IO
             yield stream  # pyright: ignore[reportReturnType] -- a GzipFile writes bytes
     else:
         zstd = _zstd()
-        with zstd.ZstdFile(file, "wb", options=_options(zstd.CompressionParameter)) as stream:
+        options = {zstd.CompressionParameter.checksum_flag: 1}
+        with zstd.ZstdFile(file, "wb", options=options) as stream:
             yield stream
-
-
-def _options(parameter: Any) -> dict[Any, int]:
-    """For zstd: jobs of one size for several threads; how many there are does not change a byte."""
-    options = {parameter.checksum_flag: 1}
-    most = parameter.nb_workers.bounds()[1]  # none, where zstd was built without threads
-    return {**options, parameter.nb_workers: min(cores(), _JOBS, most), parameter.job_size: _JOB} if most else options
 
 
 def decompressed(data: memoryview, max_bytes: int | None = None) -> memoryview:

@@ -55,7 +55,7 @@ class Norm(Backend):
         count = x.numel() // max(channels, 1)
         if count < 2 or x.dtype not in (torch.float32, torch.float64):
             return super().batch_norm_train_forward(x, gamma, beta, epsilon)
-        if is_fused(x) and x.device.type == "cpu":
+        if _is_for_loops(x):
             return _in_loops(x, gamma, beta, epsilon)
         # With a momentum of one, the running statistics become those of the batch, the variance over count - 1.
         mean, variance = x.new_zeros(channels), x.new_zeros(channels)
@@ -74,7 +74,7 @@ class Norm(Backend):
         x, mean, rstd, gamma = saved
         g, *statistics = gs
         dx = dgamma = dbeta = None
-        if g is not None and is_fused(x) and x.device.type == "cpu":
+        if g is not None and _is_for_loops(x):
             dx, dgamma, dbeta = _in_loops_backward(x, mean, rstd, gamma, g, needed)
         elif g is not None:
             dx, dgamma, dbeta = _aten.native_batch_norm_backward(
@@ -87,6 +87,11 @@ class Norm(Backend):
             also = super().batch_norm_train_backward((normed, rstd, None), (None, *statistics), needed, epsilon)[0]
             dx = also if dx is None else dx + also
         return dx, dgamma, dbeta
+
+
+def _is_for_loops(x: Array) -> bool:
+    """Will a compiler make loops for a processor of what is done with it?"""
+    return is_fused(x) and x.device.type == "cpu"
 
 
 def _in_loops(
