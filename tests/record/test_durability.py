@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phlox.record import LazyTensor, Record, RecordError, SafetensorsRecorder, load, save
+from phlox.record import FULL, JsonRecorder, LazyTensor, Record, RecordError, SafetensorsRecorder, load, save
 from phlox.record import files as files_module
 from phlox.record.files import atomic_write
 
@@ -218,6 +219,70 @@ def test_a_full_disk_leaves_the_old_file(room: int, code: int, tmp_path: Path, m
         save(NEW, tmp_path / "m")
     assert str(caught.value) == f"cannot save {path}: {os.strerror(code)}"
     assert load(path)["n"] == 1 and [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def refuse_room(monkeypatch: pytest.MonkeyPatch, code: int) -> list[int]:
+    """The system sets nothing aside, and says `code`; gives how much it is asked for."""
+    asked: list[int] = []
+
+    def ioctl(_file: Any, request: int, argument: bytes) -> None:
+        assert request == files_module._RESERVE
+        asked.append(struct.unpack("hhqqiI16x", argument)[3])
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(files_module.fcntl, "ioctl", ioctl)
+    return asked
+
+
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked to set room aside")
+
+
+@only_linux
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_that_is_too_full_says_so_before_anything_is_written(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(OLD, tmp_path / "m")
+    asked = refuse_room(monkeypatch, code)
+    written: list[Any] = []
+    monkeypatch.setattr(files_module._EagerFile, "write", lambda _, data: written.append(data))
+    with pytest.raises(RecordError) as caught:
+        save(NEW, tmp_path / "m")
+    assert str(caught.value) == f"cannot save {path}: {os.strerror(code)}"
+    assert asked == [NEW.with_precision(FULL).nbytes] and not written
+    assert load(path)["n"] == 1 and [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@only_linux
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM])
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_cannot_be_set_aside_is_written_all_the_same(
+    durable: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = save(NEW, tmp_path / "m", durable=durable).read_bytes()
+    asked = refuse_room(monkeypatch, code)
+    assert save(NEW, tmp_path / "m", durable=durable).read_bytes() == expected
+    assert asked == [NEW.with_precision(FULL).nbytes]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_was_set_aside_and_is_not_needed_is_given_back(durable: bool, tmp_path: Path) -> None:
+    recorder = JsonRecorder(numbers="decimal", durable=durable)
+    record = Record({"zeros": np.zeros(300_000, np.int64)})  # each takes eight bytes, and two as text
+    path = recorder.save(record, tmp_path / "m")
+    assert path.read_bytes() == recorder.to_bytes(record)
+    status = path.stat()
+    assert status.st_size < 0.3 * record.nbytes and 512 * status.st_blocks < 0.4 * record.nbytes
+
+
+@only_linux
+@pytest.mark.parametrize("name", ["m.safetensors.gz", "m.msgpack.zst"])
+def test_for_what_is_compressed_nothing_is_set_aside(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = refuse_room(monkeypatch, errno.ENOSPC)
+    save(OLD, tmp_path / name)
+    assert not asked and load(tmp_path / name)["n"] == 1
 
 
 LIMITED = """

@@ -41,11 +41,6 @@ def crc32(data: bytes | memoryview, start: int = 0) -> int:
     return result
 
 
-def is_fast() -> bool:
-    """Whether a checksum takes no longer than to read the data."""
-    return _fastest() is not zlib.crc32
-
-
 @functools.cache
 def _fastest() -> Any:
     try:

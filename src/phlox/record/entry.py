@@ -70,6 +70,11 @@ class LazyTensor:
         return LazyTensor(checked_shape(shape, dtype, path), dtype, dtype, function, path, recast)
 
     @property
+    def is_cast(self) -> bool:
+        """Whether what is read is cast to another element type."""
+        return self.dtype != self.source_dtype
+
+    @property
     def kind(self) -> Kind:
         """Float, int or bool, as `dtype` says."""
         return kind_of(self.dtype)
@@ -90,14 +95,12 @@ class LazyTensor:
         Raises RecordError where a value does not fit `dtype`, or the source does not give what it promised.
         """
         array = self._stored()
-        if self.dtype == self.source_dtype:
-            return array
-        return cast_elements(array, self.dtype, self.path, self.recast)
+        return cast_elements(array, self.dtype, self.path, self.recast) if self.is_cast else array
 
     def blocks(self) -> Iterator[Array]:
         """The elements in order, as 1-d arrays; casts a block at a time, so that no cast copy exists whole."""
         array = self._stored()
-        return iter((array.reshape(-1),)) if self.dtype == self.source_dtype else self._cast(array)
+        return self._cast(array) if self.is_cast else iter((array.reshape(-1),))
 
     def astype(self, dtype: Any, path: str | None = None) -> LazyTensor:
         """This tensor at another element type of the same kind, cast when read.
@@ -109,9 +112,9 @@ class LazyTensor:
         if kind_of(dtype) != self.kind:
             raise RecordError(f"{path}: a record does not cast between kinds, here {self.dtype} to {dtype}")
         if dtype == self.dtype:
-            return replace(self, path=path)
+            return self if path == self.path else replace(self, path=path)
         # A view of a view casts twice, as the same casts of the array would.
-        source = self.source if self.dtype == self.source_dtype else self.read
+        source = self.read if self.is_cast else self.source
         return LazyTensor(self.shape, dtype, self.dtype, source, path, self.recast)
 
     def map(self, function: Callable[[Array], Array], shape: tuple[int, ...]) -> LazyTensor:

@@ -8,6 +8,8 @@ import io
 import mmap
 import os
 import stat
+import struct
+import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,25 +26,35 @@ except ImportError:  # Windows
 
 _EARLY = 1 << 24
 """Bytes after which the disk is set to work, so that it is done soon after the writer (measured: 0.7 of the time)."""
+_RESERVE = 0x4030582A
+"""The request FS_IOC_RESVSP64 of Linux (linux/falloc.h)."""
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of folders that a system cannot sync, or not for this user
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
+def atomic_write(path: Path, size: int = 0, *, durable: bool = True) -> Generator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends well, and vanishes when it does not.
 
     Whoever opens `path`, at any moment and after any crash, finds the old file or the new one, whole: the bytes go to a
     sibling of a unique name, reach the disk, and only then is it renamed. Permissions are kept, links are followed.
     What a killed writer of `path` left behind is removed by the next one. Unless it is `durable`, the system writes to
     the disk when it likes: then a crash of the whole system, and only that, may leave a file that is not whole.
+
+    Where about how many bytes will come is known, as `size`, the system sets them aside at once, if it can: writing is
+    faster then, and a disk that is too full says so (OSError) before anything is written.
     """
     target = Path(os.path.realpath(path))
     temporary, raw = _temporary(target)
     raw.eager = durable
     file = io.BufferedWriter(raw)
     try:
+        if size:
+            _set_aside(raw, size)
         yield file
         file.flush()
+        if size:
+            file.truncate()  # what was set aside and is not needed
         with contextlib.suppress(FileNotFoundError):
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         if durable:
@@ -81,6 +93,20 @@ def _temporary(target: Path) -> tuple[Path, _EagerFile]:
             temporary.unlink(missing_ok=True)
             raise
         file.close()
+
+
+def _set_aside(file: io.FileIO, size: int) -> None:
+    """Room on the disk for the first bytes of a new file; nothing where the file system, or the system, does not so."""
+    if fcntl is None or sys.platform != "linux":
+        return
+    try:
+        # Not `posix_fallocate`: it writes to every block of a file system that has no such thing.
+        fcntl.ioctl(file, _RESERVE, struct.pack("hhqqiI16x", 0, os.SEEK_SET, 0, size, 0, 0))
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+    else:
+        file.truncate(size)  # else each write would make it longer, which takes half of what is gained
 
 
 def _locked(file: _EagerFile) -> bool:

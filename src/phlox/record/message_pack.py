@@ -22,7 +22,8 @@ from phlox.record.header import Header
 from phlox.record.limits import check_entries, check_message_pack, length_of
 from phlox.record.record import Entry, Record
 from phlox.record.recorder import Recorder
-from phlox.record.sink import Sink, element_bytes
+from phlox.record.running import Checksum
+from phlox.record.sink import Sink
 from phlox.record.source import Source, elements
 
 PIECE = 1 << 30
@@ -68,7 +69,7 @@ class MessagePackRecorder(Recorder):
         sink.write(_START + _pack(header))
         sink.write(_pack("metadata") + _pack(dict(record.metadata)) + _pack("aliases") + _pack(dict(record.aliases)))
         sink.write(_pack("entries") + b"\xdd" + len(record).to_bytes(4, "big"))
-        sums: dict[str, int] = {}
+        sums: dict[str, Checksum] = {}
         texts: list[bytes] = []
         for path in record:
             entry = record[path]
@@ -117,8 +118,8 @@ def _text_by_name(packed: msgspec.Raw) -> dict[str, str]:
     return texts
 
 
-def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> int:
-    tensor, checksum = entry.tensor, start_of(path, entry)
+def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> Checksum:
+    tensor, checksum = entry.tensor, sink.checksum(start_of(path, entry))
     fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[tensor.dtype], "shape": tensor.shape}
     if entry.id is not None:
         fields["id"] = entry.id
@@ -129,14 +130,13 @@ def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> int:
     pad = -(sink.position + len(head) + 1 + len(tail) + 5) % _ALIGNMENT
     sink.write(head + bytes([pad]) + bytes(pad) + tail)
     room = 0
-    for block in tensor.blocks():
-        data = element_bytes(block)
+    for data in sink.blocks(tensor, checksum):
         while len(data):
             if not room:
                 room = sizes.pop(0)
                 sink.write(b"\xc6" + room.to_bytes(4, "big"))
             part, data = data[:room], data[room:]
-            checksum = sink.elements(part, checksum)
+            sink.elements(part)
             room -= len(part)
     return checksum
 

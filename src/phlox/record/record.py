@@ -175,12 +175,14 @@ class Record:
         array([0, 1], dtype=uint8)
         """
         checked_precision(precision)
-        entries = {
-            path: TensorEntry(entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype), path), entry.id)
-            if isinstance(entry, TensorEntry)
-            else entry
-            for path, entry in self._entries.items()
-        }
+        cast: dict[str, Entry] = {}
+        for path, entry in self._tensors.items():
+            tensor = entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype), path)
+            if tensor is not entry.tensor:
+                cast[path] = TensorEntry(tensor, entry.id)
+        if not cast:
+            return self
+        entries = self._entries | cast
         return Record(entries, self.metadata, aliases=self.aliases, positional=self.positional, header=self.header)
 
     def __repr__(self) -> str:

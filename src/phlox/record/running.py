@@ -1,0 +1,95 @@
+"""`Checksum`: a CRC-32 that is computed while what it is of is being written."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from phlox.record.crc32 import crc32
+
+_MUCH = 1 << 23
+"""Bytes that are worth waking another thread."""
+
+
+class Checksum:
+    """The CRC-32 of what is added to it; `int` of it waits for what is still being added up."""
+
+    __slots__ = ("_adder", "_is_behind", "_value")
+
+    def __init__(self, adder: Adder, start: int) -> None:
+        self._adder = adder
+        self._is_behind = False
+        self._value = start
+
+    def add(self, data: memoryview, *, later: bool = False) -> None:
+        """Goes on with `data`: now, or `later` on another core; then nobody may change it before `int` is asked."""
+        if later:
+            self._is_behind = True
+            self._adder.give(self, data)
+        else:
+            self._value = crc32(data, int(self))
+
+    def catch_up(self, data: memoryview) -> None:
+        """Goes on with what was to be added later."""
+        self._value = crc32(data, self._value)
+
+    def __int__(self) -> int:
+        if self._is_behind:
+            self._adder.finish()
+            self._is_behind = False
+        return self._value
+
+
+class Adder:
+    """Adds up on a thread of its own what is worth one: neither that nor writing holds the interpreter.
+
+    What has been given is kept until it is added up: at most one piece of more than 8 MiB, and less than that besides.
+    """
+
+    __slots__ = ("_batches", "_bytes", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Checksum, memoryview]] = []
+        self._bytes = 0
+        self._batches: queue.Queue[list[tuple[Checksum, memoryview]] | None] | None = None
+
+    def make_room(self, size: int) -> None:
+        """To be called before so many bytes are read that will be given."""
+        if self._batches is not None and size >= _MUCH:
+            self._batches.join()
+
+    def give(self, checksum: Checksum, data: memoryview) -> None:
+        """Has `checksum` go on with `data`, after all that was given before."""
+        self._waiting.append((checksum, data))
+        self._bytes += len(data)
+        if self._bytes >= _MUCH:
+            if self._batches is None:
+                self._batches = queue.Queue()
+                threading.Thread(target=_work, args=(self._batches,), daemon=True).start()
+            self._batches.join()
+            self._batches.put(self._waiting)
+            self._waiting, self._bytes = [], 0
+
+    def finish(self) -> None:
+        """Until everything is added up."""
+        if self._batches is not None:
+            self._batches.join()
+        _add_up(self._waiting)
+        self._waiting, self._bytes = [], 0
+
+    def close(self) -> None:
+        """Ends the thread; what it has not begun is left."""
+        if self._batches is not None:
+            self._batches.put(None)
+
+
+def _add_up(batch: list[tuple[Checksum, memoryview]]) -> None:
+    for checksum, data in batch:
+        checksum.catch_up(data)
+
+
+def _work(batches: queue.Queue[list[tuple[Checksum, memoryview]] | None]) -> None:
+    while (batch := batches.get()) is not None:
+        _add_up(batch)
+        del batch  # or else it is kept until there is another one
+        batches.task_done()

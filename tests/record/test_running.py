@@ -1,0 +1,98 @@
+"""Checksums that another thread computes while a file is written: those of zlib, of all that was given, in order."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+import weakref
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phlox.record import Record, SafetensorsRecorder, running
+from phlox.record.running import Adder, Checksum
+
+PIECES = st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=40), st.booleans()), max_size=30)
+
+
+@given(PIECES, st.integers(1, 60))
+def test_each_is_that_of_its_own_pieces_in_order(pieces: list[tuple[int, bytes, bool]], much: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "_MUCH", much)
+        adder = Adder()
+        found = [Checksum(adder, start) for start in range(3)]
+        for which, data, later in pieces:
+            found[which].add(memoryview(data), later=later)
+        for which, checksum in enumerate(found):
+            expected = zlib.crc32(b"".join(data for number, data, _ in pieces if number == which), which)
+            assert int(checksum) == int(checksum) == expected
+        adder.close()
+
+
+def test_much_is_added_up_by_another_thread_and_little_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    crc32 = running.crc32
+
+    def watched(data: Any, start: int) -> int:
+        threads.append(threading.current_thread())
+        return crc32(data, start)
+
+    monkeypatch.setattr(running, "crc32", watched)
+    adder = Adder()
+    checksum = Checksum(adder, 0)
+    large = np.random.default_rng(0).bytes(running._MUCH)
+    checksum.add(memoryview(large)[:-1], later=True)
+    assert not threads
+    checksum.add(memoryview(large)[-1:], later=True)
+    assert int(checksum) == zlib.crc32(large)
+    (other,) = set(threads)
+    assert other is not threading.current_thread()
+    checksum.add(memoryview(b"a little"), later=True)
+    assert int(checksum) == zlib.crc32(large + b"a little") and threads[-1] is threading.current_thread()
+    adder.close()
+    other.join(timeout=30)
+    assert not other.is_alive()
+
+
+class Array(np.ndarray[Any, Any]):
+    """One that can be watched."""
+
+
+def test_what_was_given_is_kept_no_longer_than_until_it_is_added_up() -> None:
+    adder = Adder()
+    checksum = Checksum(adder, 0)
+    alive: list[weakref.ref[Any]] = []
+    for number in range(6):
+        adder.make_room(2 * running._MUCH)  # as before reading as much as this
+        assert sum(each() is not None for each in alive) == 0, number
+        array = np.full(2 * running._MUCH, number, np.uint8).view(Array)
+        alive.append(weakref.ref(array))
+        checksum.add(array.data, later=True)
+        del array
+    assert int(checksum) == zlib.crc32(b"".join(bytes([n]) * 2 * running._MUCH for n in range(6)))
+    adder.close()
+
+
+class Full(io.BytesIO):
+    """A disk that is full at once."""
+
+    def write(self, data: Any, /) -> int:
+        raise OSError("no room")
+
+
+def test_no_thread_is_left_when_writing_fails() -> None:
+    before = set(threading.enumerate())
+    record = Record({name: np.zeros(running._MUCH, np.uint8) for name in "ab"})
+    stream = Full()
+    stream.write = lambda data: io.BytesIO.write(stream, data) if len(data) < 1000 else Full.write(stream, data)
+    with pytest.raises(OSError, match="no room"):
+        SafetensorsRecorder()._encode(record, stream)
+    patience = time.monotonic() + 30
+    while set(threading.enumerate()) - before and time.monotonic() < patience:
+        time.sleep(0.01)
+    assert set(threading.enumerate()) <= before
