@@ -81,7 +81,7 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     machine, workloads = None, list[Workload]()
     if not set(asked) <= {*COMPARED, *DETAILED}:
         _say("the machine's peaks")
-        machine = in_a_process_of_its_own()
+        machine = in_a_process_of_its_own(quick=quick)
         table = QUICK if quick else ACCELERATED if machine.accelerator else WORKLOADS
         workloads = [workload for workload in table if workload.name in asked]
     plan = QUICK_PLAN if quick else Plan()

@@ -120,7 +120,9 @@ def rows(workload: Workload, parameters: str) -> list[Ratio]:
     made = contestants(workload, parameters)
     check(made)
     # Awaited now and then, as by a loop that looks at its losses: queues of eight devices grow long otherwise.
-    times = measure({name: lambda one=one: one.run(2) for name, one in made.items()}, rounds=9, seconds=0.1)
+    times = measure(
+        {name: lambda one=one: one.run(2) for name, one in made.items()}, rounds=3 if quick() else 9, seconds=0.1
+    )
     times = {name: [seconds / 2 for seconds in found] for name, found in times.items()}
     peers = sorted((name for name in made if name != SUBJECT), key=lambda name: statistics.median(times[name]))
     title = f"{workload.title}: step on {DEVICES} simulated devices, {parameters}"
@@ -130,7 +132,7 @@ def rows(workload: Workload, parameters: str) -> list[Ratio]:
 def here() -> list[Ratio]:
     """All rows, in a process that has the devices."""
     if quick():
-        return rows(GPT, EVERYWHERE)
+        return rows(MLP, EVERYWHERE)
     return [*rows(MLP, EVERYWHERE), *rows(GPT, EVERYWHERE), *rows(GPT, IN_SHARDS)]
 
 

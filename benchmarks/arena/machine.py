@@ -129,12 +129,12 @@ CONVOLUTIONS = ((32, 64, 32), (16, 128, 64))
 """Rows and columns, channels, and batch."""
 
 
-def works(gpu: bool) -> dict[str, tuple[float, Callable[[], Callable[[], Any] | None]]]:
+def works(gpu: bool, quick: bool = False) -> dict[str, tuple[float, Callable[[], Callable[[], Any] | None]]]:
     """What is tried: the floating-point operations, and what makes it ready; nothing where the library is missing."""
     kind = "bf16" if gpu else "f32"
     engines = {"XLA": _jax, "PyTorch": _torch} | ({} if gpu else {"NumPy": _numpy})
     found: dict[str, tuple[float, Callable[[], Callable[[], Any] | None]]] = {}
-    for size in ACCELERATED_SIZES if gpu else SIZES:
+    for size in (ACCELERATED_SIZES if gpu else SIZES)[: 1 if quick else None]:
         for name, engine in engines.items():
             found[f"{name}, {kind} product of {size}^3"] = 2.0 * size**3, partial(engine, size)
     for image, channels, batch in () if gpu else CONVOLUTIONS:
@@ -144,11 +144,12 @@ def works(gpu: bool) -> dict[str, tuple[float, Callable[[], Callable[[], Any] | 
     return found
 
 
-def measured(seconds: float = 0.4) -> Machine:
-    """Everything so long."""
+def measured(quick: bool = False) -> Machine:
+    """Everything for 0.4 s; `quick`: the smallest products, for a shorter time."""
+    seconds = 0.1 if quick else 0.4
     gpu = accelerator()
     seen: dict[str, float] = {}
-    for name, (flops, make) in works(gpu is not None).items():
+    for name, (flops, make) in works(gpu is not None, quick).items():
         run = make()
         if run is not None:
             seen[name] = flops / _middle(run, seconds)
@@ -191,12 +192,12 @@ def better(a: Machine, b: Machine) -> Machine:
     return highest(dataclasses.replace(a, copied=max(a.copied, b.copied), triad=max(a.triad, b.triad), seen=seen))
 
 
-def in_a_process_of_its_own() -> Machine:
+def in_a_process_of_its_own(*, quick: bool = False) -> Machine:
     """So that no library stays in this one."""
-    command = [sys.executable, "-m", "benchmarks.arena.machine"]
+    command = [sys.executable, "-m", "benchmarks.arena.machine", *["quick"] * quick]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     return Machine(**json.loads(found.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":
-    print(json.dumps(dataclasses.asdict(measured())))
+    print(json.dumps(dataclasses.asdict(measured(quick="quick" in sys.argv))))

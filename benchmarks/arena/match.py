@@ -20,8 +20,10 @@ from benchmarks.arena.entry import Entry, Result
 from benchmarks.contestants import CONTESTANTS, Contestant
 from benchmarks.workloads import STEPS, Workload
 
-LOSSES_LIKE, LOSSES_DROPPED = 2, 3
-"""Steps of those who are like another but for their environment, and where random masks make losses differ."""
+GUESSED, GUESSED_LIKE = 3, 2
+"""Compared steps after which it is known how long one takes; of those who are like another."""
+LONG = 0.1
+"""Where the fastest takes so many seconds a step, the rest of the compared steps are those that are timed, by turns."""
 CLOSE = 1.3
 """A setting is tried with those who take at most so many times what the fastest of their side takes without it."""
 AMONG_THE_FIRST = 1.5
@@ -42,13 +44,15 @@ class Plan:
     """How long it takes."""
 
     rounds: int = 7
+    predictions: int = 5
+    """As many turns of inference."""
     training: float = 0.25
     inference: float = 0.15
     """Seconds of a turn, at least one step."""
     several_starts: bool = True
 
 
-QUICK_PLAN = Plan(rounds=3, training=0.05, inference=0.02, several_starts=False)
+QUICK_PLAN = Plan(rounds=2, predictions=2, training=0.05, inference=0.02, several_starts=False)
 
 
 Playing: TypeAlias = tuple[Entry, Child]
@@ -83,7 +87,7 @@ def play(
             with ThreadPoolExecutor(1 if one_by_one else os.cpu_count()) as pool:
                 list(pool.map(lambda pair: _check_in(pair[0], pair[1], workload), playing))
             for entry, child in playing:
-                _more_losses(entry, child, workload)
+                _more_losses(entry, child, GUESSED_LIKE if entry.contestant.like else GUESSED)
             return playing
 
         entries = [entry for entry in all_entries if not entry.contestant.like]
@@ -98,14 +102,29 @@ def play(
             _say(f"  {len(like)} more in other environments")
             playing += enter(like)
         entries = sorted([*entries, *like], key=all_entries.index)
-        compare_losses(workload, entries)
-        compare_outputs(workload, entries)
-        _say("  training, by turns")
         trained = [pair for pair in playing if pair[0].contestant.trains(workload)]
-        _take_turns(trained, "run", plan.rounds, plan.training, lambda entry: entry.training)
+        compare_outputs(workload, entries)
+        if workload.dropout:
+            for entry in entries:
+                del entry.losses[1:]
+            compare_losses(workload, entries)
+        elif is_long(entries):
+            _say("  the rest of the compared steps, by turns")
+            _take_compared(trained)
+            compare_losses(workload, entries)
+            for entry in entries:
+                if entry.wrong:
+                    entry.training.clear()
+        else:
+            for entry, child in playing:
+                _more_losses(entry, child, 0 if entry.contestant.like else LOSSES)
+            compare_losses(workload, entries)
+        if workload.dropout or not is_long(entries):
+            _say("  training, by turns")
+            _take_turns(trained, "run", plan.rounds, plan.training, lambda entry: entry.training)
         _say("  inference, by turns")
         served = [pair for pair in playing if pair[0].contestant.predicts(workload)]
-        _take_turns(served, "predict", plan.rounds, plan.inference, lambda entry: entry.inference)
+        _take_turns(served, "predict", plan.predictions, plan.inference, lambda entry: entry.inference)
     seconds = time.monotonic() - began
     _say(f"  it took {seconds:.0f} s")
     return Result(workload, entries, dict(sorted(versions.items())), seconds)
@@ -115,6 +134,11 @@ def close(entry: Entry, entries: Sequence[Entry], bound: float) -> bool:
     """Whether its compared steps took at most so many times those of the fastest of its side."""
     times = [other.each for other in entries if other.contestant.ours == entry.contestant.ours and other.each]
     return bool(entry.each) and entry.each <= bound * min(times)
+
+
+def is_long(entries: Sequence[Entry]) -> bool:
+    """Whether a step takes so long that one is a turn."""
+    return min((entry.each for entry in entries if entry.each), default=0.0) >= LONG
 
 
 def _say(text: str) -> None:
@@ -155,15 +179,27 @@ def _first_losses(entry: Entry, child: Child, workload: Workload, built: dict[st
             entry.first.append(found["seconds"])
 
 
-def _more_losses(entry: Entry, child: Child, workload: Workload) -> None:
-    """The rest of what is compared, while nobody else computes, so that it also shows how long steps are."""
-    n = (LOSSES_LIKE if entry.contestant.like else LOSSES_DROPPED if workload.dropout else LOSSES) - 1
-    if entry.averaged or len(entry.losses) != 1:
+def _more_losses(entry: Entry, child: Child, until: int) -> None:
+    """So many in all, while nobody else computes, so that it also shows how long steps are."""
+    n = until - len(entry.losses)
+    if entry.averaged or not entry.losses or n <= 0:
         return
     found = _asked(entry, lambda: child.ask("losses", n=n))
     if found:
-        entry.losses += [] if workload.dropout else found["losses"]
+        entry.losses += found["losses"]
         entry.each, entry.mib = found["each"] if n > 1 else found["seconds"], found["mib"]
+
+
+def _take_compared(playing: Sequence[Playing]) -> None:
+    """As many losses as are left to compare, one a turn."""
+    for turn in range(LOSSES - GUESSED):
+        for entry, child in playing if turn % 2 == 0 else reversed(playing):
+            time.sleep(PAUSE)
+            found = _asked(entry, lambda child=child: child.ask("compared"))
+            if found:
+                entry.losses += found["losses"]
+                entry.mib = found["mib"]
+                entry.training.append(found["seconds"])
 
 
 def _start_again(workload: Workload, entries: list[Entry], caches: str) -> None:

@@ -80,17 +80,19 @@ HEADER = """# Benchmarks
 
 <!-- Written by `make bench`: changes made here are lost with the next run. -->
 
-Everybody computes the same: ten losses from the same weights, and the logits of one example, are compared before
-anything is timed. Then all are timed by turns in one run; a ratio is the median over the turns, with its quartiles.
-Who is much slower than the fastest of its side leaves early, and has no part in the headlines: by the compared steps
-where they are long (1.5 times), after one turn (1.6 times), or after three (1.2 times); where one figure is all there
-are no quartiles. Below 1.0 Phlox is faster.
+Everybody computes the same: ten losses from the same weights, and the logits of one example, are compared. All are
+timed by turns in one run; where a step takes 0.1 s and more, the last seven of those that are compared are the turns.
+A ratio is the median over the turns, with its quartiles. Elsewhere, and with dropout, whose losses differ, who is much
+slower than the fastest of its side leaves early, and has no part in the headlines: by its first steps where they are
+long (1.5 times), after one turn (1.6 times), or after three (1.2 times); where one figure is all there are no
+quartiles. Below 1.0 Phlox is faster.
 
 *Memory kept* is a setting of the C library, for Phlox by `PHLOX_ALLOCATOR=keep` and for the peers by `GLIBC_TUNABLES`:
 freed memory waits for the next array. *rbg* is the faster random generator of JAX. Such a setting is tried with those
-who take at most 1.3 times as long as the fastest of their side without it; they are compared for two steps, and only
-train. Where steps are long, Flax NNX takes part by its `split` alone: `nnx.jit` runs the same program, and dispatches
-it more slowly. How to read it all, and why each number is what it is: [performance](performance.md).
+who take at most 1.3 times as long as the fastest of their side without it; they only train, and are compared for two
+steps, or for nine where these are the turns. Where steps are long, Flax NNX takes part by its `split` alone: `nnx.jit`
+runs the same program, and dispatches it more slowly. How to read it all, and why each number is what it is:
+[performance](performance.md).
 
 """
 

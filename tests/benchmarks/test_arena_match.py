@@ -34,13 +34,15 @@ for line in sys.stdin:
         answer = {"versions": {"made_up": "1.0", os.environ.get("KEPT", "not"): "2.0"}}
     elif do == "build":
         answer = {"averaged": made.get("averaged", False), "steps": made.get("steps", 1)}
-    elif do == "losses":
-        steps = range(done, done + request["n"])
-        done += request["n"]
+    elif do in ("losses", "compared"):
+        n = request.get("n", 1)
+        steps = range(done, done + n)
+        done += n
         losses = [made.get("losses", {}).get(str(step), 2.0 - 0.01 * step) for step in steps]
         if made.get("averaged"):
             losses = [made.get("mean", sum(2.0 - 0.01 * step for step in range(32)) / 32)]
-        answer = {"losses": losses, "seconds": 0.5, "each": made.get("each", 0.01), "mib": 100.0 + done}
+        seconds = 0.5 if do == "losses" else next(turns["run"])
+        answer = {"losses": losses, "seconds": seconds, "each": made.get("each", 0.01), "mib": 100.0 + done}
     elif do == "outputs":
         answer = {"outputs": made.get("outputs", [1.0, -2.0, 0.5]), "shape": [3], "seconds": 0.1}
     elif do == "pace":
@@ -178,18 +180,40 @@ def test_the_slow_leave_early_and_each_side_for_itself() -> None:
     assert [len(entry.inference) for entry in result.entries] == [5] * 7
 
 
-def test_one_whose_steps_are_long_takes_one_a_turn_unmeasured_before() -> None:
-    # A pretender that is asked for its pace fails here.
-    ours = contestant("Phlox", "with_phlox", each=0.3, fails="pace", training=[0.3] * 5)
-    assert [len(e.training) for e in played(ours, workload=_not_predicting()).entries] == [5]
+def test_where_steps_are_long_those_that_are_compared_are_the_turns() -> None:
+    # A pretender that is asked for its pace fails here, and one that is asked for an eighth turn dies.
+    ours = contestant("Phlox", "with_phlox", each=0.3, fails="pace", training=[0.3] * 7)
+    fast = contestant("JAX", each=0.2, training=[0.1] * 3 + [0.2] * 4)
+    slow = contestant("slow", each=0.5, training=[0.5] * 7)
+    kept = contestant("JAX, kept", like="JAX", training=[0.23] * 7)
+    result = played(ours, fast, slow, kept, workload=_not_predicting())
+    assert result.wrong == [] and [entry.missing for entry in result.entries] == [None] * 4
+    assert [e.training for e in result.entries] == [[0.3] * 7, [0.1] * 3 + [0.2] * 4, [0.5] * 7, [0.23] * 7]
+    assert [len(entry.losses) for entry in result.entries] == [10, 10, 10, 9]
+    assert [entry.mib for entry in result.entries] == [110.0, 110.0, 110.0, 109.0]
+    (headline,) = headlines.of_result(result)
+    assert (headline.ratio, headline.low, headline.high) == pytest.approx((1.5, 1.5, 3.0))
 
 
-def test_one_whose_compared_steps_are_long_and_slow_takes_no_turn() -> None:
-    ours = contestant("Phlox", "with_phlox", each=0.5, training=[0.5] * 5)
+def test_who_is_wrong_in_a_turn_has_no_part_in_the_headlines() -> None:
+    result = played(
+        contestant("Phlox", "with_phlox", each=0.3, training=[0.3] * 7),
+        contestant("JAX", each=0.3, training=[0.3] * 7), contestant("PyTorch", each=0.4, training=[0.4] * 7),
+        contestant("odd", each=0.1, training=[0.1] * 7, losses={"9": 1.7}),
+        workload=_not_predicting(),
+    )  # fmt: skip
+    assert result.wrong == ["a made-up model: odd: its loss of step 10 is 1.7, that of the others 1.91"]
+    assert [len(entry.training) for entry in result.entries] == [7, 7, 7, 0]
+    assert {row.peer for row in headlines.of_result(result)} == {"JAX"}
+
+
+def test_with_dropout_one_whose_compared_steps_are_long_and_slow_takes_no_turn() -> None:
+    workload = Workload("made-up", "a made-up model", "mlp", {"dropout": 0.1}, predicts=False)
+    ours = contestant("Phlox", "with_phlox", each=0.5, fails="pace", training=[0.5] * 5)
     fast = contestant("JAX", each=0.2, training=[0.2] * 5)
     slow = contestant("slow", each=0.31, training=[])  # a pretender that is asked for a turn dies here
     kept = contestant("JAX, kept", like="JAX", training=[0.23] * 5)  # one of its steps tells too little
-    entries = played(ours, fast, slow, kept, workload=_not_predicting()).entries
+    entries = played(ours, fast, slow, kept, workload=workload).entries
     assert [entry.training for entry in entries] == [[0.5] * 5, [0.2] * 5, [0.31], [0.23] * 5]
 
 
