@@ -102,32 +102,35 @@ def play(
             _say(f"  {len(like)} more in other environments")
             playing += enter(like)
         entries = sorted([*entries, *like], key=all_entries.index)
-        trained = [pair for pair in playing if pair[0].contestant.trains(workload)]
         compare_outputs(workload, entries)
-        if workload.dropout:
-            for entry in entries:
-                del entry.losses[1:]
-            compare_losses(workload, entries)
-        elif is_long(entries):
-            _say("  the rest of the compared steps, by turns")
-            _take_compared(trained)
-            compare_losses(workload, entries)
-            for entry in entries:
-                if entry.wrong:
-                    entry.training.clear()
-        else:
-            for entry, child in playing:
-                _more_losses(entry, child, 0 if entry.contestant.like else LOSSES)
-            compare_losses(workload, entries)
-        if workload.dropout or not is_long(entries):
-            _say("  training, by turns")
-            _take_turns(trained, "run", plan.rounds, plan.training, lambda entry: entry.training)
+        _compare_and_train(workload, plan, entries, playing)
         _say("  inference, by turns")
         served = [pair for pair in playing if pair[0].contestant.predicts(workload)]
         _take_turns(served, "predict", plan.predictions, plan.inference, lambda entry: entry.inference)
     seconds = time.monotonic() - began
     _say(f"  it took {seconds:.0f} s")
     return Result(workload, entries, dict(sorted(versions.items())), seconds)
+
+
+def _compare_and_train(workload: Workload, plan: Plan, entries: list[Entry], playing: Sequence[Playing]) -> None:
+    """The rest of the losses, who of them is wrong, and the training of the others by turns."""
+    trained = [pair for pair in playing if pair[0].contestant.trains(workload)]
+    if is_long(entries) and not workload.dropout:
+        _say("  the rest of the compared steps, by turns")
+        _take_compared(trained)
+        compare_losses(workload, entries)
+        for entry in entries:
+            if entry.wrong:
+                entry.training.clear()
+        return
+    for entry, child in playing:
+        if workload.dropout:
+            del entry.losses[1:]  # masks differ
+        elif not entry.contestant.like:
+            _more_losses(entry, child, LOSSES)
+    compare_losses(workload, entries)
+    _say("  training, by turns")
+    _take_turns(trained, "run", plan.rounds, plan.training, lambda entry: entry.training)
 
 
 def close(entry: Entry, entries: Sequence[Entry], bound: float) -> bool:
@@ -231,7 +234,7 @@ def _start_again(workload: Workload, entries: list[Entry], caches: str) -> None:
 
 
 def _take_turns(
-    playing: list[tuple[Entry, Child]], what: str, rounds: int, seconds: float, times: Callable[[Entry], list[float]]
+    playing: Sequence[Playing], what: str, rounds: int, seconds: float, times: Callable[[Entry], list[float]]
 ) -> None:
     """Every one in turn, in one order and then in the other, so that drift favours nobody."""
     paces, guesses = dict[str, int](), dict[str, float]()

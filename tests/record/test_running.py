@@ -78,6 +78,15 @@ def test_what_was_given_is_kept_no_longer_than_until_it_is_added_up() -> None:
     adder.close()
 
 
+def test_what_the_thread_raises_is_raised_where_the_checksum_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_data: Any, _start: int) -> int:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(running, "crc32", fails)
+    with pytest.raises(MemoryError, match="none left"):
+        SafetensorsRecorder().to_bytes(Record({"a": np.zeros(running._MUCH, np.uint8)}))
+
+
 class Full(io.BytesIO):
     """A disk that is full at once."""
 

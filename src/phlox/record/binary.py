@@ -69,6 +69,7 @@ class BinaryRecorder(Recorder):
 
     format = "binary"
     suffix = ".phlox"
+    is_raw = True
 
     def __init__(
         self,

@@ -62,6 +62,7 @@ class MessagePackRecorder(Recorder):
 
     format = "msgpack"
     suffix = ".msgpack"
+    is_raw = True
 
     def write(self, record: Record, sink: Sink) -> None:
         """See `Recorder.write`."""

@@ -89,6 +89,7 @@ class NpzRecorder(Recorder):
 
     format = "npz"
     suffix = ".npz"
+    is_raw = True
 
     def write(self, record: Record, sink: Sink) -> None:
         """See `Recorder.write`. RecordError for a path that can be no name in an archive: "/x", "../x", or with NUL."""

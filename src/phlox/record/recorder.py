@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from abc import abstractmethod
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from phlox.errors import RecordError
 from phlox.record.compression import SUFFIXES, Compression, compressed
@@ -43,6 +43,9 @@ class Recorder(Reader):
         max_bytes, verify: see `Reader`.
     """
 
+    is_raw: ClassVar[bool] = False
+    """Whether a file has all elements as they are and takes their bytes at least: then room is set aside for them."""
+
     def __init__(
         self,
         precision: Precision = FULL,
@@ -73,7 +76,7 @@ class Recorder(Reader):
         target = self._target(Path(path))
         try:
             record = self._checked(record)
-            size = 0 if self.compression else record.nbytes
+            size = record.nbytes if self.is_raw and self.compression is None else 0
             with atomic_write(target, size, durable=self.durable) as file:
                 self._encode(record, file)
         except RecordError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from typing import TypeAlias
 
 from phlox.record.crc32 import crc32
 
@@ -46,12 +47,13 @@ class Adder:
     What has been given is kept until it is added up: at most one piece of more than 8 MiB, and less than that besides.
     """
 
-    __slots__ = ("_batches", "_bytes", "_waiting")
+    __slots__ = ("_batches", "_bytes", "_failure", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Checksum, memoryview]] = []
+        self._waiting: _Batch = []
         self._bytes = 0
-        self._batches: queue.Queue[list[tuple[Checksum, memoryview]] | None] | None = None
+        self._batches: queue.Queue[_Batch | None] | None = None
+        self._failure: BaseException | None = None
 
     def make_room(self, size: int) -> None:
         """To be called before so many bytes are read that will be given."""
@@ -65,15 +67,17 @@ class Adder:
         if self._bytes >= _MUCH:
             if self._batches is None:
                 self._batches = queue.Queue()
-                threading.Thread(target=_work, args=(self._batches,), daemon=True).start()
+                threading.Thread(target=self._work, args=(self._batches,), daemon=True).start()
             self._batches.join()
             self._batches.put(self._waiting)
             self._waiting, self._bytes = [], 0
 
     def finish(self) -> None:
-        """Until everything is added up."""
+        """Until everything is added up. Raises what the thread has raised."""
         if self._batches is not None:
             self._batches.join()
+            if self._failure is not None:
+                raise self._failure
         _add_up(self._waiting)
         self._waiting, self._bytes = [], 0
 
@@ -82,14 +86,19 @@ class Adder:
         if self._batches is not None:
             self._batches.put(None)
 
+    def _work(self, batches: queue.Queue[_Batch | None]) -> None:
+        while (batch := batches.get()) is not None:
+            try:
+                _add_up(batch)
+            except BaseException as error:
+                self._failure = error
+            del batch  # or else it is kept until there is another one
+            batches.task_done()
 
-def _add_up(batch: list[tuple[Checksum, memoryview]]) -> None:
+
+_Batch: TypeAlias = list[tuple[Checksum, memoryview]]
+
+
+def _add_up(batch: _Batch) -> None:
     for checksum, data in batch:
         checksum.catch_up(data)
-
-
-def _work(batches: queue.Queue[list[tuple[Checksum, memoryview]] | None]) -> None:
-    while (batch := batches.get()) is not None:
-        _add_up(batch)
-        del batch  # or else it is kept until there is another one
-        batches.task_done()

@@ -60,6 +60,7 @@ class SafetensorsRecorder(Recorder):
 
     format = "safetensors"
     suffix = ".safetensors"
+    is_raw = True
 
     def write(self, record: Record, sink: Sink) -> None:
         """See `Recorder.write`. RecordError for an entry or metadata under a name that the format keeps for itself."""
