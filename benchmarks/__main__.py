@@ -72,8 +72,9 @@ def main() -> int:
 
 def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | None) -> int:
     """Measures what is named, or all."""
+    from benchmarks.arena.entry import Result
     from benchmarks.arena.machine import better, in_a_process_of_its_own
-    from benchmarks.arena.match import QUICK_PLAN, Plan, play
+    from benchmarks.arena.match import QUICK_PLAN, Plan, left_over, play
     from benchmarks.arena.report import Report
     from benchmarks.contestants import CONTESTANTS
 
@@ -87,14 +88,18 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     plan = QUICK_PLAN if quick else Plan()
     # A quick run leaves out those who are like another but for their environment.
     playing = [contestant for contestant in CONTESTANTS if not (quick and contestant.like)]
-    results = [play(w, plan, playing, fresh=w.starts > 1 and not quick) for w in workloads]
+    results: list[Result] = []
+    for workload in workloads:
+        before = [result for result in results if result.workload.name == workload.after]
+        here = left_over(before[0], playing) if before else playing
+        results.append(play(workload, plan, here, fresh=workload.starts > 1 and not quick))
     size = "quick" if quick else "all"
     small = dict.fromkeys(SMALL, "small") if not (names or quick) else {}
     rows = [row for name in COMPARED if name in asked for row in _rows(name, small.get(name, size))]
     details = [row for name in DETAILED if name in asked or everything for row in _rows(name, size)]
     if machine is not None and not quick:
         _say("the machine's peaks again")
-        machine = better(machine, in_a_process_of_its_own())
+        machine = better(machine, in_a_process_of_its_own(quick=True))
     report = Report(machine, results, rows, details, platform.python_version())
     print("\n" + report.text())
     folder = out or (None if names or quick else ROOT / "docs")

@@ -33,6 +33,8 @@ class Workload:
     """Whether inference is measured too: not where only training differs from another's."""
     starts: int = 1
     """Fresh processes that measure the time to the first step."""
+    after: str = ""
+    """The name of a like workload before it: who was far behind there takes no part."""
 
     @property
     def bf16(self) -> bool:
@@ -89,6 +91,7 @@ WORKLOADS = (
         "gpt",
         _GPT_6 | {"dropout": 0.1},
         predicts=False,
+        after="gpt-6x384",
     ),
     Workload("lstm", "LSTM 2x256, 64 steps, batch 32", "lstm", {}),
 )

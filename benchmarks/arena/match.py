@@ -24,13 +24,15 @@ GUESSED, GUESSED_LIKE = 3, 2
 """Compared steps after which it is known how long one takes; of those who are like another."""
 LONG = 0.1
 """Where the fastest takes so many seconds a step, the rest of the compared steps are those that are timed, by turns."""
-CLOSE = 1.3
+FAR = 1.4
+"""Who took more than so many times what the fastest of its side took is left out of the workload after."""
+CLOSE = 1.2
 """A setting is tried with those who take at most so many times what the fastest of their side takes without it."""
 AMONG_THE_FIRST = 1.5
 """So many times the shortest time to the first step of a side is measured again."""
 ENOUGH, PATIENCE = 5, 20.0
 """After so many turns those stop that have lasted so many seconds."""
-LEAVE = {0: 1.5, 1: 1.6, 3: 1.2}
+LEAVE = {0: 1.5, 1: 1.4, 3: 1.2}
 """After so many turns those leave who take so many times what the fastest of their side takes.
 
 Before the first one, those whose steps are long, by the steps that were compared.
@@ -137,6 +139,16 @@ def close(entry: Entry, entries: Sequence[Entry], bound: float) -> bool:
     """Whether its compared steps took at most so many times those of the fastest of its side."""
     times = [other.each for other in entries if other.contestant.ours == entry.contestant.ours and other.each]
     return bool(entry.each) and entry.each <= bound * min(times)
+
+
+def left_over(result: Result, contestants: Sequence[Contestant]) -> list[Contestant]:
+    """Those who were not far behind the fastest of their side in training, and those like them."""
+    far: set[str] = set()
+    for ours in (True, False):
+        side = [entry for entry in result.entries if entry.training and entry.contestant.ours == ours]
+        times = {entry.contestant.name: statistics.median(entry.training) for entry in side}
+        far |= {name for name, taken in times.items() if taken > FAR * min(times.values())}
+    return [contestant for contestant in contestants if not far & {contestant.name, contestant.like}]
 
 
 def is_long(entries: Sequence[Entry]) -> bool:

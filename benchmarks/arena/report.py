@@ -84,12 +84,12 @@ Everybody computes the same: ten losses from the same weights, and the logits of
 timed by turns in one run; where a step takes 0.1 s and more, the last seven of those that are compared are the turns.
 A ratio is the median over the turns, with its quartiles. Elsewhere, and with dropout, whose losses differ, who is much
 slower than the fastest of its side leaves early, and has no part in the headlines: by its first steps where they are
-long (1.5 times), after one turn (1.6 times), or after three (1.2 times); where one figure is all there are no
-quartiles. Below 1.0 Phlox is faster.
+long (1.5 times), after one turn (1.4 times), or after three (1.2 times); where one figure is all there are no
+quartiles. With dropout those are left out who took 1.4 times as long without it. Below 1.0 Phlox is faster.
 
 *Memory kept* is a setting of the C library, for Phlox by `PHLOX_ALLOCATOR=keep` and for the peers by `GLIBC_TUNABLES`:
 freed memory waits for the next array. *rbg* is the faster random generator of JAX. Such a setting is tried with those
-who take at most 1.3 times as long as the fastest of their side without it; they only train, and are compared for two
+who take at most 1.2 times as long as the fastest of their side without it; they only train, and are compared for two
 steps, or for nine where these are the turns. Where steps are long, Flax NNX takes part by its `split` alone: `nnx.jit`
 runs the same program, and dispatches it more slowly. How to read it all, and why each number is what it is:
 [performance](performance.md).

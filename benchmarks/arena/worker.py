@@ -52,6 +52,7 @@ class Worker:
     def compared(self) -> dict[str, Any]:
         """One more of them, timed as a turn."""
         gc.collect()
+        gc.freeze()  # so that the next collection has little to look at
         gc.disable()
         try:
             return self.losses(1)

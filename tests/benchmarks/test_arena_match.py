@@ -238,9 +238,9 @@ def test_one_that_is_like_another_only_trains_and_is_compared_for_two_steps() ->
 def test_settings_are_tried_with_those_who_come_close_to_the_fastest_of_their_side() -> None:
     result = played(
         contestant("Phlox", "with_phlox", each=0.09), contestant("Phlox, kept", "with_phlox", like="Phlox"),
-        contestant("JAX", each=0.025), contestant("JAX, kept", like="JAX"),
+        contestant("JAX", each=0.0235), contestant("JAX, kept", like="JAX"),
         contestant("PyTorch", each=0.02), contestant("PyTorch, kept", like="PyTorch"),
-        contestant("slow", each=0.027), contestant("slow, kept", like="slow"),
+        contestant("slow", each=0.0245), contestant("slow, kept", like="slow"),
         contestant("dies", dies="losses"), contestant("dies, kept", like="dies"),
     )  # fmt: skip
     names = [entry.contestant.name for entry in result.entries]
@@ -275,6 +275,22 @@ def test_what_contestants_differ_in_is_not_taken_from_the_shell(monkeypatch: pyt
     assert {"GLIBC_TUNABLES", "PHLOX_ALLOCATOR"} < set(child.DECIDED)
     result = played(contestant("JAX"), contestant("PyTorch", kept="kept"))
     assert result.versions == {"made_up": "1.0", "not": "2.0", "kept": "2.0"}
+
+
+def test_who_was_far_behind_is_left_out_of_the_workload_after() -> None:
+    result = played(
+        contestant("Phlox", "with_phlox", training=[0.5] * 5),
+        contestant("Phlox, slow", "with_phlox", training=[0.71] * 5),
+        contestant("JAX", training=[0.2] * 5), contestant("close", training=[0.2, 0.2, 0.28, 0.28, 0.28], pace=0.2),
+        contestant("slow", training=[0.27, 0.27, 0.29, 0.29, 0.29], pace=0.27),
+        contestant("dies", dies="losses"),
+    )  # fmt: skip
+    result.entries[3].training = [0.27] * 5
+    result.entries[4].training = [0.29] * 5
+    everybody = [entry.contestant for entry in result.entries]
+    everybody += [contestant("close, kept", like="close"), contestant("slow, kept", like="slow"), contestant("new")]
+    left = [one.name for one in match.left_over(result, everybody)]
+    assert left == ["Phlox", "JAX", "close", "dies", "close, kept", "new"]
 
 
 def _not_predicting() -> Workload:
