@@ -121,7 +121,7 @@ def rows(workload: Workload, parameters: str) -> list[Ratio]:
     check(made)
     # Awaited now and then, as by a loop that looks at its losses: queues of eight devices grow long otherwise.
     times = measure(
-        {name: lambda one=one: one.run(2) for name, one in made.items()}, rounds=3 if quick() else 9, seconds=0.1
+        {name: lambda one=one: one.run(2) for name, one in made.items()}, rounds=3 if quick() else 7, seconds=0.1
     )
     times = {name: [seconds / 2 for seconds in found] for name, found in times.items()}
     peers = sorted((name for name in made if name != SUBJECT), key=lambda name: statistics.median(times[name]))
