@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Ratio, quick
-from benchmarks.weights import QUICK_WIDTH, WIDTH, Weights, module_of, shapes
+from benchmarks.weights import SMALL_WIDTH, WIDTH, Weights, module_of, shapes
 
 BACKENDS = ("numpy", "torch", "jax")
 PRECISIONS = ("f32", "f16", "bf16", "f64")
@@ -38,7 +38,7 @@ MORE = (("numpy", "f32", "json"), ("numpy", "f32", "safetensors.zst"))
 
 def run() -> list[Ratio]:
     """All rows."""
-    width = QUICK_WIDTH if quick() else WIDTH
+    width = SMALL_WIDTH if quick() else WIDTH
     rows: list[Ratio] = []
     with tempfile.TemporaryDirectory() as folder:
         for backend, precision, format in (*itertools.product(BACKENDS, PRECISIONS, FORMATS), *MORE):

@@ -31,7 +31,7 @@ import torch
 
 import phlox as px
 from benchmarks.harness import Ratio, compare, quick, seconds_in_turn, small
-from benchmarks.weights import QUICK_WIDTH, WIDTH, Arrays, Weights, arrays, module_of, shapes
+from benchmarks.weights import QUICK_WIDTH, SMALL_WIDTH, WIDTH, Arrays, Weights, arrays, module_of, shapes
 from phlox.backend import Jax, NumPy, Torch
 from phlox.record import FULL, HALF, Precision
 
@@ -41,7 +41,7 @@ VERIFIES = "verify" in inspect.signature(px.record.load).parameters
 
 def run() -> list[Ratio]:
     """All rows."""
-    width = 96 if quick() else QUICK_WIDTH if small() else WIDTH
+    width = QUICK_WIDTH if quick() else SMALL_WIDTH if small() else WIDTH
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         host = arrays(width)

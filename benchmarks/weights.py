@@ -12,13 +12,13 @@ from phlox import nn
 from phlox.module import Param
 
 VOCABULARY, BLOCKS = 50304, 8
-WIDTH, QUICK_WIDTH = 1408, 384
+WIDTH, SMALL_WIDTH, QUICK_WIDTH = 1408, 384, 96
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 
 def shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Of a GPT: 1.05 GB in float32 for a width of 1408, 134 MB for one of 384."""
+    """Of a GPT: 1.05 GB in float32 for a width of 1408, 134 MB for one of 384, 23 MB for one of 96."""
     block = {
         "attention.norm": (width,), "attention.norm_bias": (width,),
         "attention.qkv": (width, 3 * width), "attention.qkv_bias": (3 * width,),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phlox.record import Record, SafetensorsRecorder, running
+from phlox.record import LazyTensor, Record, SafetensorsRecorder, running
 from phlox.record.running import Adder, Checksum
 
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=40), st.booleans()), max_size=30)
@@ -76,6 +76,34 @@ def test_what_was_given_is_kept_no_longer_than_until_it_is_added_up() -> None:
         del array
     assert int(checksum) == zlib.crc32(b"".join(bytes([n]) * 2 * running._MUCH for n in range(6)))
     adder.close()
+
+
+@pytest.mark.parametrize("sizes", [[1] * 60, [20, 5, 1, 7, 1, 20, 20, 3, 7, 7, 7], [7] * 20], ids=str)
+def test_what_is_copied_from_a_device_does_not_pile_up(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    crc32 = running.crc32
+
+    def slow(data: Any, start: int) -> int:
+        time.sleep(0.02)
+        return crc32(data, start)
+
+    monkeypatch.setattr(running, "crc32", slow)
+    alive: list[weakref.ref[Any]] = []
+    peak = 0
+
+    def copied(mib: int) -> Array:
+        nonlocal peak
+        array = Array((mib << 20,), np.uint8)  # which owns its elements, so that every view keeps it
+        array[...] = 0
+        alive.append(weakref.ref(array))
+        peak = max(peak, sum(found.nbytes for each in alive if (found := each()) is not None))
+        return array
+
+    entries = {
+        f"t{i:02}": LazyTensor.from_function((mib << 20,), np.uint8, lambda mib=mib: copied(mib))
+        for i, mib in enumerate(sizes)
+    }
+    SafetensorsRecorder().to_bytes(Record(entries))
+    assert len(alive) == len(sizes) and peak < (max(sizes) + 16) << 20
 
 
 def test_what_the_thread_raises_is_raised_where_the_checksum_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ class Recorder(Reader):
         """Writes `record` to `path`, adding the format's suffix where it lacks, and gives the path of the file.
 
         The file appears whole and durably, or not at all: a crash leaves the old one (of the system, unless `durable`
-        is False). Extra memory: one tensor, and 8 MiB.
+        is False). Extra memory: one tensor, and 16 MiB.
         Raises RecordError for a value that does not fit the precision, and where the file cannot be written.
         """
         target = self._target(Path(path))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from phlox.record.crc32 import crc32
+
+if TYPE_CHECKING:
+    from queue import Queue
 
 _MUCH = 1 << 23
 """Bytes that are worth waking another thread."""
@@ -44,7 +46,7 @@ class Checksum:
 class Adder:
     """Adds up on a thread of its own what is worth one: neither that nor writing holds the interpreter.
 
-    What has been given is kept until it is added up: at most one piece of more than 8 MiB, and less than that besides.
+    What has been given is kept until it is added up: at most one piece of any size, and less than 16 MiB besides.
     """
 
     __slots__ = ("_batches", "_bytes", "_failure", "_waiting")
@@ -52,12 +54,12 @@ class Adder:
     def __init__(self) -> None:
         self._waiting: _Batch = []
         self._bytes = 0
-        self._batches: queue.Queue[_Batch | None] | None = None
+        self._batches: Queue[_Batch | None] | None = None
         self._failure: BaseException | None = None
 
     def make_room(self, size: int) -> None:
-        """To be called before so many bytes are read that will be given."""
-        if self._batches is not None and size >= _MUCH:
+        """Waits where there is too little for so many bytes; to be called before they are read, to be given."""
+        if self._batches is not None and self._bytes + size >= _MUCH:
             self._batches.join()
 
     def give(self, checksum: Checksum, data: memoryview) -> None:
@@ -66,9 +68,10 @@ class Adder:
         self._bytes += len(data)
         if self._bytes >= _MUCH:
             if self._batches is None:
-                self._batches = queue.Queue()
+                from queue import Queue  # only for writing: to load, less is needed
+
+                self._batches = Queue()
                 threading.Thread(target=self._work, args=(self._batches,), daemon=True).start()
-            self._batches.join()
             self._batches.put(self._waiting)
             self._waiting, self._bytes = [], 0
 
@@ -86,7 +89,7 @@ class Adder:
         if self._batches is not None:
             self._batches.put(None)
 
-    def _work(self, batches: queue.Queue[_Batch | None]) -> None:
+    def _work(self, batches: Queue[_Batch | None]) -> None:
         while (batch := batches.get()) is not None:
             try:
                 _add_up(batch)
