@@ -30,6 +30,7 @@ from phlox.backend.torch.numbers import merge
 from phlox.backend.torch.packed import packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
 from phlox.backend.torch.updates import Calls, Updates
+from phlox.backend.torch.winograd import lower
 
 Body: TypeAlias = Callable[[Any, Any], Any]
 
@@ -247,6 +248,7 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
     prepare(graph)
+    lower(graph)
     try:
         # Not `torch.compile`, which would record anew what is recorded, and ask at every call whether that still fits.
         return importlib.import_module("torch._inductor").compile(graph, list(flat))

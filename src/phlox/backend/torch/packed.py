@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from phlox.backend.torch import winograd
+
 _aten: Any = torch.ops.aten
 _kernels: Any = getattr(torch.ops, "mkldnn", None)
 _COPIES = {_aten.clone.default, _aten.constant_pad_nd.default, _aten.view.default}
@@ -195,8 +197,17 @@ class _Split:
         return self._given[made]
 
     def _convolution(self, chain: _Chain) -> Any:
-        x, weight, bias, stride, padding, dilation, _, _, groups = chain.nodes[0].args
+        conv = chain.nodes[0]
+        x, weight, bias, *options = conv.args
+        stride, padding, dilation, *_, groups = options
+        pixels, result, kernel = (node.meta["val"] for node in (x, conv, weight))
         weight, bias = self._folded(self._old[weight], None if bias is None else self._old[bias], chain)
+        if winograd.suits(pixels, result, kernel, options, winograd.KEPT):
+            points = self._taken(self._first.call_function(winograd.filters, (weight, False)))
+            bias = None if bias is None else self._taken(bias)
+            added = None if chain.added is None else self._seen(chain.added)
+            given = (self._seen(x), points, bias, added, chain.clipped, padding)
+            return self._second.call_function(winograd.convolve, given)
         sizes = list(x.meta["val"].shape)
         order = (weight, padding, stride, dilation, groups, sizes)
         weight = self._first.call_function(_kernels._reorder_convolution_weight.default, order)
