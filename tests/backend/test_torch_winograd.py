@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch._inductor import codecache
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import phlox as px
@@ -200,22 +198,6 @@ def test_where_there_is_no_kernel_everything_stays(monkeypatch: pytest.MonkeyPat
     x, weight = numbers(4, 16, 16, 16), numbers(32, 16, 3, 3, seed=1)
     names, _ = lowered(lambda *given: [_aten.convolution(*given, None, *options())], x, weight)
     assert names == {"convolution"}
-
-
-def test_who_cannot_have_the_kernel_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise OSError("no space left on device\nand more")
-
-    monkeypatch.setattr(codecache.CppCodeCache, "load", broken)
-    with pytest.warns(RuntimeWarning, match=r"no code of its own for convolutions.*: no space left on device$"):
-        assert winograd._kernel.__wrapped__() is None
-
-
-def test_on_other_processors_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Path(winograd.__file__).with_suffix(".cpp").read_text("utf-8")
-    bare = "#undef __AVX512F__\n#undef __AVX2__\n" + source
-    monkeypatch.setattr(Path, "read_text", lambda *_: bare)
-    assert winograd._kernel.__wrapped__() is None
 
 
 # --- in programs

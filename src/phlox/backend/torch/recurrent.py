@@ -1,4 +1,4 @@
-"""LSTM by oneDNN's kernel, forward and backward; the others by the contract's loop."""
+"""LSTM by oneDNN's kernel, and in programs by our own, forward and backward; the others by the contract's loop."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch import lstm as own
 from phlox.backend.torch import recurrent_kernel as kernel
 from phlox.backend.torch.placeholder import is_placeholder
 
@@ -32,6 +34,9 @@ class Recurrent(Backend):
     ) -> tuple[Array, Array, Array]:
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm(x, hidden, cell, weight, recurrent, bias, alive, reverse)
+        if is_placeholder(x) and own.suits(recurrent):
+            y, last = own.operations.lstm_steps(x, hidden, cell, weight, recurrent, bias, reverse)
+            return y, y[0 if reverse else -1], last
         run = kernel.operations.lstm if is_placeholder(x) else kernel.lstm
         states = hidden.contiguous(), cell.contiguous()
         # The weights as they are, for it is they that are known again at the next call.
@@ -50,6 +55,10 @@ class Recurrent(Backend):
     ) -> tuple[tuple[Array, Array, Array], Any]:
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm_forward(x, hidden, cell, weight, recurrent, bias, alive, reverse)
+        if is_placeholder(x) and own.suits(recurrent):
+            y, cells, gates = own.operations.lstm_steps_forward(x, hidden, cell, weight, recurrent, bias, reverse)
+            last = 0 if reverse else -1
+            return (y, y[last], cells[last]), (x, hidden, cell, weight, recurrent, y, cells, gates)
         given = _given(x, hidden, cell, weight, recurrent, bias)
         recorded = is_placeholder(x)
         room = kernel.room(tuple(x.shape), hidden.shape[1]) if recorded else 0
@@ -60,15 +69,29 @@ class Recurrent(Backend):
     def lstm_backward(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
         if len(saved) == 6:
             return super().lstm_backward(saved, gs, needed, reverse)
+        if len(saved) == 8:
+            return self._back_through_steps(saved, gs, needed, reverse)
         results = saved[7:10]
-        g, g_hidden, g_cell = [
-            torch.zeros_like(y) if g is None else g.contiguous() for y, g in zip(results, gs, strict=True)
-        ]
+        g, g_hidden, g_cell = _given_back(results, gs)
         run = kernel.operations.lstm_backward if is_placeholder(saved[0]) else kernel.lstm_backward
         dx, dw, du, db, dh, dc = run(
             *saved, g, g_hidden.reshape(results[1].shape), g_cell.reshape(results[2].shape), reverse
         )
         return dx, dh.squeeze(0), dc.squeeze(0), dw.t(), du.t(), db, None
+
+    def _back_through_steps(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
+        x, hidden, cell, weight, recurrent, y, cells, gates = saved
+        towards = _given_back((y, hidden, cell), gs)
+        dz, dh, dc = own.operations.lstm_steps_backward(gates, cells, cell, recurrent, *towards, reverse)
+        dx, dw, db = self.linear_backward((x, weight), dz, (needed[0], needed[3], needed[5]))
+        before = torch.cat((y[1:], hidden[None]) if reverse else (hidden[None], y[:-1]))
+        du = self._product_of_steps(before, dz) if needed[4] else None
+        return dx, dh, dc, dw, du, db, None
+
+
+def _given_back(results: Sequence[Array], gs: Sequence[Array | None]) -> list[Array]:
+    """The gradients of results, zeros where there are none."""
+    return [torch.zeros_like(y) if g is None else g.contiguous() for y, g in zip(results, gs, strict=True)]
 
 
 def _serves(alive: Array | None, x: Array, *others: Array | None) -> bool:

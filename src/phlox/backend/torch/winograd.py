@@ -1,9 +1,8 @@
 """Convolutions of 3x3 filters in programs on a processor, by Winograd's algorithm: half the time of multiplying out.
 
-The kernel is `winograd.cpp` beside this file, which PyTorch's compiler makes code of as it does of the programs, and
-keeps. Where it finds no compiler that works, or the processor has neither AVX-512 nor AVX2, convolutions stay what they
-are. Rounding errors are two to three times those of multiplying out, some 1e-6 of the largest result. What is infinite
-or NaN makes NaN of the 4x4 results around it, and numbers beyond 1e37 may become so on the way.
+Where `kernels` has none for this processor, convolutions stay what they are. Rounding errors are two to three times
+those of multiplying out, some 1e-6 of the largest result. What is infinite or NaN makes NaN of the 4x4 results around
+it, and numbers beyond 1e37 may become so on the way.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -12,16 +11,13 @@ or NaN makes NaN of the 4x4 results around it, and numbers beyond 1e37 may becom
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-import warnings
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, address, integers, load
 from phlox.backend.torch.layout import lies
 
 _aten: Any = torch.ops.aten
@@ -42,42 +38,17 @@ TRAINED, KEPT = 32, 4
 
 @cache
 def _kernel() -> Any:
-    """The compiled code; None where there is none."""
-    try:
-        # Not in the module's head: it takes seconds to load, and a program that is compiled loads it anyway.
-        code_cache = importlib.import_module("torch._inductor.codecache").CppCodeCache
-        kernel = code_cache.load(Path(__file__).with_suffix(".cpp").read_text("utf-8"))
-        kernel.lanes.restype = size = ctypes.c_int64
-        lanes = kernel.lanes()
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        warnings.warn(
-            "PyTorch's compiler does not work here, so there is no code of its own for convolutions, which take twice "
-            f"the time in a compiled function: {lines[0]}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return None
-    if not lanes:
-        return None
-    pointer, number = ctypes.c_void_p, ctypes.c_int
-    kernel.put_filters.argtypes = [pointer, pointer, size, size, pointer, number]
-    kernel.convolve.argtypes = [*[pointer] * 5, number, pointer, number]
-    kernel.put_weight_gradient.argtypes = [*[pointer] * 6, number]
-    for function in (kernel.put_filters, kernel.convolve, kernel.put_weight_gradient):
-        function.restype = None
-    return kernel
-
-
-def _integers(*numbers: int) -> Any:
-    return (ctypes.c_int64 * len(numbers))(*numbers)
+    filters = [POINTER, POINTER, SIZE, SIZE, POINTER, NUMBER]
+    convolve = [*[POINTER] * 5, NUMBER, POINTER, NUMBER]
+    arguments = {"put_filters": filters, "convolve": convolve, "put_weight_gradient": [*[POINTER] * 6, NUMBER]}
+    return load("winograd", arguments)
 
 
 def _sizes(x: torch.Tensor, out: int, padding: Sequence[int]) -> Any:
     """As the kernel takes them."""
     images, channels, height, width = x.shape
     rows, columns = (size + 2 * pad - 2 for size, pad in zip((height, width), padding, strict=True))
-    return _integers(images, height, width, channels, out, *padding, rows, columns)
+    return integers(images, height, width, channels, out, *padding, rows, columns)
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -95,7 +66,7 @@ def filters(weight: torch.Tensor, turned: bool) -> torch.Tensor:
         start += weight.element_size() * 2 * (strides[2] + strides[3])
         strides = strides[1], strides[0], -strides[2], -strides[3]
     found = weight.new_empty((_POINTS, channels, out))
-    _kernel().put_filters(start, _integers(*strides), channels, out, found.data_ptr(), torch.get_num_threads())
+    _kernel().put_filters(start, integers(*strides), channels, out, found.data_ptr(), torch.get_num_threads())
     return found
 
 
@@ -112,7 +83,7 @@ def convolve(
     bias = None if bias is None else bias.contiguous()
     sizes = _sizes(x, points.shape[2], padding)
     y = torch.empty((x.shape[0], points.shape[2], *sizes[7:]), dtype=x.dtype, memory_format=torch.channels_last)
-    given = [None if one is None else one.data_ptr() for one in (x, points, bias, added)]
+    given = map(address, (x, points, bias, added))
     _kernel().convolve(sizes, *given, clipped, y.data_ptr(), torch.get_num_threads())
     return y
 
@@ -123,8 +94,7 @@ def weight_gradient(x: torch.Tensor, g: torch.Tensor, padding: Sequence[int]) ->
     channels, out = x.shape[1], g.shape[1]
     weight = torch.empty((out, channels, 3, 3), dtype=x.dtype, memory_format=torch.channels_last)
     sums = x.new_empty(_POINTS * channels * out)
-    given = [one.data_ptr() for one in (x, g, sums, weight)]
-    strides = _integers(*weight.stride())
+    given, strides = map(address, (x, g, sums, weight)), integers(*weight.stride())
     _kernel().put_weight_gradient(_sizes(x, out, padding), *given, strides, torch.get_num_threads())
     return weight
 

@@ -8,38 +8,11 @@
 //
 // Images lie with their channels last. Their channels are a multiple of `lanes()`.
 
-#include <cstdint>
-#include <cstdlib>
-
-#if defined(__AVX512F__)
-
-#include <immintrin.h>
-using Vector = __m512;
-constexpr int64_t kLanes = 16, kRows = 8;
-static inline Vector load(const float* at) { return _mm512_loadu_ps(at); }
-static inline void store(float* at, Vector x) { _mm512_storeu_ps(at, x); }
-static inline Vector all(float x) { return _mm512_set1_ps(x); }
-static inline Vector fma(Vector x, Vector y, Vector z) { return _mm512_fmadd_ps(x, y, z); }
-static inline Vector relu(Vector x) { return _mm512_max_ps(all(0), x); }  // the second, if one is NaN
-
-#elif defined(__AVX2__) && defined(__FMA__)
-
-#include <immintrin.h>
-using Vector = __m256;
-constexpr int64_t kLanes = 8, kRows = 4;
-static inline Vector load(const float* at) { return _mm256_loadu_ps(at); }
-static inline void store(float* at, Vector x) { _mm256_storeu_ps(at, x); }
-static inline Vector all(float x) { return _mm256_set1_ps(x); }
-static inline Vector fma(Vector x, Vector y, Vector z) { return _mm256_fmadd_ps(x, y, z); }
-static inline Vector relu(Vector x) { return _mm256_max_ps(all(0), x); }
-
-#endif
-
-#if defined(__AVX2__)
+#if defined(PHLOX_VECTORS)
 
 namespace {
 
-constexpr int64_t kPoints = 36, kTile = 4, kReach = 6, kPanel = 2 * kLanes;
+constexpr int64_t kPoints = 36, kTile = 4, kReach = 6;
 constexpr int64_t kTiles = 32;    // of a block, whose pixels at the points stay in the second cache
 constexpr int64_t kInCache = 1 << 20;
 constexpr int64_t kSummed = 64;   // tiles whose products are summed before anything else is added to them
@@ -63,28 +36,6 @@ struct Tile {
     column = number % across * kTile;
   }
 };
-
-// Memory that a thread keeps from call to call.
-class Scratch {
- public:
-  ~Scratch() { std::free(memory_); }
-
-  float* of(int64_t count) {
-    if (count > count_) {
-      std::free(memory_);
-      count_ = (count + 63) / 64 * 64;
-      memory_ = static_cast<float*>(std::aligned_alloc(64, count_ * sizeof(float)));
-      if (memory_ == nullptr) std::abort();
-    }
-    return memory_;
-  }
-
- private:
-  float* memory_ = nullptr;
-  int64_t count_ = 0;
-};
-
-thread_local Scratch scratch;
 
 // --- along one axis
 
@@ -215,44 +166,9 @@ void put_results(const Sizes& of, const float* from, int64_t stride, int64_t num
       const int64_t place = ((tile.image * of.rows + tile.row + i) * of.columns + tile.column + j) * of.out + c;
       Vector result = row[j] + bias;
       if (ending.added != nullptr) result += load(ending.added + place);
-      store(y + place, ending.is_clipped ? relu(result) : result);
+      store(y + place, ending.is_clipped ? larger(all(0), result) : result);
     }
   }
-}
-
-// --- products
-
-// `Rows` rows, `row` apart, of numbers `step` apart, times a panel of `Vectors` vectors, `next` apart; into `to`, or added.
-template <int64_t Rows, int64_t Vectors>
-inline void product(const float* x, int64_t row, int64_t step, int64_t count, const float* panel, int64_t next, float* to, int64_t stride, bool is_added) {
-  Vector sums[Rows][Vectors];
-  for (int64_t i = 0; i < Rows; i++)
-    for (int64_t v = 0; v < Vectors; v++) sums[i][v] = all(0);
-  for (int64_t k = 0; k < count; k++) {
-    Vector factor[Vectors];
-    for (int64_t v = 0; v < Vectors; v++) factor[v] = load(panel + k * next + v * kLanes);
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < Rows; i++) {
-      const Vector number = all(x[i * row + k * step]);
-#pragma GCC unroll 2
-      for (int64_t v = 0; v < Vectors; v++) sums[i][v] = fma(number, factor[v], sums[i][v]);
-    }
-  }
-  for (int64_t i = 0; i < Rows; i++)
-    for (int64_t v = 0; v < Vectors; v++) {
-      float* at = to + i * stride + v * kLanes;
-      store(at, is_added ? load(at) + sums[i][v] : sums[i][v]);
-    }
-}
-
-// All rows, those of `x` one behind the other, times a panel that lies in one piece.
-template <int64_t Vectors>
-void products(const float* x, int64_t rows, int64_t count, const float* panel, float* to) {
-  constexpr int64_t width = Vectors * kLanes;
-  int64_t i = 0;
-  for (; i + kRows <= rows; i += kRows) product<kRows, Vectors>(x + i * count, count, 1, count, panel, width, to + i * width, width, false);
-  for (; i + 2 <= rows; i += 2) product<2, Vectors>(x + i * count, count, 1, count, panel, width, to + i * width, width, false);
-  for (; i < rows; i++) product<1, Vectors>(x + i * count, count, 1, count, panel, width, to + i * width, width, false);
 }
 
 // How many tiles are a block: all threads are to have one, and it is to stay in the cache.
@@ -265,8 +181,6 @@ int64_t tiles_of_block(const Sizes& of, int threads) {
 }  // namespace
 
 extern "C" {
-
-int64_t lanes() { return kLanes; }
 
 // A weight, whose axes (out, in, row, column) have these strides, at the points: for each point and each panel of
 // results, a row for every channel.
@@ -374,9 +288,5 @@ void put_weight_gradient(const Sizes* sizes, const float* x, const float* g, flo
   }
 }
 }
-
-#else
-
-extern "C" int64_t lanes() { return 0; }
 
 #endif

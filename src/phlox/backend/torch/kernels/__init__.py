@@ -1,0 +1,64 @@
+"""Kernels of our own for processors, in C++, which PyTorch's compiler makes code of as it does of programs, and keeps.
+
+They are for compiled programs alone: what runs eagerly waits for no compiler. `vectors.h` stands before each of them.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+POINTER, NUMBER, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+
+
+def load(name: str, arguments: Mapping[str, Sequence[Any]]) -> Any:
+    """The functions of a kernel, with the types of their arguments; None, with a warning, if it cannot be compiled.
+
+    None, too, on a processor that none of them is for: they take AVX-512, or AVX2.
+    """
+    try:
+        # Not in the module's head: it takes seconds to load, and a program that is compiled loads it anyway.
+        code_cache = importlib.import_module("torch._inductor.codecache").CppCodeCache
+        kernel = code_cache.load(source("vectors.h") + source(f"{name}.cpp"))
+        kernel.lanes.restype = SIZE
+        if not kernel.lanes():
+            return None
+    except Exception as error:  # whatever a compiler may come across
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        warnings.warn(
+            f"PyTorch's compiler does not work here, so there is no {name} of our own, and a compiled function takes "
+            f"longer: {lines[0]}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    for function, types in arguments.items():
+        getattr(kernel, function).argtypes = list(types)
+        getattr(kernel, function).restype = None
+    return kernel
+
+
+@cache
+def source(name: str) -> str:
+    """The text of a file of this folder."""
+    return Path(__file__).with_name(name).read_text("utf-8")
+
+
+def integers(*numbers: int) -> Any:
+    """An array of them."""
+    return (SIZE * len(numbers))(*numbers)
+
+
+def address(x: torch.Tensor | None) -> int | None:
+    """Where the elements of a tensor begin."""
+    return None if x is None else x.data_ptr()
