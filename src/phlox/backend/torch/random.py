@@ -2,8 +2,9 @@
 
 There are two ways to them. On the CPU, NumPy computes them and PyTorch wraps the memory: several times faster than a
 hundred operations of PyTorch. In a program that is one operation: PyTorch's compiler would take longer over the hundred
-than over all the rest. On other devices, for a state that is a tensor, or where `native` asks for it, PyTorch computes
-them, in int64: it has no unsigned arithmetic, and this way nothing ever overflows.
+than over all the rest; those of true and false, which dropout asks for, are there computed by a kernel of our own. On
+other devices, for a state that is a tensor, or where `native` asks for it, PyTorch computes them, in int64: it has no
+unsigned arithmetic, and this way nothing ever overflows.
 
 `state` is `uint32[3] = (k0, k1, position)` as a NumPy array, or as an int64 or int32 tensor with the same low 32 bits,
 or as `Words` of one in a program.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, cast
 
 import ml_dtypes
@@ -32,6 +33,8 @@ from phlox.backend.numpy.random import (
     check_threshold,
 )
 from phlox.backend.quantile import NODES, ORIGIN, STEPS
+from phlox.backend.torch.codegen import codegen
+from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, load
 from phlox.backend.torch.placeholder import Words, as_constants
 
 __all__ = [
@@ -85,7 +88,10 @@ def _operation() -> Callable[..., Tensor]:
     def draw(
         words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
     ) -> Tensor:
-        return _from_host(name, words.numpy().astype(np.uint32), tuple(shape), dtype, low, high)
+        state, size = words.numpy().astype(np.uint32), tuple(shape)
+        if name == "random_bernoulli" and codegen() == "inductor" and (kernel := _kernel()) is not None:
+            return _by_kernel(kernel, state, size, cast(int, low))
+        return _from_host(name, state, size, dtype, low, high)
 
     def placeholder(
         words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
@@ -96,6 +102,20 @@ def _operation() -> Callable[..., Tensor]:
     operation: Any = torch.library.custom_op("phlox::draw", draw, mutates_args=(), schema=schema)
     operation.register_fake(placeholder)
     return operation
+
+
+@cache
+def _kernel() -> Any:
+    return load("bernoulli", {"draw": [POINTER, SIZE, NUMBER, POINTER, NUMBER]})
+
+
+def _by_kernel(kernel: Any, state: np.ndarray[Any, Any], shape: Shape, threshold: int) -> Tensor:
+    check_threshold(threshold)
+    n = math.prod(shape)
+    check_draw((n + 1) // 2, int(state[2]))
+    found = torch.empty(shape, dtype=torch.bool)
+    kernel.draw(state.ctypes.data, n, threshold, found.data_ptr(), torch.get_num_threads())
+    return found
 
 
 def _wrap(array: Any) -> Tensor:

@@ -1,0 +1,97 @@
+"""Draws of true and false in programs on PyTorch: those of NumPy, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import phlox as px
+from phlox import nn
+from phlox.backend import Autodiff, Torch
+from phlox.backend.numpy import random as host
+from phlox.backend.torch import random
+from phlox.backend.torch.codegen import VARIABLE
+from phlox.errors import RangeError
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+KEY = np.array([3152804728, 4217229735, 18], np.uint32)
+
+
+@pytest.fixture(autouse=True)
+def _code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(VARIABLE, "inductor")
+    if random._kernel() is None:
+        pytest.skip("the kernel is for other processors than this one")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def drawn(state: Any, shape: tuple[int, ...], threshold: int) -> torch.Tensor:
+    """By the operation of a program, at its run."""
+    words = torch.from_numpy(state.astype(np.int64))
+    return random._operation()(words, "random_bernoulli", shape, torch.bool, threshold, None)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many numbers the kernel drew, by call."""
+    found, original = list[int](), random._by_kernel
+
+    def counted(kernel: Any, state: Any, shape: Any, threshold: int) -> torch.Tensor:
+        found.append(int(np.prod(shape)))
+        return original(kernel, state, shape, threshold)
+
+    monkeypatch.setattr(random, "_by_kernel", counted)
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threshold", [0, 1, 6554, 32768, 65535, 65536])
+def test_every_bit_is_that_of_numpy(threshold: int, threads: int, calls: list[int]) -> None:
+    torch.set_num_threads(threads)
+    sizes = [*range(140), 1000, 4097, 100003]
+    for n in sizes:
+        state = KEY + np.uint32(n)  # also beyond the last word
+        np.testing.assert_array_equal(drawn(state, (n,), threshold), host.random_bernoulli(state, (n,), threshold))
+    assert calls == sizes
+
+
+def test_what_cannot_be_drawn_is_refused(calls: list[int]) -> None:
+    with pytest.raises(RangeError, match="position 0xFFFFFFFF of a random stream is reserved"):
+        drawn(np.array([1, 2, 0xFFFFFFFF], np.uint32), (2, 3), 7)
+    with pytest.raises(RangeError, match="65537"):
+        drawn(KEY, (2, 3), 65537)
+    assert calls == [6, 6]
+
+
+def test_other_draws_and_programs_without_code_are_left_to_numpy(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = torch.from_numpy(KEY.astype(np.int64))
+    uniform = random._operation()(words, "random_uniform", (5,), torch.float32, None, None)
+    np.testing.assert_array_equal(uniform, host.random_uniform(KEY, (5,), np.float32))
+    monkeypatch.setenv(VARIABLE, "none")
+    np.testing.assert_array_equal(drawn(KEY, (5,), 7000), host.random_bernoulli(KEY, (5,), 7000))
+    assert calls == []
+
+
+def test_a_compiled_step_drops_what_an_eager_one_drops(calls: list[int]) -> None:
+    device = Autodiff(Torch()).device()
+    x = px.ones((7, 33), device=device)
+
+    def dropped(layer: nn.Dropout, x: px.Tensor) -> px.Tensor:
+        return layer(x)
+
+    layer, found = nn.Dropout(0.3), list[Any]()
+    for run in (dropped, px.compile(dropped)):
+        with px.random.stream(5):
+            found.append(run(layer, x).numpy())
+    eager, compiled = found
+    np.testing.assert_array_equal(compiled, eager)
+    assert 0 < (compiled == 0).sum() < compiled.size
+    assert calls == [7 * 33]
