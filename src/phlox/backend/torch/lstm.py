@@ -28,7 +28,7 @@ _GATES = 4
 @cache
 def _kernel() -> Any:
     order = [POINTER, SIZE, POINTER, NUMBER]
-    steps = {"forward": [*[POINTER] * 8, NUMBER], "backward": [*[POINTER] * 9, NUMBER]}
+    steps = {"forward": [*[POINTER] * 9, NUMBER], "backward": [*[POINTER] * 9, NUMBER]}
     return load("lstm", {"put_forward": order, "put_backward": order, **steps})
 
 
@@ -62,11 +62,9 @@ def _kept_in_order(recurrent: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _projected(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The input's share of the gates of all steps."""
-    flat = x.reshape(-1, x.shape[2])
-    found = torch.mm(flat, weight) if bias is None else torch.addmm(bias, flat, weight)
-    return found.view(*x.shape[:2], weight.shape[1])
+def _projected(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The input's share of the gates of all steps, without the bias, which would be written to all rows before."""
+    return torch.mm(x.reshape(-1, x.shape[2]), weight).view(*x.shape[:2], weight.shape[1])
 
 
 def _sizes(x: torch.Tensor, recurrent: torch.Tensor, reverse: bool) -> Any:
@@ -82,10 +80,11 @@ def _use(
     bias: torch.Tensor | None,
     reverse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    gates, packed = _projected(x, weight, bias), _kept_in_order(recurrent)
+    gates, packed = _projected(x, weight), _kept_in_order(recurrent)
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     y = x.new_empty((*x.shape[:2], recurrent.shape[0]))
-    given = map(address, (gates, packed, hidden, last, y, None, None))
+    bias = None if bias is None else bias.contiguous()
+    given = map(address, (gates, bias, packed, hidden, last, y, None, None))
     _kernel().forward(_sizes(x, recurrent, reverse), *given, torch.get_num_threads())
     return y, last
 
@@ -100,10 +99,11 @@ def _forward(
     reverse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The result, and what the way back needs: the cells and the gates of all steps, in the place of their input."""
-    gates, packed = _projected(x, weight, bias), _in_order(recurrent, _kernel().put_forward)
+    gates, packed = _projected(x, weight), _in_order(recurrent, _kernel().put_forward)
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     y, cells = (x.new_empty((*x.shape[:2], recurrent.shape[0])) for _ in range(2))
-    given = map(address, (gates, packed, hidden, last, y, gates, cells))
+    bias = None if bias is None else bias.contiguous()
+    given = map(address, (gates, bias, packed, hidden, last, y, gates, cells))
     _kernel().forward(_sizes(x, recurrent, reverse), *given, torch.get_num_threads())
     return y, cells, gates
 

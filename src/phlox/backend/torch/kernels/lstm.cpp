@@ -59,11 +59,13 @@ void gates_of(const float* hidden, int64_t rows, int64_t units, const float* pac
 }
 
 // The new states of rows of a vector of units.
-inline void advance(const Sizes& of, const float* projected, const float* gates, int64_t rows, int64_t unit, float* cell, float* y, Kept kept) {
+inline void advance(const Sizes& of, const float* projected, const float* bias, const float* gates, int64_t rows, int64_t unit, float* cell, float* y, Kept kept) {
+  Vector shift[kGates];
+  for (int64_t k = 0; k < kGates; k++) shift[k] = bias == nullptr ? all(0) : load(bias + k * of.units + unit);
   for (int64_t i = 0; i < rows; i++) {
     const int64_t at = i * of.units + unit, wide = i * kGates * of.units + unit;
     Vector z[kGates];
-    for (int64_t k = 0; k < kGates; k++) z[k] = load(gates + i * kGatesWide + k * kLanes) + load(projected + wide + k * of.units);
+    for (int64_t k = 0; k < kGates; k++) z[k] = load(gates + i * kGatesWide + k * kLanes) + load(projected + wide + k * of.units) + shift[k];
     z[0] = sigmoid(z[0]);
     z[1] = sigmoid(z[1]);
     z[2] = hyperbolic_tangent(z[2]);
@@ -118,8 +120,9 @@ void put_backward(const float* recurrent, int64_t units, float* packed, int thre
         packed[unit * kGates * units + column * kPanel + lane] = recurrent[(unit + lane) * kGates * units + column];
 }
 
-// All steps. `cell` is the state of the cells before and after; gates and cells of all steps are null for use.
-void forward(const Sizes* sizes, const float* projected, const float* packed, const float* hidden, float* cell, float* y, float* gates, float* cells, int threads) {
+// All steps. `cell` is the state of the cells before and after; gates and cells of all steps are null for use, and the
+// gates may stand where the input's share of them was. A bias may be null.
+void forward(const Sizes* sizes, const float* projected, const float* bias, const float* packed, const float* hidden, float* cell, float* y, float* gates, float* cells, int threads) {
   const Sizes of = *sizes;
 #pragma omp parallel num_threads(threads)
   {
@@ -132,7 +135,7 @@ void forward(const Sizes* sizes, const float* projected, const float* packed, co
       const Kept kept = {gates == nullptr ? nullptr : gates + kGates * at, cells + at};
       for (int64_t unit = share.first_panel * kPanel; unit < share.last_panel * kPanel; unit += kLanes) {
         gates_of(before, rows, of.units, packed + unit * kGates * of.units, found);
-        advance(of, projected + kGates * at, found, rows, unit, cell + first, y + at, kept);
+        advance(of, projected + kGates * at, bias, found, rows, unit, cell + first, y + at, kept);
       }
 #pragma omp barrier
     }
