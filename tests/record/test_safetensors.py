@@ -100,6 +100,12 @@ def test_reserved_names() -> None:
     assert RECORDER.from_bytes(RECORDER.to_bytes(Record({"__metadata__": 3})))["__metadata__"] == 3
 
 
+def test_metadata_of_subclasses_of_text() -> None:
+    record = Record({}, {np.str_("x"): np.str_("y")})
+    recorder = SafetensorsRecorder(AS_IS, "gzip")
+    assert dict(recorder.from_bytes(recorder.to_bytes(record)).metadata) == {"x": "y"}
+
+
 def test_the_file_is_mapped(tmp_path: Path) -> None:
     arrays = {"small": np.ones(3, np.int8), "big": np.arange(1000.0), "half": np.ones(5, np.float16)}
     record = RECORDER.load(RECORDER.save(Record(arrays), tmp_path / "m"))
@@ -108,8 +114,16 @@ def test_the_file_is_mapped(tmp_path: Path) -> None:
         first, second = record[path].tensor.read(), record[path].tensor.read()
         assert np.shares_memory(first, second) and not first.flags.writeable and first.flags.aligned
         np.testing.assert_array_equal(first, array)
+        with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+            first.flags.writeable = True
     del record
     assert first[0] == 1  # the mapping lives as long as its views
+
+
+def test_nobody_can_write_to_the_bytes_through_a_tensor() -> None:
+    array = RECORDER.from_bytes(bytearray(RECORDER.to_bytes(Record({"a": np.ones(3)}))))["a"].tensor.read()
+    with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+        array.flags.writeable = True
 
 
 def test_misaligned_foreign_files_are_copied() -> None:
@@ -232,6 +246,32 @@ def test_the_sane_ones_are_accepted() -> None:
     ):  # fmt: skip
         safetensors.deserialize(data)
         RECORDER.from_bytes(data)
+
+
+SPELLED: list[dict[str, Any]] = [
+    {"separators": (",", ":"), "ensure_ascii": False},
+    {"separators": (",", ":")},
+    {"ensure_ascii": False},
+    {"indent": 1},
+]
+
+
+@pytest.mark.parametrize("name", ["a", "ä", "a-b"])
+@pytest.mark.parametrize("spelled", SPELLED)
+def test_a_header_is_read_however_it_is_spelled(spelled: dict[str, Any], name: str) -> None:
+    tensor = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
+    record = RECORDER.from_bytes(file_of(json.dumps({"__metadata__": {"x": "y"}, name: tensor}, **spelled), b"x"))
+    assert dict(record.metadata) == {"x": "y"}
+    assert record.paths() == [name] and record[name].tensor.read().tolist() == [ord("x")]
+    twice = json.dumps({name: tensor, "other": tensor}, **spelled).replace("other", json.dumps(name, **spelled)[1:-1])
+    with pytest.raises(RecordError, match=f"its header names '{name}' twice"):
+        RECORDER.from_bytes(file_of(twice, b"x"))
+
+
+def test_negative_numbers_are_told() -> None:
+    for name in ("negative offset", "negative size", "negative zero"):
+        with pytest.raises(RecordError, match="a size or offset in its header is negative"):
+            RECORDER.from_bytes(DAMAGED[name])
 
 
 def test_a_header_length_that_looks_like_gzip() -> None:

@@ -39,9 +39,10 @@ def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         pages = pages.base
     if isinstance(pages, memoryview):
         pages = pages.obj
-    if not isinstance(pages, Pages) or array.flags.writeable or not array.flags.c_contiguous or not array.size:
+    flags = array.flags
+    if not isinstance(pages, Pages) or flags.writeable or not flags.c_contiguous or not array.size:
         return None
-    return np.frombuffer(pages, array.dtype, array.size, _address(array) - pages.address).reshape(array.shape)
+    return np.ndarray(array.shape, array.dtype, pages, _address(array) - pages.address)
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:

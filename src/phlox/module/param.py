@@ -242,11 +242,12 @@ class Param(Watched):
         """
         if value.shape != self.shape:
             raise ModuleError(f"{self._called()} cannot take a value of shape {value.shape}")
-        if value.kind is not self.kind:
+        ops = value._ops  # pyright: ignore[reportPrivateUsage]
+        backend = ops.backend
+        if ops.kind is not self.kind:
             raise ModuleError(
-                f"{self._called()} and kind {self.kind.__name__} cannot take a value of {value.kind.__name__}"
+                f"{self._called()} and kind {self.kind.__name__} cannot take a value of {ops.kind.__name__}"
             )
-        backend = value.backend
         if backend.batched:
             if len(backend.batch_of(value.primitive)) > len(self._batch()):
                 raise ModuleError(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 from typing_extensions import Unpack
 
+from phlox.backend import Backend, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.parallel import each
 from phlox.errors import ModuleError, PhloxError, RecordError
@@ -51,8 +53,10 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
         array.flags.writeable = False
         return array
 
-    dtype, recast = tensor.backend.host_dtype(tensor.kind), engine_of(tensor.backend).recast
-    return LazyTensor.from_function(tensor.shape, dtype, read, path, recast)
+    backend = tensor.backend
+    return LazyTensor.from_function(
+        tensor.shape, backend.host_dtype(tensor.kind), read, path, engine_of(backend).recast
+    )
 
 
 def into_record(module: Module) -> Record:
@@ -75,20 +79,43 @@ def _traced(path: str, param: Param) -> ModuleError:
     )
 
 
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A parameter, and what is known of it before its value is made: found once, for many tensors are small."""
+
+    path: str
+    param: Param
+    shape: tuple[int, ...]
+    kind: type[Kind]
+    backend: Backend
+    dtype: np.dtype[Any]
+
+    @staticmethod
+    def of(path: str, param: Param) -> _Place:
+        """The place of a parameter."""
+        shape, kind, backend = param.shape, param.kind, param.backend
+        return _Place(path, param, shape, kind, backend, backend.host_dtype(kind))
+
+    @property
+    def nbytes(self) -> int:
+        """What the value takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
 def report(module: Module, record: Record, **options: Unpack[LoadOptions]) -> LoadReport:
     """See `Module.load_report`."""
+    return _compared(module, record, options)[1]
+
+
+def _compared(module: Module, record: Record, options: LoadOptions) -> tuple[list[_Place], LoadReport]:
     if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RecordError(
             f"expected a Record, got {type(record).__name__}; a file is loaded with module.load(path) or "
             "phlox.record.load(path), and arrays by name make a record with phlox.record.Record(arrays)"
         )
-    structure = module.structure()
-    expected: Any = {path: (param.shape, param.kind.name, _dtype(param)) for path, param in module.named_params()}
-    return match(expected, record, aliases=structure.aliases, **options)
-
-
-def _dtype(param: Param) -> Any:
-    return param.backend.host_dtype(param.kind)
+    places = [_Place.of(path, param) for path, param in module.named_params()]
+    expected: Any = {place.path: (place.shape, place.kind.name, place.dtype) for place in places}
+    return places, match(expected, record, aliases=module.structure().aliases, **options)
 
 
 def load_from(module: Module, source: Record | str | PathLike[str], **options: Unpack[LoadOptions]) -> LoadReport:
@@ -103,15 +130,6 @@ def load_from(module: Module, source: Record | str | PathLike[str], **options: U
         raise RecordError(f"{Path(source)}: {error}") from error
 
 
-class _Place(NamedTuple):
-    """A parameter, what it is to be loaded from, and its new value if that is made already."""
-
-    path: str
-    param: Param
-    entry: TensorEntry
-    value: Tensor[Any, Any, Any] | None
-
-
 def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Callable[[], LoadReport]:
     """Checks all that can fail, and gives the function that loads.
 
@@ -119,63 +137,67 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
     file), and where all of them are small. In a large module that has values, the others are only checked, to the last
     element, and made one by one when the old ones are let go: loading takes no more than one tensor beyond the module.
     """
-    found = report(module, record, **options)
+    all_places, found = _compared(module, record, options)
     found.raise_if_failed(type(module).__name__)
-    named = [(path, param) for path, param in module.named_params() if path in found.matches]
-    at_once = sum(_nbytes(param) for _, param in named if param.is_initialized) <= AT_ONCE
-    entries = [cast("TensorEntry", record[found.matches[path]]) for path, _ in named]
+    matches = found.matches
+    places = [place for place in all_places if place.path in matches]
+    entries: list[TensorEntry] = [record[matches[place.path]] for place in places]
+    at_once = sum([place.nbytes for place in places if place.param.is_initialized]) <= AT_ONCE
 
     def new_value(i: int) -> Tensor[Any, Any, Any] | None:
-        (path, param), entry = named[i], entries[i]
-        return (_made if at_once or not param.is_initialized else _checked)(path, param, entry)
+        place = places[i]
+        return (_made if at_once or not place.param.is_initialized else _checked)(place, entries[i])
 
-    values = each(
-        new_value, [_bytes_cast(param, entry) for (_, param), entry in zip(named, entries, strict=True)], _WORTH
-    )
-    places = [_Place(*one, entry, value) for one, entry, value in zip(named, entries, values, strict=True)]
-    ids = _ids(module, places)
-    return lambda: _fill(places, ids, found)
+    values = each(new_value, list(map(_bytes_cast, places, entries)), _WORTH)
+    ids = _ids(module, places, entries)
+    return lambda: _fill(places, entries, values, ids, found)
 
 
-def _bytes_cast(param: Param, entry: TensorEntry) -> int:
+def _bytes_cast(place: _Place, entry: TensorEntry) -> int:
     """What is to be cast, unless the engine has threads for it; what is only mapped takes no time."""
-    is_cast = entry.tensor.dtype != _dtype(param) and not engine_of(param.backend).threads_of_its_own
-    return _nbytes(param) if is_cast else 0
+    is_cast = entry.tensor.dtype != place.dtype and not engine_of(place.backend).threads_of_its_own
+    return place.nbytes if is_cast else 0
 
 
-def _nbytes(param: Param) -> int:
-    return math.prod(param.shape) * _dtype(param).itemsize
-
-
-def _ids(module: Module, places: list[_Place]) -> list[ParamId]:
+def _ids(module: Module, places: list[_Place], entries: list[TensorEntry]) -> list[ParamId]:
     """The ids that the parameters are to have: the record's, but no two parameters get the same one."""
     loaded = {id(place.param) for place in places}
     taken = {param.id for param in module.params() if id(param) not in loaded}
-    theirs = {place.entry.id for place in places}
+    theirs = {entry.id for entry in entries}
     ids: list[ParamId] = []
-    for _, param, entry, _ in places:
-        own = param.id if param.id not in theirs and param.id not in taken else new_id()
-        new = own if entry.id is None or entry.id in taken else ParamId(entry.id)
+    for place, entry in zip(places, entries, strict=True):
+        if entry.id is not None and entry.id not in taken:
+            new = ParamId(entry.id)
+        else:
+            own = place.param.id
+            new = own if own not in theirs and own not in taken else new_id()
         taken.add(new)
         ids.append(new)
     return ids
 
 
-def _fill(places: list[_Place], ids: list[ParamId], found: LoadReport) -> LoadReport:
-    undo: list[Callable[[], None]] = []
-    kept_back = all(place.value is not None for place in places)
+def _fill(
+    places: list[_Place],
+    entries: list[TensorEntry],
+    values: list[Tensor[Any, Any, Any] | None],
+    ids: list[ParamId],
+    found: LoadReport,
+) -> LoadReport:
+    undo: list[_Memento] = []
+    kept_back = all(value is not None for value in values)
     done = 0
     try:
-        for place, new in zip(places, ids, strict=True):
-            value = _made(place.path, place.param, place.entry) if place.value is None else place.value
+        for place, entry, value, new in zip(places, entries, values, ids, strict=True):
+            param = place.param
+            made = _made(place, entry) if value is None else value
             if kept_back:
-                undo.append(_memento(place.param))
-            place.param.set(value)
-            place.param.set_id(new)
+                undo.append((param, param._tensor, param._deferred, param.id))  # pyright: ignore[reportPrivateUsage]
+            param.set(made)
+            param.set_id(new)
             done += 1
     except BaseException as error:
-        for back in reversed(undo):
-            back()
+        for memento in reversed(undo):
+            _give_back(*memento)
         if kept_back or not done or not isinstance(error, RecordError):
             raise
         raise RecordError(
@@ -185,49 +207,47 @@ def _fill(places: list[_Place], ids: list[ParamId], found: LoadReport) -> LoadRe
     return found.as_done()
 
 
-def _memento(param: Param) -> Callable[[], None]:
-    """Gives a parameter back what it holds now."""
-    tensor, deferred, id = param._tensor, param._deferred, param.id  # pyright: ignore[reportPrivateUsage]
-
-    def back() -> None:
-        param._tensor, param._deferred, param.id = tensor, deferred, id  # pyright: ignore[reportPrivateUsage]
-        param.changed()
-
-    return back
+_Memento: TypeAlias = tuple[Param, Tensor[Any, Any, Any] | None, Any, ParamId]
+"""A parameter, and what it held: its tensor, or what it had instead of one, and its id."""
 
 
-def _made(path: str, param: Param, entry: TensorEntry) -> Tensor[Any, Any, Any]:
+def _give_back(param: Param, tensor: Tensor[Any, Any, Any] | None, deferred: Any, id: ParamId) -> None:
+    param._tensor, param._deferred, param.id = tensor, deferred, id  # pyright: ignore[reportPrivateUsage]
+    param.changed()
+
+
+def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
     array = entry.tensor.read()
-    made = _on_device(path, param, array)
+    made = _on_device(place, array)
     if made is array and array.flags.writeable and entry.tensor.dtype == entry.tensor.source_dtype:
         made = array.copy()  # somebody else may hold it, and write to it
-    param.backend.await_array(made)  # or many copies would be on the way at once
-    return Tensor.from_primitive(made, param.backend, param.kind)
+    place.backend.await_array(made)  # or many copies would be on the way at once
+    return Tensor.from_primitive(made, place.backend, place.kind)
 
 
-def _on_device(path: str, param: Param, array: Any) -> Any:
-    place = param.device
+def _on_device(place: _Place, array: Any) -> Any:
+    device = place.param.device
     try:
-        return place.backend.from_host(array, param.kind, place)
+        return device.backend.from_host(array, place.kind, device)
     except PhloxError as error:
-        raise RecordError(f"{path}: {error}") from error
+        raise RecordError(f"{place.path}: {error}") from error
 
 
-def _checked(path: str, param: Param, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
+def _checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
     """Reads it whole, keeping it only if that costs nothing: the value as `_made` gives it, or None."""
     for block in entry.tensor.blocks():
-        if block.dtype == _dtype(param):
-            return _made(path, param, entry) if _is_mapped(block) and _keeps_arrays(param) else None
+        if block.dtype == place.dtype:
+            return _made(place, entry) if _is_mapped(block) and _keeps_arrays(place) else None
         count = PORTION // block.itemsize
         for start in range(0, block.size, count):
-            _on_device(path, param, block[start : start + count])
+            _on_device(place, block[start : start + count])
     return None
 
 
-def _keeps_arrays(param: Param) -> bool:
+def _keeps_arrays(place: _Place) -> bool:
     """Is what its backend makes of a host array the very array?"""
-    probe = np.zeros(1, _dtype(param))
-    return param.backend.from_host(probe, param.kind, param.device) is probe
+    probe = np.zeros(1, place.dtype)
+    return place.backend.from_host(probe, place.kind, place.param.device) is probe
 
 
 def _is_mapped(array: Any) -> bool:

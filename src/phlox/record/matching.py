@@ -69,13 +69,13 @@ def match(
         entry = names[source]
         if not isinstance(entry, TensorEntry):
             wrong_kind.append(Difference(path, "value", kind))
-        elif entry.tensor.kind != kind:
-            wrong_kind.append(Difference(path, entry.tensor.kind, kind))
-        elif entry.tensor.shape != tuple(shape):
-            misshapen.append(Difference(path, entry.tensor.shape, tuple(shape)))
+        elif (tensor := entry.tensor).kind != kind:
+            wrong_kind.append(Difference(path, tensor.kind, kind))
+        elif tensor.shape != tuple(shape):
+            misshapen.append(Difference(path, tensor.shape, tuple(shape)))
         else:
             matches[path] = origin.get(source, source)
-            stored = entry.tensor.dtype
+            stored = tensor.dtype
             if dtype is not None and stored != dtype and stored != canonical(dtype, path):
                 cast.append(Difference(path, stored, canonical(dtype, path)))
     missing = [path for path in expected if path not in found and path not in passed_over]

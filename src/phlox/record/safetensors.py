@@ -224,11 +224,24 @@ def _dumps(value: Any) -> str:
 
 
 def _loads(text: str) -> dict[str, Any]:
-    whole = _natural if "-" in text else None  # of which the JSON library calls none for each number
-    header = json.loads(text, object_pairs_hook=_unique, parse_int=whole, parse_constant=_no_constant)
+    header = _as_written(text)
+    if header is None:
+        whole = _natural if "-" in text else None  # of which the JSON library calls none for each number
+        header = json.loads(text, object_pairs_hook=_unique, parse_int=whole, parse_constant=_no_constant)
     if not isinstance(header, dict):
         raise RecordError("its header is not a JSON object")
     return header  # pyright: ignore[reportUnknownVariableType] -- keys of JSON objects are str
+
+
+def _as_written(text: str) -> Any:
+    """What is in a header that is, to the byte, as it would be written: so it names nothing twice. None for others."""
+    if "-" in text:  # perhaps a negative number
+        return None
+    try:
+        header = msgspec.json.decode(text)
+        return header if msgspec.json.encode(header) == text.rstrip().encode() else None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

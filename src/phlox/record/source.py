@@ -60,20 +60,24 @@ class Source:
         return RecordError(f"{self.name}: {path}: {reason(error)}")
 
 
+@dataclass(slots=True, eq=False)
 class _Elements:
     """The array of some bytes of a source: one small object a tensor, for files have thousands of them."""
 
-    __slots__ = ("_dtype", "_path", "_shape", "_source", "_start", "_stop")
-
-    def __init__(self, source: Source, path: str, dtype: DType, shape: tuple[int, ...], start: int, stop: int) -> None:
-        self._source, self._path, self._dtype, self._shape = source, path, dtype, shape
-        self._start, self._stop = start, stop
+    source: Source
+    path: str
+    dtype: DType
+    shape: tuple[int, ...]
+    start: int
+    stop: int
 
     def __call__(self) -> Array:
         try:
-            return elements(self._source.data[self._start : self._stop], self._dtype).reshape(self._shape)
+            # Not `np.ndarray(..., data, start)`: it holds what is behind the memoryview, and may be made writable.
+            array = np.frombuffer(self.source.data[self.start : self.stop], self.dtype)
+            return _checked(array).reshape(self.shape)
         except Exception as error:
-            raise self._source.error(self._path, error) from error
+            raise self.source.error(self.path, error) from error
 
 
 def open_source(path: Path, max_bytes: int | None = None, verify: bool = True) -> Source:
@@ -101,10 +105,12 @@ def unpacked(
 
 def elements(data: memoryview, dtype: DType) -> Array:
     """Little-endian bytes as a flat array: a view of them where they are aligned. RecordError for false booleans."""
-    raw = np.frombuffer(data, np.uint8)
-    if dtype.kind == "b" and raw.size and raw.max() > 1:
+    return _checked(np.frombuffer(data, np.uint8).view(dtype))
+
+
+def _checked(array: Array) -> Array:
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise RecordError("it holds bytes other than 0 and 1 as booleans")
-    array = raw.view(dtype)
     if sys.byteorder != "little":
         return array.byteswap()
     return array if array.flags.aligned else array.copy()

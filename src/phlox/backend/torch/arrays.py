@@ -84,7 +84,7 @@ class Arrays(EngineBackend):
             host = torch.from_numpy(fitted.view(np.int16)).view(torch.bfloat16)
         else:
             host = torch.from_numpy(fitted)
-        return host.to(self.native_device(device))
+        return host if device.name == "cpu" else host.to(self.native_device(device))
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         engine = engine_of(target)
