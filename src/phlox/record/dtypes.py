@@ -40,6 +40,7 @@ SHORT_NAMES: dict[DType, str] = {dtype: name for name, dtype in DTYPES.items()}
 BLOCK = 1 << 16
 """Elements that NumPy casts at a time: few enough to stay in the cache (measured: 1.4x as fast as 4 times as many)."""
 
+_KINDS: dict[str, Kind] = {"b": "bool", "i": "int", "u": "int"}
 _BY_NUMPY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _KNOWN = {dtype: dtype for dtype in DTYPES.values()}
 _MAX_RANK = 64  # NumPy's own bound
@@ -66,9 +67,7 @@ def canonical(dtype: Any, path: str = "tensor") -> DType:
 
 def kind_of(dtype: DType) -> Kind:
     """The kind of tensor that elements of `dtype` make."""
-    if dtype.kind == "b":
-        return "bool"
-    return "int" if dtype.kind in "iu" else "float"
+    return _KINDS.get(dtype.kind, "float")
 
 
 def checked_shape(shape: object, dtype: DType, path: str = "tensor") -> tuple[int, ...]:

@@ -109,10 +109,10 @@ class LazyTensor:
         """
         path = self.path if path is None else path
         dtype = canonical(dtype, path)
-        if kind_of(dtype) != self.kind:
-            raise RecordError(f"{path}: a record does not cast between kinds, here {self.dtype} to {dtype}")
         if dtype == self.dtype:
             return self if path == self.path else replace(self, path=path)
+        if kind_of(dtype) != self.kind:
+            raise RecordError(f"{path}: a record does not cast between kinds, here {self.dtype} to {dtype}")
         # A view of a view casts twice, as the same casts of the array would.
         source = self.read if self.is_cast else self.source
         return LazyTensor(self.shape, dtype, self.dtype, source, path, self.recast)

@@ -79,7 +79,7 @@ def stored_type(precision: Precision, path: str, dtype: DType) -> DType:
     """
     given = cast("object", precision.stored(path, dtype))
     # np.dtype would make float64 of None, and of "i8" what is i64 here.
-    if not isinstance(given, np.dtype | type):
+    if not isinstance(given, (np.dtype, type)):
         raise RecordError(
             f"{path}: {precision_label(precision)}.stored gave {given!r:.100}; "
             "expected an element type, such as np.dtype(np.float16)"

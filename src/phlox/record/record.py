@@ -209,7 +209,7 @@ class Record:
 def _checked_path(path: object) -> str:
     if not isinstance(path, str):
         raise RecordError(f"a path is a str, not {type(path).__name__}")
-    if not all(path.split(".")):
+    if "" in path.split("."):
         raise RecordError(f"{path[:200]!r} is no path: it is names joined by dots, none of them empty")
     return checked_text(path, path)
 

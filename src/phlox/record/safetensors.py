@@ -16,7 +16,7 @@ import msgspec
 
 from phlox.errors import RecordError
 from phlox.record.checksums import WIDTH, packed, start_of, verified
-from phlox.record.dtypes import DTYPES, SHORT_NAMES
+from phlox.record.dtypes import DTYPES
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
 from phlox.record.limits import MAX_TEXT, check_entries, check_json
@@ -71,17 +71,16 @@ class SafetensorsRecorder(Recorder):
         own = self.header(record)
         room = "0" * (2 * WIDTH * (len(record) + 1)) if sink.can_patch else ""
         info = self._info(record, own, [path for path, _ in tensors], room)
-        header: dict[str, Any] = {_METADATA: {**record.metadata, _OURS: info}}
-        place = 8 + len(_dumps(header).encode()) - len(_AFTER_CHECKSUMS)
+        plain = str.__str__  # of a subclass, too, which no encoder but that of `json` takes
+        metadata = {plain(name): plain(text) for name, text in record.metadata.items()}
+        header: dict[str, Any] = {_METADATA: {**metadata, _OURS: info}}
+        place = 8 + len(msgspec.json.encode(header)) - len(_AFTER_CHECKSUMS)
         end = 0
         for path, entry in tensors:
-            start, end = end, end + entry.tensor.nbytes
-            header[path] = {
-                "dtype": SHORT_NAMES[entry.tensor.dtype].upper(),
-                "shape": entry.tensor.shape,
-                "data_offsets": (start, end),
-            }
-        text = _dumps(header).encode()
+            tensor = entry.tensor
+            start, end = end, end + tensor.nbytes
+            header[path] = {"dtype": _NAMES[tensor.dtype], "shape": tensor.shape, "data_offsets": (start, end)}
+        text = msgspec.json.encode(header)
         text += b" " * (-(8 + len(text)) % _ALIGNMENT)
         check_json(text)
         check_json(info.encode())
@@ -129,10 +128,11 @@ class SafetensorsRecorder(Recorder):
             order=None if order == sorted(order) else order,
             crc32=checksums,
         )
-        return _dumps(msgspec.to_builtins(info))
+        return json.dumps(msgspec.to_builtins(info), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 _DTYPES = {name.upper(): dtype for name, dtype in DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def _header(data: memoryview) -> tuple[str, int]:
@@ -217,10 +217,6 @@ def _check_cover(spans: list[tuple[int, int]], size: int) -> None:
         end = stop
     if end != size:
         raise RecordError(f"its tensors take {end} bytes of {size}; the rest belongs to none")
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _loads(text: str) -> dict[str, Any]:

@@ -61,11 +61,12 @@ class Sink:
 
         A block that was made by casting is added up at once: it is in the cache, and takes memory.
         """
-        if not tensor.is_cast:
+        is_made = tensor.is_cast
+        if not is_made:
             self._adder.make_room(tensor.nbytes)
         for block in tensor.blocks():
             data = element_bytes(block)
-            checksum.add(data, later=not tensor.is_cast)
+            checksum.add(data, later=not is_made)
             yield data
 
     def elements(self, data: memoryview) -> None:
@@ -86,5 +87,5 @@ class Sink:
 
 def element_bytes(array: Array) -> memoryview:
     """The elements of a contiguous array as little-endian bytes; a view, where the machine is little-endian."""
-    flat = array.reshape(-1)
+    flat = array if array.ndim == 1 else array.reshape(-1)
     return (flat if sys.byteorder == "little" else flat.byteswap()).view(np.uint8).data
