@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,11 @@ from phlox.backend.torch import random
 from phlox.backend.torch.codegen import VARIABLE
 from phlox.errors import RangeError
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+pytestmark = [
+    pytest.mark.usefixtures("kernels_of_our_own"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # PyTorch's own, as its compiler loads
+]
 KEY = np.array([3152804728, 4217229735, 18], np.uint32)
-
-
-@pytest.fixture(autouse=True)
-def _code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(VARIABLE, "inductor")
-    if random._kernel() is None:
-        pytest.skip("the kernel is for other processors than this one")
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def drawn(state: Any, shape: tuple[int, ...], threshold: int) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,16 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
 from phlox.backend.torch import lstm
-from phlox.backend.torch.codegen import VARIABLE
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+pytestmark = [
+    pytest.mark.usefixtures("kernels_of_our_own"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # PyTorch's own, as its compiler loads
+]
 _operations: Any = torch.ops.phlox
 AT_MOST = 2e-6
 """Of the norm of the exact result, for the error."""
 SHAPES = [(1, 1, 3, 32), (5, 3, 7, 64), (4, 8, 32, 32), (3, 33, 5, 96), (2, 9, 4, 320)]
 """Steps, batch, features and units."""
-
-
-@pytest.fixture(autouse=True)
-def _code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(VARIABLE, "inductor")
-    if lstm._kernel() is None:
-        pytest.skip("the kernel is for other processors than this one")
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def operands(steps: int, batch: int, features: int, units: int, *, scale: float = 1.0) -> list[torch.Tensor]:

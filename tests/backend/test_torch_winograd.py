@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -15,9 +14,11 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
 from phlox.backend.torch import winograd
-from phlox.backend.torch.codegen import VARIABLE
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+pytestmark = [
+    pytest.mark.usefixtures("kernels_of_our_own"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # PyTorch's own, as its compiler loads
+]
 AT_MOST = 4e-6
 """Of the norm of the exact result, for the error; of multiplying out it is up to 2e-6."""
 _aten: Any = torch.ops.aten
@@ -31,21 +32,6 @@ CASES = [
         [(1, 16, 16), (3, 16, 48), (2, 48, 32), (1, 80, 80)], [(3, 5), (4, 4), (9, 13)], PADDINGS
     )
 ]
-
-
-@pytest.fixture(autouse=True)
-def _code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "inductor")
-    if winograd._kernel() is None:
-        pytest.skip("the kernel is for other processors than this one")
-
-
-@pytest.fixture
-def _two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -108,7 +94,6 @@ def test_clipping_keeps_nan_and_nothing_far_away_sees_it() -> None:
     assert error(y[:, :, 4:, 4:], exact[:, :, 4:, 4:].double()) < AT_MOST
 
 
-@pytest.mark.usefixtures("_two_threads")
 def test_threads_change_nothing() -> None:
     x, g, weight = numbers(3, 48, 9, 9), numbers(3, 80, 9, 9, seed=1), numbers(80, 48, 3, 3, seed=2)
 
@@ -116,6 +101,7 @@ def test_threads_change_nothing() -> None:
         points = winograd.filters(weight, turned=False)
         return [points, winograd.convolve(x, points, None, None, False, (1, 1)), winograd.weight_gradient(x, g, (1, 1))]
 
+    torch.set_num_threads(2)
     by_two = all_of_it()
     torch.set_num_threads(1)
     for one, other in zip(all_of_it(), by_two, strict=True):

@@ -62,50 +62,29 @@ def _kept_in_order(recurrent: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _projected(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The input's share of the gates of all steps, without the bias, which would be written to all rows before."""
-    return torch.mm(x.reshape(-1, x.shape[2]), weight).view(*x.shape[:2], weight.shape[1])
-
-
 def _sizes(x: torch.Tensor, recurrent: torch.Tensor, reverse: bool) -> Any:
     return integers(*x.shape[:2], recurrent.shape[0], reverse)
 
 
-def _use(
-    x: torch.Tensor,
-    hidden: torch.Tensor,
-    cell: torch.Tensor,
-    weight: torch.Tensor,
-    recurrent: torch.Tensor,
-    bias: torch.Tensor | None,
-    reverse: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    gates, packed = _projected(x, weight), _kept_in_order(recurrent)
+def _run(packed: torch.Tensor, *operands: Any, train: bool) -> tuple[torch.Tensor, ...]:
+    """The result and the last cells; for the way back, the cells and the gates of all steps, in their input's place."""
+    x, hidden, cell, weight, recurrent, bias, reverse = operands
+    gates = torch.mm(x.reshape(-1, x.shape[2]), weight)  # a bias would be written to all rows before
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
+    bias = None if bias is None else bias.contiguous()
     y = x.new_empty((*x.shape[:2], recurrent.shape[0]))
-    bias = None if bias is None else bias.contiguous()
-    given = map(address, (gates, bias, packed, hidden, last, y, None, None))
+    cells = torch.empty_like(y) if train else None
+    given = map(address, (gates, bias, packed, hidden, last, y, gates if train else None, cells))
     _kernel().forward(_sizes(x, recurrent, reverse), *given, torch.get_num_threads())
-    return y, last
+    return (y, last) if cells is None else (y, cells, gates.view(*x.shape[:2], -1))
 
 
-def _forward(
-    x: torch.Tensor,
-    hidden: torch.Tensor,
-    cell: torch.Tensor,
-    weight: torch.Tensor,
-    recurrent: torch.Tensor,
-    bias: torch.Tensor | None,
-    reverse: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result, and what the way back needs: the cells and the gates of all steps, in the place of their input."""
-    gates, packed = _projected(x, weight), _in_order(recurrent, _kernel().put_forward)
-    hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
-    y, cells = (x.new_empty((*x.shape[:2], recurrent.shape[0])) for _ in range(2))
-    bias = None if bias is None else bias.contiguous()
-    given = map(address, (gates, bias, packed, hidden, last, y, gates, cells))
-    _kernel().forward(_sizes(x, recurrent, reverse), *given, torch.get_num_threads())
-    return y, cells, gates
+def _use(*operands: Any) -> tuple[torch.Tensor, ...]:
+    return _run(_kept_in_order(operands[4]), *operands, train=False)
+
+
+def _forward(*operands: Any) -> tuple[torch.Tensor, ...]:
+    return _run(_in_order(operands[4], _kernel().put_forward), *operands, train=True)
 
 
 def _backward(

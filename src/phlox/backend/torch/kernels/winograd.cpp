@@ -92,53 +92,48 @@ const FilterAtPoints filter;
 
 // --- tiles
 
-// The pixels of a tile at the points, `stride` apart, for all channels; zeros where there are none.
-void put_pixels(const Sizes& of, const float* x, int64_t number, float* to, int64_t stride) {
-  const Tile tile(of, number);
-  const int64_t top = tile.row - of.above, left = tile.column - of.left;
-  const float* image = x + tile.image * of.height * of.width * of.in;
-  const bool is_inside = top >= 0 && left >= 0 && top + kReach <= of.height && left + kReach <= of.width;
-  for (int64_t c = 0; c < of.in; c += kLanes) {
-    Vector half[kReach][kReach];
-    for (int64_t j = 0; j < kReach; j++) {
-      Vector column[kReach], at[kReach];
-      for (int64_t i = 0; i < kReach; i++) {
-        const int64_t row = top + i, place = left + j;
-        const bool is_there = is_inside || (row >= 0 && row < of.height && place >= 0 && place < of.width);
-        column[i] = is_there ? load(image + (row * of.width + place) * of.in + c) : all(0);
-      }
-      pixels_at_points(column, at);
+// A square of `Count` pixels, or gradients, along an axis at the points, `stride` apart, for all channels.
+template <int64_t Count, typename AtPoints, typename Pixel>
+inline void put_square(int64_t channels, AtPoints at_points, Pixel pixel, float* to, int64_t stride) {
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    Vector half[kReach][Count];
+    for (int64_t j = 0; j < Count; j++) {
+      Vector column[Count], at[kReach];
+      for (int64_t i = 0; i < Count; i++) column[i] = pixel(i, j, c);
+      at_points(column, at);
       for (int64_t i = 0; i < kReach; i++) half[i][j] = at[i];
     }
     for (int64_t i = 0; i < kReach; i++) {
       Vector at[kReach];
-      pixels_at_points(half[i], at);
+      at_points(half[i], at);
       for (int64_t j = 0; j < kReach; j++) store(to + (i * kReach + j) * stride + c, at[j]);
     }
   }
 }
 
-// The same of the gradients of a tile's results.
+// The pixels of a tile, zeros where there are none.
+void put_pixels(const Sizes& of, const float* x, int64_t number, float* to, int64_t stride) {
+  const Tile tile(of, number);
+  const int64_t top = tile.row - of.above, left = tile.column - of.left;
+  const float* image = x + tile.image * of.height * of.width * of.in;
+  const bool is_inside = top >= 0 && left >= 0 && top + kReach <= of.height && left + kReach <= of.width;
+  const auto pixel = [&](int64_t i, int64_t j, int64_t c) {
+    const int64_t row = top + i, column = left + j;
+    const bool is_there = is_inside || (row >= 0 && row < of.height && column >= 0 && column < of.width);
+    return is_there ? load(image + (row * of.width + column) * of.in + c) : all(0);
+  };
+  put_square<kReach>(of.in, pixels_at_points, pixel, to, stride);
+}
+
+// The gradients of a tile's results, zeros for those that are not of the image.
 void put_gradients(const Sizes& of, const float* g, int64_t number, float* to, int64_t stride) {
   const Tile tile(of, number);
-  for (int64_t c = 0; c < of.out; c += kLanes) {
-    Vector half[kReach][kTile];
-    for (int64_t j = 0; j < kTile; j++) {
-      Vector column[kTile], at[kReach];
-      for (int64_t i = 0; i < kTile; i++) {
-        const int64_t row = tile.row + i, place = tile.column + j;
-        const bool is_there = row < of.rows && place < of.columns;
-        column[i] = is_there ? load(g + ((tile.image * of.rows + row) * of.columns + place) * of.out + c) : all(0);
-      }
-      gradients_at_points(column, at);
-      for (int64_t i = 0; i < kReach; i++) half[i][j] = at[i];
-    }
-    for (int64_t i = 0; i < kReach; i++) {
-      Vector at[kReach];
-      gradients_at_points(half[i], at);
-      for (int64_t j = 0; j < kReach; j++) store(to + (i * kReach + j) * stride + c, at[j]);
-    }
-  }
+  const auto gradient = [&](int64_t i, int64_t j, int64_t c) {
+    const int64_t row = tile.row + i, column = tile.column + j;
+    const bool is_there = row < of.rows && column < of.columns;
+    return is_there ? load(g + ((tile.image * of.rows + row) * of.columns + column) * of.out + c) : all(0);
+  };
+  put_square<kTile>(of.out, gradients_at_points, gradient, to, stride);
 }
 
 // What is added to results, and whether they are clipped at zero.

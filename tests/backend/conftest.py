@@ -1,0 +1,23 @@
+"""What the tests of backends share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def kernels_of_our_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch's programs become code, with kernels of ours on any number of threads; skips where there are none."""
+    import torch
+
+    from phlox.backend.torch import kernels
+    from phlox.backend.torch.codegen import VARIABLE
+
+    monkeypatch.setenv(VARIABLE, "inductor")
+    if kernels.load("bernoulli", {}) is None:
+        pytest.skip("the kernels are for other processors than this one")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
