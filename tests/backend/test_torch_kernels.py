@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 from torch._inductor import codecache
 
 from phlox.backend.torch import kernels
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
-NAMES = ["lstm", "winograd"]
+NAMES = ["bernoulli", "lstm", "winograd"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,3 +29,9 @@ def test_there_is_none_for_other_processors(name: str, monkeypatch: pytest.Monke
     text = {file: kernels.source(file) for file in ("vectors.h", f"{name}.cpp")}
     monkeypatch.setattr(kernels, "source", lambda file: bare * (file == "vectors.h") + text[file])
     assert kernels.load(name, {}) is None
+
+
+def test_nothing_is_compiled_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(kernels, "source", lambda file: pytest.fail(f"{file} was read"))
+    assert kernels.load("lstm", {}) is None

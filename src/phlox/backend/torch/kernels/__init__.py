@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import platform
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -26,6 +27,8 @@ def load(name: str, arguments: Mapping[str, Sequence[Any]]) -> Any:
 
     None, too, on a processor that none of them is for: they take AVX-512, or AVX2.
     """
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return None
     try:
         # Not in the module's head: it takes seconds to load, and a program that is compiled loads it anyway.
         code_cache = importlib.import_module("torch._inductor.codecache").CppCodeCache
