@@ -1,4 +1,4 @@
-"""An LSTM in programs on a processor by a kernel of our own, which is a quarter faster than oneDNN's.
+"""An LSTM in programs on a processor by a kernel of our own, faster than oneDNN's.
 
 What no step waits for, the product with the whole input and on the way back those for the weights, is left to the
 library for products; only the steps are the kernel's.
