@@ -74,8 +74,7 @@ class _Elements:
     def __call__(self) -> Array:
         try:
             # Not `np.ndarray(..., data, start)`: it holds what is behind the memoryview, and may be made writable.
-            array = np.frombuffer(self.source.data[self.start : self.stop], self.dtype)
-            return _checked(array).reshape(self.shape)
+            return elements(self.source.data[self.start : self.stop], self.dtype).reshape(self.shape)
         except Exception as error:
             raise self.source.error(self.path, error) from error
 
@@ -105,11 +104,8 @@ def unpacked(
 
 def elements(data: memoryview, dtype: DType) -> Array:
     """Little-endian bytes as a flat array: a view of them where they are aligned. RecordError for false booleans."""
-    return _checked(np.frombuffer(data, np.uint8).view(dtype))
-
-
-def _checked(array: Array) -> Array:
-    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+    array = np.frombuffer(data, dtype)
+    if dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise RecordError("it holds bytes other than 0 and 1 as booleans")
     if sys.byteorder != "little":
         return array.byteswap()

@@ -10,7 +10,6 @@ library for products; only the steps are the kernel's.
 
 from __future__ import annotations
 
-import weakref
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 
 from phlox.backend.contract.types import Array
 from phlox.backend.torch.codegen import codegen
+from phlox.backend.torch.kept import Kept
 from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, address, integers, load
 
 _GATES = 4
@@ -45,21 +45,12 @@ def _in_order(recurrent: torch.Tensor, put: Any) -> torch.Tensor:
     return found
 
 
-_kept: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
-"""Weights of use, in order: by who they are, as long as they live; another takes the place of one written to."""
+def _forward_order(recurrent: torch.Tensor) -> torch.Tensor:
+    return _in_order(recurrent.detach(), _kernel().put_forward)
 
 
-def _kept_in_order(recurrent: torch.Tensor) -> torch.Tensor:
-    """The same of a weight that mostly stays the same."""
-    if recurrent.is_inference():  # which does not count how often it is written to
-        return _in_order(recurrent, _kernel().put_forward)
-    key, version = id(recurrent), recurrent._version
-    known = _kept.get(key)
-    if known is not None and known[0]() is recurrent and known[1] == version:
-        return known[2]
-    found = _in_order(recurrent.detach(), _kernel().put_forward)
-    _kept[key] = weakref.ref(recurrent, lambda _: _kept.pop(key, None)), version, found
-    return found
+_kept_in_order = Kept(_forward_order)
+"""The same of a weight of use."""
 
 
 def _sizes(x: torch.Tensor, recurrent: torch.Tensor, reverse: bool) -> Any:
@@ -84,7 +75,7 @@ def _use(*operands: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _forward(*operands: Any) -> tuple[torch.Tensor, ...]:
-    return _run(_in_order(operands[4], _kernel().put_forward), *operands, train=True)
+    return _run(_forward_order(operands[4]), *operands, train=True)
 
 
 def _backward(

@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-import weakref
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from phlox.backend.contract.types import Array
+from phlox.backend.torch.kept import Kept
 
 _aten: Any = torch.ops.aten
 _kernels: Any = getattr(torch.ops, "mkldnn", None)
@@ -22,39 +22,15 @@ _LSTM = 2  # as PyTorch numbers the kinds
 # --- the weights of use, which mostly stay the same
 
 
-class _Packed(NamedTuple):
-    """Two weights as the kernel wants them."""
-
-    of: tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]
-    versions: tuple[int, int]
-    values: tuple[torch.Tensor, torch.Tensor]
-
-
-_packed: dict[tuple[int, int], _Packed] = {}
-"""By who the weights are, as long as both live; another entry takes the place of one that was written to."""
-
-
 def _in_order(weight: Array, recurrent: Array) -> tuple[Array, Array]:
-    """Both weights as the kernel takes them, from when they were last seen if they are the same still."""
-    if weight.is_inference() or recurrent.is_inference():  # these do not count how often they are written to
-        return weight.t().contiguous(), recurrent.t().contiguous()
-    key, versions = (id(weight), id(recurrent)), (weight._version, recurrent._version)
-    found = _packed.get(key)
-    if found is not None and found.versions == versions and found.of[0]() is weight and found.of[1]() is recurrent:
-        return found.values
-
-    def forget(_: Any) -> None:
-        _packed.pop(key, None)
-
+    """Both weights as the kernel takes them, packed for it if they are there for more than this call."""
     first, second = weight.detach().t().contiguous(), recurrent.detach().t().contiguous()
-    if hasattr(_kernels, "_reorder_mkldnn_rnn_layer_weight"):
-        with torch.no_grad():
-            options = (recurrent.shape[0], False, True, False)
-            first, second = _kernels._reorder_mkldnn_rnn_layer_weight(first, second, *options)
-    refs = weakref.ref(weight, forget), weakref.ref(recurrent, forget)
-    _packed[key] = _Packed(refs, versions, (first, second))
-    return first, second
+    if weight.is_inference() or recurrent.is_inference() or not hasattr(_kernels, "_reorder_mkldnn_rnn_layer_weight"):
+        return first, second
+    return tuple(_kernels._reorder_mkldnn_rnn_layer_weight(first, second, recurrent.shape[0], False, True, False))
 
+
+_kept_in_order = Kept(_in_order)
 
 # --- the kernel
 
@@ -71,7 +47,7 @@ def lstm(
     """As the contract has it, of operands that are contiguous; for use, not for training."""
     none = x.new_zeros(recurrent.shape[1])
     biases = none if bias is None else bias, none
-    operands = x, *_in_order(weight, recurrent), *biases, hidden.unsqueeze(0), cell.unsqueeze(0)
+    operands = x, *_kept_in_order(weight, recurrent), *biases, hidden.unsqueeze(0), cell.unsqueeze(0)
     y, last_hidden, last_cell, _ = _layer(*operands, reverse, train=False)
     return y, last_hidden.squeeze(0), last_cell.squeeze(0)
 

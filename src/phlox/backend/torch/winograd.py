@@ -152,7 +152,11 @@ def suits(x: Any, y: Any, weight: Any, options: Sequence[Any], tiles: int) -> bo
 
 def lower(graph: Any) -> None:
     """Compute the convolutions of a graph so, and their gradients, where that is faster."""
-    for node in list(graph.graph.nodes):
+    kinds = {_aten.convolution.default, _aten.convolution_backward.default}
+    nodes = [node for node in graph.graph.nodes if node.target in kinds]
+    if not nodes:
+        return
+    for node in nodes:
         if node.target is _aten.convolution.default:
             x, weight, bias, *options = node.args
             if suits(x.meta["val"], node.meta["val"], weight.meta["val"], options, TRAINED):
@@ -161,7 +165,7 @@ def lower(graph: Any) -> None:
                     given = (x, points, bias, None, False, list(options[1]))
                     found = graph.graph.call_function(_operations.winograd.default, given)
                 _replace(graph.graph, node, found)
-        elif node.target is _aten.convolution_backward.default:
+        else:
             g, x, weight, _, *options, _ = node.args
             if suits(x.meta["val"], g.meta["val"], weight.meta["val"], options, TRAINED):
                 _lower_backward(graph.graph, node, list(options[1]))

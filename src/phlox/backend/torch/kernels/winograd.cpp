@@ -235,10 +235,8 @@ void convolve(const Sizes* sizes, const float* x, const float* filters, const fl
   }
 }
 
-// How many floats `put_weight_gradient` needs to work with.
-int64_t room(const Sizes* of) { return kPoints * of->in * of->out; }
-
-// The gradient of a weight, whose axes (out, in, row, column) have these strides, of those of the results.
+// The gradient of a weight, whose axes (out, in, row, column) have these strides, of those of the results. `sums` is room
+// for a weight at the points.
 void put_weight_gradient(const Sizes* sizes, const float* x, const float* g, float* sums, float* weight, const int64_t* strides, int threads) {
   const Sizes of = *sizes;
   const int64_t tiles = of.tiles();
