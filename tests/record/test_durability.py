@@ -8,7 +8,7 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from phlox.record import (
+    DOUBLE,
     FULL,
     JsonRecorder,
     LazyTensor,
@@ -158,11 +159,11 @@ def test_a_crash_between_any_two_system_calls(after: bool, tmp_path: Path, monke
 
     for owner, name in (
         (os, "fsync"), (os, "open"), (os, "close"), (Path, "replace"), (Path, "chmod"),
-        (files_module._EagerFile, "write"), (files_module.fcntl, "flock"),
+        (files_module._EagerFile, "write"), (os, "writev"), (files_module.fcntl, "flock"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, crashing(getattr(owner, name)))
     save(OLD, path)
-    assert calls > 8  # write twice or more, lock, chmod, sync, rename, open, sync, close
+    assert calls > 9  # write twice or more, lock, chmod, sync, rename, open, sync, close
     found: list[int] = []
     for crash in range(1, calls + 1):
         left = -1
@@ -220,18 +221,54 @@ def test_what_need_not_be_durable_is_whole_and_not_synced(
 @pytest.mark.parametrize("room", [0, 1000, 390_000])
 def test_a_full_disk_leaves_the_old_file(room: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(OLD, tmp_path / "m")
-    write = files_module._EagerFile.write
+    write, write_pieces = files_module._EagerFile.write, os.writev
+    there = 0
 
-    def full(self: Any, data: Any) -> int:
-        if self.tell() + len(data) > room:
+    def one(self: Any, data: Any) -> int:
+        return full([data], lambda: write(self, data))
+
+    def full(pieces: Sequence[Any], write: Callable[[], int]) -> int:
+        nonlocal there
+        if there + sum(map(len, pieces)) > room:
             raise OSError(code, os.strerror(code))
-        return write(self, data)
+        there += (count := write())
+        return count
 
-    monkeypatch.setattr(files_module._EagerFile, "write", full)
+    monkeypatch.setattr(files_module._EagerFile, "write", one)
+    monkeypatch.setattr(os, "writev", lambda file, pieces: full(pieces, lambda: write_pieces(file, pieces)))
     with pytest.raises(RecordError) as caught:
         save(NEW, tmp_path / "m")
     assert str(caught.value) == f"cannot save {path}: {os.strerror(code)}"
     assert load(path)["n"] == 1 and [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("at_once", [1, 70_000, 200_001])
+def test_a_system_that_writes_less_than_it_is_given_gets_the_rest(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def some(file: int, pieces: Sequence[Any]) -> int:
+        assert all(len(piece) for piece in pieces)
+        calls.append(len(pieces))
+        return os.write(file, pieces[0][: at_once if len(calls) < 100 else None])
+
+    monkeypatch.setattr(os, "writev", some)
+    expected = {f"w{i}": np.random.default_rng(i).normal(size=(3, 10_000 + i)) for i in range(9)} | {"e": np.ones(0)}
+    path = save(Record(expected), tmp_path / "m.phlox", DOUBLE)
+    assert len(calls) > 9 and max(calls) > 5
+    for name, entry in load(path).tensors.items():
+        np.testing.assert_array_equal(entry.tensor.read(), expected[name])
+
+
+def test_more_pieces_than_the_system_takes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "_LARGE", 1)
+    pieces = [bytes([i % 251]) * (i % 7) for i in range(5000)]
+    with atomic_write(tmp_path / "m") as file:
+        file.write(b"before")
+        file.writelines(pieces)
+        file.write(b"after")
+    assert (tmp_path / "m").read_bytes() == b"".join([b"before", *pieces, b"after"])
 
 
 def refuse_room(monkeypatch: pytest.MonkeyPatch, code: int) -> list[int]:

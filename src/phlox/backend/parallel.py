@@ -17,7 +17,7 @@ _is_spread: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_spread", 
 """Is this a part of what is spread already?"""
 
 
-def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 64) -> None:
+def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 64, *, spare: int = 0) -> None:
     """Calls `work(start, stop)` for parts that make up `range(size)`, all at the same time, each on a core.
 
     Context variables are the caller's in every thread. What `work` itself would spread runs as one part.
@@ -27,6 +27,7 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
         size: of the whole.
         least: of a part that is worth a thread.
         most: parts, for instance since each needs memory of its own.
+        spare: cores to leave to others.
 
     Raises what a part raises, the first one that does, when all have ended.
 
@@ -38,7 +39,7 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
     >>> squares.tolist()
     [0, 1, 4, 9, 16, 25]
     """
-    count = max(1, min(_cores(), size // least, most))
+    count = max(1, min(_cores() - spare, size // least, most))
     if count == 1 or _is_spread.get():
         work(0, size)
         return

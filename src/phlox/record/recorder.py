@@ -104,6 +104,7 @@ class Recorder(Reader):
             sink = Sink(stream, can_patch=self.compression is None)
             try:
                 self.write(record, sink)
+                sink.flush()
             finally:
                 sink.close()
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from phlox.record.crc32 import crc32
 
 if TYPE_CHECKING:
-    from queue import Queue
+    from queue import SimpleQueue
 
-_MUCH = 1 << 23
+BATCH = 1 << 23
+"""Bytes that are given to the thread, and written, together."""
+_WORTH = 1 << 20
 """Bytes that are worth waking another thread."""
 
 
@@ -34,7 +36,7 @@ class Checksum:
 
     def catch_up(self, data: memoryview) -> None:
         """Goes on with what was to be added later."""
-        self._value = crc32(data, self._value)
+        self._value = crc32(data, self._value, spare=1)  # the writer's
 
     def __int__(self) -> int:
         if self._is_behind:
@@ -49,38 +51,47 @@ class Adder:
     What has been given is kept until it is added up: at most one piece of any size, and less than 16 MiB besides.
     """
 
-    __slots__ = ("_batches", "_bytes", "_failure", "_waiting")
+    __slots__ = ("_batches", "_bytes", "_done", "_failure", "_open", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: _Batch = []
         self._bytes = 0
-        self._batches: Queue[_Batch | None] | None = None
+        self._batches: SimpleQueue[_Batch | None] | None = None
+        self._done: SimpleQueue[None] | None = None
+        self._open = 0
+        """The number of batches given to the thread and not known to be done."""
         self._failure: BaseException | None = None
 
     def make_room(self, size: int) -> None:
         """Waits where there is too little for so many bytes; to be called before they are read, to be given."""
-        if self._batches is not None and self._bytes + size >= _MUCH:
-            self._batches.join()
+        if self._bytes + size >= BATCH:
+            self._wait()
 
     def give(self, checksum: Checksum, data: memoryview) -> None:
         """Has `checksum` go on with `data`, after all that was given before."""
         self._waiting.append((checksum, data))
         self._bytes += len(data)
-        if self._bytes >= _MUCH:
-            if self._batches is None:
-                from queue import Queue  # only for writing: to load, less is needed
+        if self._bytes >= BATCH:
+            self.start()
 
-                self._batches = Queue()
-                threading.Thread(target=self._work, args=(self._batches,), daemon=True).start()
-            self._batches.put(self._waiting)
-            self._waiting, self._bytes = [], 0
+    def start(self) -> None:
+        """Has the thread begin with what was given, if it is worth that: to be called before what takes its time."""
+        if self._bytes < _WORTH:
+            return
+        if self._batches is None:
+            from queue import SimpleQueue  # only for writing: to load, less is needed
+
+            self._batches, self._done = SimpleQueue(), SimpleQueue()
+            threading.Thread(target=self._work, args=(self._batches, self._done), daemon=True).start()
+        self._batches.put(self._waiting)
+        self._open += 1
+        self._waiting, self._bytes = [], 0
 
     def finish(self) -> None:
         """Until everything is added up. Raises what the thread has raised."""
-        if self._batches is not None:
-            self._batches.join()
-            if self._failure is not None:
-                raise self._failure
+        self._wait()
+        if self._failure is not None:
+            raise self._failure
         _add_up(self._waiting)
         self._waiting, self._bytes = [], 0
 
@@ -89,14 +100,19 @@ class Adder:
         if self._batches is not None:
             self._batches.put(None)
 
-    def _work(self, batches: Queue[_Batch | None]) -> None:
+    def _wait(self) -> None:
+        while self._done is not None and self._open:
+            self._done.get()
+            self._open -= 1
+
+    def _work(self, batches: SimpleQueue[_Batch | None], done: SimpleQueue[None]) -> None:
         while (batch := batches.get()) is not None:
             try:
                 _add_up(batch)
             except BaseException as error:
                 self._failure = error
             del batch  # or else it is kept until there is another one
-            batches.task_done()
+            done.put(None)
 
 
 _Batch: TypeAlias = list[tuple[Checksum, memoryview]]

@@ -87,6 +87,7 @@ class SafetensorsRecorder(Recorder):
         sink.write(len(text).to_bytes(8, "little") + text)
         sums = {path: sink.tensor(entry.tensor, start_of(path, entry)) for path, entry in tensors}
         if sink.can_patch:
+            sink.flush()
             sink.patch(place - len(room), packed(record, own, sums).hex().encode())
 
     def read(self, source: Source) -> Record:

@@ -15,8 +15,10 @@ from phlox.backend.element import HOST_DTYPES
 _BLOCK = 1 << 21
 """Elements at a time: enough for all threads, and few enough to stay in the cache while they are looked at again."""
 _SINGLE = HOST_DTYPES["f32"]
-_BEYOND = {HOST_DTYPES["f16"]: 65520.0, HOST_DTYPES["bf16"]: float.fromhex("0x1.FFp127")}
-"""By the element type: from where on float32 is rounded to infinity."""
+_INFINITE = {HOST_DTYPES["f16"]: 0x7C00, HOST_DTYPES["bf16"]: 0x7F80}
+"""By the element type: the bits of infinity. Those of what is finite are less, without the sign."""
+_UNSIGNED = 0x7FFF
+_PAIRS = [{_SINGLE, half} for half in _INFINITE]
 _TYPES = {_SINGLE: torch.float32, HOST_DTYPES["f16"]: torch.float16, HOST_DTYPES["bf16"]: torch.bfloat16}
 
 
@@ -34,8 +36,7 @@ def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
 
     An infinity may be an error then, and there is no one answer to which NaN becomes of another.
     """
-    beyond = _BEYOND.get(array.dtype, _BEYOND.get(dtype))
-    if beyond is None or _SINGLE not in (array.dtype, dtype) or dtype not in _TYPES:
+    if {array.dtype, dtype} not in _PAIRS:
         return None
     result = np.empty(array.shape, dtype)
     if not array.size:
@@ -47,8 +48,7 @@ def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
         return result
     for start in range(0, len(source), _BLOCK):
         here = slice(start, start + _BLOCK)
-        target[here].copy_(source[here])
-        least, most = torch.aminmax(source[here])  # NaN, where there is one
-        if not (-beyond < float(least) and float(most) < beyond):
+        bits = target[here].copy_(source[here]).view(torch.int16)
+        if int((bits & _UNSIGNED).amax()) >= _INFINITE[dtype]:
             return None
     return result
