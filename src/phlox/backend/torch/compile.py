@@ -22,15 +22,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
-from phlox.backend.torch import in_place
+from phlox.backend.torch import attention_kernel, in_place, linear, winograd
 from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.loops import prepare
 from phlox.backend.torch.numbers import merge
-from phlox.backend.torch.packed import packed
+from phlox.backend.torch.packed import Packed, packed
 from phlox.backend.torch.placeholder import LeftOver, Words, recording
 from phlox.backend.torch.updates import Calls, Updates
-from phlox.backend.torch.winograd import lower
 
 Body: TypeAlias = Callable[[Any, Any], Any]
 
@@ -129,6 +128,10 @@ class Program:
         run = packed(graph, weights) if inductor else None
         if run is not None:
             return _Recorded(layout, run, forms[0])
+        if inductor and not pairs and (found := linear.lower(graph, weights)) is not None:  # it only predicts
+            make, used = found
+            flat = layout.of(flat)
+            return _Recorded(layout, Packed(make, _compiled(graph, [*flat, *make(*flat)]), used), forms[0])
         calls, sources = None, list[int | None]()
         if updates is not None:
             calls, places = updates.cut_out(graph, orders, _compiled)
@@ -248,7 +251,8 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
     prepare(graph)
-    lower(graph)
+    winograd.lower(graph)
+    attention_kernel.lower(graph)
     try:
         # Not `torch.compile`, which would record anew what is recorded, and ask at every call whether that still fits.
         return importlib.import_module("torch._inductor").compile(graph, list(flat))
