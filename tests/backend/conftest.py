@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -21,3 +22,23 @@ def kernels_of_our_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def calls_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[str]]:
+    """Of a module that has a kernel: which functions of it are called from now on, as they are."""
+
+    def watch(module: Any) -> list[str]:
+        kernel, calls = module._kernel(), list[str]()
+
+        class Watched:
+            lanes = kernel.lanes
+
+            def __getattr__(self, name: str) -> Any:
+                calls.append(name)
+                return getattr(kernel, name)
+
+        monkeypatch.setattr(module, "_kernel", lambda: Watched())
+        return calls
+
+    return watch

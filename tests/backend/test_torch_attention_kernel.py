@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def test_its_results_lie_as_those_of_pytorch() -> None:
 
 @pytest.mark.parametrize(("length", "size", "is_ours"), [(64, 32, True), (63, 32, False), (64, 20, False)])
 def test_a_compiled_layer_is_as_an_eager_one(
-    length: int, size: int, is_ours: bool, monkeypatch: pytest.MonkeyPatch
+    length: int, size: int, is_ours: bool, calls_of: Callable[[Any], list[str]]
 ) -> None:
     device = Autodiff(Torch()).device()
     model = nn.MultiHeadAttention(2 * size, 2, causal=True, device=device).init(seed=1)
@@ -120,14 +121,7 @@ def test_a_compiled_layer_is_as_an_eager_one(
         grads = y.square().mean().backward()
         return [y, *[param.val().grad(grads) for param in model.params()]]
 
-    kernel, calls = attention_kernel._kernel(), list[str]()
-
-    class Counted:
-        def __getattr__(self, name: str) -> Any:
-            calls.append(name)
-            return getattr(kernel, name)
-
-    monkeypatch.setattr(attention_kernel, "_kernel", lambda: Counted())
+    calls = calls_of(attention_kernel)
     expected, found = gradients(model, x), px.compile(gradients)(model, x)
     assert ("attend" in calls) == is_ours
     assert len(found) == len(expected) > 8

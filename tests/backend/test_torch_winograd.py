@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -203,33 +204,19 @@ class Network(px.Module):
         return (self.last(x) + x).relu()
 
 
-def called(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
-    """Which functions of the kernel a program calls, as it does."""
-    kernel, calls = winograd._kernel(), list[str]()
-
-    class Counted:
-        def __getattr__(self, name: str) -> Any:
-            if name in names:
-                calls.append(name)
-            return getattr(kernel, name)
-
-    monkeypatch.setattr(winograd, "_kernel", lambda: Counted())
-    return calls
-
-
-def test_a_compiled_network_predicts_what_it_does_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_network_predicts_what_it_does_eagerly(calls_of: Callable[[Any], list[str]]) -> None:
     device = Torch().device()
     model = Network(device).init(seed=1).valid()
     x = px.tensor(numbers(2, 16, 16, 16).numpy(), device=device)
     expected = model(x).numpy()
-    calls = called(monkeypatch, "put_filters", "convolve")
+    calls = calls_of(winograd)
     run = px.compile(lambda model, x: model(x))
     for _ in range(2):  # the filters are made in the first call alone
         np.testing.assert_allclose(run(model, x).numpy(), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
     assert calls == ["put_filters"] * 2 + ["convolve"] * 4
 
 
-def test_a_compiled_step_has_the_gradients_of_an_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_step_has_the_gradients_of_an_eager_one(calls_of: Callable[[Any], list[str]]) -> None:
     device = Autodiff(Torch()).device()
     model = Network(device).init(seed=1)
     x = px.tensor(numbers(8, 16, 16, 16).numpy(), device=device)
@@ -239,7 +226,7 @@ def test_a_compiled_step_has_the_gradients_of_an_eager_one(monkeypatch: pytest.M
         return [param.val().grad(grads) for param in (model.first.weight, model.down.weight, model.last.weight)]
 
     expected = [g.numpy() for g in gradients(model, x)]
-    calls = called(monkeypatch, "put_filters", "convolve", "put_weight_gradient")
+    calls = calls_of(winograd)
     for found, exact in zip(px.compile(gradients)(model, x), expected, strict=True):
         np.testing.assert_allclose(found.numpy(), exact, rtol=0, atol=1e-5 * np.abs(exact).max())
     assert sorted(calls) == ["convolve"] * 3 + ["put_filters"] * 3 + ["put_weight_gradient"] * 2
