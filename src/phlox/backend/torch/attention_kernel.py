@@ -88,6 +88,6 @@ def _suits(node: Any) -> bool:
     q, k = query.meta["val"], key.meta["val"]
     if dropout or node.kwargs.get("attn_mask") is not None or q.dtype is not torch.float32 or q.device.type != "cpu":
         return False
-    if q.shape[2] < _FEWEST or k.shape[2] * k.shape[3] > _MOST[causal]:
+    if q.shape[2] < _FEWEST or not 0 < k.shape[2] * k.shape[3] <= _MOST[causal]:
         return False
     return _kernel() is not None and q.shape[3] % _kernel().lanes() == 0

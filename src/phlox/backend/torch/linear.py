@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch.kept import Kept
 from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, integers, load
 
 _aten: Any = torch.ops.aten
@@ -44,7 +45,7 @@ def _panel() -> int:
     return 2 * _kernel().lanes()
 
 
-def _panels(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+def _panels(*weights: torch.Tensor) -> torch.Tensor:
     """Weights [depth, width], of one depth, as the kernel reads them: [panels, depth, columns of a panel]."""
     depth, widths = weights[0].shape[0], [weight.shape[1] for weight in weights]
     found = weights[0].new_empty((sum(widths) // _panel(), depth, _panel()))
@@ -56,6 +57,8 @@ def _panels(weights: Sequence[torch.Tensor]) -> torch.Tensor:
     return found
 
 
+_kept_in_panels = Kept(_panels)
+"""By all programs of these weights: there is one for every number of rows."""
 _widths = cache(integers)
 
 
@@ -121,7 +124,7 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Made, list[int]] | None:
     def made(*flat: torch.Tensor) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
         for place in places:
-            found.append(_panels([flat[weight] for weight, _ in place]))
+            found.append(_kept_in_panels(*[flat[weight] for weight, _ in place]))
             if biases := [flat[bias] for _, bias in place if bias is not None]:
                 found.append(torch.cat(biases))
         return found
