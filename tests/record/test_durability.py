@@ -8,7 +8,7 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ def test_a_crash_between_any_two_system_calls(after: bool, tmp_path: Path, monke
 
     for owner, name in (
         (os, "fsync"), (os, "open"), (os, "close"), (Path, "replace"), (Path, "chmod"),
-        (files_module._EagerFile, "write"), (os, "writev"), (files_module.fcntl, "flock"),
+        (files_module._EagerFile, "write"), (os, "pwrite"), (files_module.fcntl, "flock"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, crashing(getattr(owner, name)))
     save(OLD, path)
@@ -221,21 +221,18 @@ def test_what_need_not_be_durable_is_whole_and_not_synced(
 @pytest.mark.parametrize("room", [0, 1000, 390_000])
 def test_a_full_disk_leaves_the_old_file(room: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(OLD, tmp_path / "m")
-    write, write_pieces = files_module._EagerFile.write, os.writev
+    write, pwrite = files_module._EagerFile.write, os.pwrite
     there = 0
 
-    def one(self: Any, data: Any) -> int:
-        return full([data], lambda: write(self, data))
-
-    def full(pieces: Sequence[Any], write: Callable[[], int]) -> int:
+    def full(data: Any, write: Callable[[], int]) -> int:
         nonlocal there
-        if there + sum(map(len, pieces)) > room:
+        if there + len(data) > room:
             raise OSError(code, os.strerror(code))
         there += (count := write())
         return count
 
-    monkeypatch.setattr(files_module._EagerFile, "write", one)
-    monkeypatch.setattr(os, "writev", lambda file, pieces: full(pieces, lambda: write_pieces(file, pieces)))
+    monkeypatch.setattr(files_module._EagerFile, "write", lambda file, data: full(data, lambda: write(file, data)))
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: full(data, lambda: pwrite(file, data, at)))
     with pytest.raises(RecordError) as caught:
         save(NEW, tmp_path / "m")
     assert str(caught.value) == f"cannot save {path}: {os.strerror(code)}"
@@ -247,28 +244,45 @@ def test_a_system_that_writes_less_than_it_is_given_gets_the_rest(
     at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
+    write, pwrite = files_module._EagerFile.write, os.pwrite
 
-    def some(file: int, pieces: Sequence[Any]) -> int:
-        assert all(len(piece) for piece in pieces)
-        calls.append(len(pieces))
-        return os.write(file, pieces[0][: at_once if len(calls) < 100 else None])
+    def some(data: Any) -> Any:
+        calls.append(len(data))
+        return memoryview(data)[: at_once if len(calls) < 100 else None]
 
-    monkeypatch.setattr(os, "writev", some)
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, some(data), at))
+    monkeypatch.setattr(files_module._EagerFile, "write", lambda file, data: write(file, some(data)))
     expected = {f"w{i}": np.random.default_rng(i).normal(size=(3, 10_000 + i)) for i in range(9)} | {"e": np.ones(0)}
-    path = save(Record(expected), tmp_path / "m.phlox", DOUBLE)
-    assert len(calls) > 9 and max(calls) > 5
-    for name, entry in load(path).tensors.items():
-        np.testing.assert_array_equal(entry.tensor.read(), expected[name])
+    for suffix in ("phlox", "npz"):  # by places, and one after the other
+        calls.clear()
+        path = save(Record(expected), tmp_path / f"m.{suffix}", DOUBLE)
+        assert len(calls) > 9 and max(calls) > at_once
+        for name, entry in load(path).tensors.items():
+            np.testing.assert_array_equal(entry.tensor.read(), expected[name])
 
 
-def test_more_pieces_than_the_system_takes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "_LARGE", 1)
-    pieces = [bytes([i % 251]) * (i % 7) for i in range(5000)]
-    with atomic_write(tmp_path / "m") as file:
-        file.write(b"before")
-        file.writelines(pieces)
-        file.write(b"after")
-    assert (tmp_path / "m").read_bytes() == b"".join([b"before", *pieces, b"after"])
+@pytest.mark.parametrize("suffix", sorted(each.suffix for each in RECORDERS))
+def test_no_call_goes_beyond_where_the_system_divides_its_memory(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[tuple[int, int]] = []
+    write, pwrite = files_module._EagerFile.write, os.pwrite
+
+    def follow(file: Any, data: Any) -> int:
+        at = file.tell()
+        parts.append((at, write(file, data)))
+        return parts[-1][1]
+
+    def place(file: int, data: Any, at: int) -> int:
+        parts.append((at, pwrite(file, data, at)))
+        return parts[-1][1]
+
+    monkeypatch.setattr(files_module._EagerFile, "write", follow)
+    monkeypatch.setattr(os, "pwrite", place)
+    path = save(Record({"w": np.ones(files_module.CALL, np.float32)}), tmp_path / f"m{suffix}")
+    assert max(count for _, count in parts) <= files_module.CALL
+    assert all(at // files_module.CALL == (at + count - 1) // files_module.CALL for at, count in parts)
+    assert sum(count for _, count in parts) >= path.stat().st_size > 4 * files_module.CALL
 
 
 def refuse_room(monkeypatch: pytest.MonkeyPatch, code: int) -> list[int]:

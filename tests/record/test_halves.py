@@ -1,4 +1,4 @@
-"""float32 to float16 and back by either way: the bits that NumPy's casts give, for every float16 and all around it."""
+"""float32 to float16 and back by every way: the bits that NumPy's casts give, for every float16 and all around it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,22 @@ SIZE = 2 * halves._QUICKER * halves.SHARE + 3
 PLACES = (0, halves._BLOCK, halves._QUICKER * halves._BLOCK, SIZE // 2 - 1, SIZE // 2, SIZE - 1)
 
 
-@pytest.fixture(autouse=True, scope="module", params=["instructions", "integers"])
+@pytest.fixture(autouse=True, scope="module", params=["instructions", "instructions for Python", "integers"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both ways to cast."""
+    """All ways to cast."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "integers":
             patch.setattr(halves, "_instructions", lambda: None)
+        elif request.param == "instructions":
+            numkong = pytest.importorskip("numkong")
+            assert halves._by_address(numkong) is not None
+            assert halves.has_instructions()
         else:
-            assert halves._instructions() is not None
+            with pytest.MonkeyPatch.context() as without:
+                without.setattr(halves, "_by_address", lambda _: None)
+                again = halves._instructions.__wrapped__()
+            assert again is not None
+            patch.setattr(halves, "_instructions", lambda: again)
         yield request.param
 
 
@@ -58,6 +66,14 @@ def test_any_bits(bits: np.ndarray) -> None:
         assert not np.isfinite(expected).all()
     else:
         np.testing.assert_array_equal(found.view(np.uint16), expected.view(np.uint16))
+
+
+def test_codes_that_mean_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    numkong = pytest.importorskip("numkong")
+    assert halves._by_address(numkong) is not None
+    monkeypatch.setitem(halves._CODES, F16, 1 << 13)  # bfloat16
+    assert halves._by_address(numkong) is None
+    assert halves._by_address(np) is None
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65520.0, -65520.0, 3e38])

@@ -5,9 +5,11 @@ By the processor's instructions for it where `numkong` is installed, which has t
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ _BLOCK = 1 << 16
 """Elements at a time: few enough to stay in the cache, many enough that threads seldom wait for the interpreter."""
 SHARE = 1 << 18
 """Elements that are worth a thread."""
-_QUICKER = 4
+_QUICKER = 8
 """Instructions take so many times as many of both."""
 THREADS = 2
 """Each takes ten bytes for an element of its block."""
@@ -48,7 +50,7 @@ def to_half(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
     cast = _instructions()
     if cast is None:
         return _to_half_by_integers(single, half)
-    cast(single, "float16", out=half)
+    cast(single, half)
     return _is_finite(half)
 
 
@@ -56,7 +58,7 @@ def from_half(half: NDArray[np.float16], single: NDArray[np.float32]) -> bool:
     """Puts `half`, contiguous as `single` is, there as float32; False if only NumPy can, of what is not finite."""
     cast = _instructions()
     if cast is not None:
-        cast(half, "float32", out=single)
+        cast(half, single)
         return True
     if not _is_finite(half):
         return False
@@ -73,13 +75,39 @@ def _is_finite(half: NDArray[np.float16]) -> bool:
     return not half.size or bool(signed.max() < _INFINITE and unsigned.max() < _INFINITE | _SIGN)
 
 
+def has_instructions() -> bool:
+    """Whether there is a library that knows those of the processor."""
+    return _instructions() is not None
+
+
 @functools.cache
-def _instructions() -> Callable[..., object] | None:
-    """`cast(array, dtype, out=...)`, if there is a library that knows how."""
+def _instructions() -> Callable[[NDArray[Any], NDArray[Any]], object] | None:
+    """`cast(source, target)` of contiguous arrays, if there is a library that knows how."""
     try:
-        return importlib.import_module("numkong").astype
+        numkong = importlib.import_module("numkong")
     except ImportError:
         return None
+    return _by_address(numkong) or (lambda source, target: numkong.astype(source, target.dtype.name, out=target))
+
+
+def _by_address(numkong: ModuleType) -> Callable[[NDArray[Any], NDArray[Any]], object] | None:
+    """The same by the library's interface for C, which leaves the interpreter to other threads; None without it."""
+    try:
+        function = ctypes.CDLL(numkong._numkong.__file__).nk_cast  # (from, its type, count, to, its type)
+    except (AttributeError, OSError):
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int)
+    function.restype = None
+
+    def cast(source: NDArray[Any], target: NDArray[Any]) -> None:
+        function(source.ctypes.data, _CODES[source.dtype], source.size, target.ctypes.data, _CODES[target.dtype])
+
+    known, half = _KNOWN.astype(np.float32), np.zeros_like(_KNOWN)
+    cast(known, half)
+    single = np.zeros_like(known)
+    cast(half, single)
+    is_same = bool((half == _KNOWN).all() and (single == known).all())
+    return cast if is_same else None
 
 
 def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
@@ -109,6 +137,10 @@ def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16])
     return True
 
 
+_CODES = {np.dtype(np.float32): 1 << 11, np.dtype(np.float16): 1 << 12}
+"""Of `nk_dtype_t`, in numkong/types.h."""
+_KNOWN = np.array([0.0, -1.5, 65504.0, 2.0**-24, np.inf, *range(64)], np.float16)
+"""What shows whether codes mean what they meant."""
 _FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any], NDArray[Any]], bool]] = {
     (np.dtype(np.float32), np.dtype(np.float16)): to_half,
     (np.dtype(np.float16), np.dtype(np.float32)): from_half,

@@ -17,7 +17,7 @@ _is_spread: contextvars.ContextVar[bool] = contextvars.ContextVar("_is_spread", 
 """Is this a part of what is spread already?"""
 
 
-def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 64, *, spare: int = 0) -> None:
+def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 64) -> None:
     """Calls `work(start, stop)` for parts that make up `range(size)`, all at the same time, each on a core.
 
     Context variables are the caller's in every thread. What `work` itself would spread runs as one part.
@@ -27,7 +27,6 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
         size: of the whole.
         least: of a part that is worth a thread.
         most: parts, for instance since each needs memory of its own.
-        spare: cores to leave to others.
 
     Raises what a part raises, the first one that does, when all have ended.
 
@@ -39,7 +38,7 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
     >>> squares.tolist()
     [0, 1, 4, 9, 16, 25]
     """
-    count = max(1, min(_cores() - spare, size // least, most))
+    count = max(1, min(_cores(), size // least, most))
     if count == 1 or _is_spread.get():
         work(0, size)
         return
@@ -62,13 +61,14 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
         raise failed[min(failed)]
 
 
-def each(work: Callable[[int], _T], sizes: Sequence[int], least: int) -> list[_T]:
+def each(work: Callable[[int], _T], sizes: Sequence[int], least: int, most: int = 64) -> list[_T]:
     """`[work(0), work(1), ...]`, several at the same time, the largest first.
 
     Args:
         work: must be able to run in several threads.
         sizes: for each how much there is to do.
         least: what is worth a thread, of all of it together.
+        most: at the same time.
 
     Raises what the first one raises that fails, as a loop would; some of those after it have been tried by then.
 
@@ -95,7 +95,7 @@ def each(work: Callable[[int], _T], sizes: Sequence[int], least: int) -> list[_T
                 waiting.clear()
                 raise
 
-    spread(take, sum(sizes), least, len(sizes))
+    spread(take, sum(sizes), least, min(most, len(sizes)))
     if failed:
         raise failed[min(failed)]
     return [made[i] for i in range(len(sizes))]

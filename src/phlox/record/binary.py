@@ -26,7 +26,6 @@ from phlox.record.names import fingerprint_of
 from phlox.record.precision import FULL, Precision
 from phlox.record.record import Entry, Record
 from phlox.record.recorder import Recorder
-from phlox.record.running import Checksum
 from phlox.record.sink import Sink
 from phlox.record.source import Source
 
@@ -107,10 +106,9 @@ class BinaryRecorder(Recorder):
         text = msgspec.msgpack.encode(layout)
         check_message_pack(text)
         sink.write(MAGIC + len(text).to_bytes(4, "little") + text + bytes(-len(text) % 8))
-        sums: dict[str, Checksum] = {}
-        for path, entry in sorted(record.tensors.items(), key=lambda item: -item[1].tensor.dtype.itemsize):
-            sums[path] = sink.tensor(entry.tensor, start_of(path, entry))
-        sink.write(packed(record, header, sums))
+        tensors = sorted(record.tensors.items(), key=lambda item: -item[1].tensor.dtype.itemsize)
+        sums = sink.tensors((entry.tensor, start_of(path, entry)) for path, entry in tensors)
+        sink.write(packed(record, header, dict(zip((path for path, _ in tensors), sums, strict=True))))
 
     def read(self, source: Source) -> Record:
         """See `Recorder.read`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, SupportsInt
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -44,9 +44,9 @@ def start_of(path: str, entry: TensorEntry) -> int:
     return crc32(_pack([path, entry.id, SHORT_NAMES[entry.tensor.dtype], entry.tensor.shape]))
 
 
-def packed(record: Record, header: Header, tensors: Mapping[str, SupportsInt]) -> bytes:
+def packed(record: Record, header: Header, tensors: Mapping[str, int]) -> bytes:
     """What the file of `record` carries, given the checksums of its tensors by path."""
-    sums = [int(tensors[p]) if p in tensors else _of_value(p, record.values[p]) for p in record]
+    sums = [tensors[p] if p in tensors else _of_value(p, record.values[p]) for p in record]
     sums.append(_of_whole(header, record.metadata, record.aliases, record))
     return b"".join(each.to_bytes(WIDTH, "big") for each in sums)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from phlox.backend.parallel import spread
@@ -20,10 +21,8 @@ _PART = 1 << 22
 """Bytes that are worth a thread."""
 
 
-def crc32(data: bytes | memoryview, start: int = 0, *, spare: int = 0) -> int:
+def crc32(data: bytes | memoryview, start: int = 0) -> int:
     """`zlib.crc32(data, start)`, by `isal` where that is installed: it is four to ten times as fast.
-
-    `spare` cores are left to others, of those that so much would be spread over.
 
     >>> crc32(b"123456789") == 0xCBF43926
     True
@@ -36,10 +35,16 @@ def crc32(data: bytes | memoryview, start: int = 0, *, spare: int = 0) -> int:
         parts[first] = last - first, _fastest()(data[first:last], 0 if first else start)
 
     data = memoryview(data)
-    spread(work, len(data), _PART, spare=spare)
-    result = parts.pop(0)[1]
-    for first in sorted(parts):
-        result = joined(result, parts[first][1], parts[first][0])
+    spread(work, len(data), _PART)
+    return of_parts(parts)
+
+
+def of_parts(parts: Mapping[int, tuple[int, int]]) -> int:
+    """The CRC-32 of a whole, from the lengths and checksums of its parts by where they begin, the first at 0."""
+    result = parts[0][1]
+    for first in sorted(parts)[1:]:
+        length, checksum = parts[first]
+        result = joined(result, checksum, length)
     return result
 
 

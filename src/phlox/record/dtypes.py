@@ -117,6 +117,8 @@ def _cast_floats(array: Array, dtype: DType, path: str) -> Array:
         if array.dtype == np.float64 and dtype == ml_dtypes.bfloat16:
             array = _rounded_to_odd(array)
         result = array.astype(dtype)
+        if np.can_cast(array.dtype, dtype):
+            return result
         overflown = _is_infinite(result)
         if not overflown.any() or not (overflown := overflown & np.isfinite(array)).any():
             return result

@@ -94,13 +94,20 @@ class LazyTensor:
 
         Raises RecordError where a value does not fit `dtype`, or the source does not give what it promised.
         """
-        array = self._stored()
-        return cast_elements(array, self.dtype, self.path, self.recast) if self.is_cast else array
+        return self.cast(self._stored())
 
     def blocks(self) -> Iterator[Array]:
         """The elements in order, as 1-d arrays; casts a block at a time, so that no cast copy exists whole."""
-        array = self._stored()
-        return self._cast(array) if self.is_cast else iter((array.reshape(-1),))
+        array = self.stored()
+        return self._cast(array) if self.is_cast else iter((array,))
+
+    def stored(self) -> Array:
+        """The elements in order, as a 1-d array of `source_dtype`: `cast` of any part is a part of what this is."""
+        return self._stored().reshape(-1)
+
+    def cast(self, array: Array) -> Array:
+        """A part of what is stored at the element type of this, in the same order; several threads may do so."""
+        return cast_elements(array, self.dtype, self.path, self.recast) if self.is_cast else array
 
     def astype(self, dtype: Any, path: str | None = None) -> LazyTensor:
         """This tensor at another element type of the same kind, cast when read.
@@ -142,12 +149,11 @@ class LazyTensor:
             )
         return np.asarray(array, dtype=self.source_dtype, order="C")
 
-    def _cast(self, array: Array) -> Iterator[Array]:
-        flat = array.reshape(-1)
+    def _cast(self, flat: Array) -> Iterator[Array]:
         portion = PORTION if self.recast is halves.recast else _OF_ENGINES * PORTION
         count = max(1, portion // self.dtype.itemsize)
         for start in range(0, flat.size, count):
-            yield cast_elements(flat[start : start + count], self.dtype, self.path, self.recast)
+            yield self.cast(flat[start : start + count])
 
 
 @dataclass(frozen=True, eq=False, slots=True)

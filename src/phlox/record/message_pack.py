@@ -16,13 +16,13 @@ import numpy as np
 
 from phlox.errors import RecordError
 from phlox.record.checksums import packed, start_of, verified
+from phlox.record.crc32 import crc32
 from phlox.record.dtypes import DTYPES, SHORT_NAMES, Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
 from phlox.record.limits import check_entries, check_message_pack, length_of
 from phlox.record.record import Entry, Record
 from phlox.record.recorder import Recorder
-from phlox.record.running import Checksum
 from phlox.record.sink import Sink
 from phlox.record.source import Source, elements
 
@@ -70,7 +70,7 @@ class MessagePackRecorder(Recorder):
         sink.write(_START + _pack(header))
         sink.write(_pack("metadata") + _pack(dict(record.metadata)) + _pack("aliases") + _pack(dict(record.aliases)))
         sink.write(_pack("entries") + b"\xdd" + len(record).to_bytes(4, "big"))
-        sums: dict[str, Checksum] = {}
+        sums: dict[str, int] = {}
         texts: list[bytes] = []
         for path in record:
             entry = record[path]
@@ -119,8 +119,8 @@ def _text_by_name(packed: msgspec.Raw) -> dict[str, str]:
     return texts
 
 
-def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> Checksum:
-    tensor, checksum = entry.tensor, sink.checksum(start_of(path, entry))
+def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> int:
+    tensor, checksum = entry.tensor, start_of(path, entry)
     fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[tensor.dtype], "shape": tensor.shape}
     if entry.id is not None:
         fields["id"] = entry.id
@@ -130,16 +130,25 @@ def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> Checksum:
     tail = _pack("data") + b"\xdd" + len(sizes).to_bytes(4, "big")
     pad = -(sink.position + len(head) + 1 + len(tail) + 5) % _ALIGNMENT
     sink.write(head + bytes([pad]) + bytes(pad) + tail)
+    if len(sizes) == 1:
+        sink.write(_piece(sizes[0]))
+        return sink.tensor(tensor, checksum)
     room = 0
-    for data in sink.blocks(tensor, checksum):
+    for data in sink.blocks(tensor):
+        checksum = crc32(data, checksum)
         while len(data):
             if not room:
                 room = sizes.pop(0)
-                sink.write(b"\xc6" + room.to_bytes(4, "big"))
+                sink.write(_piece(room))
             part, data = data[:room], data[room:]
-            sink.elements(part)
+            sink.write(part)
             room -= len(part)
     return checksum
+
+
+def _piece(size: int) -> bytes:
+    """What comes before so many bytes."""
+    return b"\xc6" + size.to_bytes(4, "big")
 
 
 def _tensor(item: _Item, source: Source) -> LazyTensor:

@@ -101,12 +101,7 @@ class Recorder(Reader):
 
     def _encode(self, record: Record, file: IO[bytes]) -> None:
         with compressed(file, self.compression) as stream:
-            sink = Sink(stream, can_patch=self.compression is None)
-            try:
-                self.write(record, sink)
-                sink.flush()
-            finally:
-                sink.close()
+            self.write(record, Sink(stream, can_patch=self.compression is None))
 
     def _target(self, path: Path) -> Path:
         ending = self.suffix + SUFFIXES[self.compression]

@@ -85,10 +85,10 @@ class SafetensorsRecorder(Recorder):
         check_json(text)
         check_json(info.encode())
         sink.write(len(text).to_bytes(8, "little") + text)
-        sums = {path: sink.tensor(entry.tensor, start_of(path, entry)) for path, entry in tensors}
+        sums = sink.tensors((entry.tensor, start_of(path, entry)) for path, entry in tensors)
         if sink.can_patch:
-            sink.flush()
-            sink.patch(place - len(room), packed(record, own, sums).hex().encode())
+            by_path = dict(zip((path for path, _ in tensors), sums, strict=True))
+            sink.patch(place - len(room), packed(record, own, by_path).hex().encode())
 
     def read(self, source: Source) -> Record:
         """See `Recorder.read`. Rejects whatever the reference implementation rejects, and duplicate names."""

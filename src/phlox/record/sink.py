@@ -2,114 +2,130 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO
 
 import numpy as np
 
+from phlox.backend.parallel import each, spread
+from phlox.record.crc32 import crc32, of_parts
 from phlox.record.dtypes import Array
 from phlox.record.entry import LazyTensor
-from phlox.record.running import BATCH, Adder, Checksum
+from phlox.record.files import CALL, NewFile
 
-_SMALL, _LARGE = 1 << 20, 1 << 24
-"""Bytes that are written at a time: few to a stream that makes something else of them, which takes memory."""
-_LITTLE = 1 << 16
-"""Bytes that may wait besides elements, which are there anyway."""
+_LARGE = 1 << 24
+"""Bytes of a tensor that all cores write together: it is there alone, beside what takes less."""
+_SHARE = 1 << 20
+"""Bytes that are worth a thread."""
+_THREADS = 2
+"""Each has a tensor of its own, or a part of one: more would wait for each other, for the system writes one by one."""
 
 
 class Sink:
-    """Where a format writes: bytes, and tensors as raw little-endian elements, a batch at a time.
-
-    What is small is written together with what comes next: `flush` ends that.
+    """Where a format writes: bytes, and tensors as raw little-endian elements.
 
     Args:
         stream: to write to.
         can_patch: whether the stream can go back, for `patch`; a compressed one cannot.
     """
 
-    __slots__ = ("_adder", "_bytes", "_pieces", "_stream", "can_patch", "position")
+    __slots__ = ("_file", "_stream", "can_patch", "position")
 
     def __init__(self, stream: IO[bytes], *, can_patch: bool = False) -> None:
         self._stream = stream
-        self._adder = Adder()
-        self._pieces: list[bytes | memoryview] = []
-        self._bytes = 0
+        self._file = stream if isinstance(stream, NewFile) and stream.has_places else None
         self.can_patch = can_patch
         self.position = 0
         """The number of bytes written so far."""
 
-    def close(self) -> None:
-        """Ends what it has besides the stream, which stays open."""
-        self._adder.close()
-
     def write(self, data: bytes | memoryview) -> None:
-        """Writes all of `data`, at the latest when this is flushed."""
-        self._put(data, _LITTLE)
-        if not isinstance(data, bytes):  # its owner may change it
-            self.flush()
+        """Writes all of `data`."""
+        self._stream.write(data)
+        self.position += len(data)
 
-    def flush(self) -> None:
-        """Until the stream has all that was written."""
-        self._adder.start()
-        pieces, self._pieces, self._bytes = self._pieces, [], 0
-        self._stream.writelines(pieces)
-
-    def checksum(self, start: int = 0) -> Checksum:
-        """A CRC-32 that goes on from `start`, computed while this writes."""
-        return Checksum(self._adder, start)
-
-    def tensor(self, tensor: LazyTensor, checksum: int = 0) -> Checksum:
+    def tensor(self, tensor: LazyTensor, checksum: int = 0) -> int:
         """Writes the elements of `tensor` in order; reads it now, casts it a small block at a time.
 
-        Gives the CRC-32 of the bytes written, going on from `checksum`: `int` of it, when all is written.
+        Gives the CRC-32 of the bytes written, going on from `checksum`.
         """
-        result = self.checksum(checksum)
-        for data in self.blocks(tensor, result):
-            self.elements(data)
-        return result
+        return self.tensors([(tensor, checksum)])[0]
 
-    def blocks(self, tensor: LazyTensor, checksum: Checksum) -> Iterator[memoryview]:
-        """The bytes of its elements in order, to be written; `checksum` goes on with them.
+    def tensors(self, tensors: Iterable[tuple[LazyTensor, int]]) -> list[int]:
+        """`tensor` of each and its checksum, one after the other in the file, on all cores at the same time."""
+        if self._file is not None:
+            return self._place(list(tensors), self._file)
+        sums: list[int] = []
+        for tensor, checksum in tensors:
+            for data in self.blocks(tensor):
+                checksum = crc32(data, checksum)
+                self.write(data)
+            sums.append(checksum)
+        return sums
 
-        A block that was made by casting is added up at once: it is in the cache, and takes memory.
-        """
-        is_made = tensor.is_cast
-        if not is_made:
-            self._adder.make_room(tensor.nbytes)
+    def blocks(self, tensor: LazyTensor) -> Iterator[memoryview]:
+        """The bytes of its elements in order, to be written; little at a time, if there is no need of the whole."""
         for block in tensor.blocks():
             data = element_bytes(block)
-            checksum.add(data, later=not is_made)
-            yield data
-            if is_made:
-                self.flush()
-
-    def elements(self, data: memoryview) -> None:
-        """Writes all of `data`, however much that is, at the latest when this is flushed: nobody may change it before.
-
-        What is written to a file is written much at a time: so the system keeps it in large pages, and who maps it
-        reads it in half the time (measured: 1539 faults on 134 MB written in unaligned quarters, 120 so).
-        """
-        size = _LARGE if self.can_patch else _SMALL
-        for start in range(0, len(data), size):
-            self._put(data[start : start + size], BATCH)
-        if len(data) >= BATCH:  # the rest of it would keep it all
-            self.flush()
+            for start in range(0, len(data), CALL):
+                yield data[start : start + CALL]
 
     def patch(self, position: int, data: bytes) -> None:
         """Puts `data` in place of as many bytes that were written at `position`."""
-        self.flush()
         self._stream.seek(position - self.position, 1)
         self._stream.write(data)
         self._stream.seek(self.position - position - len(data), 1)
 
-    def _put(self, data: bytes | memoryview, most: int) -> None:
-        """`data` is written with what waits already, when that is `most` bytes or more."""
-        self._pieces.append(data)
-        self._bytes += len(data)
-        self.position += len(data)
-        if self._bytes >= most or not self.can_patch:
-            self.flush()
+    def _place(self, tensors: list[tuple[LazyTensor, int]], file: NewFile) -> list[int]:
+        file.flush()
+        start = file.tell()
+        places = list(itertools.accumulate((tensor.nbytes for tensor, _ in tensors), initial=start))
+        sums = [0] * len(tensors)
+        small: list[int] = []
+        for i, (tensor, checksum) in enumerate(tensors):
+            if max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) > _LARGE:
+                sums[i] = _place_together(tensor, file, places[i], checksum)
+            else:
+                small.append(i)
+
+        def whole(number: int) -> None:
+            i = small[number]
+            tensor, checksum = tensors[i]
+            sums[i] = _place_part(tensor, tensor.stored(), slice(0, tensor.size), file, places[i], checksum)
+
+        each(whole, [tensors[i][0].nbytes for i in small], _SHARE, _THREADS)
+        file.skip(places[-1] - start)
+        self.position += places[-1] - start
+        return sums
+
+
+def _place_together(tensor: LazyTensor, file: NewFile, place: int, checksum: int) -> int:
+    source, parts = tensor.stored(), dict[int, tuple[int, int]]()
+
+    def work(first: int, last: int) -> None:
+        result = _place_part(tensor, source, slice(first, last), file, place, 0 if first else checksum)
+        parts[first] = (last - first) * tensor.dtype.itemsize, result
+
+    spread(work, source.size, _SHARE, _THREADS)
+    return of_parts(parts)
+
+
+def _place_part(tensor: LazyTensor, source: Array, part: slice, file: NewFile, place: int, checksum: int) -> int:
+    """Writes a part of `tensor`, which begins at `place`; the CRC-32 goes on from `checksum`.
+
+    Little at a time, which is cast, added up and written while it is in the cache of one core.
+    """
+    at, width = part.start, tensor.dtype.itemsize
+    while at < part.stop:
+        here = place + at * width
+        stop = min(at + max(1, (CALL - here % CALL) // width), part.stop)
+        data = element_bytes(tensor.cast(source[at:stop]))
+        checksum = crc32(data, checksum)
+        file.write_at(data, here)
+        del data  # or else the next one cannot take its place in the cache
+        at = stop
+    return checksum
 
 
 def element_bytes(array: Array) -> memoryview:
