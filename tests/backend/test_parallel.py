@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 
 import pytest
 
@@ -77,8 +78,9 @@ def test_what_is_spread_already_is_not_spread_again() -> None:
 
 @pytest.mark.parametrize("sizes", [[], [3], [1, 5, 2, 4, 3], [0, 0, 0], [7] * 100])
 @pytest.mark.parametrize("least", [1, 8, 1000])
-def test_each_gives_what_a_loop_would(sizes: list[int], least: int) -> None:
-    assert each(lambda i: (i, sizes[i]), sizes, least) == list(enumerate(sizes))
+@pytest.mark.parametrize("alone", [None, 0, 3, 100])
+def test_each_gives_what_a_loop_would(sizes: list[int], least: int, alone: int | None) -> None:
+    assert each(lambda i: (i, sizes[i]), sizes, least, alone=alone) == list(enumerate(sizes))
 
 
 def test_the_largest_comes_first() -> None:
@@ -93,6 +95,43 @@ def test_each_runs_several_at_the_same_time() -> None:
     assert not together.broken
 
 
+def test_what_is_large_comes_alone_and_may_be_spread() -> None:
+    running: set[int] = set()
+    parts: dict[int, int] = {}
+    lock = threading.Lock()
+    small = threading.Barrier(2, timeout=60)
+
+    def work(i: int) -> None:
+        with lock:
+            running.add(i)
+            assert len(running) == 1 if i in (1, 3) else running <= {0, 2}
+        found: list[int] = []
+        spread(lambda start, stop: found.append(start), 4, 1)
+        parts[i] = len(found)
+        if i in (0, 2):
+            small.wait()
+        with lock:
+            running.remove(i)
+
+    each(work, [5, 90, 5, 80], least=1, alone=10)
+    assert parts == {0: 1, 1: 4, 2: 1, 3: 4}
+
+
+def test_each_runs_no_more_at_the_same_time_than_it_may() -> None:
+    running: set[int] = set()
+    peak = 0
+
+    def work(i: int) -> None:
+        nonlocal peak
+        running.add(i)
+        peak = max(peak, len(running))
+        time.sleep(0.01)
+        running.remove(i)
+
+    each(work, [1] * 12, least=1, most=2)
+    assert peak == 2
+
+
 def test_the_first_that_fails_is_told_whichever_was_tried_first() -> None:
     tried: list[int] = []
 
@@ -101,9 +140,9 @@ def test_the_first_that_fails_is_told_whichever_was_tried_first() -> None:
         if i in (1, 2, 4):
             raise ValueError(f"at {i}")
 
-    for least in (1, 1000):
+    for least, alone in ((1, None), (1000, None), (1, 3)):
         with pytest.raises(ValueError, match="at 1$"):
-            each(work, [1, 1, 2, 5, 9], least)
+            each(work, [1, 1, 2, 5, 9], least, alone=alone)
     assert {0, 1} <= set(tried[-5:])  # a loop would have done these before it failed
 
 

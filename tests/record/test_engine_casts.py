@@ -13,6 +13,7 @@ import pytest
 
 import phlox as px
 from phlox.backend import NumPy
+from phlox.backend import halves as casts
 from phlox.errors import RecordError
 from phlox.record import BFLOAT16, FULL, HALF, load, save
 
@@ -23,6 +24,15 @@ from phlox.backend.torch import halves  # noqa: E402
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 SHORTS = {F16: np.arange(1 << 16, dtype=np.uint16).view(F16), BF16: np.arange(1 << 16, dtype=np.uint16).view(BF16)}
+
+
+@pytest.fixture(autouse=True, params=["PyTorch alone", "another library"])
+def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to cast what is PyTorch's."""
+    if request.param == "PyTorch alone":
+        monkeypatch.setattr(casts, "has_instructions", lambda: False)
+    else:
+        assert casts.has_instructions()
 
 
 @pytest.fixture(autouse=True)

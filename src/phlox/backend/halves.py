@@ -1,6 +1,7 @@
-"""float32 to float16 and back: the same bits as NumPy's casts give, in a fraction of the time.
+"""float32 to the 16-bit floats and back: the same bits as NumPy's casts give, in a fraction of the time.
 
-By the processor's instructions for it where `numkong` is installed, which has them, and otherwise by integers.
+By the processor's instructions for it where `numkong` is installed, which has them, and otherwise by integers, if it is
+float16.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from phlox.backend import fresh
+from phlox.backend.element import HOST_DTYPES
 from phlox.backend.parallel import spread
 
 _BLOCK = 1 << 16
@@ -35,32 +38,34 @@ _THIRTEEN = np.uint32(13)
 _UP = np.uint32(13 << 23)
 _REBIASED = np.uint16((0x38800000 + (13 << 23) >> 13) & 0xFFFF)
 _SIGN = np.uint16(0x8000)
-_INFINITE = 0x7C00
+_SINGLE, _HALF, _BRAIN = HOST_DTYPES["f32"], HOST_DTYPES["f16"], HOST_DTYPES["bf16"]
+_INFINITE = {_HALF: 0x7C00, _BRAIN: 0x7F80}
+"""The bits of infinity."""
 _SCALE = np.float32(2.0**112)
 """From the exponents of float16, read as those of float32, to what they mean."""
 _IN_PLACE = np.uint32(0x8FFFE000)
 """The sign of a float32, and the bits that a float16 has, 13 places further up."""
 
 
-def to_half(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
-    """Rounds `single` to the nearest float16, ties to even, into `half`; False if not all are finite, before and after.
+def to_half(single: NDArray[np.float32], half: NDArray[Any]) -> bool:
+    """Rounds `single` to the nearest, ties to even, into `half`; False if not all are finite, before and after.
 
     Both arrays are contiguous and of at most a block.
     """
     cast = _instructions()
     if cast is None:
-        return _to_half_by_integers(single, half)
+        return half.dtype == _HALF and _to_half_by_integers(single, half)
     cast(single, half)
     return _is_finite(half)
 
 
-def from_half(half: NDArray[np.float16], single: NDArray[np.float32]) -> bool:
+def from_half(half: NDArray[Any], single: NDArray[np.float32]) -> bool:
     """Puts `half`, contiguous as `single` is, there as float32; False if only NumPy can, of what is not finite."""
     cast = _instructions()
     if cast is not None:
         cast(half, single)
         return True
-    if not _is_finite(half):
+    if half.dtype != _HALF or not _is_finite(half):
         return False
     bits = single.view(np.uint32)
     np.copyto(bits.view(np.int32), half.view(np.int16))  # with the sign in all the bits above
@@ -70,9 +75,9 @@ def from_half(half: NDArray[np.float16], single: NDArray[np.float32]) -> bool:
     return True
 
 
-def _is_finite(half: NDArray[np.float16]) -> bool:
-    signed, unsigned = half.view(np.int16), half.view(np.uint16)
-    return not half.size or bool(signed.max() < _INFINITE and unsigned.max() < _INFINITE | _SIGN)
+def _is_finite(half: NDArray[Any]) -> bool:
+    signed, unsigned, infinite = half.view(np.int16), half.view(np.uint16), _INFINITE[half.dtype]
+    return not half.size or bool(signed.max() < infinite and unsigned.max() < infinite | _SIGN)
 
 
 def has_instructions() -> bool:
@@ -102,12 +107,13 @@ def _by_address(numkong: ModuleType) -> Callable[[NDArray[Any], NDArray[Any]], o
     def cast(source: NDArray[Any], target: NDArray[Any]) -> None:
         function(source.ctypes.data, _CODES[source.dtype], source.size, target.ctypes.data, _CODES[target.dtype])
 
-    known, half = _KNOWN.astype(np.float32), np.zeros_like(_KNOWN)
-    cast(known, half)
-    single = np.zeros_like(known)
-    cast(half, single)
-    is_same = bool((half == _KNOWN).all() and (single == known).all())
-    return cast if is_same else None
+    for dtype in (_HALF, _BRAIN):
+        half, single = np.zeros(_KNOWN.shape, dtype), np.zeros_like(_KNOWN)
+        cast(_KNOWN, half)
+        cast(half, single)
+        if not (half == _KNOWN.astype(dtype)).all() or not (single == _KNOWN).all():
+            return None
+    return cast
 
 
 def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
@@ -128,7 +134,7 @@ def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16])
     result = half.view(np.uint16)
     np.copyto(result, bits, casting="unsafe")  # the lower half of them, where the larger power has no bits
     result -= _REBIASED
-    if result.size and result.max() >= _INFINITE:
+    if result.size and result.max() >= _INFINITE[_HALF]:
         return False
     np.right_shift(single.view(np.uint32), np.uint32(16), out=bits)  # no longer needed, and memory is what counts
     sign = bits.astype(np.uint16)
@@ -137,13 +143,15 @@ def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16])
     return True
 
 
-_CODES = {np.dtype(np.float32): 1 << 11, np.dtype(np.float16): 1 << 12}
+_CODES = {_SINGLE: 1 << 11, _HALF: 1 << 12, _BRAIN: 1 << 13}
 """Of `nk_dtype_t`, in numkong/types.h."""
-_KNOWN = np.array([0.0, -1.5, 65504.0, 2.0**-24, np.inf, *range(64)], np.float16)
+_KNOWN = np.array([0.0, -1.5, 57344.0, 2.0**-24, np.inf, *range(64)], np.float32)
 """What shows whether codes mean what they meant."""
 _FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any], NDArray[Any]], bool]] = {
-    (np.dtype(np.float32), np.dtype(np.float16)): to_half,
-    (np.dtype(np.float16), np.dtype(np.float32)): from_half,
+    (_SINGLE, _HALF): to_half,
+    (_HALF, _SINGLE): from_half,
+    (_SINGLE, _BRAIN): to_half,
+    (_BRAIN, _SINGLE): from_half,
 }
 
 
@@ -152,15 +160,18 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
 
     Instructions have an answer for infinities and NaN too, if no float32 has to be told from an infinity.
     """
-    if (cast := _FAST.get((array.dtype, dtype))) is None:
+    pair = (array.dtype, dtype)
+    if (cast := _FAST.get(pair)) is None or (_BRAIN in pair and not has_instructions()):
         return None
-    times = 1 if _instructions() is None else _QUICKER
+    times = _QUICKER if has_instructions() else 1
     result = np.empty(array.shape, dtype)
     source, target = np.require(array, requirements=["C", "A"]).reshape(-1), result.reshape(-1)
     refused: list[bool] = []
 
     def work(start: int, stop: int) -> None:
+        large = result.nbytes >= fresh.LARGE
         for at in range(start, stop, times * _BLOCK):
+            large = large and fresh.get_page(target[at:stop])
             here = slice(at, min(at + times * _BLOCK, stop))
             if refused or not cast(source[here], target[here]):
                 refused.append(True)

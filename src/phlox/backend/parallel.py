@@ -61,7 +61,9 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
         raise failed[min(failed)]
 
 
-def each(work: Callable[[int], _T], sizes: Sequence[int], least: int, most: int = 64) -> list[_T]:
+def each(
+    work: Callable[[int], _T], sizes: Sequence[int], least: int, most: int = 64, alone: int | None = None
+) -> list[_T]:
     """`[work(0), work(1), ...]`, several at the same time, the largest first.
 
     Args:
@@ -69,13 +71,16 @@ def each(work: Callable[[int], _T], sizes: Sequence[int], least: int, most: int 
         sizes: for each how much there is to do.
         least: what is worth a thread, of all of it together.
         most: at the same time.
+        alone: what is larger than this comes one by one before the others, and may itself be spread.
 
     Raises what the first one raises that fails, as a loop would; some of those after it have been tried by then.
 
     >>> each(lambda i: 10 * i, [1, 1, 1], least=2)
     [0, 10, 20]
     """
-    waiting = deque(sorted(range(len(sizes)), key=lambda i: -sizes[i]))
+    in_order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    large = 0 if alone is None else sum(size > alone for size in sizes)
+    waiting = deque(in_order[:large])
     made: dict[int, _T] = {}
     failed: dict[int, Exception] = {}
 
@@ -95,7 +100,9 @@ def each(work: Callable[[int], _T], sizes: Sequence[int], least: int, most: int 
                 waiting.clear()
                 raise
 
-    spread(take, sum(sizes), least, min(most, len(sizes)))
+    take(0, large)
+    waiting.extend(in_order[large:])
+    spread(take, sum(sizes[i] for i in waiting), least, min(most, len(waiting)))
     if failed:
         raise failed[min(failed)]
     return [made[i] for i in range(len(sizes))]

@@ -33,6 +33,8 @@ AT_ONCE = 1 << 26
 
 _WORTH = 1 << 23
 """Bytes to cast to that are worth a thread."""
+_LARGE = 1 << 24
+"""Bytes to cast to that are cast by all threads together, for one that has them would be last."""
 
 
 class LoadOptions(TypedDict, total=False):
@@ -148,7 +150,7 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
         place = places[i]
         return (_made if at_once or not place.param.is_initialized else _checked)(place, entries[i])
 
-    values = each(new_value, list(map(_bytes_cast, places, entries)), _WORTH)
+    values = each(new_value, list(map(_bytes_cast, places, entries)), _WORTH, alone=_LARGE)
     ids = _ids(module, places, entries)
     return lambda: _fill(places, entries, values, ids, found)
 

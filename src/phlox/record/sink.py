@@ -16,9 +16,9 @@ from phlox.record.entry import LazyTensor
 from phlox.record.files import CALL, NewFile
 
 _LARGE = 1 << 24
-"""Bytes of a tensor that all cores write together: it is there alone, beside what takes less."""
+"""Bytes of a tensor that all cores write together, so that it is not there beside another one."""
 _SHARE = 1 << 20
-"""Bytes that are worth a thread."""
+"""Bytes, or elements of one tensor, that are worth a thread."""
 _THREADS = 2
 """Each has a tensor of its own, or a part of one: more would wait for each other, for the system writes one by one."""
 
@@ -81,34 +81,23 @@ class Sink:
         file.flush()
         start = file.tell()
         places = list(itertools.accumulate((tensor.nbytes for tensor, _ in tensors), initial=start))
-        sums = [0] * len(tensors)
-        small: list[int] = []
-        for i, (tensor, checksum) in enumerate(tensors):
-            if max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) > _LARGE:
-                sums[i] = _place_together(tensor, file, places[i], checksum)
-            else:
-                small.append(i)
 
-        def whole(number: int) -> None:
-            i = small[number]
+        def placed(i: int) -> int:
             tensor, checksum = tensors[i]
-            sums[i] = _place_part(tensor, tensor.stored(), slice(0, tensor.size), file, places[i], checksum)
+            source, parts = tensor.stored(), dict[int, tuple[int, int]]()
 
-        each(whole, [tensors[i][0].nbytes for i in small], _SHARE, _THREADS)
+            def work(first: int, last: int) -> None:
+                result = _place_part(tensor, source, slice(first, last), file, places[i], 0 if first else checksum)
+                parts[first] = (last - first) * tensor.dtype.itemsize, result
+
+            spread(work, source.size, _SHARE, _THREADS)
+            return of_parts(parts)
+
+        sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
+        sums = each(placed, sizes, _SHARE, _THREADS, alone=_LARGE)
         file.skip(places[-1] - start)
         self.position += places[-1] - start
         return sums
-
-
-def _place_together(tensor: LazyTensor, file: NewFile, place: int, checksum: int) -> int:
-    source, parts = tensor.stored(), dict[int, tuple[int, int]]()
-
-    def work(first: int, last: int) -> None:
-        result = _place_part(tensor, source, slice(first, last), file, place, 0 if first else checksum)
-        parts[first] = (last - first) * tensor.dtype.itemsize, result
-
-    spread(work, source.size, _SHARE, _THREADS)
-    return of_parts(parts)
 
 
 def _place_part(tensor: LazyTensor, source: Array, part: slice, file: NewFile, place: int, checksum: int) -> int:

@@ -18,8 +18,6 @@ class EngineBackend(Backend):
 
     floats: ClassVar[tuple[FloatElement, ...]] = FLOAT_ELEMENTS
     ints: ClassVar[tuple[IntElement, ...]] = INT_ELEMENTS
-    threads_of_its_own: ClassVar[bool] = False
-    """Does it cast a host array on all cores by itself?"""
     _made: ClassVar[dict[tuple[type, str, str], Any]] = {}
 
     def __new__(cls, float: FloatElement = "f32", int: IntElement = "i32") -> Self:
@@ -51,6 +49,11 @@ class EngineBackend(Backend):
         given = [f"float={self.float_element!r}"] * (self.float_element != "f32")
         given += [f"int={self.int_element!r}"] * (self.int_element != "i32")
         return f"{type(self).__name__}({', '.join(given)})"
+
+    @property
+    def threads_of_its_own(self) -> bool:
+        """Does it cast a host array on all cores by itself?"""
+        return False
 
     def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
         """A host array of floats at another element type, in less time than NumPy takes and with the same numbers.

@@ -151,7 +151,6 @@ class Torch(
     """
 
     name = "torch"
-    threads_of_its_own = True
 
     def setup(self) -> None:
         self.torch_float = ELEMENTS[self.float_element]

@@ -1,4 +1,7 @@
-"""Between float32 and the 16-bit floats by PyTorch, which has instructions and threads for it that NumPy has not."""
+"""Between float32 and the 16-bit floats by PyTorch, which has instructions for it that NumPy has not.
+
+Where there is another library that has them, threads need not wait for those of PyTorch.
+"""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -39,8 +42,8 @@ def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
     """
     if {array.dtype, dtype} not in _PAIRS:
         return None
-    if HOST_DTYPES["bf16"] not in (array.dtype, dtype) and halves.has_instructions():
-        return halves.recast(array, dtype)  # whose threads need not be woken, and wait for nobody
+    if halves.has_instructions():
+        return halves.recast(array, dtype)
     result = np.empty(array.shape, dtype)
     if not array.size:
         return result

@@ -1,0 +1,106 @@
+"""Large pages that the system has to wait for are given up, and nothing else changes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phlox.backend import fresh, halves
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for pages")
+PAGE = fresh._PAGE
+
+
+class Clock:
+    """In place of the module `time`: every look takes so many seconds."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 1e6, step
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
+    """What is asked of the system, which does it, too."""
+    calls: list[tuple[int, int, int]] = []
+    madvise = fresh._madvise()
+
+    def watched(*given: Any) -> Any:
+        calls.append(given)
+        assert madvise(*given) == 0
+        return 0
+
+    monkeypatch.setattr(fresh, "_madvise", lambda: watched)
+    monkeypatch.setattr(fresh, "_slow_until", 0.0)
+    return calls
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def is_without_large_pages(place: int) -> bool:
+    """As the system says."""
+    here = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if "-" in head:
+            start, stop = (int(end, 16) for end in head.split("-"))
+            here = start <= place < stop
+        elif here and head == "VmFlags:":
+            return "nh" in line.split()
+    raise AssertionError("it is nowhere")
+
+
+def test_pages_that_come_quickly_are_taken_one_by_one(
+    asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh, "time", Clock(1e-5))
+    rest = np.ones(5 * PAGE, np.uint8)
+    start = -address(rest) % PAGE
+    assert fresh.get_page(rest[start:])
+    assert np.flatnonzero(rest == 0).tolist() == [start] and not asked
+    assert not fresh.get_page(rest[start : start + PAGE - 1])  # there is no whole page
+
+
+@pytest.mark.parametrize("offset", [0, 1, PAGE - 1])
+def test_after_a_slow_one_there_are_no_more_of_them(
+    offset: int, asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(2 * fresh._SLOW)
+    monkeypatch.setattr(fresh, "time", clock)
+    rest = np.empty(6 * PAGE, np.uint8)
+    rest = rest[-address(rest) % PAGE + offset :]
+    assert not fresh.get_page(rest)
+    first = address(rest) + (-offset) % PAGE
+    (call,) = asked
+    assert call[0] == first and call[1] % PAGE == 0 and call[2] == 15
+    assert call[1] >= 4 * PAGE and address(rest) + rest.nbytes - PAGE < first + call[1] <= address(rest) + rest.nbytes
+    assert is_without_large_pages(first) and is_without_large_pages(first + call[1] - 1)
+
+    clock.step = 0.0
+    assert not fresh.get_page(rest[2 * PAGE :]) and len(asked) == 2  # without waiting again
+    clock.now += fresh._REMEMBERED
+    assert fresh.get_page(rest[2 * PAGE :]) and len(asked) == 2
+
+
+@pytest.mark.parametrize("step", [0.0, 1.0], ids=["quick", "slow"])
+def test_what_is_cast_is_the_same(
+    step: float, asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh, "time", Clock(step))
+    numbers = np.random.default_rng(0).normal(size=(11, 300_007)).astype(np.float16)
+    found = halves.recast(numbers, np.dtype(np.float32))
+    assert found is not None and found.nbytes > fresh.LARGE
+    np.testing.assert_array_equal(found, numbers.astype(np.float32))
+    assert bool(asked) == (step > 0)
+    asked.clear()
+    small = halves.recast(numbers[0], np.dtype(np.float32))
+    assert small is not None and small.nbytes < fresh.LARGE and not asked
