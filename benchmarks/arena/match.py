@@ -32,11 +32,10 @@ AMONG_THE_FIRST = 1.5
 """So many times the shortest time to the first step of a side is measured again."""
 ENOUGH, PATIENCE = 5, 20.0
 """After so many turns those stop that have lasted so many seconds."""
-LEAVE = {0: 1.5, 1: 1.4, 3: 1.2}
-"""After so many turns those leave who take so many times what the fastest of their side takes.
-
-Before the first one, those whose steps are long, by the steps that were compared.
-"""
+LONG_LEAVE = 1.5
+"""Before the first turn those leave whose steps are long, and so many times those of the fastest of their side."""
+LEAVE = {"run": {1: 1.4, 3: 1.2}, "predict": {2: 1.4, 4: 1.2}}
+"""After so many turns those leave who take so many times what the fastest of their side takes."""
 PAUSE = 0.02
 """Seconds until threads that spin for more work have gone to sleep."""
 
@@ -46,7 +45,7 @@ class Plan:
     """How long it takes."""
 
     rounds: int = 7
-    predictions: int = 5
+    predictions: int = 7
     """As many turns of inference."""
     training: float = 0.25
     inference: float = 0.15
@@ -260,7 +259,7 @@ def _take_turns(
     entries = [entry for entry, _ in playing]
     # One compared step, in memory that is not there yet, says too little of those who are like another.
     long = [e for e in entries if what == "run" and e.each > seconds and not e.contestant.like]
-    for entry in [e for e in long if not close(e, entries, LEAVE[0])]:
+    for entry in [e for e in long if not close(e, entries, LONG_LEAVE)]:
         times(entry).append(entry.each)
         playing = [pair for pair in playing if pair[0] is not entry]
     began = time.monotonic()
@@ -273,16 +272,16 @@ def _take_turns(
             found = _asked(entry, lambda child=child, n=n: child.ask("turn", what=what, n=n))
             if found:
                 times(entry).append(found["seconds"])
-        if turn + 1 in LEAVE:
-            # One turn alone may have met a hiccup: then what was seen before counts too.
+        if bound := LEAVE[what].get(turn + 1):
             taken = {e.contestant.name: _usual(times(e), guesses[e.contestant.name]) for e, _ in playing}
-            playing = [pair for pair in playing if may_win(pair[0], [e for e, _ in playing], taken, LEAVE[turn + 1])]
+            playing = [pair for pair in playing if may_win(pair[0], [e for e, _ in playing], taken, bound)]
 
 
 def _usual(times: Sequence[float], guess: float) -> float:
+    """Of few turns the best, for one may have met a hiccup; then what was seen before counts too."""
     if not times:
         return math.inf
-    return statistics.median(times) if len(times) > 1 else min(*times, guess)
+    return statistics.median(times) if len(times) > 2 else min(*times, guess)
 
 
 def may_win(entry: Entry, playing: Sequence[Entry], taken: Mapping[str, float], bound: float) -> bool:

@@ -84,8 +84,9 @@ Everybody computes the same: ten losses from the same weights, and the logits of
 timed by turns in one run; where a step takes 0.1 s and more, the last seven of those that are compared are the turns.
 A ratio is the median over the turns, with its quartiles. Elsewhere, and with dropout, whose losses differ, who is much
 slower than the fastest of its side leaves early, and has no part in the headlines: by its first steps where they are
-long (1.5 times), after one turn (1.4 times), or after three (1.2 times); where one figure is all there are no
-quartiles. With dropout those are left out who took 1.4 times as long without it. Below 1.0 Phlox is faster.
+long (1.5 times), after one turn of training or two of inference (1.4 times), or after two more (1.2 times); where one
+figure is all there are no quartiles. With dropout those are left out who took 1.4 times as long without it. Below 1.0
+Phlox is faster.
 
 *Memory kept* is a setting of the C library, for Phlox by `PHLOX_ALLOCATOR=keep` and for the peers by `GLIBC_TUNABLES`:
 freed memory waits for the next array. *rbg* is the faster random generator of JAX. Such a setting is tried with those

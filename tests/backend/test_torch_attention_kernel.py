@@ -13,6 +13,7 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
 from phlox.backend.torch import attention_kernel
+from tests.backend.errors import error
 
 pytestmark = [
     pytest.mark.usefixtures("kernels_of_our_own"),
@@ -39,11 +40,6 @@ def exactly(given: list[torch.Tensor], causal: bool, scale: float) -> tuple[torc
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[2:]).triu(1).bool(), -torch.inf)
     return scores.softmax(-1) @ v, scores.logsumexp(-1)
-
-
-def error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    assert found.shape == exact.shape
-    return float((found.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("threads", [1, 2, 6])

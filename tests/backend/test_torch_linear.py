@@ -13,6 +13,7 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
 from phlox.backend.torch import linear
+from tests.backend.errors import error
 
 pytestmark = [
     pytest.mark.usefixtures("kernels_of_our_own"),
@@ -25,11 +26,6 @@ AT_MOST = 1e-6
 
 def array(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
-
-
-def error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    assert found.shape == exact.shape
-    return float((found.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("threads", [1, 2, 6])

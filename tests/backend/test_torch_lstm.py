@@ -14,6 +14,7 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
 from phlox.backend.torch import lstm
+from tests.backend.errors import error
 
 pytestmark = [
     pytest.mark.usefixtures("kernels_of_our_own"),
@@ -44,11 +45,6 @@ def by_equations(given: list[torch.Tensor], reverse: bool) -> list[torch.Tensor]
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h = y[step] = o.sigmoid() * c.tanh()
     return [torch.stack([y[step] for step in range(len(x))]), h, c]
-
-
-def error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    assert found.shape == exact.shape
-    return float((found.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("threads", [1, 2, 6])

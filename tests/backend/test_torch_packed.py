@@ -140,9 +140,9 @@ def test_the_weights_are_packed_once(made: Made, monkeypatch: pytest.MonkeyPatch
     predict(model, images())
     (program,) = made
     assert program is not None
-    first: Callable[..., Any] = program._first
+    make: Callable[..., Any] = program._first._make
     calls: list[int] = []
-    monkeypatch.setattr(program, "_first", lambda *flat: (calls.append(1), first(*flat))[1])
+    monkeypatch.setattr(program._first, "_make", lambda *weights: (calls.append(1), make(*weights))[1])
     for _ in range(3):
         predict(model, images())
     assert not calls

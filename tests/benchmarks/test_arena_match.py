@@ -53,7 +53,7 @@ for line in sys.stdin:
 """
 
 WORKLOAD = Workload("made-up", "a made-up model", "mlp", {})
-PLAN = Plan(rounds=5, training=0.1, inference=0.1)
+PLAN = Plan(rounds=5, predictions=5, training=0.1, inference=0.1)
 ALIKE = {"training": [0.02] * 5, "inference": [0.002] * 5}
 
 
@@ -178,6 +178,15 @@ def test_the_slow_leave_early_and_each_side_for_itself() -> None:
     assert [entry.missing for entry in result.entries] == [None] * 7
     assert [len(entry.training) for entry in result.entries] == [5, 1, 5, 1, 5, 3, 5]
     assert [len(entry.inference) for entry in result.entries] == [5] * 7
+
+
+def test_predictions_that_were_disturbed_once_go_on() -> None:
+    late = contestant("late", inference=[0.02, 0.002, 0.002, 0.002, 0.002])
+    slow = contestant("slow", inference=[0.003, 0.0029])  # a pretender that is asked for a third turn dies here
+    slower = contestant("slower", inference=[0.0026, 0.0027, 0.0026, 0.0027])
+    entries = played(contestant("Phlox", "with_phlox"), contestant("JAX"), late, slow, slower).entries
+    assert [len(entry.inference) for entry in entries] == [5, 5, 5, 2, 4]
+    assert [entry.missing for entry in entries] == [None] * 5
 
 
 def test_where_steps_are_long_those_that_are_compared_are_the_turns() -> None:

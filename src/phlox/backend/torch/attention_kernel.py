@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch.graphs import put_in_place
 from phlox.backend.torch.kernels import NUMBER, POINTER, address, integers, load
 
 _aten: Any = torch.ops.aten
@@ -63,19 +64,17 @@ torch.library.register_fake("phlox::attention", _on_placeholders, lib=_library)
 
 def lower(graph: Any) -> None:
     """Compute so what PyTorch's kernel is called for in a graph, where that is faster. The way back is PyTorch's."""
-    nodes = [
-        node for node in graph.graph.nodes if node.target is _aten._scaled_dot_product_flash_attention_for_cpu.default
-    ]
-    for node in filter(_suits, nodes):
-        query, key, value, _, causal = _arguments(node)[:5]
-        scale = node.kwargs.get("scale") or query.meta["val"].shape[3] ** -0.5
+    kernel = _aten._scaled_dot_product_flash_attention_for_cpu.default
+    nodes = [node for node in graph.graph.nodes if node.target is kernel and _suits(node)]
+    for node in nodes:
+        query, key, value, _, causal = _arguments(node)
+        scale = node.kwargs.get("scale")
+        given = (query, key, value, causal, query.meta["val"].shape[3] ** -0.5 if scale is None else scale)
         with graph.graph.inserting_before(node):
-            given = (query, key, value, causal, scale)
             found = graph.graph.call_function(torch.ops.phlox.attention.default, given)
-        found.meta["val"] = node.meta.get("val")
-        node.replace_all_uses_with(found)
-        graph.graph.erase_node(node)
-    graph.recompile()
+        put_in_place(graph.graph, node, found)
+    if nodes:
+        graph.recompile()
 
 
 def _arguments(node: Any) -> list[Any]:

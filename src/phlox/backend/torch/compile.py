@@ -131,7 +131,8 @@ class Program:
         if inductor and not pairs and (found := linear.lower(graph, weights)) is not None:  # it only predicts
             make, used = found
             flat = layout.of(flat)
-            return _Recorded(layout, Packed(make, _compiled(graph, [*flat, *make(*flat)]), used), forms[0])
+            more = make(*[flat[at] for at in used])
+            return _Recorded(layout, Packed(make, _compiled(graph, [*flat, *more]), used), forms[0])
         calls, sources = None, list[int | None]()
         if updates is not None:
             calls, places = updates.cut_out(graph, orders, _compiled)

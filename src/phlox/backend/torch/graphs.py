@@ -1,4 +1,4 @@
-"""What is asked of a recorded graph: its operations, what they may write to, and what is a view of what."""
+"""Recorded graphs: their operations, what those may write to, what is a view of what, and what takes whose place."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -42,3 +42,10 @@ def origin_of(node: Any) -> Any:
             break
         node = node.all_input_nodes[0]
     return node
+
+
+def put_in_place(graph: Any, node: Any, found: Any) -> None:
+    """Has all that took `node` take `found`, which gives the same."""
+    found.meta["val"] = node.meta.get("val")
+    node.replace_all_uses_with(found)
+    graph.erase_node(node)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch.graphs import arguments_of, put_in_place
 from phlox.backend.torch.kept import Kept
 from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, integers, load
 
@@ -95,10 +96,10 @@ Made = Callable[..., list[torch.Tensor]]
 def lower(graph: Any, weights: Sequence[int]) -> tuple[Made, list[int]] | None:
     """Compute so the products of a graph with its arguments of these positions, if it does nothing else with them.
 
-    The graph has more arguments then. What gives them, of those that it had, and which of these it takes; None, where
-    the graph stays as it is.
+    The graph has more arguments then. What gives them, of some of those that it had, and the positions of these; None,
+    where the graph stays as it is.
     """
-    arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    arguments = arguments_of(graph.graph.nodes)
     kept = {arguments[at]: at for at in weights}
     multiplied = [weight for weight in kept if any(_is_by(user, weight) for user in weight.users)]
     if not all(_is_by(user, weight) for weight in multiplied for user in weight.users):
@@ -118,14 +119,15 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Made, list[int]] | None:
             with graph.graph.inserting_after(last):
                 last = graph.graph.placeholder(f"{name}_{number}")
             given.append(last)
-        _replace(graph.graph, group, [*given, None][:2])
+        _multiply_together(graph.graph, group, [*given, None][:2])
     graph.recompile()
 
-    def made(*flat: torch.Tensor) -> list[torch.Tensor]:
+    def made(*given: torch.Tensor) -> list[torch.Tensor]:
+        by_place = dict(zip(used, given, strict=True))
         found: list[torch.Tensor] = []
         for place in places:
-            found.append(_kept_in_panels(*[flat[weight] for weight, _ in place]))
-            if biases := [flat[bias] for _, bias in place if bias is not None]:
+            found.append(_kept_in_panels(*[by_place[weight] for weight, _ in place]))
+            if biases := [by_place[bias] for _, bias in place if bias is not None]:
                 found.append(torch.cat(biases))
         return found
 
@@ -146,15 +148,13 @@ def _bias(product: Any, kept: dict[Any, int]) -> int | None:
     return kept[product.args[0]] if _is_biased(product) else None
 
 
-def _replace(graph: Any, group: list[Any], given: list[Any]) -> None:
+def _multiply_together(graph: Any, group: list[Any], given: list[Any]) -> None:
     widths = [node.args[-1].meta["val"].shape[1] for node in group]
     with graph.inserting_before(group[0]):
         found = graph.call_function(torch.ops.phlox.linear.default, (group[0].args[-2], *given, widths))
         parts = [graph.call_function(operator.getitem, (found, i)) for i in range(len(group))]
     for node, part in zip(group, parts, strict=True):
-        part.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(part)
-        graph.erase_node(node)
+        put_in_place(graph, node, part)
 
 
 def _is_by(node: Any, weight: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from phlox.backend.torch.graphs import is_elementwise, shape_of
+from phlox.backend.torch.graphs import is_elementwise, put_in_place, shape_of
 
 _aten: Any = torch.ops.aten
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.expand.default}
@@ -79,9 +79,7 @@ def _add_in_loop(graph: Any, linear: Any) -> None:
             _aten.add.Tensor, (graph.call_function(_aten.unsqueeze.default, (product, 0)), bias)
         )
         found = graph.call_function(_aten.squeeze.dim, (total, 0))
-    found.meta["val"] = linear.meta["val"]
-    linear.replace_all_uses_with(found)
-    graph.erase_node(linear)
+    put_in_place(graph, linear, found)
 
 
 def _goes_to_loops(linear: Any) -> bool:

@@ -11,7 +11,6 @@ order that the kernels want, and one of the rest, which takes what the first one
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +18,8 @@ import torch
 from torch import fx
 
 from phlox.backend.torch import winograd
+from phlox.backend.torch.graphs import arguments_of
+from phlox.backend.torch.kept import Kept
 
 _aten: Any = torch.ops.aten
 _kernels: Any = getattr(torch.ops, "mkldnn", None)
@@ -44,26 +45,26 @@ def packed(graph: Any, weights: Sequence[int]) -> Callable[..., list[torch.Tenso
     left = {node for node in nodes if node.op == "call_function"} - constant - taken
     if not chains or sum(node.target not in _COPIES for node in left) > len(chains):
         return None
-    return Packed(*_Split(nodes, constant, chains).modules(graph), weights)
+    first, second = _Split(nodes, constant, chains).modules(graph)
+    count = len(arguments_of(nodes))
+
+    def of_weights(*mine: torch.Tensor) -> list[torch.Tensor]:
+        flat: list[Any] = [None] * count  # the others have no part in it
+        for at, weight in zip(weights, mine, strict=True):
+            flat[at] = weight
+        return first(*flat)
+
+    return Packed(of_weights, second, weights)
 
 
 class Packed:
     """A program in two. What follows from the weights is kept until one of them is another, or is written to."""
 
     def __init__(self, first: Callable[..., Any], second: Callable[..., Any], weights: Sequence[int]) -> None:
-        self._first, self._second, self._weights = first, second, tuple(weights)
-        self._kept: tuple[list[weakref.ref[torch.Tensor]], list[int], list[torch.Tensor]] = [], [-1], []
+        self._first, self._second, self._weights = Kept(first), second, tuple(weights)
 
     def __call__(self, *flat: torch.Tensor) -> list[torch.Tensor]:
-        mine = [flat[at] for at in self._weights]
-        if any([x.is_inference() for x in mine]):  # noqa: C419
-            return self._second(*flat, *self._first(*flat))  # these do not count how often they are written to
-        versions = [x._version for x in mine]
-        refs, known, values = self._kept
-        if versions != known or not all([ref() is x for ref, x in zip(refs, mine, strict=True)]):  # noqa: C419
-            values = self._first(*flat)
-            self._kept = [weakref.ref(x) for x in mine], versions, values  # at once, for threads
-        return self._second(*flat, *values)
+        return self._second(*flat, *self._first(*[flat[at] for at in self._weights]))
 
 
 # --- what the graph says
@@ -82,7 +83,7 @@ def _is_pure(node: Any) -> bool:
 
 def _constant(nodes: Sequence[Any], weights: set[int]) -> set[Any]:
     """What follows from the weights alone."""
-    places = {node: at for at, node in enumerate(node for node in nodes if node.op == "placeholder")}
+    places = {node: at for at, node in enumerate(arguments_of(nodes))}
     found: set[Any] = set()
     for node in nodes:
         known = node.op == "get_attr" or places.get(node) in weights

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch.graphs import put_in_place
 from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, address, integers, load
 from phlox.backend.torch.layout import lies
 
@@ -164,7 +165,7 @@ def lower(graph: Any) -> None:
                     points = graph.graph.call_function(_operations.winograd_filters.default, (weight, False))
                     given = (x, points, bias, None, False, list(options[1]))
                     found = graph.graph.call_function(_operations.winograd.default, given)
-                _replace(graph.graph, node, found)
+                put_in_place(graph.graph, node, found)
         else:
             g, x, weight, _, *options, _ = node.args
             if suits(x.meta["val"], g.meta["val"], weight.meta["val"], options, TRAINED):
@@ -185,10 +186,4 @@ def _lower_backward(graph: Any, node: Any, padding: list[int]) -> None:
                 found = graph.call_function(_operations.winograd_weight_gradient.default, (x, g, padding))
             else:
                 found = graph.call_function(_aten.sum.dim_IntList, (g, [0, 2, 3]))
-        _replace(graph, part, found)
-
-
-def _replace(graph: Any, node: Any, found: Any) -> None:
-    found.meta["val"] = node.meta.get("val")
-    node.replace_all_uses_with(found)
-    graph.erase_node(node)
+        put_in_place(graph, part, found)
