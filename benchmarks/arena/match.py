@@ -96,7 +96,8 @@ def play(
         # Where the time to the first step is asked nobody else runs meanwhile.
         playing = enter(entries, one_by_one=workload.starts > 1)
         for number in range(1, workload.starts if plan.several_starts else 1):
-            _start_again(workload, entries, f"{caches}/{number}")
+            # The first to compute pays for memory that the machine does not have yet, and leaves it to the others.
+            _start_again(workload, entries[::-1] if number % 2 else entries, f"{caches}/{number}")
         promising = {entry.contestant.name for entry in entries if close(entry, entries, CLOSE)}
         like = [entry for entry in all_entries if entry.contestant.like in promising]
         if like:

@@ -268,6 +268,21 @@ def test_the_first_step_is_asked_where_fresh_processes_start_and_not_of_those_al
     assert all(entry.first == [] for entry in played(contestant("JAX")).entries)
 
 
+def test_starts_are_measured_in_one_order_and_then_in_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = child.Child.ask
+
+    def watched(self: child.Child, do: str, **given: Any) -> dict[str, Any]:
+        if do == "build":
+            asked.append(self.name)
+        return ask(self, do, **given)
+
+    monkeypatch.setattr(child.Child, "ask", watched)
+    workload = Workload("made-up", "a made-up model", "mlp", {}, starts=4)
+    played(contestant("Phlox", "with_phlox"), contestant("JAX"), workload=workload)
+    assert asked == ["Phlox", "JAX", "JAX", "Phlox", "Phlox", "JAX", "JAX", "Phlox"]
+
+
 def test_with_dropout_only_the_first_loss_is_compared_and_roughly() -> None:
     workload = Workload("made-up", "a made-up model", "mlp", {"dropout": 0.1}, predicts=False)
     result = played(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import itertools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -167,15 +168,15 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     result = np.empty(array.shape, dtype)
     source, target = np.require(array, requirements=["C", "A"]).reshape(-1), result.reshape(-1)
     refused: list[bool] = []
+    step = times * _BLOCK
+    waiting = itertools.count(0, step)
 
-    def work(start: int, stop: int) -> None:
+    def work(_start: int, _stop: int) -> None:
         large = result.nbytes >= fresh.LARGE
-        for at in range(start, stop, times * _BLOCK):
-            large = large and fresh.get_page(target[at:stop])
-            here = slice(at, min(at + times * _BLOCK, stop))
-            if refused or not cast(source[here], target[here]):
+        while (at := next(waiting)) < source.size and not refused:
+            large = large and fresh.get_page(target[at:])
+            if not cast(source[at : at + step], target[at : at + step]):
                 refused.append(True)
-                return
 
-    spread(work, source.size, times * SHARE, THREADS)
+    spread(work, source.size, times * SHARE, THREADS)  # each takes what is next: none is the last for long
     return None if refused else result
