@@ -65,9 +65,13 @@ def test_pages_that_come_quickly_are_taken_one_by_one(
     monkeypatch.setattr(fresh, "time", Clock(1e-5))
     rest = np.ones(5 * PAGE, np.uint8)
     start = -address(rest) % PAGE
-    assert fresh.get_page(rest[start:])
+    assert fresh.get_page(rest, start, start + 1)
     assert np.flatnonzero(rest == 0).tolist() == [start] and not asked
-    assert not fresh.get_page(rest[start : start + PAGE - 1])  # there is no whole page
+    assert fresh.get_page(rest, start + 1, start + PAGE)  # none begins there
+    assert np.flatnonzero(rest == 0).tolist() == [start] and not asked
+    assert fresh.get_page(rest, start + 1, start + PAGE + 1)
+    assert np.flatnonzero(rest == 0).tolist() == [start, start + PAGE] and not asked
+    assert not fresh.get_page(rest[start : start + PAGE - 1], 0, PAGE - 1)  # there is no whole page
 
 
 @pytest.mark.parametrize("offset", [0, 1, PAGE - 1])
@@ -78,7 +82,7 @@ def test_after_a_slow_one_there_are_no_more_of_them(
     monkeypatch.setattr(fresh, "time", clock)
     rest = np.empty(6 * PAGE, np.uint8)
     rest = rest[-address(rest) % PAGE + offset :]
-    assert not fresh.get_page(rest)
+    assert not fresh.get_page(rest, 0, rest.size)
     first = address(rest) + (-offset) % PAGE
     (call,) = asked
     assert call[0] == first and call[1] % PAGE == 0 and call[2] == 15
@@ -86,9 +90,9 @@ def test_after_a_slow_one_there_are_no_more_of_them(
     assert is_without_large_pages(first) and is_without_large_pages(first + call[1] - 1)
 
     clock.step = 0.0
-    assert not fresh.get_page(rest[2 * PAGE :]) and len(asked) == 2  # without waiting again
+    assert not fresh.get_page(rest, 2 * PAGE, rest.size) and len(asked) == 2  # without waiting again
     clock.now += fresh._REMEMBERED
-    assert fresh.get_page(rest[2 * PAGE :]) and len(asked) == 2
+    assert fresh.get_page(rest, 2 * PAGE, rest.size) and len(asked) == 2
 
 
 @pytest.mark.parametrize("step", [0.0, 1.0], ids=["quick", "slow"])
@@ -104,3 +108,25 @@ def test_what_is_cast_is_the_same(
     asked.clear()
     small = halves.recast(numbers[0], np.dtype(np.float32))
     assert small is not None and small.nbytes < fresh.LARGE and not asked
+
+
+@pytest.mark.parametrize("source", [np.float16, np.float32], ids=str)
+@pytest.mark.parametrize("instructions", [True, False])
+def test_no_block_is_touched_but_ones_own(instructions: bool, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread is through with all the other blocks before this one gets its page."""
+    if not instructions:
+        monkeypatch.setattr(halves, "_instructions", lambda: None)
+    get_page, works = fresh.get_page, list[Any]()
+
+    def late(*given: Any) -> bool:
+        if works:
+            works.pop()(0, 0)
+        return get_page(*given)
+
+    monkeypatch.setattr(fresh, "get_page", late)
+    monkeypatch.setattr(halves, "spread", lambda work, *_: (works.append(work), work(0, 0)))
+    numbers = np.full(5 << 20, 1.2345, source)
+    target = np.dtype(np.float32 if source is np.float16 else np.float16)
+    found = halves.recast(numbers, target)
+    assert found is not None and found.nbytes > fresh.LARGE and not works
+    np.testing.assert_array_equal(found, numbers.astype(target))

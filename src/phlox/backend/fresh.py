@@ -29,19 +29,23 @@ _NO_LARGE_PAGES = 15
 _slow_until = 0.0
 
 
-def get_page(rest: NDArray[Any]) -> bool:
-    """Gets the first large page of what is to be written, 1-d and contiguous; False if there will be no more of them.
+def get_page(array: NDArray[Any], start: int, stop: int) -> bool:
+    """Gets the large page that begins in a part that is to be written; False if the array will have no more of them.
 
-    So it is where the system has to wait for it: the rest is given small ones then.
+    So it is where the system has to wait for it: what comes after is given small ones then. `array` is 1-d and
+    contiguous. Nothing outside of the part is written to, for others may have written there.
     """
     global _slow_until
-    address = rest.__array_interface__["data"][0]
-    first, last = -(-address // _PAGE) * _PAGE, (address + rest.nbytes) // _PAGE * _PAGE
+    base, width = array.__array_interface__["data"][0], array.itemsize
+    first = -(-(base + start * width) // _PAGE) * _PAGE
+    last = (base + array.nbytes) // _PAGE * _PAGE
     if first >= last or sys.platform != "linux":
         return False
+    if first >= base + stop * width:
+        return True
     begin = time.monotonic()
     if begin >= _slow_until:
-        rest.view(np.uint8)[first - address] = 0
+        array.view(np.uint8)[first - base] = 0
         if time.monotonic() - begin < _SLOW:
             return True
         _slow_until = time.monotonic() + _REMEMBERED

@@ -174,8 +174,9 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     def work(_start: int, _stop: int) -> None:
         large = result.nbytes >= fresh.LARGE
         while (at := next(waiting)) < source.size and not refused:
-            large = large and fresh.get_page(target[at:])
-            if not cast(source[at : at + step], target[at : at + step]):
+            stop = min(at + step, source.size)
+            large = large and fresh.get_page(target, at, stop)
+            if not cast(source[at:stop], target[at:stop]):
                 refused.append(True)
 
     spread(work, source.size, times * SHARE, THREADS)  # each takes what is next: none is the last for long
