@@ -25,11 +25,11 @@ def kernels_of_our_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def calls_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[str]]:
+def calls_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Of a module that has a kernel: which functions of it are called from now on, as they are."""
 
-    def watch(module: Any) -> list[str]:
-        kernel, calls = module._kernel(), list[str]()
+    def watch(module: Any, name: str = "_kernel") -> list[str]:
+        kernel, calls = getattr(module, name)(), list[str]()
 
         class Watched:
             lanes = kernel.lanes
@@ -38,7 +38,7 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[str]]:
                 calls.append(name)
                 return getattr(kernel, name)
 
-        monkeypatch.setattr(module, "_kernel", lambda: Watched())
+        monkeypatch.setattr(module, name, lambda: Watched())
         return calls
 
     return watch

@@ -106,7 +106,7 @@ def test_its_results_lie_as_those_of_pytorch() -> None:
 
 @pytest.mark.parametrize(("length", "size", "is_ours"), [(64, 32, True), (63, 32, False), (64, 20, False)])
 def test_a_compiled_layer_is_as_an_eager_one(
-    length: int, size: int, is_ours: bool, calls_of: Callable[[Any], list[str]]
+    length: int, size: int, is_ours: bool, calls_of: Callable[..., list[str]]
 ) -> None:
     device = Autodiff(Torch()).device()
     model = nn.MultiHeadAttention(2 * size, 2, causal=True, device=device).init(seed=1)

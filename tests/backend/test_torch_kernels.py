@@ -10,7 +10,7 @@ from torch._inductor import codecache
 from phlox.backend.torch import kernels
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
-NAMES = ["attention", "bernoulli", "linear", "lstm", "winograd"]
+NAMES = ["attention", "bernoulli", "lstm", "products", "winograd"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -63,8 +63,8 @@ def test_the_operation_keeps_to_what_it_promises() -> None:
 
 
 @pytest.fixture
-def calls(calls_of: Callable[[Any], list[str]]) -> list[str]:
-    return calls_of(linear)
+def calls(calls_of: Callable[..., list[str]]) -> list[str]:
+    return calls_of(linear, "kernel")
 
 
 class Branches(px.Module):

@@ -137,7 +137,7 @@ def test_a_weight_of_use_is_put_in_order_again_when_it_was_written_to() -> None:
 
 
 @pytest.mark.parametrize(("units", "is_ours"), [(32, True), (24, False)])
-def test_a_compiled_layer_is_as_an_eager_one(units: int, is_ours: bool, calls_of: Callable[[Any], list[str]]) -> None:
+def test_a_compiled_layer_is_as_an_eager_one(units: int, is_ours: bool, calls_of: Callable[..., list[str]]) -> None:
     device = Autodiff(Torch()).device()
     model = nn.Lstm(12, units, device=device).init(seed=1)
     x = px.tensor(np.random.default_rng(2).standard_normal((3, 5, 12)).astype(np.float32), device=device)

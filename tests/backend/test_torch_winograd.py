@@ -204,7 +204,7 @@ class Network(px.Module):
         return (self.last(x) + x).relu()
 
 
-def test_a_compiled_network_predicts_what_it_does_eagerly(calls_of: Callable[[Any], list[str]]) -> None:
+def test_a_compiled_network_predicts_what_it_does_eagerly(calls_of: Callable[..., list[str]]) -> None:
     device = Torch().device()
     model = Network(device).init(seed=1).valid()
     x = px.tensor(numbers(2, 16, 16, 16).numpy(), device=device)
@@ -216,7 +216,7 @@ def test_a_compiled_network_predicts_what_it_does_eagerly(calls_of: Callable[[An
     assert calls == ["put_filters"] * 2 + ["convolve"] * 4
 
 
-def test_a_compiled_step_has_the_gradients_of_an_eager_one(calls_of: Callable[[Any], list[str]]) -> None:
+def test_a_compiled_step_has_the_gradients_of_an_eager_one(calls_of: Callable[..., list[str]]) -> None:
     device = Autodiff(Torch()).device()
     model = Network(device).init(seed=1)
     x = px.tensor(numbers(8, 16, 16, 16).numpy(), device=device)

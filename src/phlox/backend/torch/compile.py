@@ -22,7 +22,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
-from phlox.backend.torch import attention_kernel, in_place, linear, winograd
+from phlox.backend.torch import attention_kernel, in_place, linear, products, winograd
 from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.loops import prepare
@@ -251,6 +251,7 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     """The graph as code; or as it is, with a warning, where PyTorch finds no compiler that works."""
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
+    products.lower(graph)
     prepare(graph)
     winograd.lower(graph)
     attention_kernel.lower(graph)

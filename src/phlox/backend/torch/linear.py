@@ -19,7 +19,8 @@ import torch
 
 from phlox.backend.torch.graphs import arguments_of, put_in_place
 from phlox.backend.torch.kept import Kept
-from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, integers, load
+from phlox.backend.torch.kernels import POINTER, integers
+from phlox.backend.torch.products import kernel
 
 _aten: Any = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default}
@@ -33,17 +34,8 @@ _MOST_BYTES = 1 << 26
 # --- the kernel
 
 
-@cache
-def _kernel() -> Any:
-    panels = [POINTER, POINTER, SIZE, SIZE, POINTER, NUMBER]
-    return load(
-        "linear",
-        {"put_panels": panels, "linear": [POINTER, SIZE, SIZE, POINTER, POINTER, SIZE, POINTER, POINTER, NUMBER]},
-    )
-
-
 def _panel() -> int:
-    return 2 * _kernel().lanes()
+    return 2 * kernel().lanes()
 
 
 def _panels(*weights: torch.Tensor) -> torch.Tensor:
@@ -53,7 +45,7 @@ def _panels(*weights: torch.Tensor) -> torch.Tensor:
     at = found.data_ptr()
     for weight, width in zip(weights, widths, strict=True):
         strides = integers(*weight.stride())
-        _kernel().put_panels(weight.data_ptr(), strides, depth, width, at, torch.get_num_threads())
+        kernel().put_panels(weight.data_ptr(), strides, depth, width, at, torch.get_num_threads())
         at += depth * width * found.element_size()
     return found
 
@@ -68,7 +60,7 @@ def _linear(x: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, wi
     rows, depth = x.shape
     found = [torch.empty((rows, width), dtype=x.dtype) for width in widths]
     results = (POINTER * len(found))(*[y.data_ptr() for y in found])
-    _kernel().linear(
+    kernel().linear(
         x.data_ptr(), rows, depth, panels.data_ptr(), None if bias is None else bias.data_ptr(),
         len(found), _widths(*widths), results, torch.get_num_threads(),
     )  # fmt: skip
@@ -174,4 +166,4 @@ def _suits(product: Any, kept: dict[Any, int]) -> bool:
     (rows, depth), width = x.shape, weight.shape[1]
     if rows not in _ROWS or rows * depth * width < _LEAST:
         return False
-    return _kernel() is not None and width % _panel() == 0
+    return kernel() is not None and width % _panel() == 0

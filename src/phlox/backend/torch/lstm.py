@@ -19,6 +19,8 @@ from phlox.backend.contract.types import Array
 from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.kept import Kept
 from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, address, integers, load
+from phlox.backend.torch.products import product
+from phlox.backend.torch.products import suits as suits_product
 
 _GATES = 4
 
@@ -60,7 +62,8 @@ def _sizes(x: torch.Tensor, recurrent: torch.Tensor, reverse: bool) -> Any:
 def _run(packed: torch.Tensor, *operands: Any, train: bool) -> tuple[torch.Tensor, ...]:
     """The result and the last cells; for the way back, the cells and the gates of all steps, in their input's place."""
     x, hidden, cell, weight, recurrent, bias, reverse = operands
-    gates = torch.mm(x.reshape(-1, x.shape[2]), weight)  # a bias would be written to all rows before
+    flat = x.reshape(-1, x.shape[2])
+    gates = (product if suits_product(flat, weight) else torch.mm)(flat, weight)
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     bias = None if bias is None else bias.contiguous()
     y = x.new_empty((*x.shape[:2], recurrent.shape[0]))

@@ -23,6 +23,13 @@ static inline Vector about_inverse(Vector x) { return _mm512_rcp14_ps(x); }
 static inline Vector where_small(Vector x, float limit, Vector small, Vector large) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(x), all(limit), _CMP_LT_OQ), large, small);
 }
+// Of the lower, or upper, halves of both, a number of each in turn.
+static inline Vector merged_low(Vector x, Vector y) {
+  return _mm512_permutex2var_ps(x, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), y);
+}
+static inline Vector merged_high(Vector x, Vector y) {
+  return _mm512_permutex2var_ps(x, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), y);
+}
 
 #elif defined(__AVX2__) && defined(__FMA__)
 
@@ -45,6 +52,8 @@ static inline Vector where_small(Vector x, float limit, Vector small, Vector lar
   const Vector size = _mm256_andnot_ps(all(-0.0f), x);
   return _mm256_blendv_ps(large, small, _mm256_cmp_ps(size, all(limit), _CMP_LT_OQ));
 }
+static inline Vector merged_low(Vector x, Vector y) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y), 0x20); }
+static inline Vector merged_high(Vector x, Vector y) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y), 0x31); }
 
 #endif
 
