@@ -12,7 +12,7 @@ import torch
 import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch import products
+from phlox.backend.torch import kernels, products
 from tests.backend.errors import error
 
 pytestmark = [
@@ -61,6 +61,19 @@ def test_more_rows_and_columns_than_are_put_in_order_at_once(sizes: tuple[int, i
 def test_numbers_that_lie_apart(layouts: tuple[str, str]) -> None:
     x, weight = array(75, 130, layouts[0]), array(130, 70, layouts[1], 1)
     assert error(_operations.product(x, weight, None), x.double() @ weight.double()) < AT_MOST
+
+
+@pytest.mark.parametrize("layouts", [("by rows", "by rows"), ("by rows", "by columns"), ("by columns", "by rows")])
+def test_results_with_narrower_vectors(layouts: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = kernels.source
+    monkeypatch.setattr(kernels, "source", lambda file: "#undef __AVX512F__\n" * (file == "vectors.h") + text(file))
+    narrow = products.kernel.__wrapped__()
+    assert narrow.lanes() == 8
+    monkeypatch.setattr(products, "kernel", lambda: narrow)
+    for sizes in [(67, 500, 350), (350, 500, 67)]:
+        rows, depth, width = sizes
+        x, weight = array(rows, depth, layouts[0]), array(depth, width, layouts[1], 1)
+        assert error(products.product(x, weight), x.double() @ weight.double()) < AT_MOST
 
 
 @pytest.mark.parametrize("width", [32, 90])

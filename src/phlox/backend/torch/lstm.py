@@ -1,7 +1,7 @@
 """An LSTM in programs on a processor by a kernel of our own, faster than oneDNN's.
 
-What no step waits for, the product with the whole input and on the way back those for the weights, is left to the
-library for products; only the steps are the kernel's.
+What no step waits for, the product with the whole input and on the way back those for the weights, are products as
+all others are; only the steps are the kernel's.
 """
 
 # PyTorch's annotations leave much unsaid.
