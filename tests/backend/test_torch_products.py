@@ -1,8 +1,9 @@
-"""Large products in programs on PyTorch: results are those in float64, whoever multiplies; the faster one does."""
+"""Large products in programs on PyTorch: results are those in float64, whoever multiplies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,29 +97,45 @@ def test_the_operation_keeps_to_what_it_promises() -> None:
 # --- which of the two
 
 
-def test_the_faster_one_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one of the two has next to nothing to do it is the faster one."""
-    factors = array(ROWS, WIDTH), array(WIDTH, WIDTH)
-    decided = products._is_faster.__wrapped__  # each time anew
-    monkeypatch.setattr(products, "_is_faster", decided)
-    with monkeypatch.context() as patch:
-        patch.setattr(products, "product", lambda x, _: x)
-        assert products.suits(*factors)
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "mm", lambda x, _: x)
-        assert not products.suits(*factors)
+@pytest.mark.parametrize(
+    ("lanes", "is_intels", "has_mkl", "is_ours"),
+    [(16, False, True, True), (16, True, True, False), (8, False, True, False), (16, False, False, False)],
+)
+def test_which_processors_it_is_for(
+    lanes: int, is_intels: bool, has_mkl: bool, is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kernel:
+        def lanes(self) -> int:
+            return lanes
+
+        def is_intels(self) -> bool:
+            return is_intels
+
+    monkeypatch.setattr(products, "kernel", Kernel)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
+    assert products.suits(array(ROWS, WIDTH), array(WIDTH, WIDTH)) == is_ours
+
+
+def test_the_maker_of_this_processor() -> None:
+    text = Path("/proc/cpuinfo")
+    if not text.exists():
+        pytest.skip("this system does not say who made its processor")
+    assert products.kernel().is_intels() == ("GenuineIntel" in text.read_text("utf-8"))
 
 
 def test_what_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_is_faster", lambda _: True)
+    monkeypatch.setattr(products, "_is_faster", lambda: True)
     x, weight = array(ROWS, WIDTH), array(WIDTH, WIDTH)
     assert products.suits(x, weight)
     assert not products.suits(x[:200], weight)  # small
     assert not products.suits(x.double(), weight.double())
     assert not products.suits(x.bfloat16(), weight.bfloat16())
     assert not products.suits(x.to("meta"), weight.to("meta"))
+
+
+def test_processors_that_no_kernel_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "kernel", lambda: None)
-    assert not products.suits(x, weight)
+    assert not products.suits(array(ROWS, WIDTH), array(WIDTH, WIDTH))
 
 
 # --- in programs
@@ -143,7 +160,7 @@ class Maps(px.Module):
 
 @pytest.mark.parametrize("is_faster", [True, False])
 def test_a_compiled_step_is_as_an_eager_one(is_faster: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_is_faster", lambda _: is_faster)
+    monkeypatch.setattr(products, "_is_faster", lambda: is_faster)
     device = Autodiff(Torch()).device()
     model, x = Maps(device).init(seed=0), px.tensor(array(ROWS, WIDTH).numpy(), device=device)
 
@@ -157,7 +174,7 @@ def test_a_compiled_step_is_as_an_eager_one(is_faster: bool, calls: list[str], m
 
 
 def test_a_compiled_prediction_is_as_an_eager_one(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_is_faster", lambda _: True)
+    monkeypatch.setattr(products, "_is_faster", lambda: True)
     device = Torch().device()
     model, x = Maps(device).init(seed=0), px.tensor(array(ROWS, WIDTH).numpy(), device=device)
     found = px.compile(lambda model, x: model(x))(model, x)
