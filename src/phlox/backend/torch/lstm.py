@@ -1,7 +1,7 @@
 """An LSTM in programs on a processor by a kernel of our own, faster than oneDNN's.
 
-What no step waits for, the product with the whole input and on the way back those for the weights, are products as
-all others are; only the steps are the kernel's.
+The products that no step waits for, with the whole input and on the way back those for the weights, are computed as all
+others are; only the steps are the kernel's.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -63,7 +63,8 @@ def _run(packed: torch.Tensor, *operands: Any, train: bool) -> tuple[torch.Tenso
     """The result and the last cells; for the way back, the cells and the gates of all steps, in their input's place."""
     x, hidden, cell, weight, recurrent, bias, reverse = operands
     flat = x.reshape(-1, x.shape[2])
-    gates = (product if suits_product(flat, weight) else torch.mm)(flat, weight)
+    multiply = product if suits_product(flat, weight) else torch.mm
+    gates = multiply(flat, weight)  # the bias comes with the steps: the library would write it to all rows before
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     bias = None if bias is None else bias.contiguous()
     y = x.new_empty((*x.shape[:2], recurrent.shape[0]))

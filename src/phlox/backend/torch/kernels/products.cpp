@@ -1,8 +1,8 @@
 // Products of matrices: rows times a weight, plus a bias.
 //
-// The weight lies in panels, a column of vectors each, which are read from the front to the back. Every thread has rows
-// of its own, that it has probably written before; who is through with them helps others, for cores are seldom equally
-// fast. While a panel is used the next one is fetched.
+// The weight is multiplied in panels, a column of vectors each, which are read from the front to the back. Every thread
+// has rows of its own, that it has probably written before, or columns where those are more; who is through with them
+// helps others, for cores are seldom equally fast. While a panel is used the next one is fetched.
 
 #include <omp.h>
 
@@ -16,9 +16,9 @@ namespace {
 constexpr int64_t kDeep = 8192 / kPanel;  // numbers of each column that stay in the first cache
 constexpr int64_t kTall = 8 * kRows;      // rows that are multiplied with a panel while it is there
 constexpr int64_t kLine = 64 / sizeof(float);
-constexpr int64_t kAhead = 8;
-constexpr int64_t kPart = 1024;  // numbers of each row and column, and columns, that are put in order together
-constexpr int64_t kWide = 4096;
+constexpr int64_t kAhead = 8;             // steps of the depth that are fetched while others are put in order
+constexpr int64_t kPart = 1024;           // numbers of each row and column that are put in order together
+constexpr int64_t kWide = 4096;           // the most rows, or columns, for which that is done at once
 
 // A matrix of any strides.
 struct Matrix {
