@@ -58,16 +58,19 @@ def test_results_and_gradients(shape: tuple[int, int, int, int], reverse: bool, 
     used = _operations.lstm_steps(*given, reverse)
     assert error(used[0], y.detach()) < AT_MOST
     assert error(used[1], last_cell.detach()) < AT_MOST
-    found, cells, gates = _operations.lstm_steps_forward(*given, reverse)
-    assert torch.equal(found, used[0])
+    states, cells, gates = _operations.lstm_steps_forward(*given, reverse)
+    assert torch.equal(lstm.after(states, reverse), used[0])
+    assert torch.equal(lstm.before(states, reverse)[-1 if reverse else 0], given[1])
     assert torch.equal(cells[0 if reverse else -1], used[1])
     gs = [torch.from_numpy(np.random.default_rng(1).standard_normal(one.shape)) for one in (y, last_hidden, last_cell)]
     torch.autograd.backward([y, last_hidden, last_cell], gs)
     _, _, cell, weight, recurrent, _ = given
     towards = [g.float() for g in gs]
-    d_gates, dh, dc = _operations.lstm_steps_backward(gates, cells, cell, recurrent, *towards, reverse)
+    d_gates, dh, dc, d_bias = _operations.lstm_steps_backward(gates, cells, cell, recurrent, *towards, reverse)
+    d_recurrent = torch.einsum("tbu,tbg->ug", lstm.before(states, reverse).double(), d_gates.double())
     assert error(d_gates.double() @ weight.double().t(), _of(exact[0])) < AT_MOST
-    assert error(d_gates.double().sum((0, 1)), _of(exact[5])) < AT_MOST
+    assert error(d_recurrent, _of(exact[4])) < AT_MOST
+    assert error(d_bias, _of(exact[5])) < AT_MOST
     assert error(dh, _of(exact[1])) < AT_MOST
     assert error(dc, _of(exact[2])) < AT_MOST
 
@@ -79,9 +82,9 @@ def _of(x: torch.Tensor) -> torch.Tensor:
 
 def test_gates_that_are_wide_open_or_shut_and_nan() -> None:
     given = operands(3, 4, 5, 32, scale=1e4)
-    y, cells, gates = _operations.lstm_steps_forward(*given, False)
+    states, cells, gates = _operations.lstm_steps_forward(*given, False)
     exact = by_equations([x.double() for x in given], False)
-    assert error(y, exact[0]) < AT_MOST
+    assert error(lstm.after(states, False), exact[0]) < AT_MOST
     assert gates[..., :64].min() >= 0
     assert gates.abs().max() <= 1
     assert cells.isfinite().all()
@@ -102,9 +105,9 @@ def test_threads_change_nothing() -> None:
     given, found = operands(4, 9, 5, 96), list[Any]()
     for threads in (1, 2, 7):
         torch.set_num_threads(threads)
-        y, cells, gates = _operations.lstm_steps_forward(*given, True)
-        towards = [given[4], y, given[1], given[2]]
-        found.append((y, cells, *_operations.lstm_steps_backward(gates, cells, given[2], *towards, True)))
+        states, cells, gates = _operations.lstm_steps_forward(*given, True)
+        towards = [given[4], lstm.after(states, True), given[1], given[2]]
+        found.append((states, cells, *_operations.lstm_steps_backward(gates, cells, given[2], *towards, True)))
     for others in found[1:]:
         assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
 
@@ -114,8 +117,8 @@ def test_the_operations_keep_to_what_they_promise() -> None:
     checks = ("test_schema", "test_faketensor")
     torch.library.opcheck(_operations.lstm_steps, (*given, False), test_utils=checks)
     torch.library.opcheck(_operations.lstm_steps_forward, (*given[:5], None, True), test_utils=checks)
-    y, cells, gates = _operations.lstm_steps_forward(*given, True)
-    towards = (gates, cells, given[2], given[4], y, given[1], given[2], True)
+    states, cells, gates = _operations.lstm_steps_forward(*given, True)
+    towards = (gates, cells, given[2], given[4], lstm.after(states, True), given[1], given[2], True)
     torch.library.opcheck(_operations.lstm_steps_backward, towards, test_utils=checks)
 
 

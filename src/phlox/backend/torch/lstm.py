@@ -30,7 +30,7 @@ _GATES = 4
 @cache
 def _kernel() -> Any:
     order = [POINTER, SIZE, POINTER, NUMBER]
-    steps = {"forward": [*[POINTER] * 9, NUMBER], "backward": [*[POINTER] * 9, NUMBER]}
+    steps = {"forward": [*[POINTER] * 9, NUMBER], "backward": [*[POINTER] * 10, NUMBER]}
     return load("lstm", {"put_forward": order, "put_backward": order, **steps})
 
 
@@ -59,19 +59,33 @@ def _sizes(x: torch.Tensor, recurrent: torch.Tensor, reverse: bool) -> Any:
     return integers(*x.shape[:2], recurrent.shape[0], reverse)
 
 
+def after(states: Any, reverse: bool) -> Any:
+    """Of all hidden states, the first one among them, those after each step: the result."""
+    return states[:-1] if reverse else states[1:]
+
+
+def before(states: Any, reverse: bool) -> Any:
+    """Those before each step."""
+    return states[1:] if reverse else states[:-1]
+
+
 def _run(packed: torch.Tensor, *operands: Any, train: bool) -> tuple[torch.Tensor, ...]:
-    """The result and the last cells; for the way back, the cells and the gates of all steps, in their input's place."""
+    """The result and the last cells; for the way back, all states, the cells and, in their input's place, the gates."""
     x, hidden, cell, weight, recurrent, bias, reverse = operands
     flat = x.reshape(-1, x.shape[2])
     multiply = product if suits_product(flat, weight) else torch.mm
     gates = multiply(flat, weight)  # the bias comes with the steps: the library would write it to all rows before
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     bias = None if bias is None else bias.contiguous()
-    y = x.new_empty((*x.shape[:2], recurrent.shape[0]))
-    cells = torch.empty_like(y) if train else None
+    if train:
+        states, cells = (x.new_empty((count, *hidden.shape)) for count in (len(x) + 1, len(x)))
+        states[-1 if reverse else 0] = hidden
+        y = after(states, reverse)
+    else:
+        y, states, cells = x.new_empty((len(x), *hidden.shape)), None, None
     given = map(address, (gates, bias, packed, hidden, last, y, gates if train else None, cells))
     _kernel().forward(_sizes(x, recurrent, reverse), *given, torch.get_num_threads())
-    return (y, last) if cells is None else (y, cells, gates.view(*x.shape[:2], -1))
+    return (y, last) if states is None or cells is None else (states, cells, gates.view(*x.shape[:2], -1))
 
 
 def _use(*operands: Any) -> tuple[torch.Tensor, ...]:
@@ -91,14 +105,15 @@ def _backward(
     g_hidden: torch.Tensor,
     g_cell: torch.Tensor,
     reverse: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of the gates before they are bent, and of the first states."""
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of the gates before they are bent, of the first states, and of the bias."""
     packed, d_gates = _in_order(recurrent, _kernel().put_backward), torch.empty_like(gates)
     dh, dc = (one.clone(memory_format=torch.contiguous_format) for one in (g_hidden, g_cell))
     cell, g = cell.contiguous(), g.contiguous()
-    given = map(address, (gates, cells, cell, packed, g, dh, dc, d_gates))
+    sums = gates.new_zeros(gates.shape[1:])
+    given = map(address, (gates, cells, cell, packed, g, dh, dc, d_gates, sums))
     _kernel().backward(_sizes(g, recurrent, reverse), *given, torch.get_num_threads())
-    return d_gates, dh, dc
+    return d_gates, dh, dc, sums.sum(0)
 
 
 # --- the operations
@@ -109,7 +124,7 @@ _library.define(f"lstm_steps({_OPERANDS}) -> (Tensor, Tensor)")
 _library.define(f"lstm_steps_forward({_OPERANDS}) -> (Tensor, Tensor, Tensor)")
 _library.define(
     "lstm_steps_backward(Tensor gates, Tensor cells, Tensor cell, Tensor recurrent, Tensor g, Tensor g_hidden, "
-    "Tensor g_cell, bool reverse) -> (Tensor, Tensor, Tensor)"
+    "Tensor g_cell, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _library.impl("lstm_steps", _use, "CPU")
 _library.impl("lstm_steps_forward", _forward, "CPU")
@@ -122,12 +137,15 @@ def _use_on_placeholders(x: Any, hidden: Any, cell: Any, *_: Any) -> tuple[Any, 
 
 
 def _forward_on_placeholders(x: Any, hidden: Any, *_: Any) -> tuple[Any, Any, Any]:
-    y, cells = (x.new_empty((*x.shape[:2], hidden.shape[1])) for _ in range(2))
-    return y, cells, x.new_empty((*x.shape[:2], _GATES * hidden.shape[1]))
+    states, cells = (x.new_empty((count, *hidden.shape)) for count in (x.shape[0] + 1, x.shape[0]))
+    return states, cells, x.new_empty((*x.shape[:2], _GATES * hidden.shape[1]))
 
 
-def _backward_on_placeholders(gates: Any, _: Any, cell: Any, *__: Any) -> tuple[Any, Any, Any]:
-    return gates.new_empty(gates.shape), cell.new_empty(cell.shape), cell.new_empty(cell.shape)
+def _backward_on_placeholders(gates: Any, _: Any, cell: Any, *__: Any) -> tuple[Any, ...]:
+    return tuple(
+        one.new_empty(shape)
+        for one, shape in ((gates, gates.shape), *[(cell, cell.shape)] * 2, (gates, gates.shape[2:]))
+    )
 
 
 torch.library.register_fake("phlox::lstm_steps", _use_on_placeholders, lib=_library)

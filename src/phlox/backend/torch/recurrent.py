@@ -56,9 +56,9 @@ class Recurrent(Backend):
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm_forward(x, hidden, cell, weight, recurrent, bias, alive, reverse)
         if is_placeholder(x) and own.suits(recurrent):
-            y, cells, gates = own.operations.lstm_steps_forward(x, hidden, cell, weight, recurrent, bias, reverse)
-            last = 0 if reverse else -1
-            return (y, y[last], cells[last]), (x, hidden, cell, weight, recurrent, y, cells, gates)
+            found = own.operations.lstm_steps_forward(x, hidden, cell, weight, recurrent, bias, reverse)
+            y, cells, last = own.after(found[0], reverse), found[1], 0 if reverse else -1
+            return (y, y[last], cells[last]), (x, cell, weight, recurrent, *found)
         given = _given(x, hidden, cell, weight, recurrent, bias)
         recorded = is_placeholder(x)
         room = kernel.room(tuple(x.shape), hidden.shape[1]) if recorded else 0
@@ -69,7 +69,7 @@ class Recurrent(Backend):
     def lstm_backward(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
         if len(saved) == 6:
             return super().lstm_backward(saved, gs, needed, reverse)
-        if len(saved) == 8:
+        if len(saved) == 7:
             return self._back_through_steps(saved, gs, needed, reverse)
         results = saved[7:10]
         g, g_hidden, g_cell = _given_back(results, gs)
@@ -80,12 +80,11 @@ class Recurrent(Backend):
         return dx, dh.squeeze(0), dc.squeeze(0), dw.t(), du.t(), db, None
 
     def _back_through_steps(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
-        x, hidden, cell, weight, recurrent, y, cells, gates = saved
-        towards = _given_back((y, hidden, cell), gs)
-        dz, dh, dc = own.operations.lstm_steps_backward(gates, cells, cell, recurrent, *towards, reverse)
-        dx, dw, db = self.linear_backward((x, weight), dz, (needed[0], needed[3], needed[5]))
-        before = torch.cat((y[1:], hidden[None]) if reverse else (hidden[None], y[:-1]))
-        du = self._product_of_steps(before, dz) if needed[4] else None
+        x, cell, weight, recurrent, states, cells, gates = saved
+        towards = _given_back((cells, cell, cell), gs)
+        dz, dh, dc, db = own.operations.lstm_steps_backward(gates, cells, cell, recurrent, *towards, reverse)
+        dx, dw, _ = self.linear_backward((x, weight), dz, (needed[0], needed[3], False))
+        du = self._product_of_steps(own.before(states, reverse), dz) if needed[4] else None
         return dx, dh, dc, dw, du, db, None
 
 

@@ -80,8 +80,9 @@ inline void advance(const Sizes& of, const float* projected, const float* bias, 
   }
 }
 
-// The gradients of gates and cells of rows of a vector of units; those of hidden states are complete.
-inline void retreat(const Sizes& of, const float* gates, const float* cells, const float* before, const float* dh, int64_t rows, int64_t unit, float* dc, float* dgates) {
+// The gradients of gates and cells of rows of a vector of units, those of gates also added to those of other steps; those
+// of hidden states are complete.
+inline void retreat(const Sizes& of, const float* gates, const float* cells, const float* before, const float* dh, int64_t rows, int64_t unit, float* dc, float* dgates, float* sums) {
   const Vector one = all(1.0f);
   for (int64_t i = 0; i < rows; i++) {
     const int64_t at = i * of.units + unit, wide = i * kGates * of.units + unit;
@@ -94,7 +95,11 @@ inline void retreat(const Sizes& of, const float* gates, const float* cells, con
     dgate[2] = d * gate[0] * (one - gate[2] * gate[2]);
     dgate[3] = g * t * gate[3] * (one - gate[3]);
     store(dc + at, d * gate[1]);
-    for (int64_t k = 0; k < kGates; k++) store(dgates + wide + k * of.units, dgate[k]);
+    for (int64_t k = 0; k < kGates; k++) {
+      const int64_t to = wide + k * of.units;
+      store(dgates + to, dgate[k]);
+      store(sums + to, load(sums + to) + dgate[k]);
+    }
   }
 }
 
@@ -142,8 +147,9 @@ void forward(const Sizes* sizes, const float* projected, const float* bias, cons
   }
 }
 
-// All steps back. `dh` and `dc` are the gradients of the last states, and become those of the first.
-void backward(const Sizes* sizes, const float* gates, const float* cells, const float* first_cell, const float* packed, const float* dy, float* dh, float* dc, float* dgates, int threads) {
+// All steps back. `dh` and `dc` are the gradients of the last states, and become those of the first. `sums` are
+// those of the gates over all steps, and zeros before.
+void backward(const Sizes* sizes, const float* gates, const float* cells, const float* first_cell, const float* packed, const float* dy, float* dh, float* dc, float* dgates, float* sums, int threads) {
   const Sizes of = *sizes;
 #pragma omp parallel num_threads(threads)
   {
@@ -158,7 +164,7 @@ void backward(const Sizes* sizes, const float* gates, const float* cells, const 
           float* state = dh + first + row * of.units + unit;
           store(state, load(state) + load(dy + at + row * of.units + unit));
         }
-        retreat(of, gates + kGates * at, cells + at, before, dh + first, rows, unit, dc + first, dgates + kGates * at);
+        retreat(of, gates + kGates * at, cells + at, before, dh + first, rows, unit, dc + first, dgates + kGates * at, sums + kGates * first);
       }
 #pragma omp barrier
       for (int64_t panel = share.first_panel; panel < share.last_panel; panel++) {
