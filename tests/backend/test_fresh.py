@@ -1,7 +1,11 @@
-"""Large pages that the system has to wait for are given up, and nothing else changes."""
+"""Large pages that the system has to wait for are given up, many come at a time, and nothing else changes."""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import mmap
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,8 +38,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
 
     def watched(*given: Any) -> Any:
         calls.append(given)
-        assert madvise(*given) == 0
-        return 0
+        done = madvise(*given)
+        assert done == 0 or given[2] == fresh._POPULATE  # which older systems do not know
+        return done
 
     monkeypatch.setattr(fresh, "_madvise", lambda: watched)
     monkeypatch.setattr(fresh, "_slow_until", 0.0)
@@ -65,13 +70,13 @@ def test_pages_that_come_quickly_are_taken_one_by_one(
     monkeypatch.setattr(fresh, "time", Clock(1e-5))
     rest = np.ones(5 * PAGE, np.uint8)
     start = -address(rest) % PAGE
-    assert fresh.get_page(rest, start, start + 1)
+    assert fresh.get_large_page(rest, start, start + 1)
     assert np.flatnonzero(rest == 0).tolist() == [start] and not asked
-    assert fresh.get_page(rest, start + 1, start + PAGE)  # none begins there
+    assert fresh.get_large_page(rest, start + 1, start + PAGE)  # none begins there
     assert np.flatnonzero(rest == 0).tolist() == [start] and not asked
-    assert fresh.get_page(rest, start + 1, start + PAGE + 1)
+    assert fresh.get_large_page(rest, start + 1, start + PAGE + 1)
     assert np.flatnonzero(rest == 0).tolist() == [start, start + PAGE] and not asked
-    assert not fresh.get_page(rest[start : start + PAGE - 1], 0, PAGE - 1)  # there is no whole page
+    assert not fresh.get_large_page(rest[start : start + PAGE - 1], 0, PAGE - 1)  # there is no whole page
 
 
 @pytest.mark.parametrize("offset", [0, 1, PAGE - 1])
@@ -82,7 +87,7 @@ def test_after_a_slow_one_there_are_no_more_of_them(
     monkeypatch.setattr(fresh, "time", clock)
     rest = np.empty(6 * PAGE, np.uint8)
     rest = rest[-address(rest) % PAGE + offset :]
-    assert not fresh.get_page(rest, 0, rest.size)
+    assert not fresh.get_large_page(rest, 0, rest.size)
     first = address(rest) + (-offset) % PAGE
     (call,) = asked
     assert call[0] == first and call[1] % PAGE == 0 and call[2] == 15
@@ -90,9 +95,33 @@ def test_after_a_slow_one_there_are_no_more_of_them(
     assert is_without_large_pages(first) and is_without_large_pages(first + call[1] - 1)
 
     clock.step = 0.0
-    assert not fresh.get_page(rest, 2 * PAGE, rest.size) and len(asked) == 2  # without waiting again
+    assert not fresh.get_large_page(rest, 2 * PAGE, rest.size) and len(asked) == 2  # without waiting again
     clock.now += fresh._REMEMBERED
-    assert fresh.get_page(rest, 2 * PAGE, rest.size) and len(asked) == 2
+    assert fresh.get_large_page(rest, 2 * PAGE, rest.size) and len(asked) == 2
+
+
+def are_there(place: int, length: int) -> list[bool]:
+    """Of pages, as the system says."""
+    found = (ctypes.c_ubyte * (-(-length // mmap.PAGESIZE)))()
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    assert mincore(place, length, found) == 0, ctypes.get_errno()
+    return [bool(page & 1) for page in found]
+
+
+def test_pages_come_together_with_what_they_hold(asked: list[tuple[int, int, int]]) -> None:
+    page, pages = mmap.PAGESIZE, 256
+    memory = np.frombuffer(mmap.mmap(-1, pages * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint16)
+    memory[10 * page // 2] = 7
+    start, stop = 10 * page // 2 + 5, 100 * page // 2 + 1
+    fresh.get_pages(memory, start, start + fresh._MANY // 2 - 1)  # not worth it
+    assert not asked
+    fresh.get_pages(memory, start, stop)
+    assert asked == [(address(memory) + 10 * page, 91 * page, fresh._POPULATE)]
+    if tuple(map(int, platform.release().split(".")[:2])) >= (5, 14):
+        there = are_there(address(memory), memory.nbytes)
+        assert [at for at, is_there in enumerate(there) if is_there] == list(range(10, 101))
+    assert np.flatnonzero(memory).tolist() == [10 * page // 2] and memory[10 * page // 2] == 7
 
 
 @pytest.mark.parametrize("step", [0.0, 1.0], ids=["quick", "slow"])
@@ -104,10 +133,17 @@ def test_what_is_cast_is_the_same(
     found = halves.recast(numbers, np.dtype(np.float32))
     assert found is not None and found.nbytes > fresh.LARGE
     np.testing.assert_array_equal(found, numbers.astype(np.float32))
-    assert bool(asked) == (step > 0)
+    assert {what for *_, what in asked} == {fresh._POPULATE, *([fresh._NO_LARGE_PAGES] if step else [])}
     asked.clear()
     small = halves.recast(numbers[0], np.dtype(np.float32))
-    assert small is not None and small.nbytes < fresh.LARGE and not asked
+    assert small is not None and small.nbytes < fresh.LARGE
+    assert {what for *_, what in asked} == {fresh._POPULATE}
+    parts = sorted((start, start + length) for start, length, _ in asked)
+    assert parts[0][0] <= address(small) and address(small) + small.nbytes <= parts[-1][1]
+    assert all(end >= start for (_, end), (start, _) in itertools.pairwise(parts))
+    np.testing.assert_array_equal(small, numbers[0].astype(np.float32))
+    asked.clear()
+    assert halves.recast(numbers[0, :1000], np.dtype(np.float32)) is not None and not asked
 
 
 @pytest.mark.parametrize("source", [np.float16, np.float32], ids=str)
@@ -116,14 +152,14 @@ def test_no_block_is_touched_but_ones_own(instructions: bool, source: Any, monke
     """Another thread is through with all the other blocks before this one gets its page."""
     if not instructions:
         monkeypatch.setattr(halves, "_instructions", lambda: None)
-    get_page, works = fresh.get_page, list[Any]()
+    get_large_page, works = fresh.get_large_page, list[Any]()
 
     def late(*given: Any) -> bool:
         if works:
             works.pop()(0, 0)
-        return get_page(*given)
+        return get_large_page(*given)
 
-    monkeypatch.setattr(fresh, "get_page", late)
+    monkeypatch.setattr(fresh, "get_large_page", late)
     monkeypatch.setattr(halves, "spread", lambda work, *_: (works.append(work), work(0, 0)))
     numbers = np.full(5 << 20, 1.2345, source)
     target = np.dtype(np.float32 if source is np.float16 else np.float16)

@@ -1,8 +1,9 @@
-"""New memory for large arrays, in pages that the system has at hand."""
+"""New memory for arrays, in pages that the system has at hand, and many at a time."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 import time
 from functools import cache
@@ -23,13 +24,15 @@ that were in use a moment ago: as many bytes take 0.7 ms.
 """
 _REMEMBERED = 10.0
 """Seconds for which no large pages are waited for where one was slow."""
-_NO_LARGE_PAGES = 15
-"""MADV_NOHUGEPAGE of Linux."""
+_MANY = 1 << 17
+"""Bytes of a part for which it is worth asking for all its pages at once."""
+_NO_LARGE_PAGES, _POPULATE = 15, 23
+"""MADV_NOHUGEPAGE and MADV_POPULATE_WRITE of Linux; the latter is not known before Linux 5.14."""
 
 _slow_until = 0.0
 
 
-def get_page(array: NDArray[Any], start: int, stop: int) -> bool:
+def get_large_page(array: NDArray[Any], start: int, stop: int) -> bool:
     """Gets the large page that begins in a part that is to be written; False if the array will have no more of them.
 
     So it is where the system has to wait for it: what comes after is given small ones then. `array` is 1-d and
@@ -51,6 +54,20 @@ def get_page(array: NDArray[Any], start: int, stop: int) -> bool:
         _slow_until = time.monotonic() + _REMEMBERED
     _madvise()(first, last - first, _NO_LARGE_PAGES)
     return False
+
+
+def get_pages(array: NDArray[Any], start: int, stop: int) -> None:
+    """Gets the pages of a part that is to be written, small ones in 0.6 of the time that it takes when each is missed.
+
+    `array` is 1-d and contiguous. What the pages hold stays, so that they may be those of other parts too. Where the
+    system does not know how, or cannot, they come when they are written to.
+    """
+    if (stop - start) * array.itemsize < _MANY or sys.platform != "linux":
+        return
+    base, width, page = array.__array_interface__["data"][0], array.itemsize, mmap.PAGESIZE
+    first = (base + start * width) // page * page
+    last = -(-(base + stop * width) // page) * page
+    _madvise()(first, last - first, _POPULATE)
 
 
 @cache

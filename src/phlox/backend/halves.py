@@ -175,7 +175,8 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         large = result.nbytes >= fresh.LARGE
         while (at := next(waiting)) < source.size and not refused:
             stop = min(at + step, source.size)
-            large = large and fresh.get_page(target, at, stop)
+            large = large and fresh.get_large_page(target, at, stop)
+            fresh.get_pages(target, at, stop)
             if not cast(source[at:stop], target[at:stop]):
                 refused.append(True)
 
