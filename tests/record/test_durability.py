@@ -30,6 +30,7 @@ from phlox.record import (
     save,
 )
 from phlox.record import files as files_module
+from phlox.record.compression import Compression
 from phlox.record.files import atomic_write
 from phlox.record.formats import RECORDERS
 
@@ -357,9 +358,23 @@ def test_room_is_set_aside_where_the_file_cannot_be_smaller(tmp_path: Path, monk
         expected = [] if own is JsonRecorder else [NEW.with_precision(FULL).nbytes]
         assert asked == expected and path.stat().st_size >= sum(asked)
         asked.clear()
-        own(compression="gzip").save(NEW, tmp_path / own.format)
     NameRecorder().save(NEW, tmp_path / "m")
     assert not asked
+
+
+@only_linux
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_compressed_file_takes_no_more_room_than_it_needs(
+    compression: Compression, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros = Record({"w": np.zeros(1 << 20, np.float32)})
+    path = save(zeros, tmp_path / "m", compression=compression)
+    expected = path.read_bytes()
+    assert len(expected) < 10_000 and 512 * path.stat().st_blocks < 100_000
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTTY):  # all of it is not there, and is not needed
+        asked = refuse_room(monkeypatch, code)
+        assert save(zeros, tmp_path / "m", compression=compression).read_bytes() == expected
+        assert asked == [zeros.nbytes]
 
 
 LIMITED = """

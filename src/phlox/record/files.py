@@ -40,7 +40,7 @@ _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of folders that a syst
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, size: int = 0, *, durable: bool = True) -> Generator[NewFile]:
+def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bool = False) -> Generator[NewFile]:
     """A new file that takes the place of `path` when the block ends well, and vanishes when it does not.
 
     Whoever opens `path`, at any moment and after any crash, finds the old file or the new one, whole: the bytes go to a
@@ -49,7 +49,11 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True) -> Generato
     the disk when it likes: then a crash of the whole system, and only that, may leave a file that is not whole.
 
     Where about how many bytes will come is known, as `size`, the system sets them aside at once, if it can: writing is
-    faster then, and a disk that is too full says so (OSError) before anything is written.
+    faster then, and a disk that is too full says so (OSError) before anything is written. Where the file may become
+    `smaller`, as a compressed one does, a disk that has less room is written to all the same.
+
+    That pays for small files too: ext4 begins to write a file that has no place on the disk yet at once when it is
+    renamed to one that is there, and whoever renames it waits for that.
     """
     target = Path(os.path.realpath(path))
     temporary, raw = _temporary(target)
@@ -57,7 +61,7 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True) -> Generato
     file = NewFile(raw)
     try:
         if size:
-            _set_aside(raw, size)
+            _set_aside(raw, size, smaller)
         yield file
         file.flush()
         if size:
@@ -102,7 +106,7 @@ def _temporary(target: Path) -> tuple[Path, _EagerFile]:
         file.close()
 
 
-def _set_aside(file: io.FileIO, size: int) -> None:
+def _set_aside(file: io.FileIO, size: int, smaller: bool) -> None:
     """Room on the disk for the first bytes of a new file; nothing where the file system, or the system, does not so."""
     if fcntl is None or sys.platform != "linux":
         return
@@ -110,8 +114,11 @@ def _set_aside(file: io.FileIO, size: int) -> None:
         # Not `posix_fallocate`: it writes to every block of a file system that has no such thing.
         fcntl.ioctl(file, _RESERVE, struct.pack("hhqqiI16x", 0, os.SEEK_SET, 0, size, 0, 0))
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno not in _NO_ROOM:
+            return
+        if not smaller:
             raise
+        file.truncate(0)  # gives back the part of it that there was
     else:
         file.truncate(size)  # else each write would make it longer, which takes half of what is gained
 

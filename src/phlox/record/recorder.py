@@ -76,8 +76,8 @@ class Recorder(Reader):
         target = self._target(Path(path))
         try:
             record = self._checked(record)
-            size = record.nbytes if self.is_raw and self.compression is None else 0
-            with atomic_write(target, size, durable=self.durable) as file:
+            size, smaller = record.nbytes if self.is_raw else 0, self.compression is not None
+            with atomic_write(target, size, durable=self.durable, smaller=smaller) as file:
                 self._encode(record, file)
         except RecordError as error:
             raise RecordError(f"cannot save {target}: {error}") from error
