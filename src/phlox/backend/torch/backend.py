@@ -30,6 +30,7 @@ from phlox.backend.torch.elementwise import Elementwise
 from phlox.backend.torch.indexing import Indexing
 from phlox.backend.torch.linalg import Linalg
 from phlox.backend.torch.loss import Loss
+from phlox.backend.torch.matmul import matmul
 from phlox.backend.torch.norm import Norm
 from phlox.backend.torch.placeholder import Placeholders, is_placeholder, recording
 from phlox.backend.torch.pooling import Pooling
@@ -240,7 +241,7 @@ class Torch(
     float_argmax = _arg_reduction(torch.argmax)
     float_argmin = _arg_reduction(torch.argmin)
     float_cumsum = staticmethod(torch.cumsum)
-    float_matmul: Binary = staticmethod(torch.matmul)
+    float_matmul: Binary = staticmethod(matmul)
 
     @staticmethod
     def float_prod(x: Array, axes: Axes, keepdims: bool) -> Array:

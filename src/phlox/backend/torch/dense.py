@@ -15,6 +15,7 @@ from torch.nn import functional
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.dense import SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch.matmul import multiply
 from phlox.backend.torch.placeholder import is_fused
 
 _aten: Any = torch.ops.aten
@@ -27,7 +28,7 @@ class Dense(Backend):
         if x.ndim != 2:
             flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
             return self.linear(flat, weight, bias).reshape(*x.shape[:-1], weight.shape[1])
-        return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+        return multiply(x, weight, bias)
 
     def linear_backward(self, saved: Any, g: Array, needed: Needed) -> Gradients:
         x, weight = saved
@@ -36,8 +37,8 @@ class Dense(Backend):
             g, flat = g.reshape(rows, weight.shape[1]), x.reshape(rows, weight.shape[0])
         else:
             flat = x
-        dx = torch.mm(g, weight.t()) if needed[0] else None
-        dw = torch.mm(flat.t(), g) if needed[1] else None
+        dx = multiply(g, weight.t()) if needed[0] else None
+        dw = multiply(flat.t(), g) if needed[1] else None
         db = g.sum(0) if needed[2] else None
         return (dx if dx is None or x.ndim == 2 else dx.reshape(x.shape)), dw, db
 

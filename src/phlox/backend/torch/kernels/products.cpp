@@ -276,11 +276,6 @@ void multiply_columns(Matrix x, int64_t rows, int64_t depth, Matrix weight, int6
 
 extern "C" {
 
-bool is_intels() {
-  __builtin_cpu_init();
-  return __builtin_cpu_is("intel");
-}
-
 // A weight [depth, width], of any strides, in panels.
 void put_panels(const float* weight, const int64_t* strides, int64_t depth, int64_t width, float* panels, int threads) {
   put_all_panels({weight, strides[0], strides[1]}, depth, width, panels, threads);
