@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-import itertools
+from collections import deque
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -169,16 +169,23 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     source, target = np.require(array, requirements=["C", "A"]).reshape(-1), result.reshape(-1)
     refused: list[bool] = []
     step = times * _BLOCK
-    waiting = itertools.count(0, step)
+    waiting = deque(range(0, source.size, step))
 
-    def work(_start: int, _stop: int) -> None:
+    def work(start: int, _stop: int) -> None:
+        # One from the front and one from the back: pages that lie side by side are got by one thread, which waits less
+        # for the other, and none is the last for long.
+        take = waiting.pop if start else waiting.popleft
         large = result.nbytes >= fresh.LARGE
-        while (at := next(waiting)) < source.size and not refused:
+        while not refused:
+            try:
+                at = take()
+            except IndexError:
+                return
             stop = min(at + step, source.size)
             large = large and fresh.get_large_page(target, at, stop)
             fresh.get_pages(target, at, stop)
             if not cast(source[at:stop], target[at:stop]):
                 refused.append(True)
 
-    spread(work, source.size, times * SHARE, THREADS)  # each takes what is next: none is the last for long
+    spread(work, source.size, times * SHARE, THREADS)
     return None if refused else result
