@@ -1,8 +1,8 @@
 """Products of matrices that are computed at once: by oneDNN where the library that PyTorch takes has a worse kernel.
 
 PyTorch multiplies by MKL, and comes with oneDNN, which makes code for the processor that it finds. On an AMD Zen 5 it
-takes 0.4 to 0.6 of MKL's time, from some 64 rows times a weight of 256x256 on. In programs a kernel of our own does what
-either would, see `products`; it has to be compiled first, and what runs eagerly waits for no compiler.
+takes 0.4 to 0.6 of MKL's time, from some 64 rows times a weight of 256x256 on. In programs a kernel of our own is there
+for that, see `products`; it has to be compiled first, and what runs eagerly waits for no compiler.
 """
 
 # PyTorch's annotations leave much unsaid.
