@@ -36,7 +36,7 @@ def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Rows [rows, depth] times a weight [depth, width], plus a bias [width]: [rows, width]."""
-    if not suits(x, weight):
+    if x.numel() * weight.shape[-1] < LEAST or not suits(x, weight):
         return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
     if bias is None and not x.is_contiguous() and x.numel() > weight.numel():
         # It copies a left factor that does not lie by rows; so the smaller one becomes that, and the result is turned.
@@ -45,12 +45,12 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = 
 
 
 def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Are they matrices that oneDNN is to multiply: large, of f32, on a processor that it is better for, and values?
+    """Are they matrices that oneDNN is to multiply: values in f32, on a processor that it is better for?
 
     What stands for values in a program or in one of PyTorch's own transformations, and what has a history for its tape,
     is left to PyTorch's own function, which has derivatives.
     """
-    if x.numel() * weight.shape[-1] < LEAST or not _is_faster():
+    if not _is_faster():
         return False
     return _is_plain(x) and _is_plain(weight) and x.shape[1] == weight.shape[0] and not _is_transformed()
 
