@@ -160,7 +160,7 @@ def test_a_crash_between_any_two_system_calls(after: bool, tmp_path: Path, monke
 
     for owner, name in (
         (os, "fsync"), (os, "open"), (os, "close"), (Path, "replace"), (Path, "chmod"),
-        (files_module._EagerFile, "write"), (os, "pwrite"), (files_module.fcntl, "flock"),
+        (files_module._EagerFile, "write"), (os, "pwrite"), (os, "pwritev"), (files_module.fcntl, "flock"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, crashing(getattr(owner, name)))
     save(OLD, path)
@@ -234,6 +234,7 @@ def test_a_full_disk_leaves_the_old_file(room: int, code: int, tmp_path: Path, m
 
     monkeypatch.setattr(files_module._EagerFile, "write", lambda file, data: full(data, lambda: write(file, data)))
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: full(data, lambda: pwrite(file, data, at)))
+    monkeypatch.setattr(os, "pwritev", lambda file, parts, at: os.pwrite(file, b"".join(parts), at))
     with pytest.raises(RecordError) as caught:
         save(NEW, tmp_path / "m")
     assert str(caught.value) == f"cannot save {path}: {os.strerror(code)}"
@@ -252,6 +253,7 @@ def test_a_system_that_writes_less_than_it_is_given_gets_the_rest(
         return memoryview(data)[: at_once if len(calls) < 100 else None]
 
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, some(data), at))
+    monkeypatch.setattr(os, "pwritev", lambda file, parts, at: os.pwrite(file, b"".join(parts), at))
     monkeypatch.setattr(files_module._EagerFile, "write", lambda file, data: write(file, some(data)))
     expected = {f"w{i}": np.random.default_rng(i).normal(size=(3, 10_000 + i)) for i in range(9)} | {"e": np.ones(0)}
     for suffix in ("phlox", "npz"):  # by places, and one after the other
@@ -280,6 +282,7 @@ def test_no_call_goes_beyond_where_the_system_divides_its_memory(
 
     monkeypatch.setattr(files_module._EagerFile, "write", follow)
     monkeypatch.setattr(os, "pwrite", place)
+    monkeypatch.setattr(os, "pwritev", lambda file, parts, at: place(file, b"".join(parts), at))
     path = save(Record({"w": np.ones(files_module.CALL, np.float32)}), tmp_path / f"m{suffix}")
     assert max(count for _, count in parts) <= files_module.CALL
     assert all(at // files_module.CALL == (at + count - 1) // files_module.CALL for at, count in parts)

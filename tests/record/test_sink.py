@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 import weakref
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phlox.errors import RecordError
-from phlox.record import HALF, LazyTensor, Record, Sink, files, save, sink
+from phlox.record import HALF, LazyTensor, Record, Sink, files, load, save, sink
 from phlox.record.files import atomic_write
 
 CAST = st.tuples(st.integers(0, 40), st.sampled_from([None, np.float16, np.float64]))
@@ -86,6 +87,49 @@ def test_much_is_written_by_several_threads_and_little_is_not(
     assert found == b"".join(tensor.read().tobytes() for tensor in each)
     assert (len(threads) > 1) == (shape[0] > 40)
     assert not any(thread.is_alive() for thread in threads - {threading.current_thread()})
+
+
+@pytest.mark.parametrize("precision", [None, HALF], ids=["as it is", "cast"])
+def test_the_first_call_that_comes_to_a_piece_of_the_file_writes_all_of_it(
+    precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phlox.backend.parallel._cores", lambda: 2)
+    begun: dict[int, tuple[int, int]] = {}
+    set_to_work: list[tuple[int, int]] = []
+    lock = threading.Lock()
+
+    def watch(write: Any, size: Callable[[Any], int]) -> Any:
+        def watched(file: int, data: Any, at: int) -> int:
+            with lock:
+                begun.setdefault(at // files.CALL, (at, at + size(data)))
+            count: int = write(file, data, at)
+            return count
+
+        return watched
+
+    monkeypatch.setattr(os, "pwrite", watch(os.pwrite, len))
+    monkeypatch.setattr(os, "pwritev", watch(os.pwritev, lambda parts: sum(map(len, parts))))
+    monkeypatch.setattr(os, "posix_fadvise", lambda _file, at, count, _what: set_to_work.append((at, at + count)))
+    sizes = [3, 300_001, 5_000_000, 7, 70_000, 0, 900_000, 11, 2_000_003, 13]
+    numbers = np.random.default_rng(0)
+    entries = {f"t{i}": numbers.standard_normal(size, np.float32) for i, size in enumerate(sizes)}
+    path = save(Record(entries), tmp_path / "m", *([] if precision is None else [precision]))
+    for name, entry in load(path).tensors.items():
+        found = entries[name].astype(np.float32 if precision is None else np.float16)
+        np.testing.assert_array_equal(entry.tensor.read(), found)
+    pieces = [begun[number] for number in sorted(begun)]
+    assert [stop for _, stop in pieces[:-1]] == [start for start, _ in pieces[1:]] and len(pieces) > 10
+    assert pieces[-1][1] == path.stat().st_size
+    assert set(pieces) <= set(set_to_work)  # each once it is whole
+
+
+def test_a_system_that_writes_no_several_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {f"t{i}": np.full(300_000, i, np.float32) for i in range(9)}
+    whole = save(Record(entries), tmp_path / "whole").read_bytes()
+    monkeypatch.setattr(os, "pwritev", lambda file, parts, at: os.pwrite(file, b"".join(parts)[:700_001], at))
+    assert save(Record(entries), tmp_path / "some").read_bytes() == whole
+    monkeypatch.delattr(os, "pwritev")
+    assert save(Record(entries), tmp_path / "none").read_bytes() == whole
 
 
 class Array(np.ndarray[Any, Any]):

@@ -62,7 +62,13 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
 
 
 def each(
-    work: Callable[[int], _T], sizes: Sequence[int], least: int, most: int = 64, alone: int | None = None
+    work: Callable[[int], _T],
+    sizes: Sequence[int],
+    least: int,
+    most: int = 64,
+    alone: int | None = None,
+    *,
+    in_order: bool = False,
 ) -> list[_T]:
     """`[work(0), work(1), ...]`, several at the same time, the largest first.
 
@@ -72,15 +78,16 @@ def each(
         least: what is worth a thread, of all of it together.
         most: at the same time.
         alone: what is larger than this comes one by one before the others, and may itself be spread.
+        in_order: the others come as they are given.
 
     Raises what the first one raises that fails, as a loop would; some of those after it have been tried by then.
 
     >>> each(lambda i: 10 * i, [1, 1, 1], least=2)
     [0, 10, 20]
     """
-    in_order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    places = sorted(range(len(sizes)), key=lambda i: -sizes[i])
     large = 0 if alone is None else sum(size > alone for size in sizes)
-    waiting = deque(in_order[:large])
+    waiting = deque(places[:large])
     made: dict[int, _T] = {}
     failed: dict[int, Exception] = {}
 
@@ -101,7 +108,7 @@ def each(
                 raise
 
     take(0, large)
-    waiting.extend(in_order[large:])
+    waiting.extend(sorted(places[large:]) if in_order else places[large:])
     spread(take, sum(sizes[i] for i in waiting), least, min(most, len(waiting)))
     if failed:
         raise failed[min(failed)]

@@ -35,6 +35,7 @@ Who maps the file then finds it in 133 faults for 134 MB (641 where calls end el
 takes pages of 2 MiB, which a virtual machine gives back to its host when they are free: then it has to wait for them
 (measured: 370 ms for 134 MB instead of 32; and 29 with either where the machine has them).
 """
+_ZEROS = memoryview(bytes(CALL))
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of folders that a system cannot sync, or not for this user
 
@@ -159,6 +160,22 @@ class NewFile(io.BufferedWriter):
         """Writes all of `data` there, which is after all that was written and flushed: several threads may do so."""
         self._whole.write_at(data, position)
 
+    def write_among(self, data: memoryview, position: int, start: int, stop: int) -> None:
+        """The same, before anything else from `start` to `stop`, which are in one piece of `CALL` bytes.
+
+        Where others will write there are zeros afterwards: the system keeps in one piece of memory what comes by one
+        call, and is not yet set to work.
+        """
+        self._whole.write_among(data, position, start, stop)
+
+    def write_beside(self, data: memoryview, position: int) -> None:
+        """As `write_at`, and the system is not yet set to work: there is more to come beside it."""
+        self._whole.write_at(data, position, is_whole=False)
+
+    def begin(self, start: int, stop: int) -> None:
+        """Sets the system to work on what has been written from `start` to `stop`."""
+        self._whole.begin(start, stop - start)
+
     def skip(self, count: int) -> None:
         """Goes on after so many bytes, which have been written by `write_at`."""
         self.seek(count, os.SEEK_CUR)
@@ -173,17 +190,28 @@ class _EagerFile(io.FileIO):
         """Writes what it can of `data`."""
         position = self.tell()
         count = super().write(memoryview(data)[: CALL - position % CALL])
-        self._begin(position, count)
+        self.begin(position, count)
         return count
 
-    def write_at(self, data: memoryview, position: int) -> None:
-        """See `NewFile.write_at`."""
+    def write_at(self, data: memoryview, position: int, *, is_whole: bool = True) -> None:
+        """See `NewFile.write_at`, and without `is_whole` `NewFile.write_beside`."""
         while len(data):
             count = os.pwrite(self.fileno(), data[: CALL - position % CALL], position)
-            self._begin(position, count)
+            if is_whole:
+                self.begin(position, count)
             data, position = data[count:], position + count
 
-    def _begin(self, position: int, count: int) -> None:
+    def write_among(self, data: memoryview, position: int, start: int, stop: int) -> None:
+        """See `NewFile.write_among`."""
+        if hasattr(os, "pwritev"):
+            before, after = _ZEROS[: position - start], _ZEROS[: stop - position - len(data)]
+            count = os.pwritev(self.fileno(), [part for part in (before, data, after) if len(part)], start)
+            done = min(max(0, start + count - position), len(data))
+            data, position = data[done:], position + done
+        self.write_at(data, position, is_whole=False)  # what the system did not take
+
+    def begin(self, position: int, count: int) -> None:
+        """Set the disk to work on so many bytes there."""
         if self.eager and count >= _EARLY and hasattr(os, "posix_fadvise"):
             # Linux starts to write such pages and keeps them, for they are not clean yet. Errors are left to the sync.
             with contextlib.suppress(OSError):

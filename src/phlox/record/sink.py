@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
+from threading import Lock
 from typing import IO
 
 import numpy as np
@@ -81,26 +82,64 @@ class Sink:
         file.flush()
         start = file.tell()
         places = list(itertools.accumulate((tensor.nbytes for tensor, _ in tensors), initial=start))
+        pieces = _Pieces(file, start, places[-1])
 
         def placed(i: int) -> int:
             tensor, checksum = tensors[i]
             source, parts = tensor.stored(), dict[int, tuple[int, int]]()
 
             def work(first: int, last: int) -> None:
-                result = _place_part(tensor, source, slice(first, last), file, places[i], 0 if first else checksum)
+                result = _place_part(tensor, source, slice(first, last), pieces, places[i], 0 if first else checksum)
                 parts[first] = (last - first) * tensor.dtype.itemsize, result
 
             spread(work, source.size, _SHARE, _THREADS)
             return of_parts(parts)
 
         sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
-        sums = each(placed, sizes, _SHARE, _THREADS, alone=_LARGE)
+        # In the order of the file, so that pieces that are shared are soon whole.
+        sums = each(placed, sizes, _SHARE, _THREADS, alone=_LARGE, in_order=True)
         file.skip(places[-1] - start)
         self.position += places[-1] - start
         return sums
 
 
-def _place_part(tensor: LazyTensor, source: Array, part: slice, file: NewFile, place: int, checksum: int) -> int:
+class _Pieces:
+    """A part of a file, in pieces of `CALL` bytes, each of which the system keeps in one piece of memory.
+
+    It does so with what comes by one call. So where several writes share a piece, the first one writes all of it.
+    """
+
+    def __init__(self, file: NewFile, start: int, stop: int) -> None:
+        self._file, self._start, self._stop = file, start, stop
+        self._missing: dict[int, int] = {}
+        """Of the pieces that are shared and begun: bytes that are still to come."""
+        self._lock = Lock()
+
+    def write_at(self, data: memoryview, position: int) -> None:
+        """Writes all of `data` there; several threads may do so."""
+        while len(data):
+            number, at = divmod(position, CALL)
+            here = data[: CALL - at]
+            start, stop = max(number * CALL, self._start), min((number + 1) * CALL, self._stop)
+            if len(here) == stop - start:
+                self._file.write_at(here, position)
+            else:
+                self._write_share(here, position, number, start, stop)
+            data, position = data[len(here) :], position + len(here)
+
+    def _write_share(self, data: memoryview, position: int, number: int, start: int, stop: int) -> None:
+        with self._lock:
+            is_begun = number in self._missing
+            missing = self._missing[number] = self._missing.get(number, stop - start) - len(data)
+            if not is_begun:
+                self._file.write_among(data, position, start, stop)
+        if is_begun:
+            self._file.write_beside(data, position)
+        if not missing:
+            self._file.begin(start, stop)
+
+
+def _place_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, place: int, checksum: int) -> int:
     """Writes a part of `tensor`, which begins at `place`; the CRC-32 goes on from `checksum`.
 
     Little at a time, which is cast, added up and written while it is in the cache of one core.
