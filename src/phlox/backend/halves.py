@@ -165,7 +165,7 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     if (cast := _FAST.get(pair)) is None or (_BRAIN in pair and not has_instructions()):
         return None
     times = _QUICKER if has_instructions() else 1
-    result = np.empty(array.shape, dtype)
+    result, memory, before = fresh.empty(array.shape, dtype)
     source, target = np.require(array, requirements=["C", "A"]).reshape(-1), result.reshape(-1)
     refused: list[bool] = []
     step = times * _BLOCK
@@ -175,15 +175,13 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         # One from the front and one from the back: pages that lie side by side are got by one thread, which waits less
         # for the other, and none is the last for long.
         take = waiting.pop if start else waiting.popleft
-        large = result.nbytes >= fresh.LARGE
         while not refused:
             try:
                 at = take()
             except IndexError:
                 return
             stop = min(at + step, source.size)
-            large = large and fresh.get_large_page(target, at, stop)
-            fresh.get_pages(target, at, stop)
+            memory.get(before + at * dtype.itemsize, before + stop * dtype.itemsize)
             if not cast(source[at:stop], target[at:stop]):
                 refused.append(True)
 

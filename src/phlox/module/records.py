@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 
 from phlox.backend import Backend, Kind
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.fresh import Room
 from phlox.backend.parallel import each
 from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.param import Param, ParamId, new_id
@@ -146,11 +147,19 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
     entries: list[TensorEntry] = [record[matches[place.path]] for place in places]
     at_once = sum([place.nbytes for place in places if place.param.is_initialized]) <= AT_ONCE
 
+    sizes = list(map(_bytes_cast, places, entries))
+    room = Room(sizes)
+
     def new_value(i: int) -> Tensor[Any, Any, Any] | None:
         place = places[i]
-        return (_made if at_once or not place.param.is_initialized else _checked)(place, entries[i])
+        if not at_once and place.param.is_initialized:
+            return _checked(place, entries[i])
+        if not sizes[i]:
+            return _made(place, entries[i])
+        with room.used():
+            return _made(place, entries[i])
 
-    values = each(new_value, list(map(_bytes_cast, places, entries)), _WORTH, alone=_LARGE)
+    values = each(new_value, sizes, _WORTH, alone=_LARGE)
     ids = _ids(module, places, entries)
     return lambda: _fill(places, entries, values, ids, found)
 

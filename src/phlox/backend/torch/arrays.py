@@ -18,7 +18,6 @@ from phlox.backend.contract.backend import engine_of
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.element import HOST_DTYPES
-from phlox.backend.halves import has_instructions
 from phlox.backend.kind import Bool, Float, Int, Kind
 from phlox.backend.mapped import taken_over
 from phlox.backend.torch.halves import recast
@@ -75,7 +74,7 @@ class Arrays(EngineBackend):
 
     @property
     def threads_of_its_own(self) -> bool:
-        return not has_instructions()
+        return True
 
     def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
         with as_constants():

@@ -1,6 +1,7 @@
 """Between float32 and the 16-bit floats by PyTorch, which has instructions for it that NumPy has not.
 
-Where there is another library that has them, threads need not wait for those of PyTorch.
+Where there is another library that has them, threads that round need not wait for those of PyTorch; the other way
+PyTorch's code is the faster one, where memory is new.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from phlox.backend import halves
+from phlox.backend import fresh, halves
 from phlox.backend.element import HOST_DTYPES
 
 _BLOCK = 1 << 21
@@ -42,11 +43,12 @@ def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
     """
     if {array.dtype, dtype} not in _PAIRS:
         return None
-    if halves.has_instructions():
+    if dtype != _SINGLE and halves.has_instructions():
         return halves.recast(array, dtype)
-    result = np.empty(array.shape, dtype)
+    result, memory, _ = fresh.empty(array.shape, dtype)
     if not array.size:
         return result
+    memory.get_large_pages(0, result.nbytes)  # or those would come that are slow too; of small ones, as they are missed
     source = torch.from_numpy(np.asarray(_Readable(np.ascontiguousarray(array)))).view(_TYPES[array.dtype])
     target = torch.from_numpy(result.reshape(-1).view(np.uint8)).view(_TYPES[dtype])
     if dtype == _SINGLE:  # which has all numbers of the others
