@@ -53,6 +53,9 @@ def draw(rows: Sequence[Ratio], file: Path, beside: Sequence[Ratio] = ()) -> Non
                     annotation_clip=False,
                 )  # fmt: skip
         axes.set_yticks(range(len(rows)), [fill(row.workload, 64) for row in rows])
+        for label in axes.get_yticklabels():
+            if "\n" in label.get_text():
+                label.set(fontsize=8, linespacing=1.0)  # or two lines would touch those of the next row
         ticks = [tick for tick in TICKS if least <= tick <= most]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xticks([], minor=True)
