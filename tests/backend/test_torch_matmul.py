@@ -14,6 +14,7 @@ from phlox import nn
 from phlox.backend import Autodiff, Torch
 from phlox.backend.torch import matmul
 from tests.backend.errors import error
+from tests.backend.matrices import array
 
 AT_MOST = 1e-6
 """Of the norm of the exact result, for the error."""
@@ -35,15 +36,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     monkeypatch.setattr(matmul, "_multiply", watched)
     return found
-
-
-def array(rows: int, columns: int, layout: str = "by rows", seed: int = 0) -> torch.Tensor:
-    def numbers(*shape: int) -> torch.Tensor:
-        return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
-
-    if layout == "by columns":
-        return numbers(columns, rows).t()
-    return numbers(2 * rows, 3 * columns)[::2, ::3] if layout == "apart" else numbers(rows, columns)
 
 
 @pytest.mark.parametrize("left", ["by rows", "by columns", "apart"])
