@@ -60,6 +60,7 @@ def test_batches_of_rows(shapes: Any, calls: list[tuple[int, ...]]) -> None:
     y = matmul.matmul(x, weight)
     assert y.shape == (*shapes[0][:-1], 30) and error(y, x.double() @ weight.double()) < AT_MOST
     assert len(calls) == (weight.ndim == 2)
+    assert torch.equal(matmul.matmul(x.double(), weight.double()), x.double() @ weight.double())
     turned = x.transpose(0, 1)
     assert weight.ndim > 2 or error(matmul.matmul(turned, weight), turned.double() @ weight.double()) < AT_MOST
 

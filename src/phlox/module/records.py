@@ -166,8 +166,8 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
 
 def _bytes_cast(place: _Place, entry: TensorEntry) -> int:
     """What is to be cast, unless the engine has threads for it; what is only mapped takes no time."""
-    is_cast = entry.tensor.dtype != place.dtype and not engine_of(place.backend).threads_of_its_own
-    return place.nbytes if is_cast else 0
+    is_cast = entry.tensor.dtype != place.dtype
+    return place.nbytes if is_cast and not engine_of(place.backend).casts_on_all_cores(place.dtype) else 0
 
 
 def _ids(module: Module, places: list[_Place], entries: list[TensorEntry]) -> list[ParamId]:

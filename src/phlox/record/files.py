@@ -156,24 +156,22 @@ class NewFile(io.BufferedWriter):
         """Whether the system has what `write_at` takes."""
         return hasattr(os, "pwrite")
 
-    def write_at(self, data: memoryview, position: int) -> None:
-        """Writes all of `data` there, which is after all that was written and flushed: several threads may do so."""
-        self._whole.write_at(data, position)
+    def write_at(self, data: memoryview, position: int, *, is_whole: bool = True) -> None:
+        """Writes all of `data` there, which is after all that was written and flushed: several threads may do so.
+
+        Unless it `is_whole`, there is more to come beside it, and the disk is not yet set to work.
+        """
+        self._whole.write_at(data, position, is_whole=is_whole)
 
     def write_among(self, data: memoryview, position: int, start: int, stop: int) -> None:
-        """The same, before anything else from `start` to `stop`, which are in one piece of `CALL` bytes.
+        """As `write_at` of what is not whole, before anything else from `start` to `stop`, at most `CALL` bytes.
 
-        Where others will write there are zeros afterwards: the system keeps in one piece of memory what comes by one
-        call, and is not yet set to work.
+        By one call, so that the system keeps them in one piece of memory: where others will write there are zeros.
         """
         self._whole.write_among(data, position, start, stop)
 
-    def write_beside(self, data: memoryview, position: int) -> None:
-        """As `write_at`, and the system is not yet set to work: there is more to come beside it."""
-        self._whole.write_at(data, position, is_whole=False)
-
     def begin(self, start: int, stop: int) -> None:
-        """Sets the system to work on what has been written from `start` to `stop`."""
+        """Sets the disk to work on what has been written from `start` to `stop`."""
         self._whole.begin(start, stop - start)
 
     def skip(self, count: int) -> None:
@@ -194,7 +192,7 @@ class _EagerFile(io.FileIO):
         return count
 
     def write_at(self, data: memoryview, position: int, *, is_whole: bool = True) -> None:
-        """See `NewFile.write_at`, and without `is_whole` `NewFile.write_beside`."""
+        """See `NewFile.write_at`."""
         while len(data):
             count = os.pwrite(self.fileno(), data[: CALL - position % CALL], position)
             if is_whole:

@@ -134,7 +134,7 @@ class _Pieces:
             if not is_begun:
                 self._file.write_among(data, position, start, stop)
         if is_begun:
-            self._file.write_beside(data, position)
+            self._file.write_at(data, position, is_whole=False)
         if not missing:
             self._file.begin(start, stop)
 

@@ -32,7 +32,7 @@ def _linear_backward(self: Any, saved: Any, g: Array, needed: Needed) -> Gradien
 
 
 def _weight_gradient(self: Any, x: Array, g: Array) -> Array:
-    """x' g; on a processor with one of the two turned first, the one that has far fewer numbers.
+    """x' g; on a processor with one of the two turned first: x, unless g has far fewer numbers.
 
     XLA's loops for a product whose left side is turned take up to three times as long as its others, which are written
     with more care.

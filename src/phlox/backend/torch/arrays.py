@@ -20,7 +20,7 @@ from phlox.backend.device import Device
 from phlox.backend.element import HOST_DTYPES
 from phlox.backend.kind import Bool, Float, Int, Kind
 from phlox.backend.mapped import taken_over
-from phlox.backend.torch.halves import recast
+from phlox.backend.torch.halves import casts_on_all_cores, recast
 from phlox.backend.torch.placeholder import NeedsValue, as_constants, is_placeholder
 from phlox.errors import DeviceError, KindError
 
@@ -72,9 +72,8 @@ class Arrays(EngineBackend):
         with as_constants():
             return self._from_host(fitted, array, kind, device)
 
-    @property
-    def threads_of_its_own(self) -> bool:
-        return True
+    def casts_on_all_cores(self, dtype: np.dtype[Any]) -> bool:
+        return casts_on_all_cores(dtype)
 
     def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
         with as_constants():

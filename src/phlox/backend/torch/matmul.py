@@ -26,11 +26,11 @@ _operations: Any = torch.ops.mkldnn
 
 def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """As `torch.matmul`."""
-    if weight.ndim == 2 and x.ndim >= 2 and x.numel() * weight.shape[1] >= LEAST:
+    if weight.ndim == 2 and x.ndim >= 2 and x.numel() * weight.shape[1] >= LEAST and suits(x, weight):
         if x.ndim == 2:
-            return multiply(x, weight)
-        if x.is_contiguous() and x.shape[-1] == weight.shape[0]:
-            return multiply(x.view(-1, x.shape[-1]), weight).view(*x.shape[:-1], weight.shape[1])
+            return _multiply_either_way(x, weight)
+        if x.is_contiguous():
+            return _multiply(x.view(-1, x.shape[-1]), weight, None).view(*x.shape[:-1], weight.shape[1])
     return torch.matmul(x, weight)
 
 
@@ -38,32 +38,23 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = 
     """Rows [rows, depth] times a weight [depth, width], plus a bias [width]: [rows, width]."""
     if x.numel() * weight.shape[-1] < LEAST or not suits(x, weight):
         return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
-    if bias is None and not x.is_contiguous() and x.numel() > weight.numel():
-        # It copies a left factor that does not lie by rows; so the smaller one becomes that, and the result is turned.
-        return _multiply(weight.t(), x.t(), None).t().contiguous()
-    return _multiply(x, weight, bias)
+    return _multiply_either_way(x, weight) if bias is None else _multiply(x, weight, bias)
 
 
 def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Are they matrices that oneDNN is to multiply: values in f32, on a processor that it is better for?
+    """Are they rows and a weight that oneDNN is to multiply: values in f32, on a processor that it is better for?
 
     What stands for values in a program or in one of PyTorch's own transformations, and what has a history for its tape,
     is left to PyTorch's own function, which has derivatives.
     """
     if not _is_faster():
         return False
-    return _is_plain(x) and _is_plain(weight) and x.shape[1] == weight.shape[0] and not _is_transformed()
+    return _is_plain(x) and _is_plain(weight) and x.shape[-1] == weight.shape[0] and not _is_transformed()
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """A matrix of values, without a history."""
-    return (
-        type(x) is torch.Tensor
-        and x.dtype is torch.float32
-        and x.device.type == "cpu"
-        and x.ndim == 2
-        and not x.requires_grad
-    )
+    """Values, without a history."""
+    return type(x) is torch.Tensor and x.dtype is torch.float32 and x.device.type == "cpu" and not x.requires_grad
 
 
 def _is_transformed() -> bool:
@@ -76,6 +67,13 @@ def _is_transformed() -> bool:
 @cache
 def _is_faster() -> bool:
     return has_idle_vectors() and torch.backends.mkldnn.is_available() and hasattr(_operations, "_linear_pointwise")
+
+
+def _multiply_either_way(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if x.is_contiguous() or x.numel() <= weight.numel():
+        return _multiply(x, weight, None)
+    # It copies a left factor that does not lie by rows; so the smaller one becomes that, and the result is turned.
+    return _multiply(weight.t(), x.t(), None).t().contiguous()
 
 
 def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
