@@ -17,8 +17,8 @@ import pytest
 
 import phlox as px
 from phlox import nn
-from phlox.backend import Jax, NumPy, Torch, fresh, halves
-from phlox.module import Param
+from phlox.backend import Jax, NumPy, Torch, fresh, halves, parallel
+from phlox.module import Param, records
 from phlox.record import Record
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for pages")
@@ -76,37 +76,61 @@ def test_pages_that_come_quickly_are_taken_one_by_one(
     monkeypatch.setattr(fresh, "time", Clock(1e-5))
     rest = np.ones(5 * PAGE, np.uint8)
     start = -address(rest) % PAGE
-    assert fresh.get_large_pages(rest, 0, start)  # none of the whole ones begins there
-    assert np.all(rest == 1)
-    assert fresh.get_large_pages(rest, start, start + 1)
-    assert np.flatnonzero(rest == 0).tolist() == [start]
-    assert fresh.get_large_pages(rest, start + 2, start + PAGE)  # it may be the first to come to that page
-    assert np.flatnonzero(rest == 0).tolist() == [start, start + 2]
-    assert fresh.get_large_pages(rest, start + 3, start + 2 * PAGE + 1)
-    assert np.flatnonzero(rest == 0).tolist() == [start, start + 2, start + 3, start + PAGE, start + 2 * PAGE]
-    assert not fresh.get_large_pages(rest[start : start + PAGE - 1], 0, PAGE - 1)  # there is no whole page
+    memory = fresh.Memory(rest)
+    for part, there in (
+        ((0, start), []),  # none of the whole ones begins there
+        ((start, start + 1), [start]),
+        ((start + 2, start + PAGE), [start, start + 2]),  # it may be the first to come to that page
+        (
+            (start + 3, start + 2 * PAGE + 1),
+            [start, start + 2, start + 3, start + PAGE, start + 2 * PAGE],
+        ),
+    ):
+        memory.get_large_pages(*part)
+        assert memory.has_large_pages and np.flatnonzero(rest == 0).tolist() == there
     assert not asked
 
 
+def test_memory_without_a_whole_large_page_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "LARGE", 1)
+    rest = np.ones(3 * PAGE, np.uint8)
+    start = -address(rest) % PAGE
+    assert fresh.Memory(rest[start : start + PAGE]).has_large_pages
+    assert not fresh.Memory(rest[start + 1 : start + PAGE]).has_large_pages
+    assert not fresh.Memory(rest[start : start + PAGE - mmap.PAGESIZE]).has_large_pages
+    # All the same, the system counts in whole small pages: this one is there, and large.
+    assert fresh.Memory(rest[start : start + PAGE - 1]).has_large_pages
+
+
+def test_where_the_system_has_none_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "_has_large_pages", lambda: False)
+    assert not fresh.Memory.of(4 * fresh.LARGE).has_large_pages and not fresh.large_pages_come_quickly()
+
+
+@pytest.mark.parametrize("end", [0, 1, mmap.PAGESIZE - 1, mmap.PAGESIZE, PAGE - 1])
 @pytest.mark.parametrize("offset", [0, 1, PAGE - 1])
 def test_after_a_slow_one_there_are_no_more_of_them(
-    offset: int, asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+    offset: int, end: int, asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(2 * fresh._SLOW)
     monkeypatch.setattr(fresh, "time", clock)
-    rest = np.empty(6 * PAGE, np.uint8)
-    rest = rest[-address(rest) % PAGE + offset :]
-    assert not fresh.get_large_pages(rest, 0, rest.size)
-    first = address(rest) + (-offset) % PAGE
-    (call,) = asked
-    assert call[0] == first and call[1] % PAGE == 0 and call[2] == 15
-    assert call[1] >= 4 * PAGE and address(rest) + rest.nbytes - PAGE < first + call[1] <= address(rest) + rest.nbytes
-    assert is_without_large_pages(first) and is_without_large_pages(first + call[1] - 1)
+    rest = np.empty(7 * PAGE, np.uint8)
+    start = -address(rest) % PAGE
+    rest = rest[start + offset : start + 6 * PAGE - end]
+    memory = fresh.Memory(rest)
+    memory.get_large_pages(0, rest.size)
+    first, last = address(rest) + (-offset) % PAGE, address(rest) + rest.size + end - PAGE * (end >= mmap.PAGESIZE)
+    assert not memory.has_large_pages and asked == [(first, last - first, fresh._NO_LARGE_PAGES)]
+    assert is_without_large_pages(first) and is_without_large_pages(last - 1)
+    assert not fresh.large_pages_come_quickly()
 
     clock.step = 0.0
-    assert not fresh.get_large_pages(rest, 2 * PAGE, rest.size) and len(asked) == 2  # without waiting again
-    clock.now += fresh._REMEMBERED
-    assert fresh.get_large_pages(rest, 2 * PAGE, rest.size) and len(asked) == 2
+    assert not fresh.Memory(rest).has_large_pages and len(asked) == 2  # without waiting again
+    clock.now += fresh._REMEMBERED * 2 * fresh._SLOW  # so long did it take
+    assert fresh.large_pages_come_quickly() == fresh._has_large_pages()
+    other = fresh.Memory(rest)
+    other.get_large_pages(2 * PAGE, rest.size)
+    assert other.has_large_pages and len(asked) == 2
 
 
 def test_memory_that_has_met_a_slow_page_asks_for_no_more(
@@ -114,14 +138,14 @@ def test_memory_that_has_met_a_slow_page_asks_for_no_more(
 ) -> None:
     clock = Clock(2 * fresh._SLOW)
     monkeypatch.setattr(fresh, "time", clock)
-    memory = fresh.Memory(6 * PAGE)
+    memory = fresh.Memory.of(6 * PAGE)
     memory.get_large_pages(0, PAGE)
     assert [what for *_, what in asked] == [fresh._NO_LARGE_PAGES]
-    clock.step, clock.now = 0.0, clock.now + fresh._REMEMBERED
+    clock.step, clock.now = 0.0, clock.now + 1.0
     memory.bytes[:] = 1
     memory.get(2 * PAGE, 4 * PAGE)
     assert [what for *_, what in asked] == [fresh._NO_LARGE_PAGES, fresh._POPULATE] and np.all(memory.bytes == 1)
-    small = fresh.Memory(PAGE // 2)
+    small = fresh.Memory.of(PAGE // 2)
     small.get_large_pages(0, PAGE // 2)
     assert len(asked) == 2
 
@@ -143,32 +167,37 @@ def test_small_arrays_share_what_large_ones_have_for_themselves(monkeypatch: pyt
         assert not array.size or address(array) == address(memory.bytes) + start
     assert all(np.all(array == number) for number, (array, _, _) in enumerate(found))  # nobody is in another's place
     kept = {id(memory) for array, memory, _ in found if array.nbytes < fresh.LARGE}
-    assert len(kept) == 1 and id(found[4][1]) not in kept
+    assert len(kept) == 1 and id(found[4][1]) not in kept  # for they are of one thread
     assert all(address(array) % fresh._ALIGNMENT == 0 for array, _, _ in found if 0 < array.nbytes < fresh.LARGE)
     alone, memory, start = fresh.empty((7,), single)
     assert id(memory) not in kept and start == 0 and memory.bytes.nbytes == alone.nbytes
 
 
-def test_room_that_is_too_small_grows_by_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "time", Clock(1e-5))
+def test_room_consists_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh, "_CHUNK", 1000)
     room = fresh.Room([2500])
-    found = [room.take(nbytes) for nbytes in (600, 300, 600, 3000)]
+    found = [room.take(nbytes) for nbytes in (600, 300, 600, 3000, 600, 600, 600)]  # more than was said
     for memory, start in found:
         assert (address(memory.bytes) + start) % fresh._ALIGNMENT == 0
-    sizes = [memory.bytes.size for memory, _ in found]
-    assert found[0][0] is found[1][0] and len({id(memory) for memory, _ in found}) == 3
-    assert sizes[0] == sizes[2] == 1000 + fresh._ALIGNMENT and sizes[3] == fresh._rounded(3000) + fresh._ALIGNMENT
+    sizes = [memory.bytes.size - fresh._ALIGNMENT for memory, _ in found]
+    assert sizes == [1000, 1000, 1000, fresh._rounded(3000), 1000, 1000, 1000]
+    assert [one is other for (one, _), (other, _) in itertools.pairwise(found)] == [True, *[False] * 5]
+    assert fresh.Room([]).take(0)[0].bytes.size == fresh._ALIGNMENT
 
 
-def test_there_is_no_room_for_several_where_large_pages_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(0.0)
-    monkeypatch.setattr(fresh, "time", clock)
-    monkeypatch.setattr(fresh, "_slow_until", clock.now + 1.0)
-    room = fresh.Room([5000])
-    memories = [room.take(700) for _ in range(3)]
-    assert len({id(memory) for memory, _ in memories}) == 3 and all(start == 0 for _, start in memories)
-    assert all(memory.bytes.nbytes == 700 for memory, _ in memories)
+def test_every_thread_has_a_chunk_of_its_own() -> None:
+    room = fresh.Room([1000] * 100)
+    chunks: list[int] = []
+
+    def work() -> None:
+        chunks.append(len({id(room.take(1000)[0]) for _ in range(3)}))
+        chunks.append(id(room.take(1000)[0]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    work()
+    assert chunks[0] == chunks[2] == 1 and chunks[1] != chunks[3]
 
 
 def test_what_threads_take_from_one_room_is_each_ones_own() -> None:
@@ -190,6 +219,16 @@ def test_what_threads_take_from_one_room_is_each_ones_own() -> None:
     assert all(np.all(array == number) for number, arrays in enumerate(taken) for array in arrays)
 
 
+class Part(px.Module):
+    def __init__(self, shape: tuple[int, ...], device: px.Device) -> None:
+        self.w = Param.deferred(shape, nn.Zeros(), device=device)
+
+
+class Whole(px.Module):
+    def __init__(self, shapes: list[tuple[int, ...]], device: px.Device) -> None:
+        self.parts = [Part(shape, device) for shape in shapes]
+
+
 @pytest.mark.parametrize("backend", [NumPy(), Torch(), Jax()], ids=repr)
 @pytest.mark.parametrize("is_slow", [False, True], ids=["quick", "slow"])
 def test_a_model_that_is_cast_as_it_is_loaded(backend: Any, is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,15 +238,8 @@ def test_a_model_that_is_cast_as_it_is_loaded(backend: Any, is_slow: bool, monke
         f"{i}.w": rng.normal(size=shape).astype(np.float16) for i, shape in enumerate([(1500, 900), (30, 7), (9,)])
     }
 
-    class Part(px.Module):
-        def __init__(self, shape: tuple[int, ...]) -> None:
-            self.w = Param.deferred(shape, nn.Zeros(), device=backend.device())
-
-    class Whole(px.Module):
-        def __init__(self) -> None:
-            self.parts = [Part(array.shape) for array in arrays.values()]
-
-    model = Whole().load_record(Record({f"parts.{name}": array for name, array in arrays.items()}))
+    model = Whole([array.shape for array in arrays.values()], backend.device())
+    model.load_record(Record({f"parts.{name}": array for name, array in arrays.items()}))
     for part, array in zip(model.parts, arrays.values(), strict=True):
         np.testing.assert_array_equal(part.w.val().numpy(), array.astype(np.float32))
 
@@ -223,17 +255,19 @@ def are_there(place: int, length: int) -> list[bool]:
 
 def test_pages_come_together_with_what_they_hold(asked: list[tuple[int, int, int]]) -> None:
     page, pages = mmap.PAGESIZE, 256
-    memory = np.frombuffer(mmap.mmap(-1, pages * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint16)
-    memory[10 * page // 2] = 7
-    start, stop = 10 * page // 2 + 5, 100 * page // 2 + 1
-    fresh.get_pages(memory, start, start + fresh._MANY // 2 - 1)  # not worth it
+    rest = np.frombuffer(mmap.mmap(-1, pages * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    rest[10 * page] = 7
+    memory = fresh.Memory(rest)
+    start, stop = 10 * page + 5, 100 * page + 1
+    memory.get(start, start + fresh._MANY - 1)  # not worth it
     assert not asked
-    fresh.get_pages(memory, start, stop)
-    assert asked == [(address(memory) + 10 * page, 91 * page, fresh._POPULATE)]
+    memory.get(start, stop)
+    ((first, length, what),) = asked
+    assert first == address(rest) + 10 * page and first + length == address(rest) + stop and what == fresh._POPULATE
     if tuple(map(int, platform.release().split(".")[:2])) >= (5, 14):
-        there = are_there(address(memory), memory.nbytes)
+        there = are_there(address(rest), rest.nbytes)
         assert [at for at, is_there in enumerate(there) if is_there] == list(range(10, 101))
-    assert np.flatnonzero(memory).tolist() == [10 * page // 2] and memory[10 * page // 2] == 7
+    assert np.flatnonzero(rest).tolist() == [10 * page] and rest[10 * page] == 7
 
 
 @pytest.mark.parametrize("step", [0.0, 1.0], ids=["quick", "slow"])
@@ -258,23 +292,33 @@ def test_what_is_cast_is_the_same(
     assert halves.recast(numbers[0, :1000], np.dtype(np.float32)) is not None and not asked
 
 
-@pytest.mark.parametrize("source", [np.float16, np.float32], ids=str)
-@pytest.mark.parametrize("instructions", [True, False])
-def test_no_block_is_touched_but_ones_own(instructions: bool, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread is through with all the other blocks before this one gets its page."""
-    if not instructions:
-        monkeypatch.setattr(halves, "_instructions", lambda: None)
-    get_large_pages, works = fresh.get_large_pages, list[Any]()
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_large_pages_are_got_and_filled_by_one_thread(is_quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one array, and of all those of a model; the first page that is slow lets another thread in."""
+    monkeypatch.setattr(fresh, "_has_large_pages", lambda: True)
+    monkeypatch.setattr(parallel, "_cores", lambda: 2)
+    monkeypatch.setattr(fresh, "time", Clock(1e-5 if is_quick else 1.0))
+    monkeypatch.setattr(records, "_WORTH", 1)
+    monkeypatch.setattr(halves, "SHARE", 1)
+    get, together = fresh.Memory.get, threading.Barrier(2, timeout=60)
+    threads, waited = set[int](), set[int]()
 
-    def late(*given: Any) -> bool:
-        if works:
-            works.pop()(0, 0)
-        return get_large_pages(*given)
+    def watched(memory: fresh.Memory, start: int, stop: int) -> None:
+        here, is_slow = threading.get_ident(), not memory.has_large_pages
+        threads.add(here)
+        get(memory, start, stop)
+        if is_slow and not is_quick and here not in waited:
+            waited.add(here)
+            together.wait()  # or the other one would come too late
 
-    monkeypatch.setattr(fresh, "get_large_pages", late)
-    monkeypatch.setattr(halves, "spread", lambda work, *_: (works.append(work), work(0, 0)))
-    numbers = np.full(5 << 20, 1.2345, source)
-    target = np.dtype(np.float32 if source is np.float16 else np.float16)
-    found = halves.recast(numbers, target)
-    assert found is not None and found.nbytes > fresh.LARGE and not works
-    np.testing.assert_array_equal(found, numbers.astype(target))
+    monkeypatch.setattr(fresh.Memory, "get", watched)
+    found = halves.recast(np.ones(9 << 20, np.float16), np.dtype(np.float32))
+    assert found is not None and np.all(found == 1)
+    assert len(threads) == (1 if is_quick else 2)
+    threads.clear()
+    waited.clear()
+    monkeypatch.setattr(fresh, "_slow_until", 0.0 if is_quick else np.inf)
+    arrays = {f"parts.{i}.w": np.full(1 << 20, i, np.float16) for i in range(8)}
+    model = Whole([array.shape for array in arrays.values()], NumPy().device()).load_record(Record(arrays))
+    assert all(np.all(part.w.val().numpy() == i) for i, part in enumerate(model.parts))
+    assert len(threads) == (1 if is_quick else 2)

@@ -60,27 +60,70 @@ def test_context_variables_are_the_callers_in_every_thread() -> None:
     assert found == ["the caller's"] * 4
 
 
-def test_what_is_spread_already_is_not_spread_again() -> None:
+def test_what_is_spread_already_is_shared_by_the_same_threads() -> None:
+    before = threading.active_count()
     found: list[tuple[int, int]] = []
+    threads: set[int] = set()
+
+    def work(start: int, stop: int) -> None:
+        threads.add(threading.get_ident())
+        found.append((start, stop))
+
     for _ in range(2):  # and it is over when it is over
         found.clear()
-        spread(lambda start, stop: spread(lambda *part: found.append(part), 100, 1), 4, 1)
-        assert found == [(0, 100)] * 4
+        threads.clear()
+        spread(lambda start, stop: spread(work, 100, 1), 4, 1)
+        assert sorted(found) == sorted([(0, 25), (25, 50), (50, 75), (75, 100)] * 4) and len(threads) <= 4
 
     def fail(start: int, stop: int) -> None:
-        raise ValueError("within")
+        raise ValueError(f"within, at {start}")
 
-    with pytest.raises(ValueError, match="within"):
-        spread(fail, 4, 1)
-    spread(lambda *part: found.append(part), 4, 1)
-    assert len(found) == 8
+    with pytest.raises(ValueError, match="within, at 0"):
+        spread(lambda start, stop: spread(fail, 4, 1), 4, 1)
+    assert threading.active_count() == before
+
+
+def test_threads_that_have_nothing_else_take_parts() -> None:
+    """Of what another one spreads, while it is at the first part."""
+    parts: dict[int, int] = {}
+    together = threading.Barrier(4, timeout=60)
+
+    def work(start: int, stop: int) -> None:
+        parts[start] = threading.get_ident()
+        together.wait()
+
+    def task(i: int) -> None:
+        if not i:
+            spread(work, 8, 1)
+
+    each(task, [100, 1, 1], least=1)
+    assert len(parts) == 4 == len(set(parts.values()))
+
+
+def test_who_spreads_takes_what_nobody_else_takes() -> None:
+    busy, free = threading.Barrier(4, timeout=60), threading.Event()
+    parts: dict[int, int] = {}
+
+    def task(i: int) -> None:
+        busy.wait()
+        if i:
+            assert free.wait(60)
+        else:
+            spread(lambda start, stop: parts.update({start: threading.get_ident()}), 8, 1)
+            free.set()
+
+    each(task, [1, 1, 1, 1], least=1)
+    assert sorted(parts) == [0, 2, 4, 6] and len(set(parts.values())) == 1
 
 
 @pytest.mark.parametrize("sizes", [[], [3], [1, 5, 2, 4, 3], [0, 0, 0], [7] * 100])
 @pytest.mark.parametrize("least", [1, 8, 1000])
-@pytest.mark.parametrize("alone", [None, 0, 3, 100])
-def test_each_gives_what_a_loop_would(sizes: list[int], least: int, alone: int | None) -> None:
-    assert each(lambda i: (i, sizes[i]), sizes, least, alone=alone) == list(enumerate(sizes))
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("count", [0, 2, 1000])
+def test_each_gives_what_a_loop_would(sizes: list[int], least: int, count: int, in_order: bool) -> None:
+    left = iter(range(count))
+    found = each(lambda i: (i, sizes[i]), sizes, least, in_order=in_order, alone=lambda: next(left, -1) >= 0)
+    assert found == list(enumerate(sizes))
 
 
 def test_the_largest_comes_first() -> None:
@@ -95,26 +138,22 @@ def test_each_runs_several_at_the_same_time() -> None:
     assert not together.broken
 
 
-def test_what_is_large_comes_alone_and_may_be_spread() -> None:
-    running: set[int] = set()
-    parts: dict[int, int] = {}
-    lock = threading.Lock()
-    small = threading.Barrier(2, timeout=60)
+def test_the_caller_is_alone_while_it_is_to_be() -> None:
+    before = threading.active_count()
+    order: list[int] = []
+    threads: set[int] = set()
+    together = threading.Barrier(3, timeout=60)
 
     def work(i: int) -> None:
-        with lock:
-            running.add(i)
-            assert len(running) == 1 if i in (1, 3) else running <= {0, 2}
-        found: list[int] = []
-        spread(lambda start, stop: found.append(start), 4, 1)
-        parts[i] = len(found)
-        if i in (0, 2):
-            small.wait()
-        with lock:
-            running.remove(i)
+        order.append(i)
+        if len(order) > 2:
+            threads.add(threading.get_ident())
+            together.wait()
+        else:
+            assert threading.active_count() == before
 
-    each(work, [5, 90, 5, 80], least=1, alone=10)
-    assert parts == {0: 1, 1: 4, 2: 1, 3: 4}
+    each(work, [1, 5, 2, 4, 3], least=1, most=3, alone=lambda: len(order) < 2)
+    assert order[:2] == [1, 3] and sorted(order) == [0, 1, 2, 3, 4] and len(threads) == 3
 
 
 def test_each_runs_no_more_at_the_same_time_than_it_may() -> None:
@@ -140,9 +179,9 @@ def test_the_first_that_fails_is_told_whichever_was_tried_first() -> None:
         if i in (1, 2, 4):
             raise ValueError(f"at {i}")
 
-    for least, alone in ((1, None), (1000, None), (1, 3)):
+    for least, alone in ((1, False), (1000, False), (1, True)):
         with pytest.raises(ValueError, match="at 1$"):
-            each(work, [1, 1, 2, 5, 9], least, alone=alone)
+            each(work, [1, 1, 2, 5, 9], least, alone=lambda alone=alone: alone)
     assert {0, 1} <= set(tried[-5:])  # a loop would have done these before it failed
 
 

@@ -14,9 +14,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 import phlox as px
 from phlox import nn
+from phlox.backend import NumPy
 from phlox.module import structure
 from phlox.module.structure import Structure
 from phlox.module.template import aux_of
+from phlox.nn import Constant
 
 
 def param() -> px.Param:
@@ -140,6 +142,17 @@ class Changes(RuleBasedStateMachine):
     def renamed_id(self, box: Any) -> None:
         box.p.set_id(param().id)
 
+    @rule(box=boxes, element=st.sampled_from(["f32", "f64"]))
+    def computed_elsewhere(self, box: Any, element: Any) -> None:
+        box.p.set(px.ones((1,), device=NumPy(element).device()))
+
+    @rule(box=boxes, place=places)
+    def made_when_first_needed(self, box: Any, place: int) -> None:
+        if place % 2:
+            box.late = px.Param.deferred((1,), Constant(2.0), device="numpy")
+        elif hasattr(box, "late"):
+            box.late.init()
+
     @rule(box=boxes, training=st.sampled_from([True, False, None]))
     def mode(self, box: Any, training: bool | None) -> None:
         box.training = training
@@ -198,8 +211,33 @@ def test_walks_are_made_only_where_something_has_changed(monkeypatch: pytest.Mon
     vars(one)
     vars(one.items[0])  # from now on it is compared, too
     assert found() == 1 and found() == 0
-    one.p.set_trained(False)
-    assert found() == 1 and found() == 0
+
+
+def test_a_parameter_that_changes_is_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that loading, making and freezing cost no walk; what JAX is told of the parameter is found out anew."""
+    late = px.Param.deferred((1,), Constant(2.0), device="numpy")
+    model = Box(p=param(), inner=Box(late=late))
+    known = aux_of(model.inner.structure()), aux_of(model.structure())
+    late = model.inner.late
+    monkeypatch.setattr(structure, "_Walk", None)
+    assert (aux_of(model.inner.structure()), aux_of(model.structure())) == known
+
+    def marks_of(module: Any) -> Any:
+        return aux_of(module.structure()).template.marks[-1]
+
+    for change in (
+        lambda: late.set_trained(False),
+        lambda: late.set_trained(True),
+        lambda: late.set(px.ones((1,), device=NumPy("f64").device())),
+    ):
+        before = late.mark
+        change()
+        assert late.mark != before
+        assert marks_of(model) == marks_of(model.inner) == late.mark
+    late.set_id(model.p.id)
+    assert aux_of(model.structure()).ids == (model.p.id,) * 2 and aux_of(model.inner.structure()).ids == (model.p.id,)
+    model.p.set(px.zeros((1,)))  # a value is nothing that JAX is told
+    assert model.structure().aux is aux_of(model.structure())
 
 
 @dataclasses.dataclass(frozen=True)

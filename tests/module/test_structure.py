@@ -174,7 +174,9 @@ def test_the_structure_is_kept_until_a_part_changes() -> None:
     assert other.structure() is known
     other.child.q.set(px.zeros((2,)))  # a value is not structure
     assert other.structure() is known
-    other.child.q.set_trained(False)
+    other.child.q.set_trained(False)  # nor is what JAX is told of a parameter
+    assert other.structure() is known
+    other.child.q = param()
     assert other.structure() is not known
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from phlox.backend import halves
+from phlox.backend import halves, instructions
 
 ALL = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 FINITE = ALL[np.isfinite(ALL)]
@@ -20,22 +23,27 @@ SIZE = 2 * halves._QUICKER * halves.SHARE + 3
 PLACES = (0, halves._BLOCK, halves._QUICKER * halves._BLOCK, SIZE // 2 - 1, SIZE // 2, SIZE - 1)
 
 
-@pytest.fixture(autouse=True, scope="module", params=["instructions", "instructions for Python", "integers"])
+@pytest.fixture(autouse=True, scope="module", params=["AVX2", "instructions", "instructions for Python", "integers"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """All ways to cast."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "integers":
-            patch.setattr(halves, "_instructions", lambda: None)
-        elif request.param == "instructions":
+            patch.setattr(halves, "get_cast", lambda: None)
+        elif request.param == "AVX2":
             numkong = pytest.importorskip("numkong")
-            assert halves._by_address(numkong) is not None
+            library = ctypes.CDLL(numkong._numkong.__file__)
+            if instructions._by_avx2(library, numkong.__version__) is None:
+                pytest.skip("this processor has no AVX2, or the library is another one")
+            assert instructions._by_address(numkong) is not None
             assert halves.has_instructions()
         else:
+            pytest.importorskip("numkong")
+            skipped = "_by_avx2" if request.param == "instructions" else "_by_address"
             with pytest.MonkeyPatch.context() as without:
-                without.setattr(halves, "_by_address", lambda _: None)
-                again = halves._instructions.__wrapped__()
+                without.setattr(instructions, skipped, lambda *_: None)
+                again = instructions.get_cast.__wrapped__()
             assert again is not None
-            patch.setattr(halves, "_instructions", lambda: again)
+            patch.setattr(halves, "get_cast", lambda: again)
         yield request.param
 
 
@@ -70,10 +78,29 @@ def test_any_bits(bits: np.ndarray) -> None:
 
 def test_codes_that_mean_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     numkong = pytest.importorskip("numkong")
-    assert halves._by_address(numkong) is not None
-    monkeypatch.setitem(halves._CODES, F16, 1 << 13)  # bfloat16
-    assert halves._by_address(numkong) is None
-    assert halves._by_address(np) is None
+    assert instructions._by_address(numkong) is not None
+    monkeypatch.setitem(instructions._CODES, F16, 1 << 13)  # bfloat16
+    assert instructions._by_address(numkong) is None
+    assert instructions._by_address(np) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "capabilities", "found", "asked"),
+    [("7.9.1", 0b1111, 0b100, 1), ("8.0.0", 0b1111, 0b100, 0), ("7.8.6", 0b1011, 0b100, 0), ("7.8.6", 0b100, 0, 1)],
+)
+def test_what_the_processor_or_the_library_has_not_is_not_used(
+    version: str, capabilities: int, found: int, asked: int
+) -> None:
+    calls: list[tuple[int, int, int]] = []
+
+    def find(kind: int, dtype: int, wanted: Any, function: Any, capability: Any) -> None:
+        calls.append((kind, dtype, wanted.value))
+        capability._obj.value = found
+
+    library: Any = SimpleNamespace(nk_capabilities=lambda: capabilities, nk_find_kernel_punned=find)
+    function = instructions._by_avx2(library, version)
+    assert (function is not None) == bool(asked and found)
+    assert calls == [(ord("-"), 0, 0b100)] * asked
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65520.0, -65520.0, 3e38])

@@ -11,11 +11,14 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from threading import Lock
+from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from phlox.backend.mapped import address_of
 
 LARGE = 1 << 22
 """Bytes of an array for which NumPy asks for large pages."""
@@ -27,8 +30,8 @@ _SLOW = 0.002
 Hosts do so for virtual machines that report what is free (virtio-balloon's free page reporting). Small pages are those
 that were in use a moment ago: as many bytes take 0.7 ms.
 """
-_REMEMBERED = 10.0
-"""Seconds for which no large pages are waited for where one was slow."""
+_REMEMBERED = 20
+"""For so many times as long as one was waited for no more are asked for: a twentieth of the time is lost at most."""
 _MANY = 1 << 17
 """Bytes of a part for which it is worth asking for all its pages at once."""
 _NO_LARGE_PAGES, _POPULATE = 15, 23
@@ -40,40 +43,103 @@ _CHUNK, _ALIGNMENT = 1 << 25, 64
 _slow_until = 0.0
 
 
+def large_pages_come_quickly() -> bool:
+    """Are there large pages that nobody had to wait for lately?
+
+    It is best then if a single thread gets and fills them: several take as long (8 ms for 134 MB that are cast, of
+    which the pages take 5.5), and what a thread has let go of the system keeps for the core that it ran on, so that
+    others may have to wait.
+    """
+    return _has_large_pages() and time.monotonic() >= _slow_until
+
+
+@cache
+def _has_large_pages() -> bool:
+    """Does the system give large pages to those who ask, as NumPy does?"""
+    try:
+        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return False
+
+
 class Memory:
-    """Bytes that have no values yet, of one array or of several small ones; the system is asked for them in parts."""
+    """Bytes that have no values yet, of one array or of several small ones; the system is asked for them in parts.
 
-    __slots__ = ("_has_large_pages", "bytes")
+    Several threads may do so at a time, each for parts of its own.
 
-    def __init__(self, nbytes: int) -> None:
-        self.bytes: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
-        self._has_large_pages = nbytes >= LARGE
+    Args:
+        bytes: a new array, of which nothing has been written yet.
+    """
+
+    __slots__ = ("_first", "_last", "_place", "bytes", "has_large_pages")
+
+    def __init__(self, bytes: NDArray[np.uint8]) -> None:
+        self.bytes = bytes
+        self._place = place = address_of(bytes)
+        # The system counts in whole small pages: what ends in the last of a large page has that large page.
+        whole = -(-(place + bytes.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._first, self._last = -(-place // _PAGE) * _PAGE, whole // _PAGE * _PAGE
+        self.has_large_pages = bytes.nbytes >= LARGE and self._first < self._last and _has_large_pages()
+        """Does what is not there yet come in large pages? Not so once the system had to wait for one, anywhere."""
+        if self.has_large_pages and time.monotonic() < _slow_until:
+            self._refuse_large_pages()
+
+    @staticmethod
+    def of(nbytes: int) -> Memory:
+        """So many bytes."""
+        return Memory(np.empty(nbytes, np.uint8))
 
     def get(self, start: int, stop: int) -> None:
-        """Gets the pages of a part that is to be written to; several threads may do so."""
-        self.get_large_pages(start, stop)
-        get_pages(self.bytes, start, stop)
+        """Gets the pages of a part that is to be written to.
+
+        What they hold stays, so that they may be those of other parts too. Where the system does not know how, or
+        cannot, they come when they are written to.
+        """
+        if self.has_large_pages:
+            self.get_large_pages(start, stop)
+        if stop - start >= _MANY and sys.platform == "linux":
+            first = (self._place + start) // mmap.PAGESIZE * mmap.PAGESIZE
+            _madvise()(first, self._place + stop - first, _POPULATE)
 
     def get_large_pages(self, start: int, stop: int) -> None:
-        """Those of them that are large, if the system has them at hand."""
-        if self._has_large_pages:
-            self._has_large_pages = get_large_pages(self.bytes, start, stop)
+        """Gets those of them that are large, if the system has them at hand; writes to nothing but this part."""
+        global _slow_until
+        if not self.has_large_pages:
+            return
+        place, end = max(self._first, self._place + start), min(self._last, self._place + stop)
+        while place < end:
+            begin = time.monotonic()
+            if begin >= _slow_until:
+                self.bytes[place - self._place] = 0
+                end_of_wait = time.monotonic()
+                if end_of_wait - begin >= _SLOW:
+                    _slow_until = end_of_wait + _REMEMBERED * (end_of_wait - begin)
+            if begin < _slow_until:
+                self._refuse_large_pages()
+                return
+            place = (place // _PAGE + 1) * _PAGE
+
+    def _refuse_large_pages(self) -> None:
+        self.has_large_pages = False
+        _madvise()(self._first, self._last - self._first, _NO_LARGE_PAGES)
 
 
 class Room:
     """Memory for many arrays that are made one after the other, so that small ones are in large pages too.
 
-    A chunk of it is there as long as any of those that share it.
+    It consists of chunks, each of which is there as long as any of the arrays that share it. Every thread has one of
+    its own, for pages that lie side by side are waited for by whoever gets one of them; and nearly all are asked of the
+    system at once, for who asks for memory waits until nobody gets pages.
 
     Args:
         sizes: the bytes of each; those of large ones do not count.
     """
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        self._left = sum([_rounded(size) for size in sizes if size < LARGE])
-        self._chunk = Memory(0)
-        self._at = 0
-        self._lock = Lock()
+        needed = sum([_rounded(size) for size in sizes if size < LARGE])
+        self._most = min(needed, _CHUNK)
+        self._chunks = [self._chunk(0) for _ in range(-(-needed // _CHUNK) + 1)] if needed else []
+        self._rest: dict[int, tuple[Memory, int]] = {}
 
     @contextmanager
     def used(self) -> Generator[None]:
@@ -85,21 +151,20 @@ class Room:
             _room.reset(token)
 
     def take(self, nbytes: int) -> tuple[Memory, int]:
-        """A chunk, and where in it so many bytes begin, which are nobody else's.
+        """A chunk, and where in it so many bytes begin, which are nobody else's."""
+        thread, needed = get_ident(), _rounded(nbytes)
+        chunk, start = self._rest.get(thread, (None, 0))
+        if chunk is None or start + needed > chunk.bytes.size:
+            try:
+                chunk = self._chunks.pop() if needed <= self._most else self._chunk(needed)
+            except IndexError:
+                chunk = self._chunk(needed)
+            start = -address_of(chunk.bytes) % _ALIGNMENT
+        self._rest[thread] = chunk, start + needed
+        return chunk, start
 
-        It is one of their own where large pages are not waited for: in small ones they gain nothing by sharing.
-        """
-        with self._lock:
-            needed = _rounded(nbytes)
-            if self._at + needed > self._chunk.bytes.size:
-                if time.monotonic() < _slow_until:
-                    return Memory(nbytes), 0
-                self._chunk = Memory(max(min(self._left, _CHUNK), needed) + _ALIGNMENT)
-                self._at = -_address(self._chunk.bytes) % _ALIGNMENT
-            start = self._at
-            self._at += needed
-            self._left -= needed
-            return self._chunk, start
+    def _chunk(self, needed: int) -> Memory:
+        return Memory.of(max(self._most, needed) + _ALIGNMENT)
 
 
 def _rounded(nbytes: int) -> int:
@@ -112,51 +177,8 @@ _room: ContextVar[Room | None] = ContextVar("phlox_room", default=None)
 def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[NDArray[Any], Memory, int]:
     """A contiguous array without values, the memory that it is in, and where in that it begins."""
     nbytes, room = math.prod(shape) * dtype.itemsize, _room.get()
-    memory, start = (Memory(nbytes), 0) if room is None or nbytes >= LARGE else room.take(nbytes)
+    memory, start = (Memory.of(nbytes), 0) if room is None or nbytes >= LARGE else room.take(nbytes)
     return memory.bytes[start : start + nbytes].view(dtype).reshape(shape), memory, start
-
-
-def get_large_pages(array: NDArray[Any], start: int, stop: int) -> bool:
-    """Gets the large pages of a part that is to be written to; False if the array will have no more of them.
-
-    So it is where the system has to wait for one: what is not there yet is given small ones then. `array` is 1-d and
-    contiguous. Nothing outside of the part is written to, for others may have written there.
-    """
-    global _slow_until
-    base, width = _address(array), array.itemsize
-    first, last = -(-base // _PAGE) * _PAGE, (base + array.nbytes) // _PAGE * _PAGE
-    if first >= last or sys.platform != "linux":
-        return False
-    place, end = max(first, base + start * width), min(last, base + stop * width)
-    while place < end:
-        begin = time.monotonic()
-        if begin >= _slow_until:
-            array.view(np.uint8)[place - base] = 0
-            if time.monotonic() - begin >= _SLOW:
-                _slow_until = time.monotonic() + _REMEMBERED
-        if begin < _slow_until:
-            _madvise()(first, last - first, _NO_LARGE_PAGES)
-            return False
-        place = (place // _PAGE + 1) * _PAGE
-    return True
-
-
-def get_pages(array: NDArray[Any], start: int, stop: int) -> None:
-    """Gets the pages of a part that is to be written, small ones in 0.6 of the time that it takes when each is missed.
-
-    `array` is 1-d and contiguous. What the pages hold stays, so that they may be those of other parts too. Where the
-    system does not know how, or cannot, they come when they are written to.
-    """
-    if (stop - start) * array.itemsize < _MANY or sys.platform != "linux":
-        return
-    base, width, page = _address(array), array.itemsize, mmap.PAGESIZE
-    first = (base + start * width) // page * page
-    last = -(-(base + stop * width) // page) * page
-    _madvise()(first, last - first, _POPULATE)
-
-
-def _address(array: NDArray[Any]) -> int:
-    return array.__array_interface__["data"][0]
 
 
 @cache

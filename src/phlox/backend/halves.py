@@ -1,17 +1,12 @@
 """float32 to the 16-bit floats and back: the same bits as NumPy's casts give, in a fraction of the time.
 
-By the processor's instructions for it where `numkong` is installed, which has them, and otherwise by integers, if it is
-float16.
+By the processor's instructions where there are some for it, and otherwise by integers, if it is float16.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import importlib
 from collections import deque
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +14,7 @@ from numpy.typing import NDArray
 
 from phlox.backend import fresh
 from phlox.backend.element import HOST_DTYPES
+from phlox.backend.instructions import get_cast
 from phlox.backend.parallel import spread
 
 _BLOCK = 1 << 16
@@ -48,32 +44,36 @@ _IN_PLACE = np.uint32(0x8FFFE000)
 """The sign of a float32, and the bits that a float16 has, 13 places further up."""
 
 
-def to_half(single: NDArray[np.float32], half: NDArray[Any]) -> bool:
-    """Rounds `single` to the nearest, ties to even, into `half`; False if not all are finite, before and after.
-
-    Both arrays are contiguous and of at most a block.
-    """
-    cast = _instructions()
-    if cast is None:
-        return half.dtype == _HALF and _to_half_by_integers(single, half)
-    cast(single, half)
-    return _is_finite(half)
+Part = Callable[[int, int], bool]
+"""Casts the elements from `start` to `stop`, of at most a block by integers; False where that is left to NumPy."""
 
 
-def from_half(half: NDArray[Any], single: NDArray[np.float32]) -> bool:
-    """Puts `half`, contiguous as `single` is, there as float32; False if only NumPy can, of what is not finite."""
-    cast = _instructions()
-    if cast is not None:
-        cast(half, single)
+def _to_half(single: NDArray[np.float32], half: NDArray[Any]) -> Part:
+    """Rounds to the nearest, ties to even; False if not all are finite, before and after."""
+    prepare = get_cast()
+    if prepare is None:
+        return lambda start, stop: _to_half_by_integers(single[start:stop], half[start:stop])
+    cast = prepare(single, half)
+
+    def part(start: int, stop: int) -> bool:
+        cast(start, stop)
+        return _is_finite(half[start:stop])
+
+    return part
+
+
+def _from_half(half: NDArray[Any], single: NDArray[np.float32]) -> Part:
+    """False if only NumPy can, for some are not finite."""
+    prepare = get_cast()
+    if prepare is None:
+        return lambda start, stop: _from_half_by_integers(half[start:stop], single[start:stop])
+    cast = prepare(half, single)
+
+    def part(start: int, stop: int) -> bool:
+        cast(start, stop)
         return True
-    if half.dtype != _HALF or not _is_finite(half):
-        return False
-    bits = single.view(np.uint32)
-    np.copyto(bits.view(np.int32), half.view(np.int16))  # with the sign in all the bits above
-    bits <<= _THIRTEEN
-    bits &= _IN_PLACE
-    single *= _SCALE
-    return True
+
+    return part
 
 
 def _is_finite(half: NDArray[Any]) -> bool:
@@ -83,42 +83,23 @@ def _is_finite(half: NDArray[Any]) -> bool:
 
 def has_instructions() -> bool:
     """Whether there is a library that knows those of the processor."""
-    return _instructions() is not None
+    return get_cast() is not None
 
 
-@functools.cache
-def _instructions() -> Callable[[NDArray[Any], NDArray[Any]], object] | None:
-    """`cast(source, target)` of contiguous arrays, if there is a library that knows how."""
-    try:
-        numkong = importlib.import_module("numkong")
-    except ImportError:
-        return None
-    return _by_address(numkong) or (lambda source, target: numkong.astype(source, target.dtype.name, out=target))
-
-
-def _by_address(numkong: ModuleType) -> Callable[[NDArray[Any], NDArray[Any]], object] | None:
-    """The same by the library's interface for C, which leaves the interpreter to other threads; None without it."""
-    try:
-        function = ctypes.CDLL(numkong._numkong.__file__).nk_cast  # (from, its type, count, to, its type)
-    except (AttributeError, OSError):
-        return None
-    function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int)
-    function.restype = None
-
-    def cast(source: NDArray[Any], target: NDArray[Any]) -> None:
-        function(source.ctypes.data, _CODES[source.dtype], source.size, target.ctypes.data, _CODES[target.dtype])
-
-    for dtype in (_HALF, _BRAIN):
-        half, single = np.zeros(_KNOWN.shape, dtype), np.zeros_like(_KNOWN)
-        cast(_KNOWN, half)
-        cast(half, single)
-        if not (half == _KNOWN.astype(dtype)).all() or not (single == _KNOWN).all():
-            return None
-    return cast
+def _from_half_by_integers(half: NDArray[np.float16], single: NDArray[np.float32]) -> bool:
+    """As `_from_half`."""
+    if not _is_finite(half):
+        return False
+    bits = single.view(np.uint32)
+    np.copyto(bits.view(np.int32), half.view(np.int16))  # with the sign in all the bits above
+    bits <<= _THIRTEEN
+    bits &= _IN_PLACE
+    single *= _SCALE
+    return True
 
 
 def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
-    """As `to_half`.
+    """As `_to_half`.
 
     Adding 2**13 times the power of two below a number lets the hardware round its last 13 bits away.
     """
@@ -144,15 +125,11 @@ def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16])
     return True
 
 
-_CODES = {_SINGLE: 1 << 11, _HALF: 1 << 12, _BRAIN: 1 << 13}
-"""Of `nk_dtype_t`, in numkong/types.h."""
-_KNOWN = np.array([0.0, -1.5, 57344.0, 2.0**-24, np.inf, *range(64)], np.float32)
-"""What shows whether codes mean what they meant."""
-_FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any], NDArray[Any]], bool]] = {
-    (_SINGLE, _HALF): to_half,
-    (_HALF, _SINGLE): from_half,
-    (_SINGLE, _BRAIN): to_half,
-    (_BRAIN, _SINGLE): from_half,
+_FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any], NDArray[Any]], Part]] = {
+    (_SINGLE, _HALF): _to_half,
+    (_HALF, _SINGLE): _from_half,
+    (_SINGLE, _BRAIN): _to_half,
+    (_BRAIN, _SINGLE): _from_half,
 }
 
 
@@ -162,14 +139,22 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     Instructions have an answer for infinities and NaN too, if no float32 has to be told from an infinity.
     """
     pair = (array.dtype, dtype)
-    if (cast := _FAST.get(pair)) is None or (_BRAIN in pair and not has_instructions()):
+    if (prepare := _FAST.get(pair)) is None or (_BRAIN in pair and not has_instructions()):
         return None
     times = _QUICKER if has_instructions() else 1
     result, memory, before = fresh.empty(array.shape, dtype)
-    source, target = np.require(array, requirements=["C", "A"]).reshape(-1), result.reshape(-1)
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = np.require(array, requirements=["C", "A"])
+    cast = prepare(array.reshape(-1), result.reshape(-1))
     refused: list[bool] = []
-    step = times * _BLOCK
-    waiting = deque(range(0, source.size, step))
+    step, width = times * _BLOCK, dtype.itemsize
+    waiting = deque(range(0, array.size, step))
+
+    def one(at: int) -> None:
+        stop = min(at + step, array.size)
+        memory.get(before + at * width, before + stop * width)
+        if not cast(at, stop):
+            refused.append(True)
 
     def work(start: int, _stop: int) -> None:
         # One from the front and one from the back: pages that lie side by side are got by one thread, which waits less
@@ -177,13 +162,11 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         take = waiting.pop if start else waiting.popleft
         while not refused:
             try:
-                at = take()
+                one(take())
             except IndexError:
                 return
-            stop = min(at + step, source.size)
-            memory.get(before + at * dtype.itemsize, before + stop * dtype.itemsize)
-            if not cast(source[at:stop], target[at:stop]):
-                refused.append(True)
 
-    spread(work, source.size, times * SHARE, THREADS)
+    while waiting and memory.has_large_pages and not refused:
+        one(waiting.popleft())
+    spread(work, step * len(waiting), times * SHARE, THREADS)
     return None if refused else result

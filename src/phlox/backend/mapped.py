@@ -23,7 +23,7 @@ class Pages(mmap.mmap):
     def of(descriptor: int) -> Pages:
         """The pages of an open file, which must not be empty; OSError where the system has no room for copies."""
         pages = Pages(descriptor, 0, access=mmap.ACCESS_COPY)
-        pages.address = _address(np.frombuffer(pages, np.uint8))
+        pages.address = address_of(np.frombuffer(pages, np.uint8))
         return pages
 
 
@@ -42,8 +42,9 @@ def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     flags = array.flags
     if not isinstance(pages, Pages) or flags.writeable or not flags.c_contiguous or not array.size:
         return None
-    return np.ndarray(array.shape, array.dtype, pages, _address(array) - pages.address)
+    return np.ndarray(array.shape, array.dtype, pages, address_of(array) - pages.address)
 
 
-def _address(array: np.ndarray[Any, Any]) -> int:
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """Where in memory its first element is."""
     return array.__array_interface__["data"][0]

@@ -216,6 +216,13 @@ class Param(Watched):
         ops = deferred.ops if known else self.val()._ops  # pyright: ignore[reportPrivateUsage]
         return ops, self.trained, self.trainable
 
+    def changed(self) -> None:
+        """Tell everyone who watches that it is another kind of parameter now; where it stands is as it was."""
+        for ref in self._watchers:
+            watcher = ref()
+            if watcher is not None:
+                watcher.aux = None
+
     # --- its value
 
     def val(self) -> Tensor[Any, Any, Any]:

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from phlox.backend import Backend, Kind
 from phlox.backend.contract.backend import engine_of
-from phlox.backend.fresh import Room
+from phlox.backend.fresh import Room, large_pages_come_quickly
 from phlox.backend.parallel import each
 from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.param import Param, ParamId, new_id
@@ -34,8 +34,6 @@ AT_ONCE = 1 << 26
 
 _WORTH = 1 << 23
 """Bytes to cast to that are worth a thread."""
-_LARGE = 1 << 24
-"""Bytes to cast to that are cast by all threads together, for one that has them would be last."""
 
 
 class LoadOptions(TypedDict, total=False):
@@ -159,7 +157,7 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
         with room.used():
             return _made(place, entries[i])
 
-    values = each(new_value, sizes, _WORTH, alone=_LARGE)
+    values = each(new_value, sizes, _WORTH, alone=large_pages_come_quickly)
     ids = _ids(module, places, entries)
     return lambda: _fill(places, entries, values, ids, found)
 
@@ -167,7 +165,7 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
 def _bytes_cast(place: _Place, entry: TensorEntry) -> int:
     """What is to be cast, unless the engine has threads for it; what is only mapped takes no time."""
     is_cast = entry.tensor.dtype != place.dtype
-    return place.nbytes if is_cast and not engine_of(place.backend).casts_on_all_cores(place.dtype) else 0
+    return place.nbytes if is_cast and not engine_of(place.backend).casts_on_all_cores() else 0
 
 
 def _ids(module: Module, places: list[_Place], entries: list[TensorEntry]) -> list[ParamId]:

@@ -74,7 +74,7 @@ class Structure:
         self.valid = True
         """Set to False by a part when it changes."""
         self.aux: Any = None
-        """Kept here by `phlox.module.template.aux_of`."""
+        """Kept here by `phlox.module.template.aux_of`; set to None by a parameter when it changes."""
         self._plain = walk.plain
         self._modes: dict[bool | None, Container] = {}
         self._repeats = not walk.functions and not any(isinstance(whole, set) for whole, _ in walk.plain)
@@ -196,18 +196,17 @@ class _Walk:
         self._open: dict[int, str] = {}
         self._parts: dict[int, str] = {}
         self.functions: list[tuple[str, AnyFunction]] = []
-        part = self._container(root, _fields_of(root) or {}, ())
+        part = self._container(root, _fields_of(root) or {}, "")
         assert isinstance(part, Container)
         self.skeleton = part
         refuse_holders(self.functions, self._parts)
 
-    def _part(self, value: Any, path: tuple[str, ...]) -> Part:
+    def _part(self, value: Any, name: str) -> Part:
         if isinstance(value, Param):
-            return self._param(value, path)
+            return self._param(value, name)
         fields = _fields_of(value)
         if fields is not None:
-            return self._container(value, fields, path)
-        name = ".".join(path)
+            return self._container(value, fields, name)
         self.functions += [(name, function) for function in functions_in(value, name)]
         if type(value) is not set:
             return Static(value)
@@ -215,22 +214,22 @@ class _Walk:
         self.plain.append((whole, _contents(whole)))
         return StaticSet(frozenset(whole))
 
-    def _param(self, param: Param, path: tuple[str, ...]) -> Leaf:
-        name = ".".join(path)
-        if self._taken.setdefault(name, id(param)) != id(param):
+    def _param(self, param: Param, name: str) -> Leaf:
+        identity = id(param)
+        if self._taken.setdefault(name, identity) != identity:
             raise ModuleError(f"two parameters have the path `{name}`; rename a key or a field")
-        number = self._numbers.get(id(param))
+        number = self._numbers.get(identity)
         if number is None:
-            number = self._numbers[id(param)] = len(self.params)
+            number = self._numbers[identity] = len(self.params)
             self.params.append(param)
             self.paths.append(name)
-            self._parts[id(param)] = name
+            self._parts[identity] = name
         elif name != self.paths[number]:
             self.aliases[name] = self.paths[number]
         return Leaf(number)
 
-    def _container(self, value: Any, fields: dict[Any, Any], path: tuple[str, ...]) -> Part:
-        identity, cls, name = id(value), cast("type[Any]", type(value)), ".".join(path)
+    def _container(self, value: Any, fields: dict[Any, Any], name: str) -> Part:
+        identity, cls = id(value), cast("type[Any]", type(value))
         if identity in self._open:
             whole = f"`{self._open[identity]}`" if self._open[identity] else "the module"
             raise ModuleError(
@@ -244,7 +243,8 @@ class _Walk:
             self.plain.append((plain, _contents(plain)))
         self._open[identity] = name
         # A module that stands elsewhere too is walked again for the further paths of its parameters.
-        children = tuple([self._part(child, (*path, str(key))) for key, child in fields.items()])
+        inside = f"{name}." if name else ""
+        children = tuple([self._part(child, f"{inside}{key}") for key, child in fields.items()])
         del self._open[identity]
         if shared is not None:
             return Shared(shared)

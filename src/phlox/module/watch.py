@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
 _set = object.__setattr__  # modules have a __setattr__ of their own, which calls `changed`
 
@@ -12,6 +12,9 @@ class Watcher(Protocol):
     """Who remembers what a module was."""
 
     valid: bool
+    """Is it still made of the same parts?"""
+    aux: Any
+    """What its parameters are, beside their values; None where that is to be found out anew."""
 
 
 class Watched:
@@ -27,7 +30,7 @@ class Watched:
         _set(self, "_watchers", (*known, weakref.ref(watcher)))
 
     def changed(self) -> None:
-        """Tell everyone who watches."""
+        """Tell everyone who watches that it has other parts now."""
         told = self._watchers
         if told:
             _set(self, "_watchers", ())

@@ -16,8 +16,6 @@ from phlox.record.dtypes import Array
 from phlox.record.entry import LazyTensor
 from phlox.record.files import CALL, NewFile
 
-_LARGE = 1 << 24
-"""Bytes of a tensor that all cores write together, so that it is not there beside another one."""
 _SHARE = 1 << 20
 """Bytes, or elements of one tensor, that are worth a thread."""
 _THREADS = 2
@@ -97,7 +95,7 @@ class Sink:
 
         sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
         # In the order of the file, so that pieces that are shared are soon whole.
-        sums = each(placed, sizes, _SHARE, _THREADS, alone=_LARGE, in_order=True)
+        sums = each(placed, sizes, _SHARE, _THREADS, in_order=True)
         file.skip(places[-1] - start)
         self.position += places[-1] - start
         return sums

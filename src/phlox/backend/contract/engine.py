@@ -50,8 +50,8 @@ class EngineBackend(Backend):
         given += [f"int={self.int_element!r}"] * (self.int_element != "i32")
         return f"{type(self).__name__}({', '.join(given)})"
 
-    def casts_on_all_cores(self, dtype: np.dtype[Any]) -> bool:
-        """Does it cast a host array to this element type on all cores by itself?"""
+    def casts_on_all_cores(self) -> bool:
+        """Does it cast a host array of floats on all cores by itself?"""
         return False
 
     def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:

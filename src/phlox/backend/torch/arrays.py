@@ -72,8 +72,8 @@ class Arrays(EngineBackend):
         with as_constants():
             return self._from_host(fitted, array, kind, device)
 
-    def casts_on_all_cores(self, dtype: np.dtype[Any]) -> bool:
-        return casts_on_all_cores(dtype)
+    def casts_on_all_cores(self) -> bool:
+        return casts_on_all_cores()
 
     def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
         with as_constants():

@@ -1,7 +1,7 @@
 """Between float32 and the 16-bit floats by PyTorch, which has instructions for it that NumPy has not.
 
-Where there is another library that has them, it casts what several threads cast in parts, which then need not wait for
-those of PyTorch. Of float32 in new memory PyTorch's code makes more in the same time.
+Where there is another library that has them it does all of it: several threads that cast parts need not wait for those
+of PyTorch then.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -20,8 +20,6 @@ from phlox.backend.element import HOST_DTYPES
 _BLOCK = 1 << 21
 """Elements at a time: enough for all threads, and few enough to stay in the cache while they are looked at again."""
 _SINGLE = HOST_DTYPES["f32"]
-_LEAST = 1 << 18
-"""Elements; of more than so many PyTorch makes float32 faster than the other library does."""
 _INFINITE = {HOST_DTYPES["f16"]: 0x7C00, HOST_DTYPES["bf16"]: 0x7F80}
 """By the element type: the bits of infinity. Those of what is finite are less, without the sign."""
 _UNSIGNED = 0x7FFF
@@ -38,9 +36,9 @@ class _Readable:
         self._array = array  # which must stay as long as its bytes are looked at
 
 
-def casts_on_all_cores(dtype: np.dtype[Any]) -> bool:
-    """Do PyTorch's threads share what is large of it?"""
-    return dtype == _SINGLE or not halves.has_instructions()
+def casts_on_all_cores() -> bool:
+    """Do PyTorch's threads share what is large?"""
+    return not halves.has_instructions()
 
 
 def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
@@ -50,7 +48,7 @@ def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
     """
     if {array.dtype, dtype} not in _PAIRS:
         return None
-    if halves.has_instructions() and (dtype != _SINGLE or array.size <= _LEAST):
+    if halves.has_instructions():
         return halves.recast(array, dtype)
     result, memory, _ = fresh.empty(array.shape, dtype)
     if not array.size:
