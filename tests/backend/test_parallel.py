@@ -119,10 +119,17 @@ def test_who_spreads_takes_what_nobody_else_takes() -> None:
 @pytest.mark.parametrize("sizes", [[], [3], [1, 5, 2, 4, 3], [0, 0, 0], [7] * 100])
 @pytest.mark.parametrize("least", [1, 8, 1000])
 @pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("large", [None, 0, 3, 100])
 @pytest.mark.parametrize("count", [0, 2, 1000])
-def test_each_gives_what_a_loop_would(sizes: list[int], least: int, count: int, in_order: bool) -> None:
+def test_each_gives_what_a_loop_would(
+    sizes: list[int], least: int, count: int, large: int | None, in_order: bool
+) -> None:
     left = iter(range(count))
-    found = each(lambda i: (i, sizes[i]), sizes, least, in_order=in_order, alone=lambda: next(left, -1) >= 0)
+
+    def alone() -> bool:
+        return next(left, -1) >= 0
+
+    found = each(lambda i: (i, sizes[i]), sizes, least, large=large, in_order=in_order, alone=alone)
     assert found == list(enumerate(sizes))
 
 
@@ -136,6 +143,42 @@ def test_each_runs_several_at_the_same_time() -> None:
     together = threading.Barrier(4, timeout=60)
     each(lambda i: together.wait(), [1] * 4, least=1)
     assert not together.broken
+
+
+def test_of_what_is_large_there_is_one_at_a_time() -> None:
+    """Others help with it, or are at what is small."""
+    running: set[int] = set()
+    peak = 0
+    parts: dict[int, int] = {}
+    together = threading.Barrier(4, timeout=60)
+
+    def work(i: int) -> None:
+        nonlocal peak
+        if i not in (1, 3):
+            return
+        running.add(i)
+        peak = max(peak, len(running))
+        spread(lambda start, stop: parts.update({(10 * i + start): together.wait()}), 4, 1)
+        running.remove(i)
+
+    each(work, [5, 90, 5, 80], least=1, large=10)
+    assert peak == 1 and sorted(parts) == [10, 11, 12, 13, 30, 31, 32, 33]
+
+
+def test_in_order_means_what_is_not_large() -> None:
+    order: list[int] = []
+    each(order.append, [1, 50, 2, 40, 60, 3], least=1000, large=10, in_order=True)
+    assert order == [4, 1, 3, 0, 2, 5]
+
+
+def test_a_system_without_threads_does_it_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    found: list[int] = []
+    spread(lambda start, stop: found.append(start), 8, 1)
+    assert found == [0, 2, 4, 6] and each(lambda i: i, [1, 2, 3], 1) == [0, 1, 2]
 
 
 def test_the_caller_is_alone_while_it_is_to_be() -> None:

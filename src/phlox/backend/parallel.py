@@ -5,6 +5,7 @@ A thread takes a tenth of a millisecond and more to begin, so that it has to be 
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import os
 import threading
@@ -56,6 +57,7 @@ def each(
     least: int,
     most: int = 64,
     *,
+    large: int | None = None,
     in_order: bool = False,
     alone: Callable[[], bool] = bool,
 ) -> list[_T]:
@@ -68,7 +70,8 @@ def each(
         sizes: for each how much there is to do.
         least: what is worth a thread, of all of it together.
         most: at the same time.
-        in_order: they come as they are given.
+        large: what is larger than this comes one after the other, for instance since each takes so much memory.
+        in_order: what is not large comes as it is given.
         alone: while it says so, the caller takes one after the other, and no thread is begun.
 
     Raises what the first one raises that fails, as a loop would; some of those after it have been tried by then.
@@ -76,23 +79,29 @@ def each(
     >>> each(lambda i: 10 * i, [1, 1, 1], least=2)
     [0, 10, 20]
     """
-    places = range(len(sizes)) if in_order else sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    places = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    one_by_one = 0 if large is None else sum(size > large for size in sizes)
+    if in_order:
+        places[one_by_one:] = sorted(places[one_by_one:])
     made: dict[int, _T] = {}
     failed: dict[int, Exception] = {}
 
-    def take(i: int) -> None:
-        if failed and i > min(tuple(failed)):
-            return  # only those before it matter any more
-        try:
-            made[i] = work(i)
-        except Exception as error:
-            failed[i] = error
+    def take(*numbers: int) -> None:
+        for i in numbers:
+            if failed and i > min(tuple(failed)):
+                continue  # only those before it matter any more
+            try:
+                made[i] = work(i)
+            except Exception as error:
+                failed[i] = error
 
     waiting = deque(places)
     while waiting and alone():
         take(waiting.popleft())
     count = min(_cores(), sum([sizes[i] for i in waiting]) // least, most)
+    one_by_one = max(one_by_one - (len(places) - len(waiting)), 0)
     tasks = [partial(take, i) for i in waiting]
+    tasks[:one_by_one] = [partial(take, *list(waiting)[:one_by_one])] if one_by_one else []
     if count <= 1 or len(tasks) == 1 or _pool.get() is not None:
         for task in tasks:
             task()
@@ -105,24 +114,27 @@ def each(
 
 
 class _Pool:
-    """Threads that take tasks until there are none, and nobody is left who could add some.
+    """Threads that take tasks until there are none, and then parts of what others share, until nobody is at work.
 
-    Entered by a thread that is one of them from when it leaves; until then it may add tasks.
+    Entered by a thread that is one of them from when it leaves.
     """
 
     def __init__(self, tasks: Sequence[Callable[[], None]], count: int) -> None:
         self._waiting = deque(tasks)
+        self._shared: list[_Shared] = []
         self._changed = threading.Condition()
         self._at_work = 1
         self._stopped_by: BaseException | None = None
-        self._threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(self._work,)) for _ in range(count - 1)
-        ]
+        self._count = count
+        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> _Pool:
         self._token = _pool.set(self)
-        for thread in self._threads:
-            thread.start()
+        with contextlib.suppress(RuntimeError):  # the system has no more threads; those that there are do it all
+            for _ in range(self._count - 1):
+                thread = threading.Thread(target=contextvars.copy_context().run, args=(self._work,))
+                thread.start()
+                self._threads.append(thread)
         return self
 
     def __exit__(
@@ -138,34 +150,23 @@ class _Pool:
 
     def share(self, work: Callable[[int, int], None], size: int, count: int) -> None:
         """`work` in so many parts, of which the caller takes the first, and all that no idle thread takes."""
-        left, ended, failed = deque(range(1, count)), list[int](), dict[int, BaseException]()
-
-        def run(i: int) -> None:
-            try:
-                work(size * i // count, size * (i + 1) // count)
-            except BaseException as error:
-                failed[i] = error
-            with self._changed:
-                ended.append(i)
-                self._changed.notify_all()
-
-        def take() -> None:
-            try:
-                i = left.popleft()
-            except IndexError:
-                return  # the caller was there before
-            run(i)
-
+        shared = _Shared(work, size, count)
+        first = shared.left.popleft()
         with self._changed:
-            self._waiting.extend([partial(contextvars.copy_context().run, take) for _ in left])
+            self._shared.append(shared)
             self._changed.notify_all()
-        contextvars.copy_context().run(run, 0)
-        while left:
-            contextvars.copy_context().run(take)
+        shared.run(first)
+        while (part := self._part_of(shared)) is not None:
+            shared.run(part)
         with self._changed:
-            self._changed.wait_for(lambda: len(ended) == count)
-        if failed:
-            raise failed[min(failed)]
+            self._changed.wait_for(lambda: len(shared.ended) == count)
+            self._shared.remove(shared)
+        if shared.failed:
+            raise shared.failed[min(shared.failed)]
+
+    def _part_of(self, shared: _Shared) -> int | None:
+        with self._changed:
+            return shared.left.popleft() if shared.left else None
 
     def _work(self) -> None:
         _pool.set(self)
@@ -175,20 +176,48 @@ class _Pool:
             except BaseException as error:
                 self._stopped_by = self._stopped_by or error
                 self._waiting.clear()
+            task = None  # which may hold much
             self._leave()
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or not self._at_work)
-            if not self._waiting:
-                return None
-            self._at_work += 1
-            return self._waiting.popleft()
+            while True:
+                if self._waiting:
+                    task = self._waiting.popleft()
+                elif left := [shared for shared in self._shared if shared.left]:
+                    task = partial(left[0].run, left[0].left.popleft())
+                elif self._at_work:
+                    self._changed.wait()
+                    continue
+                else:
+                    return None
+                self._at_work += 1
+                return task
 
     def _leave(self) -> None:
         with self._changed:
             self._at_work -= 1
             self._changed.notify_all()
+
+
+class _Shared:
+    """Work in parts, which several threads take."""
+
+    def __init__(self, work: Callable[[int, int], None], size: int, count: int) -> None:
+        self.left = deque(range(count))
+        self.ended: list[int] = []
+        self.failed: dict[int, BaseException] = {}
+        self._work, self._size, self._count = work, size, count
+        self._context = contextvars.copy_context()
+
+    def run(self, part: int) -> None:
+        """Does this part; what it raises is kept."""
+        start, stop = self._size * part // self._count, self._size * (part + 1) // self._count
+        try:
+            self._context.copy().run(self._work, start, stop)
+        except BaseException as error:
+            self.failed[part] = error
+        self.ended.append(part)
 
 
 _pool: contextvars.ContextVar[_Pool | None] = contextvars.ContextVar("phlox_pool", default=None)

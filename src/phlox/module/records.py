@@ -34,6 +34,8 @@ AT_ONCE = 1 << 26
 
 _WORTH = 1 << 23
 """Bytes to cast to that are worth a thread."""
+_LARGE = 1 << 24
+"""Bytes of a tensor that is not read while another such one is."""
 
 
 class LoadOptions(TypedDict, total=False):
@@ -146,7 +148,7 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
     at_once = sum([place.nbytes for place in places if place.param.is_initialized]) <= AT_ONCE
 
     sizes = list(map(_bytes_cast, places, entries))
-    room = Room(sizes)
+    room = Room([size for size, place in zip(sizes, places, strict=True) if at_once or not place.param.is_initialized])
 
     def new_value(i: int) -> Tensor[Any, Any, Any] | None:
         place = places[i]
@@ -157,7 +159,7 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
         with room.used():
             return _made(place, entries[i])
 
-    values = each(new_value, sizes, _WORTH, alone=large_pages_come_quickly)
+    values = each(new_value, sizes, _WORTH, large=_LARGE, alone=large_pages_come_quickly)
     ids = _ids(module, places, entries)
     return lambda: _fill(places, entries, values, ids, found)
 
