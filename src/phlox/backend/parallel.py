@@ -95,18 +95,17 @@ def each(
             except Exception as error:
                 failed[i] = error
 
-    waiting = deque(places)
-    while waiting and alone():
-        take(waiting.popleft())
-    count = min(_cores(), sum([sizes[i] for i in waiting]) // least, most)
-    one_by_one = max(one_by_one - (len(places) - len(waiting)), 0)
-    tasks = [partial(take, i) for i in waiting]
-    tasks[:one_by_one] = [partial(take, *list(waiting)[:one_by_one])] if one_by_one else []
-    if count <= 1 or len(tasks) == 1 or _pool.get() is not None:
-        for task in tasks:
-            task()
-    else:
-        with _Pool(tasks, count):
+    most = min(most, _cores()) if _pool.get() is None else 1
+    done, to_do = 0, sum(sizes)
+    while done < len(places) and (to_do < 2 * least or most < 2 or alone()):
+        take(places[done])
+        to_do -= sizes[places[done]]
+        done += 1
+    tasks = [partial(take, i) for i in places[done:]]
+    if one_by_one > done:
+        tasks[: one_by_one - done] = [partial(take, *places[done:one_by_one])]
+    if tasks:
+        with _Pool(tasks, min(most, to_do // least)):
             pass
     if failed:
         raise failed[min(failed)]
