@@ -292,33 +292,39 @@ def test_what_is_cast_is_the_same(
     assert halves.recast(numbers[0, :1000], np.dtype(np.float32)) is not None and not asked
 
 
+@pytest.mark.parametrize("by_integers", [False, True])
 @pytest.mark.parametrize("is_quick", [True, False])
-def test_large_pages_are_got_and_filled_by_one_thread(is_quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one array, and of all those of a model; the first page that is slow lets another thread in."""
+def test_large_pages_are_got_and_filled_by_one_thread(
+    is_quick: bool, by_integers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one array, and of all those of a model; not so if casts take longer, and from the first slow page on."""
     monkeypatch.setattr(fresh, "_has_large_pages", lambda: True)
     monkeypatch.setattr(parallel, "_cores", lambda: 2)
     monkeypatch.setattr(fresh, "time", Clock(1e-5 if is_quick else 1.0))
     monkeypatch.setattr(records, "_WORTH", 1)
     monkeypatch.setattr(halves, "SHARE", 1)
+    if by_integers:
+        monkeypatch.setattr(halves, "get_cast", lambda: None)
     get, together = fresh.Memory.get, threading.Barrier(2, timeout=60)
     threads, waited = set[int](), set[int]()
+    expected = 1 if is_quick and not by_integers else 2
 
     def watched(memory: fresh.Memory, start: int, stop: int) -> None:
-        here, is_slow = threading.get_ident(), not memory.has_large_pages
+        here, is_alone = threading.get_ident(), memory.has_large_pages and not by_integers
         threads.add(here)
         get(memory, start, stop)
-        if is_slow and not is_quick and here not in waited:
+        if not is_alone and here not in waited:
             waited.add(here)
             together.wait()  # or the other one would come too late
 
     monkeypatch.setattr(fresh.Memory, "get", watched)
     found = halves.recast(np.ones(9 << 20, np.float16), np.dtype(np.float32))
     assert found is not None and np.all(found == 1)
-    assert len(threads) == (1 if is_quick else 2)
+    assert len(threads) == expected
     threads.clear()
     waited.clear()
     monkeypatch.setattr(fresh, "_slow_until", 0.0 if is_quick else np.inf)
     arrays = {f"parts.{i}.w": np.full(1 << 20, i, np.float16) for i in range(8)}
     model = Whole([array.shape for array in arrays.values()], NumPy().device()).load_record(Record(arrays))
     assert all(np.all(part.w.val().numpy() == i) for i, part in enumerate(model.parts))
-    assert len(threads) == (1 if is_quick else 2)
+    assert len(threads) == expected

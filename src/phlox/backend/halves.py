@@ -98,6 +98,11 @@ def _from_half_by_integers(half: NDArray[np.float16], single: NDArray[np.float32
     return True
 
 
+def takes_only_memory(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Does a cast take no more time than its memory does? Then one thread is enough for large pages, see `fresh`."""
+    return (source, target) in _FAST and has_instructions()
+
+
 def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
     """As `_to_half`.
 
@@ -162,11 +167,12 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         take = waiting.pop if start else waiting.popleft
         while not refused:
             try:
-                one(take())
+                at = take()
             except IndexError:
                 return
+            one(at)
 
-    while waiting and memory.has_large_pages and not refused:
+    while waiting and memory.has_large_pages and has_instructions() and not refused:
         one(waiting.popleft())
     spread(work, step * len(waiting), times * SHARE, THREADS)
     return None if refused else result

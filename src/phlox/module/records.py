@@ -6,6 +6,7 @@ import math
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -16,6 +17,7 @@ from typing_extensions import Unpack
 from phlox.backend import Backend, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.fresh import Room, large_pages_come_quickly
+from phlox.backend.halves import takes_only_memory
 from phlox.backend.parallel import each
 from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.param import Param, ParamId, new_id
@@ -150,6 +152,14 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
     sizes = list(map(_bytes_cast, places, entries))
     room = Room([size for size, place in zip(sizes, places, strict=True) if at_once or not place.param.is_initialized])
 
+    @cache
+    def are_light() -> bool:
+        to_cast = zip(sizes, places, entries, strict=True)
+        return all(takes_only_memory(entry.tensor.dtype, place.dtype) for size, place, entry in to_cast if size)
+
+    def alone() -> bool:
+        return large_pages_come_quickly() and are_light()
+
     def new_value(i: int) -> Tensor[Any, Any, Any] | None:
         place = places[i]
         if not at_once and place.param.is_initialized:
@@ -159,7 +169,7 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
         with room.used():
             return _made(place, entries[i])
 
-    values = each(new_value, sizes, _WORTH, large=_LARGE, alone=large_pages_come_quickly)
+    values = each(new_value, sizes, _WORTH, large=_LARGE, alone=alone)
     ids = _ids(module, places, entries)
     return lambda: _fill(places, entries, values, ids, found)
 
