@@ -135,7 +135,7 @@ def test_each_gives_what_a_loop_would(
 
 def test_the_largest_comes_first() -> None:
     order: list[int] = []
-    each(order.append, [1, 5, 2, 4, 3], least=100)
+    each(order.append, [1, 5, 2, 4, 3], least=1, alone=lambda: True)
     assert order == [1, 3, 4, 2, 0]
 
 
@@ -167,7 +167,7 @@ def test_of_what_is_large_there_is_one_at_a_time() -> None:
 
 def test_in_order_means_what_is_not_large() -> None:
     order: list[int] = []
-    each(order.append, [1, 50, 2, 40, 60, 3], least=1000, large=10, in_order=True)
+    each(order.append, [1, 50, 2, 40, 60, 3], least=1, large=10, in_order=True, alone=lambda: True)
     assert order == [4, 1, 3, 0, 2, 5]
 
 

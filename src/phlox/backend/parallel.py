@@ -79,6 +79,9 @@ def each(
     >>> each(lambda i: 10 * i, [1, 1, 1], least=2)
     [0, 10, 20]
     """
+    to_do = sum(sizes)
+    if to_do < 2 * least:
+        return [work(i) for i in range(len(sizes))]
     places = sorted(range(len(sizes)), key=lambda i: -sizes[i])
     one_by_one = 0 if large is None else sum(size > large for size in sizes)
     if in_order:
@@ -96,15 +99,15 @@ def each(
                 failed[i] = error
 
     most = min(most, _cores()) if _pool.get() is None else 1
-    done, to_do = 0, sum(sizes)
+    done = 0
     while done < len(places) and (to_do < 2 * least or most < 2 or alone()):
         take(places[done])
         to_do -= sizes[places[done]]
         done += 1
-    tasks = [partial(take, i) for i in places[done:]]
-    if one_by_one > done:
-        tasks[: one_by_one - done] = [partial(take, *places[done:one_by_one])]
-    if tasks:
+    if done < len(places):
+        tasks = [partial(take, i) for i in places[done:]]
+        if one_by_one > done:
+            tasks[: one_by_one - done] = [partial(take, *places[done:one_by_one])]
         with _Pool(tasks, min(most, to_do // least)):
             pass
     if failed:

@@ -150,7 +150,8 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
     at_once = sum([place.nbytes for place in places if place.param.is_initialized]) <= AT_ONCE
 
     sizes = list(map(_bytes_cast, places, entries))
-    room = Room([size for size, place in zip(sizes, places, strict=True) if at_once or not place.param.is_initialized])
+    new = sizes if at_once else [n for n, place in zip(sizes, places, strict=True) if not place.param.is_initialized]
+    room = Room(new if any(new) else ())
 
     @cache
     def are_light() -> bool:
