@@ -23,6 +23,7 @@ from phlox.record import Record
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for pages")
 PAGE = fresh._PAGE
+HAS_LARGE_PAGES = fresh._has_large_pages
 
 
 class Clock:
@@ -50,6 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
 
     monkeypatch.setattr(fresh, "_madvise", lambda: watched)
     monkeypatch.setattr(fresh, "_slow_until", 0.0)
+    monkeypatch.setattr(fresh, "_has_large_pages", lambda: True)
     return calls
 
 
@@ -102,6 +104,23 @@ def test_memory_without_a_whole_large_page_has_none(monkeypatch: pytest.MonkeyPa
     assert fresh.Memory(rest[start : start + PAGE - 1]).has_large_pages
 
 
+@pytest.mark.parametrize(
+    ("said", "has"),
+    [("always [madvise] never", True), ("[always] madvise never", True), ("always madvise [never]", False)],
+)
+def test_whether_there_are_any_the_system_says(said: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: said)
+    assert HAS_LARGE_PAGES.__wrapped__() == has
+
+
+def test_where_the_system_says_nothing_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    assert not HAS_LARGE_PAGES.__wrapped__()
+
+
 def test_where_the_system_has_none_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh, "_has_large_pages", lambda: False)
     assert not fresh.Memory.of(4 * fresh.LARGE).has_large_pages and not fresh.large_pages_come_quickly()
@@ -126,8 +145,8 @@ def test_after_a_slow_one_there_are_no_more_of_them(
 
     clock.step = 0.0
     assert not fresh.Memory(rest).has_large_pages and len(asked) == 2  # without waiting again
-    clock.now += fresh._REMEMBERED * 2 * fresh._SLOW  # so long did it take
-    assert fresh.large_pages_come_quickly() == fresh._has_large_pages()
+    clock.now += fresh._PAUSE * 2 * fresh._SLOW  # so long did it take
+    assert fresh.large_pages_come_quickly()
     other = fresh.Memory(rest)
     other.get_large_pages(2 * PAGE, rest.size)
     assert other.has_large_pages and len(asked) == 2
@@ -298,7 +317,6 @@ def test_large_pages_are_got_and_filled_by_one_thread(
     is_quick: bool, by_integers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one array, and of all those of a model; not so if casts take longer, and from the first slow page on."""
-    monkeypatch.setattr(fresh, "_has_large_pages", lambda: True)
     monkeypatch.setattr(parallel, "_cores", lambda: 2)
     monkeypatch.setattr(fresh, "time", Clock(1e-5 if is_quick else 1.0))
     monkeypatch.setattr(records, "_WORTH", 1)

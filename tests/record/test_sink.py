@@ -58,7 +58,7 @@ def test_whoever_writes_the_bytes_and_the_checksums_are_the_same(
     with pytest.MonkeyPatch.context() as patch:
         for module in (files, sink):
             patch.setattr(module, "CALL", call)
-        patch.setattr(sink, "_LARGE", large)
+        patch.setattr(sink, "LARGE", large)
         patch.setattr(sink, "_SHARE", 8)
         in_file = written(write, tmp_path)
         memory = io.BytesIO()

@@ -48,30 +48,20 @@ Part = Callable[[int, int], bool]
 """Casts the elements from `start` to `stop`, of at most a block by integers; False where that is left to NumPy."""
 
 
-def _to_half(single: NDArray[np.float32], half: NDArray[Any]) -> Part:
-    """Rounds to the nearest, ties to even; False if not all are finite, before and after."""
-    prepare = get_cast()
+def _prepared(source: NDArray[Any], target: NDArray[Any]) -> Part:
+    """The cast from one contiguous array to the other: to the nearest, ties to even.
+
+    NumPy has to do it where a half would not be finite, and by integers where one is not.
+    """
+    prepare, is_rounded = get_cast(), target.dtype != _SINGLE
     if prepare is None:
-        return lambda start, stop: _to_half_by_integers(single[start:stop], half[start:stop])
-    cast = prepare(single, half)
+        by_integers = _to_half_by_integers if is_rounded else _from_half_by_integers
+        return lambda start, stop: by_integers(source[start:stop], target[start:stop])
+    cast = prepare(source, target)
 
     def part(start: int, stop: int) -> bool:
         cast(start, stop)
-        return _is_finite(half[start:stop])
-
-    return part
-
-
-def _from_half(half: NDArray[Any], single: NDArray[np.float32]) -> Part:
-    """False if only NumPy can, for some are not finite."""
-    prepare = get_cast()
-    if prepare is None:
-        return lambda start, stop: _from_half_by_integers(half[start:stop], single[start:stop])
-    cast = prepare(half, single)
-
-    def part(start: int, stop: int) -> bool:
-        cast(start, stop)
-        return True
+        return not is_rounded or _is_finite(target[start:stop])
 
     return part
 
@@ -87,7 +77,7 @@ def has_instructions() -> bool:
 
 
 def _from_half_by_integers(half: NDArray[np.float16], single: NDArray[np.float32]) -> bool:
-    """As `_from_half`."""
+    """Exactly; False if not all are finite."""
     if not _is_finite(half):
         return False
     bits = single.view(np.uint32)
@@ -104,7 +94,7 @@ def takes_only_memory(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 
 def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
-    """As `_to_half`.
+    """Rounds to the nearest, ties to even; False if not all are finite, before and after.
 
     Adding 2**13 times the power of two below a number lets the hardware round its last 13 bits away.
     """
@@ -130,12 +120,7 @@ def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16])
     return True
 
 
-_FAST: dict[tuple[np.dtype[Any], np.dtype[Any]], Callable[[NDArray[Any], NDArray[Any]], Part]] = {
-    (_SINGLE, _HALF): _to_half,
-    (_HALF, _SINGLE): _from_half,
-    (_SINGLE, _BRAIN): _to_half,
-    (_BRAIN, _SINGLE): _from_half,
-}
+_FAST = {(_SINGLE, _HALF), (_HALF, _SINGLE), (_SINGLE, _BRAIN), (_BRAIN, _SINGLE)}
 
 
 def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
@@ -144,13 +129,13 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     Instructions have an answer for infinities and NaN too, if no float32 has to be told from an infinity.
     """
     pair = (array.dtype, dtype)
-    if (prepare := _FAST.get(pair)) is None or (_BRAIN in pair and not has_instructions()):
+    if pair not in _FAST or (_BRAIN in pair and not has_instructions()):
         return None
     times = _QUICKER if has_instructions() else 1
     result, memory, before = fresh.empty(array.shape, dtype)
     if not (array.flags.c_contiguous and array.flags.aligned):
         array = np.require(array, requirements=["C", "A"])
-    cast = prepare(array.reshape(-1), result.reshape(-1))
+    cast = _prepared(array.reshape(-1), result.reshape(-1))
     refused: list[bool] = []
     step, width = times * _BLOCK, dtype.itemsize
     waiting = deque(range(0, array.size, step))

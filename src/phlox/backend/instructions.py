@@ -61,9 +61,8 @@ def _by_address(numkong: ModuleType) -> Cast | None:
     def cast(source: NDArray[Any], target: NDArray[Any]) -> Callable[[int, int], object]:
         here, step, kind = address_of(source), source.itemsize, _CODES[source.dtype]
         there, width, other = address_of(target), target.itemsize, _CODES[target.dtype]
-        held = source, target
 
-        def part(start: int, stop: int, _held: object = held) -> None:
+        def part(start: int, stop: int, _held: object = (source, target)) -> None:
             function(here + start * step, kind, stop - start, there + start * width, other)
 
         return part

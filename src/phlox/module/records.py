@@ -23,7 +23,7 @@ from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.param import Param, ParamId, new_id
 from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
-from phlox.record.entry import PORTION
+from phlox.record.entry import LARGE, PORTION
 from phlox.record.patterns import Patterns
 from phlox.record.renaming import Remap
 from phlox.tensor import Tensor
@@ -36,8 +36,6 @@ AT_ONCE = 1 << 26
 
 _WORTH = 1 << 23
 """Bytes to cast to that are worth a thread."""
-_LARGE = 1 << 24
-"""Bytes of a tensor that is not read while another such one is."""
 
 
 class LoadOptions(TypedDict, total=False):
@@ -170,7 +168,7 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
         with room.used():
             return _made(place, entries[i])
 
-    values = each(new_value, sizes, _WORTH, large=_LARGE, alone=alone)
+    values = each(new_value, sizes, _WORTH, large=LARGE, alone=alone)
     ids = _ids(module, places, entries)
     return lambda: _fill(places, entries, values, ids, found)
 

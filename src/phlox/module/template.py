@@ -209,7 +209,6 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
         for param in structure.params:
             if param.is_deferred:
                 param.init()
-        structure = module.structure()
         arrays = [param.leaf for param in structure.params]
     aux = aux_of(structure)
     template = aux.template

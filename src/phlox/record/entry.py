@@ -22,6 +22,8 @@ from phlox.record.dtypes import (
     kind_of,
 )
 
+LARGE = 1 << 24
+"""Bytes of a tensor that is not read while another such one is."""
 PORTION = 1 << 18
 """Bytes that are cast at a time where there is no need of the whole."""
 _OF_ENGINES = 4

@@ -13,13 +13,11 @@ import numpy as np
 from phlox.backend.parallel import each, spread
 from phlox.record.crc32 import crc32, of_parts
 from phlox.record.dtypes import Array
-from phlox.record.entry import LazyTensor
+from phlox.record.entry import LARGE, LazyTensor
 from phlox.record.files import CALL, NewFile
 
 _SHARE = 1 << 20
 """Bytes, or elements of one tensor, that are worth a thread."""
-_LARGE = 1 << 24
-"""Bytes of a tensor that is not read while another such one is."""
 _THREADS = 2
 """Each has a tensor of its own, or a part of one: more would wait for each other, for the system writes one by one."""
 
@@ -97,7 +95,7 @@ class Sink:
 
         sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
         # In the order of the file, so that pieces that are shared are soon whole.
-        sums = each(placed, sizes, _SHARE, _THREADS, large=_LARGE, in_order=True)
+        sums = each(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
         file.skip(places[-1] - start)
         self.position += places[-1] - start
         return sums
