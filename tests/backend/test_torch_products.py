@@ -103,7 +103,7 @@ def test_what_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_is_faster", lambda: True)
     x, weight = array(ROWS, WIDTH), array(WIDTH, WIDTH)
     assert products.suits(x, weight)
-    assert not products.suits(x[:60], weight)  # small
+    assert not products.suits(x[:30], weight)  # small
     assert not products.suits(x.double(), weight.double())
     assert not products.suits(x.bfloat16(), weight.bfloat16())
     assert not products.suits(x.to("meta"), weight.to("meta"))

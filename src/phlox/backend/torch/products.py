@@ -19,7 +19,7 @@ from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, address, integers
 from phlox.backend.torch.processor import has_idle_vectors
 
 _aten: Any = torch.ops.aten
-_LEAST = 1 << 22
+_LEAST = 1 << 21
 """Multiplications that are worth a call."""
 _LANES = 16
 """Of the vectors of AVX-512, for floats."""

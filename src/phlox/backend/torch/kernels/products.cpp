@@ -51,19 +51,20 @@ struct Ahead {
 };
 
 // `kRows` rows times a part of a panel. The rows are `row` apart, or lie in turns. Some lines of what is needed next are
-// fetched every eight numbers.
-template <bool InTurns>
+// fetched every eight numbers. Of a panel whose second half is of no interest, one of its two vectors is multiplied.
+template <bool InTurns, int64_t kVectors = 2>
 inline void tile(const float* x, int64_t row, int64_t count, const float* panel, Result y, Ahead& next, int64_t lines) {
-  Vector sums[kRows][2];
+  Vector sums[kRows][kVectors];
   for (int64_t i = 0; i < kRows; i++)
-    for (int64_t v = 0; v < 2; v++) sums[i][v] = all(0);
+    for (int64_t v = 0; v < kVectors; v++) sums[i][v] = all(0);
   const auto add = [&](int64_t k) __attribute__((always_inline)) {
-    const Vector left = load(panel + k * kPanel), right = load(panel + k * kPanel + kLanes);
+    Vector columns[kVectors];
+    for (int64_t v = 0; v < kVectors; v++) columns[v] = load(panel + k * kPanel + v * kLanes);
 #pragma GCC unroll 8
     for (int64_t i = 0; i < kRows; i++) {
       const Vector number = all(InTurns ? x[k * kRows + i] : x[i * row + k]);
-      sums[i][0] = fma(number, left, sums[i][0]);
-      sums[i][1] = fma(number, right, sums[i][1]);
+#pragma GCC unroll 2
+      for (int64_t v = 0; v < kVectors; v++) sums[i][v] = fma(number, columns[v], sums[i][v]);
     }
   };
   int64_t k = 0;
@@ -74,7 +75,7 @@ inline void tile(const float* x, int64_t row, int64_t count, const float* panel,
   }
   for (; k < count; k++) add(k);
   for (int64_t i = 0; i < kRows; i++)
-    for (int64_t v = 0; v < 2; v++) {
+    for (int64_t v = 0; v < kVectors; v++) {
       float* to = y.to + i * y.stride + v * kLanes;
       const Vector more = y.is_added ? load(to) : y.bias == nullptr ? all(0) : load(y.bias + v * kLanes);
       store(to, sums[i][v] + more);
@@ -86,7 +87,8 @@ template <bool InTurns>
 void tile_at_edge(const float* x, int64_t row, int64_t count, const float* panel, Result y, int64_t rows, int64_t columns) {
   alignas(64) float sums[kRows * kPanel];
   Ahead nothing = {panel, 0, 0, 0};
-  tile<InTurns>(x, row, count, panel, {sums, kPanel, nullptr, false}, nothing, 0);
+  const auto any_tile = columns <= kLanes ? tile<InTurns, 1> : tile<InTurns>;
+  any_tile(x, row, count, panel, {sums, kPanel, nullptr, false}, nothing, 0);
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) {
       float* to = y.to + i * y.stride + j;
@@ -160,8 +162,13 @@ void put_panel(Matrix weight, int64_t depth, int64_t columns, float* to) {
   else if (columns >= kPanel && weight.down == 1)
     for (; k + kLanes <= depth; k += kLanes)
       for (int64_t v = 0; v < 2; v++) turn(weight.at + k + v * kLanes * weight.across, weight.across, to + k * kPanel + v * kLanes);
-  for (; k < depth; k++)
-    for (int64_t lane = 0; lane < kPanel; lane++) to[k * kPanel + lane] = lane < columns ? weight.at[k * weight.down + lane * weight.across] : 0;
+  const int64_t wide = columns < kPanel ? columns : kPanel;
+  for (; k < depth; k++) {
+    const float* from = weight.at + k * weight.down;
+    float* line = to + k * kPanel;
+    for (int64_t lane = 0; lane < wide; lane++) line[lane] = from[lane * weight.across];
+    for (int64_t lane = wide; lane < kPanel; lane++) line[lane] = 0;
+  }
 }
 
 struct alignas(64) Counter {
