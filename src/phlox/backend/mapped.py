@@ -39,8 +39,10 @@ def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         pages = pages.base
     if isinstance(pages, memoryview):
         pages = pages.obj
+    if not isinstance(pages, Pages) or not array.size:
+        return None
     flags = array.flags
-    if not isinstance(pages, Pages) or flags.writeable or not flags.c_contiguous or not array.size:
+    if flags.writeable or not flags.c_contiguous:
         return None
     return np.ndarray(array.shape, array.dtype, pages, address_of(array) - pages.address)
 

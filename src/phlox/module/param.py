@@ -160,7 +160,9 @@ class Param(Watched):
         return cls._made(None, instead, id, trained, trainable)
 
     def _leaf(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        return value.require_grad() if self.trained and value.backend.differentiates else value.detach()
+        if not value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
+            return value
+        return value.require_grad() if self.trained else value.detach()
 
     # --- what is known of it
 

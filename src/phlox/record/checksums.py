@@ -12,7 +12,6 @@ last; JSON texts carry these bytes as hexadecimal digits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,7 +81,7 @@ def _checked(path: str, entry: Entry, expected: int, name: str) -> Entry:
     if isinstance(entry, TensorEntry):
         source = _Checked(entry.tensor.source, start_of(path, entry), expected, f"{name}: {path}")
         tensor = entry.tensor
-        return TensorEntry(replace(tensor, source=source), entry.id)
+        return TensorEntry(msgspec.structs.replace(tensor, source=source), entry.id)
     if _of_value(path, entry) != expected:
         raise RecordError(f"{path}: its checksum does not match: {_REMEDY}")
     return entry

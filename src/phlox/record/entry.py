@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from phlox.backend import halves
@@ -30,8 +30,7 @@ _OF_ENGINES = 4
 """Times as many where an engine casts: its threads are to share them, and take no memory of their own."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class LazyTensor:
+class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     """A host array that is made (read from a file, copied from a device, cast) only when `read` is called.
 
     Make one with `from_array` or `from_function`.
@@ -119,7 +118,7 @@ class LazyTensor:
         path = self.path if path is None else path
         dtype = canonical(dtype, path)
         if dtype == self.dtype:
-            return self if path == self.path else replace(self, path=path)
+            return self if path == self.path else msgspec.structs.replace(self, path=path)
         if kind_of(dtype) != self.kind:
             raise RecordError(f"{path}: a record does not cast between kinds, here {self.dtype} to {dtype}")
         # A view of a view casts twice, as the same casts of the array would.
@@ -158,8 +157,7 @@ class LazyTensor:
             yield self.cast(flat[start : start + count])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TensorEntry:
+class TensorEntry(msgspec.Struct, frozen=True, eq=False):
     """A tensor of a record, and the id of the parameter it was taken from (None where it has none)."""
 
     tensor: LazyTensor

@@ -6,8 +6,10 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
@@ -17,7 +19,7 @@ from phlox.record.entry import LazyTensor
 from phlox.record.files import map_file
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """What a format reads: the whole (unpacked) file as one read-only buffer, of which lazy tensors are views."""
 
@@ -28,6 +30,11 @@ class Source:
     """Where the file is, for formats of several files; None in memory."""
     verify: bool = True
     """Whether checksums are to be verified."""
+
+    @cached_property
+    def array(self) -> Array:
+        """All of its bytes."""
+        return np.frombuffer(self.data, np.uint8)
 
     def tensor(self, path: str, dtype: DType, shape: object, start: int, stop: int) -> LazyTensor:
         """The tensor whose raw little-endian elements are the bytes `start` to `stop`.
@@ -41,7 +48,7 @@ class Source:
                 f"{path}: {dtype} of shape {sizes} takes {needed} bytes; "
                 f"the file gives bytes {start} to {stop} of {len(self.data)}"
             )
-        return LazyTensor(sizes, dtype, dtype, _Elements(self, path, dtype, sizes, start, stop), path)
+        return LazyTensor(sizes, dtype, dtype, _Elements(self, path, dtype, sizes, start), path)
 
     def lazy(self, path: str, dtype: DType, shape: object, flat: Callable[[], Array]) -> LazyTensor:
         """The tensor whose flat elements the function `flat` gives; what fails in it names the file and `path`."""
@@ -60,8 +67,7 @@ class Source:
         return RecordError(f"{self.name}: {path}: {reason(error)}")
 
 
-@dataclass(slots=True, eq=False)
-class _Elements:
+class _Elements(msgspec.Struct, frozen=True, eq=False):
     """The array of some bytes of a source: one small object a tensor, for files have thousands of them."""
 
     source: Source
@@ -69,12 +75,11 @@ class _Elements:
     dtype: DType
     shape: tuple[int, ...]
     start: int
-    stop: int
 
     def __call__(self) -> Array:
         try:
-            # Not `np.ndarray(..., data, start)`: it holds what is behind the memoryview, and may be made writable.
-            return elements(self.source.data[self.start : self.stop], self.dtype).reshape(self.shape)
+            # Of the array: what is made of the memoryview holds what is behind that, and may be made writable.
+            return _as_elements(np.ndarray(self.shape, self.dtype, self.source.array, self.start))
         except Exception as error:
             raise self.source.error(self.path, error) from error
 
@@ -104,8 +109,11 @@ def unpacked(
 
 def elements(data: memoryview, dtype: DType) -> Array:
     """Little-endian bytes as a flat array: a view of them where they are aligned. RecordError for false booleans."""
-    array = np.frombuffer(data, dtype)
-    if dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+    return _as_elements(np.frombuffer(data, dtype))
+
+
+def _as_elements(array: Array) -> Array:
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise RecordError("it holds bytes other than 0 and 1 as booleans")
     if sys.byteorder != "little":
         return array.byteswap()
