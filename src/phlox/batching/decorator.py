@@ -144,6 +144,9 @@ class Batched(Decorator):
     def node_of(self, x: Array) -> Any:
         return self.inner.node_of(self.below(x))
 
+    def is_leaf(self, x: Array) -> bool:
+        return self.inner.is_leaf(self.below(x))
+
     def severed(self, x: Array, why: str) -> Array:
         return self._like(x, self.inner.severed(self.below(x), why))
 

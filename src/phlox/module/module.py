@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Self
 
+from phlox.autodiff.levels import is_followed, levels
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import off_tapes
 from phlox.backend.numpy.random import fold_in
@@ -19,7 +20,7 @@ from phlox.module.located import located
 from phlox.module.param import Param
 from phlox.module.select import Selector, select
 from phlox.module.structure import Structure, build
-from phlox.module.template import flatten, flatten_with_keys, unflatten
+from phlox.module.template import Aux, flatten, flatten_with_keys, unflatten
 from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
 from phlox.record import FULL, LoadReport, Precision, Record
@@ -28,6 +29,7 @@ from phlox.record.patterns import Patterns
 from phlox.record.renaming import Remap
 from phlox.tensor import Tensor
 from phlox.tensor.explain import shown
+from phlox.tensor.tensor import history_lost
 
 
 def _no_param(path: str, mapped: object) -> ModuleError:
@@ -35,9 +37,27 @@ def _no_param(path: str, mapped: object) -> ModuleError:
 
 
 def _with_tape(backend: Backend) -> Backend:
-    from phlox.autodiff import Autodiff
+    return backend if backend.differentiates else backend.with_autodiff()
 
-    return backend if backend.differentiates else Autodiff(backend)
+
+def _flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
+    if levels():
+        _check_history(module)
+    return flatten(module)
+
+
+def _flatten_with_keys(module: Any) -> tuple[Any, Aux]:
+    if levels():
+        _check_history(module)
+    return flatten_with_keys(module)
+
+
+def _check_history(module: Module) -> None:
+    """Refuse a module that a function around is differentiated towards: its arrays are without their history."""
+    for path, param in module.named_params():
+        value = param.val()
+        if is_followed(value.backend, value.primitive):
+            raise history_lost(f"`{path}`")
 
 
 class Module(Fields):
@@ -65,7 +85,7 @@ class Module(Fields):
             raise ModuleError(f"{cls.__name__}: the fields of a module are found in its __dict__; take __slots__ away")
         if isinstance(call := vars(cls).get("__call__"), FunctionType):  # one that is compiled stays what it is
             cls.__call__ = located(call)
-        register_node(Node(cls, flatten, unflatten, flatten_with_keys, wire_of(cls)))
+        register_node(Node(cls, _flatten, unflatten, _flatten_with_keys, wire_of(cls)))
 
     def structure(self) -> Structure:
         """What the module is made of; kept until a part of it changes."""

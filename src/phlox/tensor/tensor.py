@@ -8,9 +8,10 @@ from typing import Any, Generic, Self
 import numpy as np
 from typing_extensions import TypeVar
 
+from phlox.autodiff.levels import is_followed, levels
 from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.pytree import Node, Wire, register_node
-from phlox.errors import BackendError, KindError, ShapeError
+from phlox.errors import AutodiffError, BackendError, KindError, ShapeError
 from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
 from phlox.tensor.dispatch import Ops, ops_of
@@ -140,10 +141,15 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         """The gradients of all leaves that this tensor depends on.
 
         A tensor of more than one element needs a `cotangent` of its shape, on the inner backend. What the graph saved
-        is freed on the way unless `retain_graph`. Raises `AutodiffError` where there is nothing to differentiate, or
-        the graph has been freed already.
+        is freed on the way unless `retain_graph`. With tapes one above the other, it is the highest that follows this
+        tensor. Raises `AutodiffError` where there is nothing to differentiate, where the graph has been freed already,
+        and inside of a differentiated function (`phlox.grad`) whose own tape would end here.
         """
         backend = self._ops.backend
+        if backend.node_of(self.primitive) is None:
+            lower = backend.untaped()
+            if lower is not None and lower.differentiates:  # a constant on this tape, which one below may follow
+                return self.inner().backward(cotangent, retain_graph=retain_graph)
         given = None
         if cotangent is not None:
             if cotangent.backend is not backend.inner or cotangent.shape != self.shape:
@@ -152,7 +158,14 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
                     f"got shape {cotangent.shape} on {cotangent.backend!r}"
                 )
             given = cotangent.primitive
-        return Gradients(backend, backend.backward(self.primitive, given, retain_graph))
+        found = backend.backward(self.primitive, given, retain_graph)
+        for level in levels():
+            if not found.keys().isdisjoint(level.leaves()):
+                raise AutodiffError(
+                    "backward() inside of a differentiated function would cut the history of what is differentiated "
+                    "there; use phlox.grad or phlox.value_and_grad for the inner gradient, or .detach() first"
+                )
+        return Gradients(backend, found)
 
     def grad(self, gradients: Gradients) -> Tensor[Any, D, K] | None:
         """This leaf's gradient, on its inner backend; None if the differentiated tensor did not depend on it.
@@ -176,10 +189,8 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     @staticmethod
     def from_inner(tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """The same values on `Autodiff` of the tensor's backend, as constants."""
-        from phlox.autodiff import Autodiff
-
-        return wrap(ops_of(Autodiff(tensor.backend), tensor.kind), tensor.primitive)
+        """The same values as constants on the tensor's backend with a tape, or with one more."""
+        return wrap(ops_of(tensor.backend.with_autodiff(), tensor.kind), tensor.primitive)
 
     # --- values
 
@@ -255,7 +266,17 @@ def _restore(values: np.ndarray[Any, Any], backend: Backend, kind: type[Kind], p
 
 def _flatten(tensor: Tensor[Any, Any, Any]) -> tuple[tuple[Any], Ops]:
     ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
+    if is_followed(ops.backend, tensor.primitive):
+        raise history_lost("a tensor")
     return (ops.backend.strip(tensor.primitive),), ops
+
+
+def history_lost(what: str) -> AutodiffError:
+    """For a PyTree function inside of a differentiated one, which would cut the history without a word."""
+    return AutodiffError(
+        f"the functions of jax see the array of {what} without its history, and the gradient of the function that is "
+        "being differentiated here would be wrong; map tensors with Python, modules with module.map, or .detach() first"
+    )
 
 
 def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:
