@@ -21,7 +21,7 @@ X, V = RNG.normal(size=(3, 2)), RNG.normal(size=(3, 2))
 W, BIAS, OUT = RNG.normal(size=(2, 4)), RNG.normal(size=4), RNG.normal(size=(4, 1))
 
 
-def tolerance(engine: Any) -> dict[str, float]:
+def tolerance(engine: Any) -> dict[str, Any]:
     return {"rtol": 1e-9, "atol": 1e-9} if engine.float_element == "f64" else {"rtol": 2e-3, "atol": 2e-3}
 
 
@@ -271,7 +271,7 @@ def mlp(device: Any, sizes: tuple[int, ...]) -> tuple[Any, Any]:
     theirs: list[torch.nn.Module] = []
     for d_in, d_out in pairwise(sizes):
         weight, bias = rng.normal(size=(d_in, d_out)) / d_in**0.5, rng.normal(size=d_out) * 0.1
-        layer = nn.Linear(d_in, d_out, device=device).init(0)
+        layer: Any = nn.Linear(d_in, d_out, device=device).init(0)
         layer.weight.set(px.tensor(weight, device=device))
         layer.bias.set(px.tensor(bias, device=device))
         linear = torch.nn.Linear(d_in, d_out).double()
@@ -282,7 +282,9 @@ def mlp(device: Any, sizes: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def check_parameters(engine: Any, model: Any, theirs: Any, steps_tolerance: float = 5e-4) -> None:
-    close = {"rtol": 1e-8, "atol": 1e-9} if engine.float_element == "f64" else {"rtol": 5e-3, "atol": steps_tolerance}
+    close: dict[str, Any] = (
+        {"rtol": 1e-8, "atol": 1e-9} if engine.float_element == "f64" else {"rtol": 5e-3, "atol": steps_tolerance}
+    )
     for mine, other in zip(model.params(), theirs.parameters(), strict=True):
         value = other.detach().numpy()
         np.testing.assert_allclose(mine.val().numpy(), value.T if value.ndim == 2 else value, **close)

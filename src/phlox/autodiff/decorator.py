@@ -88,6 +88,9 @@ class Autodiff(Decorator):
     def __repr__(self) -> str:
         return f"Autodiff({self.inner!r}{', recompute=True' * self.recompute})"
 
+    def spec(self) -> tuple[str, dict[str, Any]]:
+        return "autodiff", {"recompute": self.recompute}
+
     # --- the tape
 
     value = Decorator.below

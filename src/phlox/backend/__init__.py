@@ -18,6 +18,7 @@ from phlox.backend.registry import (  # noqa: E402
     load,
     load_backend,
     register_backend,
+    register_decorator,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Autodiff", "Backend", "Batched", "Bool", "Decorator", "Device", "DeviceLike", "EngineBackend", "Float", "Int",
     "Jax", "Kind", "NumPy", "Torch", "as_device", "backend_by_name", "backend_names", "default_device",
-    "load_backend", "register_backend",
+    "load_backend", "register_backend", "register_decorator",
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ _BACKENDS: dict[str, str] = {
     "torch": "phlox.backend.torch:Torch",
 }
 
+_DECORATORS: dict[str, str] = {"autodiff": "phlox.autodiff:Autodiff"}
 
 EXPORTS: dict[str, str] = {
     "NumPy": _BACKENDS["numpy"],
@@ -41,6 +42,18 @@ def register_backend(name: str, location: str) -> None:
     An installed package can instead declare an entry point in the group `phlox.backends`.
     """
     _BACKENDS[name] = location
+
+
+def register_decorator(name: str, location: str) -> None:
+    """Make a decorator of backends known by `name`, for programs that are exported to a file; see `Decorator.spec`."""
+    _DECORATORS[name] = location
+
+
+def load_decorator(name: str) -> Any:
+    """The decorator called `name`; `DeviceError` if none is."""
+    if name not in _DECORATORS:
+        raise DeviceError(f"there is no decorator {name!r}; phlox.backend.register_decorator makes one known")
+    return load(_DECORATORS[name])
 
 
 def backend_names() -> list[str]:

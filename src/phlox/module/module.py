@@ -40,6 +40,11 @@ def _with_tape(backend: Backend) -> Backend:
     return backend if backend.differentiates else backend.with_autodiff()
 
 
+def _on_tape_of(decorator: Callable[[Backend], Backend]) -> Callable[[Backend], Backend]:
+    """The choice of a decorator instead of `Autodiff`, above all tapes that a backend has."""
+    return lambda backend: decorator(off_tapes(backend))
+
+
 def _flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     if levels():
         _check_history(module)
@@ -221,11 +226,12 @@ class Module(Fields):
         """The same module on another device, be it another backend's; ids stay, deferred parameters stay deferred."""
         return self.map(lambda path, param: param.to_device(device))
 
-    def train(self, *, tape: bool = True) -> Self:
-        """This module in training, on `Autodiff` of its backend: layers drop out, and `backward` finds gradients.
+    def train(self, *, tape: bool | Callable[[Backend], Backend] = True) -> Self:
+        """This module in training, on a backend that differentiates: layers drop out, and `backward` finds gradients.
 
-        With `tape=False` it is in training without a tape: Monte-Carlo dropout. A view that shares the arrays and ids,
-        to be used beside this module.
+        That is the module's own, if it does, or `Autodiff` of it; a decorator given as `tape` is taken instead. With
+        `tape=False` it is in training without a tape: Monte-Carlo dropout. A view that shares the arrays and ids, to be
+        used beside this module.
 
         >>> import phlox as px
         >>> from phlox import nn
@@ -233,6 +239,8 @@ class Module(Fields):
         >>> model.train(tape=False)(x).mean().item() == 1.0, model.valid()(x).mean().item() == 1.0
         (False, True)
         """
+        if callable(tape):
+            return self._seen_from(_on_tape_of(tape), None)
         return self._seen_from(_with_tape if tape else off_tapes, None if tape else True)
 
     def valid(self, *, tape: bool = False) -> Self:

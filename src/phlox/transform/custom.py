@@ -78,7 +78,7 @@ class custom_gradient:
                 result, backward = self._call(given, options)
             alone.append(not isinstance(result, tuple))
             several = cast("tuple[AnyTensor, ...]", result if isinstance(result, tuple) else (result,))
-            made.extend(x._on(inside) if is_below(x.backend, inside) else x for x in several)
+            made.extend(x._on(inside) if is_below(x.backend, inside) else x for x in several)  # pyright: ignore[reportPrivateUsage]
             for x in made:
                 if x.backend is not inside or x.kind is not Float:
                     raise AutodiffError(
@@ -176,4 +176,5 @@ class _View:
             return batch.spread(gradient, self.frame.size)
         if all(type(x.primitive) is not batch.box for x in results):
             return gradient
+        assert self.tape.inner is not None
         return self.tape.inner.float_sum(batch.spread(gradient, self.frame.size), (0,), False)

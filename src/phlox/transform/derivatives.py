@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from phlox.autodiff.levels import entered
 from phlox.backend import Float
@@ -54,7 +54,11 @@ def jvp(fn: Function, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
     >>> dy.tolist()
     [2.0, 40.0]
     """
-    y, cotangents, gradients = _transposed("jvp", lambda given: fn(*given), tuple(inputs))
+
+    def of_all(given: Any) -> Any:
+        return fn(*given)
+
+    y, cotangents, gradients = _transposed("jvp", of_all, tuple(inputs))
     directions = _fitting("jvp", "tangent", _directions("jvp", tuple(tangents), gradients), tensors_of(gradients))
     return y, cotangents.found(_backward(cotangents, tensors_of(gradients), directions), zeros=True)
 
@@ -158,7 +162,7 @@ def _floats(name: str, y: Any) -> list[AnyTensor]:
 def _single(name: str, y: Any) -> AnyTensor:
     if not isinstance(y, Tensor):
         raise KindError(f"{name}: the function must return a Float tensor, got {type(y).__name__}")
-    return y
+    return cast("AnyTensor", y)
 
 
 def _directions(name: str, given: Any, like: Any) -> Any:

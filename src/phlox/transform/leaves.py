@@ -7,7 +7,7 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import index
@@ -20,7 +20,7 @@ from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module, Param
 from phlox.tensor import Gradients, Tensor, zeros_like
 from phlox.tensor.meeting import inside
-from phlox.transform.containers import AnyTensor, map_parts, map_tensors
+from phlox.transform.containers import AnyTensor, map_parts, map_tensors, parts_of
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Leaves:
         around = levels()
         modules = _modules(given)
         self.has_modules = bool(modules)
-        tensors = _tensors(name, given)
+        tensors = [value for value in _held(given) if not isinstance(value, Module)]
         if not modules and not tensors:
             got = type(given).__name__
             raise AutodiffError(f"{name}: the argument must be a module or a tensor, or hold some; got {got}")
@@ -276,7 +276,7 @@ def chosen(
     """
     several = isinstance(argnums, (tuple, list))
     numbers: list[int] = []
-    for number in cast("Sequence[Any]", argnums) if several else (argnums,):
+    for number in cast("Sequence[Any]", argnums) if several else cast("tuple[Any]", (argnums,)):
         try:
             place = index(number)
         except TypeError:
@@ -347,27 +347,14 @@ def _is_on_tape(module: Module) -> bool:
     return all(_is_own_leaf(param.val()) for param in made if param.trained and param.backend.differentiates)
 
 
+def _held(value: Any) -> Iterator[AnyTensor | Module]:
+    """The tensors and modules in a structure, in order."""
+    if isinstance(value, (Tensor, Module)):
+        yield cast("AnyTensor | Module", value)
+        return
+    for _, part in parts_of(value) or ():
+        yield from _held(part)
+
+
 def _modules(given: Any) -> list[Module]:
-    found: list[Module] = []
-
-    def look(value: Any, path: str) -> Any:
-        if isinstance(value, Module):
-            found.append(value)
-            return value
-        return value if isinstance(value, Tensor) else map_parts(look, value, path)
-
-    look(given, "")
-    return found
-
-
-def _tensors(name: str, given: Any) -> list[AnyTensor]:
-    found: list[AnyTensor] = []
-
-    def look(value: Any, path: str) -> Any:
-        if isinstance(value, Tensor):
-            found.append(cast("AnyTensor", value))
-            return value
-        return value if isinstance(value, Module) else map_parts(look, value, path)
-
-    look(given, "")
-    return found
+    return [value for value in _held(given) if isinstance(value, Module)]
