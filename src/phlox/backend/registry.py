@@ -74,12 +74,10 @@ def load_backend(name: str) -> type[Backend]:
     if location is None:
         location = next((point.value for point in _installed() if point.name == name), None)
     if location is None:
-        from difflib import get_close_matches
+        from phlox.other_names import DEVICES, remark
 
         known = backend_names()
-        close = get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise DeviceError(f"unknown device {name!r}{hint} (known: {', '.join(known)})")
+        raise DeviceError(f"unknown device {name!r}{remark(name, DEVICES, known)} (known: {', '.join(known)})")
     return load(location)
 
 

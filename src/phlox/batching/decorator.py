@@ -14,6 +14,7 @@ from phlox.batching.build import build
 from phlox.batching.loop import Body, each, scan
 from phlox.batching.rules import FORWARDED, RULES
 from phlox.errors import AutodiffError, BackendError, UnsupportedError
+from phlox.lazy import lend
 
 
 class Mapped:
@@ -248,3 +249,6 @@ class Batched(Decorator):
         if not self.records_loops():
             return super().scan(body, carry, xs, length, reverse=reverse)
         return scan(self, body, carry, xs, length, reverse)
+
+
+lend(["phlox.batching.frames"], Batched=Batched)

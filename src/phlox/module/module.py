@@ -65,6 +65,14 @@ def _check_history(module: Module) -> None:
             raise history_lost(f"`{path}`")
 
 
+def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
+    """The call of a class that says `forward` for it, as with PyTorch."""
+    raise ModuleError(
+        f"{type(self).__name__}: a module is called by its __call__, and this one has only forward(); name that "
+        "__call__, or call it as .forward(...)"
+    )
+
+
 class Module(Fields):
     """Base of everything that has parameters. Nothing is imposed: a plain `__init__`, any method as the forward pass.
 
@@ -90,6 +98,8 @@ class Module(Fields):
             raise ModuleError(f"{cls.__name__}: the fields of a module are found in its __dict__; take __slots__ away")
         if isinstance(call := vars(cls).get("__call__"), FunctionType):  # one that is compiled stays what it is
             cls.__call__ = located(call)
+        elif "forward" in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
+            cls.__call__ = _only_forward
         register_node(Node(cls, _flatten, unflatten, _flatten_with_keys, wire_of(cls)))
 
     def structure(self) -> Structure:

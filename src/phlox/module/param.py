@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from operator import index
 from threading import RLock
 from typing import Any, NewType, final
 
@@ -121,13 +122,18 @@ class Param(Watched):
 
         Raises `ModuleError` for a size that is no integer, or negative.
         """
-        if not all(isinstance(size, int) and size >= 0 for size in shape):  # pyright: ignore[reportUnnecessaryIsInstance]
+        try:
+            sizes = tuple([index(size) for size in shape])
+        except TypeError:
+            sizes = (-1,)
+        if min(sizes, default=0) < 0:
             raise ModuleError(f"a parameter cannot have the shape {shape}: sizes are integers of at least zero")
+        shape = sizes
         if fans is None:
             fans = (shape[0], shape[-1]) if shape else (1, 1)
         place = as_device(device)
         program = engine_of(place.backend).program()
-        deferred = Deferred(tuple(shape), initializer, fans, place, current().substream(), program)
+        deferred = Deferred(shape, initializer, fans, place, current().substream(), program)
         return cls._made(None, deferred, new_id(), trained, trained)
 
     @classmethod

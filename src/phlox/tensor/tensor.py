@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any, Generic, Self
+import math
+from typing import Any, Generic, Self, cast
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -234,6 +235,36 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     def __int__(self) -> builtins.int:
         return int(self.item())
 
+    def __complex__(self) -> builtins.complex:
+        return complex(self.item())
+
+    def __index__(self) -> builtins.int:
+        if self.kind is not Int:
+            raise KindError(f"an index is an integer, got a {self.kind.__name__} tensor; convert with .int() first")
+        return self.item()
+
+    def __round__(self, ndigits: builtins.int | None = None) -> Any:
+        return round(self._only("round"), ndigits)
+
+    def __trunc__(self) -> builtins.int:
+        return math.trunc(self._only("trunc"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self._only("format"), spec) if spec else str(self)
+
+    def _only(self, name: str) -> Any:
+        """The value of one element as a Python number, for what numbers do."""
+        if self.size != 1:
+            raise ShapeError(
+                f"{name}: a tensor of shape {self.shape} is not a single number; take one with .item(), or use "
+                ".tolist(), .numpy() or the tensor's own .round() and .trunc()"
+            )
+        return self.item()
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions compute on the values, those of half precision at f32; the result is NumPy's."""
+        return func(*map(_as_numpy, args), **{name: _as_numpy(value) for name, value in kwargs.items()})
+
     def __repr__(self) -> str:
         return text_of(self._ops.backend, self._ops.kind, self.primitive)
 
@@ -247,6 +278,14 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+
+def _as_numpy(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return cast("Tensor[Any, Any, Any]", value).to_full_precision().numpy()
+    if type(value) in (list, tuple):
+        return type(value)([_as_numpy(part) for part in value])
+    return value
 
 
 _new = object.__new__
