@@ -59,7 +59,6 @@ def test_importing_phlox_imports_no_engine() -> None:
 def test_working_with_numpy_imports_no_engine() -> None:
     program = """
 import sys
-import typing
 import phlox as px
 from phlox.backend import Autodiff, NumPy
 px.random.seed(0)
@@ -74,7 +73,6 @@ print(repr(loss) != "", "jax" in sys.modules, "torch" in sys.modules)
 def test_a_prediction_imports_only_what_it_needs() -> None:
     program = """
 import sys
-import typing
 import phlox as px
 from phlox import nn
 from phlox.backend import NumPy

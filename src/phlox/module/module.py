@@ -9,9 +9,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Self
 
-from phlox.autodiff.levels import is_followed, levels
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import off_tapes
+from phlox.backend.levels import is_followed, levels
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import KindError, ModuleError

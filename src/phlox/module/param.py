@@ -11,9 +11,9 @@ from operator import index
 from threading import RLock
 from typing import Any, NewType, final
 
-from phlox.autodiff.levels import is_followed
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.levels import is_followed
 from phlox.errors import ModuleError
 from phlox.module.deferred import Deferred, Initializer
 from phlox.module.foreign import Foreign, a_thing

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from phlox.autodiff.levels import has_history, levels
+from phlox.backend.levels import has_history, levels
 from phlox.errors import AutodiffError, OptimizerError
 from phlox.module import GradientsParams, Module
 from phlox.module.foreign import a_thing

@@ -9,8 +9,8 @@ from typing import Any, Generic, Self, cast
 import numpy as np
 from typing_extensions import TypeVar
 
-from phlox.autodiff.levels import is_followed, levels
 from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend.levels import is_followed, levels
 from phlox.backend.pytree import Node, Wire, register_node
 from phlox.errors import AutodiffError, BackendError, KindError, ShapeError
 from phlox.tensor.activation import Activation

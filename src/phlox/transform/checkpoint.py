@@ -7,8 +7,8 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from phlox import random
-from phlox.autodiff.levels import levels, resumed
 from phlox.backend import Backend, Float
+from phlox.backend.levels import levels, resumed
 from phlox.batching import joined
 from phlox.errors import AutodiffError
 from phlox.module.param import Param, noting_changes, taken_back

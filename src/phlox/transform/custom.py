@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, TypeAlias, cast
 
-from phlox.autodiff.levels import Level, depth, has_history, levels, resumed
 from phlox.backend import Backend, Float
+from phlox.backend.levels import Level, depth, has_history, levels, resumed
 from phlox.batching import Batched, Frame, entered, innermost
 from phlox.errors import AutodiffError, ShapeError
 from phlox.tensor import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
-from phlox.autodiff.levels import entered
 from phlox.backend import Float
+from phlox.backend.levels import entered
 from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module
 from phlox.tensor import Gradients, Tensor, stack, zeros_like

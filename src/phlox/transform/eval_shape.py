@@ -11,10 +11,10 @@ from typing import Any, cast
 import numpy as np
 
 from phlox import random
-from phlox.autodiff.levels import resumed
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import KINDS
+from phlox.backend.levels import resumed
 from phlox.errors import BackendError, CompileError, KindError, UnsupportedError
 from phlox.module import Module, Param
 from phlox.module.foreign import Foreign

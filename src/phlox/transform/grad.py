@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from phlox.autodiff.levels import entered
+from phlox.backend.levels import entered
 from phlox.errors import AutodiffError
 from phlox.transform.leaves import Leaves, chosen, loss_of
 

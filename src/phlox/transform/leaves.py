@@ -13,8 +13,8 @@ from functools import partial
 from operator import index
 from typing import Any, cast
 
-from phlox.autodiff.levels import Level, depth, levels
 from phlox.backend import Backend, Float
+from phlox.backend.levels import Level, depth, levels
 from phlox.batching import Batched, joined
 from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module, Param

@@ -10,9 +10,9 @@ from threading import RLock
 from typing import Any, cast
 
 from phlox import random
-from phlox.autodiff.levels import resumed
 from phlox.backend import Backend
 from phlox.backend.checks import Check
+from phlox.backend.levels import resumed
 from phlox.backend.programs import left_over, note_donation, note_recording, used_up
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import CompileError, DeviceError, RandomnessError

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from phlox.autodiff.levels import has_history
 from phlox.backend import Backend, Device
+from phlox.backend.levels import has_history
 from phlox.backend.programs import used_up
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module, ParamId
