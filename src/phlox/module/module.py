@@ -14,12 +14,13 @@ from phlox.backend.contract.backend import off_tapes
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import KindError, ModuleError
-from phlox.module.fields import Fields, fields_of, set_slot
+from phlox.module.fields import RESERVED, Fields, fields_of, set_slot
 from phlox.module.located import located
 from phlox.module.param import Param
 from phlox.module.select import Selector, select
 from phlox.module.structure import Structure, build
 from phlox.module.template import flatten, flatten_with_keys, unflatten
+from phlox.module.watch import Watched
 from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
 from phlox.record import FULL, LoadReport, Precision, Record
@@ -69,10 +70,10 @@ class Module(Fields):
 
     def structure(self) -> Structure:
         """What the module is made of; kept until a part of it changes."""
-        known = self._structure
+        known = self._phlox_structure
         if known is None or not known.holds():
-            known = Structure(self)
-            set_slot(self, "_structure", known)
+            known = Structure(self, known)
+            set_slot(self, "_phlox_structure", known)
         return known
 
     # --- parameters
@@ -163,7 +164,7 @@ class Module(Fields):
 
     def _marked(self, chosen: dict[str, Param], *, trained: bool) -> Self:
         def mark(path: str, param: Param) -> Param:
-            twin = param.copy()
+            twin = param.view()
             if path in chosen:
                 twin.set_trained(trained and param.trainable)
             return twin
@@ -339,3 +340,11 @@ class Module(Fields):
         from phlox.module.display import display
 
         return display(self)
+
+
+RESERVED.update(
+    name
+    for cls in (Module, *Module.__bases__, Watched)
+    for name, value in vars(cls).items()
+    if isinstance(value, FunctionType) and not name.startswith("__")
+)

@@ -99,7 +99,7 @@ class Param(Watched):
             raise ModuleError(f"a Param holds a tensor, got {type(value).__name__}; make one with phlox.tensor(...)")
         self.id = new_id() if id is None else id
         self.trained = self.trainable = trained and value.kind is Float
-        self._watchers = ()
+        self._phlox_watchers = ()
         self._deferred = None
         self._tensor = self._leaf(value)
 
@@ -142,7 +142,7 @@ class Param(Watched):
         self.id = id
         self.trained = trained
         self.trainable = trainable
-        self._watchers = ()
+        self._phlox_watchers = ()
         self._deferred = deferred
         self._tensor = tensor
         return self
@@ -220,7 +220,7 @@ class Param(Watched):
 
     def changed(self) -> None:
         """Tell everyone who watches that it is another kind of parameter now; where it stands is as it was."""
-        for ref in self._watchers:
+        for ref in self._phlox_watchers:
             watcher = ref()
             if watcher is not None:
                 watcher.aux = None
@@ -293,7 +293,7 @@ class Param(Watched):
 
     def _called(self) -> str:
         """What errors call it: by its path in the largest module that knows it."""
-        walks: list[Any] = [walk for ref in self._watchers if (walk := ref()) is not None and walk.valid]
+        walks: list[Any] = [walk for ref in self._phlox_watchers if (walk := ref()) is not None and walk.valid]
         paths = [path for walk in walks for path, param in walk.named() if param is self]
         name = max(paths, key=len, default="")
         return f"`{name}`, a parameter of shape {self.shape}" if name else f"a parameter of shape {self.shape}"
@@ -320,10 +320,17 @@ class Param(Watched):
         return made
 
     def set_id(self, id: ParamId) -> None:
-        """Take the id of the parameter that it continues, as when loading a record."""
+        """Take the id of the parameter that it continues, as when loading a record.
+
+        Another parameter of a module that it is in may have this id, so whoever knows its module sees to it that they differ.
+        """
         if id != self.id:
             self.id = id
             self.changed()
+            for ref in self._phlox_watchers:
+                watcher = ref()
+                if watcher is not None:
+                    watcher.ids_differ = False
 
     def set_trained(self, trained: bool) -> None:
         """Mark it as trained or not; only Float parameters can be."""
@@ -371,8 +378,29 @@ class Param(Watched):
         return self.holding(Tensor.from_primitive(array, device.backend, tensor.kind))
 
     def copy(self) -> Param:
-        """The same parameter as another object."""
+        """The same parameter as another object, with the same id, and a leaf of its own where there is a tape."""
+        twin = self.view()
+        twin.become_a_leaf()
+        return twin
+
+    def view(self) -> Param:
+        """The same parameter as another object, and the same leaf of the tape."""
         return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable)
+
+    def tell_apart(self, other: Param, id: ParamId) -> None:
+        """Become another parameter than the one of which it is a copy: another id, and a leaf of its own."""
+        mine, its = self._tensor, other._tensor
+        if mine is not None and its is not None and mine.backend is its.backend:
+            node = mine.backend.node_of(mine.primitive)
+            if node is not None and node is its.backend.node_of(its.primitive):
+                self.become_a_leaf()
+        self.set_id(id)
+
+    def become_a_leaf(self) -> None:
+        """See to it that the gradient is of this parameter alone; a value that is computed keeps its history."""
+        value = self._tensor
+        if value is not None and value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
+            self._tensor = value._with(value.backend.another_leaf(value.primitive))  # pyright: ignore[reportPrivateUsage]
 
     def __copy__(self) -> Param:
         return self.copy()

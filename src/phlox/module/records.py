@@ -232,7 +232,8 @@ _Memento: TypeAlias = tuple[Param, Tensor[Any, Any, Any] | None, Any, ParamId]
 
 
 def _give_back(param: Param, tensor: Tensor[Any, Any, Any] | None, deferred: Any, id: ParamId) -> None:
-    param._tensor, param._deferred, param.id = tensor, deferred, id  # pyright: ignore[reportPrivateUsage]
+    param._tensor, param._deferred = tensor, deferred  # pyright: ignore[reportPrivateUsage]
+    param.set_id(id)
     param.changed()
 
 

@@ -12,12 +12,13 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from threading import RLock
 from typing import Any, TypeAlias, cast
 
 from phlox.errors import ModuleError
-from phlox.module.fields import Fields, fields_of, may_change_unseen, own_dict, postpone, set_slot
+from phlox.module.fields import RESERVED, Fields, fields_of, reserved, may_change_unseen, own_dict, postpone, set_slot
 from phlox.module.hidden import AnyFunction, functions_in, refuse_holders
-from phlox.module.param import Param
+from phlox.module.param import Param, ParamId, new_id
 
 Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
 
@@ -62,15 +63,22 @@ Part: TypeAlias = Leaf | Static | Shared | Container
 
 
 class Structure:
-    """A walk over one module: its skeleton, its parameters and their paths."""
+    """A walk over one module: its skeleton, its parameters and their paths.
 
-    def __init__(self, root: Fields) -> None:
+    No two of the parameters have one id: copies that were put together are told apart. `before` is the structure that
+    the module had before it changed.
+    """
+
+    def __init__(self, root: Fields, before: Structure | None = None) -> None:
         walk = _Walk(root)
         self.skeleton: Container = walk.skeleton
         self.params: list[Param] = walk.params
         self.paths: list[str] = walk.paths
         self.aliases: dict[str, str] = walk.aliases
         """For a parameter that stands in several places: its further paths, and the first."""
+        self.owners = owners_of(walk.params, walk.paths, before)
+        self.ids_differ = True
+        """Set to False by a parameter that takes another id."""
         self.valid = True
         """Set to False by a part when it changes."""
         self.aux: Any = None
@@ -89,6 +97,9 @@ class Structure:
         for whole, parts in self._plain:
             if not _same(cast("list[Any]", whole) if whole.__class__ is list else _contents(whole), parts):
                 return False
+        if not self.ids_differ:
+            self.owners = owners_of(self.params, self.paths, self)
+            self.ids_differ = True
         return True
 
     def named(self) -> Iterator[tuple[str, Param]]:
@@ -99,18 +110,21 @@ class Structure:
         """A module of this structure around other parameters."""
         made: dict[int, Any] = {}
         module = build(self.skeleton, params, made)
-        if self._repeats and len({id(param) for param in params}) == len(params) == len(self.params):
+        owners = {param.id: param for param in params}
+        if self._repeats and len(owners) == len(params) == len(self.params):
             modules = [part for part in made.values() if isinstance(part, Fields)]
             if not any(map(may_change_unseen, modules)):
-                set_slot(module, "_structure", self._of_built(params, modules, made))
+                set_slot(module, "_phlox_structure", self._of_built(params, owners, modules, made))
         return module
 
-    def _of_built(self, params: list[Param], modules: list[Fields], made: dict[int, Any]) -> Structure:
+    def _of_built(
+        self, params: list[Param], owners: dict[ParamId, Param], modules: list[Fields], made: dict[int, Any]
+    ) -> Structure:
         """The structure of a module that was just built from this one, which need not be walked over."""
         other = object.__new__(Structure)
         other.skeleton, other.paths, other.aliases = self.skeleton, self.paths, self.aliases
-        other.params = params
-        other.valid, other.aux = True, None
+        other.params, other.owners = params, owners
+        other.valid, other.ids_differ, other.aux = True, True, None
         plain = cast("list[Plain]", [whole for whole in made.values() if isinstance(whole, (list, dict))])
         other._plain = [(whole, _contents(whole)) for whole in plain]
         other._modes, other._repeats = self._modes, True
@@ -123,6 +137,38 @@ class Structure:
         if training not in self._modes:
             self._modes[training] = cast("Container", _with_field(self.skeleton, "training", training))
         return self._modes[training]
+
+
+_telling_apart = RLock()
+
+
+def owners_of(params: list[Param], paths: list[str], before: Structure | None) -> dict[ParamId, Param]:
+    """The parameters by id, in order; those that have another's id get one of their own.
+
+    Copies of a parameter (by `copy.deepcopy`, `map`, pickle, or loaded from one record) have its id, for a copy of a
+    whole model continues it. In one module each is trained by itself: gradients and optimizer states are kept by id.
+    The one that was there before keeps it, else the first. The others take the id of what stood in their place before,
+    where that has gone (a target network that is a new copy at every update stays the same to whoever follows it).
+    """
+    owners = {param.id: param for param in params}
+    if len(owners) == len(params):
+        return owners
+    with _telling_apart:  # two threads must not give one parameter two ids
+        known = {} if before is None else before.owners
+        owners = {param.id: param for param in reversed(params)}
+        owners |= {param.id: param for param in params if known.get(param.id) is param}
+        places = {} if before is None else dict(zip(before.paths, zip(known, before.params, strict=True), strict=True))
+        for path, param in zip(paths, params, strict=True):
+            if owners[param.id] is not param:
+                id, there = places.get(path, (None, None))
+                follows = id is not None and id not in owners and _is_alike(param, there)
+                param.tell_apart(owners[param.id], id if follows and id is not None else new_id())
+                owners[param.id] = param
+        return {param.id: param for param in params}
+
+
+def _is_alike(param: Param, other: Param | None) -> bool:
+    return other is not None and param.has_shape and other.has_shape and param.shape == other.shape
 
 
 def _with_field(part: Part, name: str, value: Any) -> Part:
@@ -262,6 +308,9 @@ def _fields_of(value: Any) -> dict[Any, Any] | None:
     """What a container holds, by key; None if the value is none."""
     if isinstance(value, Fields):
         fields, cached = fields_of(value), _cached(type(value))
+        if not RESERVED.isdisjoint(fields):
+            cls = cast("type[Any]", type(value))
+            raise reserved(cls, min(RESERVED & fields.keys()))
         return {name: field for name, field in fields.items() if name not in cached} if cached else fields
     kind = cast("type[Any]", type(value))
     if kind is dict or kind is OrderedDict:

@@ -196,7 +196,7 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
 
     Raises `ModuleError`, with the path, for a placeholder left over from a transformation that has ended.
     """
-    pending = module._pending
+    pending = module._phlox_pending
     if pending is not None:
         aux, arrays = pending
         if arrays and arrays[0].__class__ not in _values and aux.__class__ is Aux:  # they all come from one place
@@ -232,7 +232,7 @@ def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
 
 def give_away(module: Any, taker: str) -> None:
     """Let go of the values of all parameters, for `taker` may write over them; using them is `DonatedError` then."""
-    pending = module._pending
+    pending = module._phlox_pending
     if pending is None:
         for path, param in module.named_params():
             param.use_up(path, taker)
@@ -246,14 +246,14 @@ def give_away(module: Any, taker: str) -> None:
         if device is None:  # one for all, since asking takes longer than all the rest
             device = devices[ops.backend] = engine_of(ops.backend).device_of(array).on(ops.backend)
         instead.append(UsedUp(ops, array.shape, device, path, taker))
-    set_slot(module, "_pending", (aux, tuple(instead)))
+    set_slot(module, "_phlox_pending", (aux, tuple(instead)))
 
 
 def take_back(module: Any, arrays: Sequence[Any]) -> None:
     """Values for all parameters of a module that were given away."""
-    pending = module._pending
+    pending = module._phlox_pending
     if pending is not None:
-        set_slot(module, "_pending", (pending[0], tuple(arrays)))
+        set_slot(module, "_phlox_pending", (pending[0], tuple(arrays)))
         return
     for param, array in zip(module.params(), arrays, strict=True):
         ops = param.mark[0]
