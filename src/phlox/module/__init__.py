@@ -6,9 +6,10 @@ from phlox.module.deferred import Initializer, no_initializers
 from phlox.module.gradients import GradientsParams
 from phlox.module.module import Module
 from phlox.module.param import Param, ParamId
+from phlox.module.reference import Reference, reference
 from phlox.module.stacking import stack_modules, unstack_modules
 
 __all__ = [
-    "GradientsParams", "Initializer", "Module", "Param", "ParamId", "no_initializers", "stack_modules",
-    "unstack_modules",
+    "GradientsParams", "Initializer", "Module", "Param", "ParamId", "Reference", "no_initializers",
+    "reference", "stack_modules", "unstack_modules",
 ]  # fmt: skip
