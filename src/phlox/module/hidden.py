@@ -15,7 +15,6 @@ import numpy as np
 from phlox.backend import Backend
 from phlox.errors import ModuleError
 from phlox.module.fields import Fields
-from phlox.module.foreign import a_thing
 from phlox.module.param import Param
 from phlox.module.reference import Reference
 
@@ -37,11 +36,11 @@ def functions_in(value: Any, path: str) -> list[AnyFunction]:
     for name, element in _elements(value):
         for one in (element, *_within(element)):
             if isinstance(one, (Param, Fields)):
-                place = f"`{path}` holds a {type(one).__name__} in {a_thing(value)}"
+                place = f"`{path}` holds a {type(one).__name__} in a {type(value).__name__}"
                 raise ModuleError(
                     f"{place}{name and f' (its {name})'}, where it would not be found; use a list, a tuple or a dict"
                     + (", or derive the class from phlox.Module (a dataclass may, too)" if name else "")
-                    + _OR_REFER
+                    + (_OR_REFER if isinstance(one, Fields) else "")
                 )
         if isinstance(element, (*_FUNCTIONS, Reference)):
             found.append(cast("AnyFunction", element))

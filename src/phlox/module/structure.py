@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, cast
 from phlox.errors import ModuleError
 from phlox.module.fields import RESERVED, Fields, fields_of, reserved, may_change_unseen, own_dict, postpone, set_slot
 from phlox.module.hidden import AnyFunction, functions_in, refuse_holders
+from phlox.module.own_records import Child, saves_itself
 from phlox.module.param import Param, ParamId, new_id
 
 Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
@@ -74,6 +75,8 @@ class Structure:
         self.skeleton: Container = walk.skeleton
         self.params: list[Param] = walk.params
         self.paths: list[str] = walk.paths
+        self.children: list[Child] = walk.children
+        """Those that are saved and loaded by themselves."""
         self.aliases: dict[str, str] = walk.aliases
         """For a parameter that stands in several places: its further paths, and the first."""
         self.owners = owners_of(walk.params, walk.paths, before)
@@ -124,6 +127,7 @@ class Structure:
         other = object.__new__(Structure)
         other.skeleton, other.paths, other.aliases = self.skeleton, self.paths, self.aliases
         other.params, other.owners = params, owners
+        other.children = [one if one.number is None else one._replace(part=made[one.number]) for one in self.children]
         other.valid, other.ids_differ, other.aux = True, True, None
         plain = cast("list[Plain]", [whole for whole in made.values() if isinstance(whole, (list, dict))])
         other._plain = [(whole, _contents(whole)) for whole in plain]
@@ -242,6 +246,8 @@ class _Walk:
         self._open: dict[int, str] = {}
         self._parts: dict[int, str] = {}
         self.functions: list[tuple[str, AnyFunction]] = []
+        self.children: list[Child] = []
+        self._within = False  # of one of these
         part = self._container(root, _fields_of(root) or {}, "")
         assert isinstance(part, Container)
         self.skeleton = part
@@ -253,12 +259,21 @@ class _Walk:
         fields = _fields_of(value)
         if fields is not None:
             return self._container(value, fields, name)
+        if not self._within and saves_itself(type(value)):
+            self._note_child(value, name)
         self.functions += [(name, function) for function in functions_in(value, name)]
         if type(value) is not set:
             return Static(value)
         whole = cast("set[Any]", value)
         self.plain.append((whole, _contents(whole)))
         return StaticSet(frozenset(whole))
+
+    def _note_child(self, value: Any, name: str) -> None:
+        for place, child in enumerate(self.children):
+            if child.part is value:
+                self.children[place] = child._replace(others=(*child.others, name))
+                return
+        self.children.append(Child(name, value, len(self.params)))
 
     def _param(self, param: Param, name: str) -> Leaf:
         identity = id(param)
@@ -288,13 +303,21 @@ class _Walk:
             plain = cast("Plain", value)
             self.plain.append((plain, _contents(plain)))
         self._open[identity] = name
+        is_child = module is not None and name != "" and not self._within and saves_itself(cls)
+        if is_child:
+            self._within = True
+            self._note_child(value, name)
         # A module that stands elsewhere too is walked again for the further paths of its parameters.
         inside = f"{name}." if name else ""
         children = tuple([self._part(child, f"{inside}{key}") for key, child in fields.items()])
         del self._open[identity]
+        self._within = self._within and not is_child
         if shared is not None:
             return Shared(shared)
         number = self._containers[identity] = len(self._containers)
+        if is_child:
+            place = next(i for i, child in enumerate(self.children) if child.part is value)
+            self.children[place] = self.children[place]._replace(number=number)
         if module is not None:
             self.modules.append(module)
             self._parts.setdefault(identity, name)
