@@ -5,6 +5,8 @@ from __future__ import annotations
 from sys import intern
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from phlox.backend import Backend, Device, Float, Int
 from phlox.errors import OptimizerError
 from phlox.optim.sharing import shared
@@ -34,6 +36,13 @@ def _kept(finite: Tensor[Any, Any, Any], new: Any, old: Any, place: Device) -> A
     if isinstance(new, Tensor):
         after = cast("Tensor[Any, Any, Any]", new)  # not all are of one precision
         return where(_on(finite, after.device), after, cast("Tensor[Any, Any, Any]", old))
+    if isinstance(new, np.ndarray) or not (isinstance(new, (int, float)) or hasattr(new, "dtype")):
+        if new is old or (isinstance(new, np.ndarray) and np.array_equal(cast("Any", new), old)):
+            return cast("Any", new)
+        raise OptimizerError(
+            f"skip_nonfinite cannot choose between two values of {type(new).__name__} in a compiled function; keep "
+            "what changes from step to step in tensors and numbers"
+        )
     return shared(_kept_number, finite, new, old, place.backend, intern(place.name))  # one number for all that have it
 
 
