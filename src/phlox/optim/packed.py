@@ -13,7 +13,18 @@ from phlox.backend.kind import KINDS
 from phlox.errors import OptimizerError
 from phlox.module import ParamId
 from phlox.optim.plain import ARRAY
-from phlox.optim.state import INTEGER, OBJECT, REAL, Skeleton, State, flatten, map_tensors, paths, unflatten
+from phlox.optim.state import (
+    INTEGER,
+    OBJECT,
+    REAL,
+    Skeleton,
+    State,
+    flatten,
+    map_tensors,
+    paths,
+    unflatten,
+    with_plain_numbers,
+)
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor, stack, tensor
 
@@ -98,7 +109,7 @@ class Packed(NamedTuple):
         """
         backend = place.backend
         flat: list[Any] = []
-        skeletons = tuple([flatten(_near(state, place), flat) for state in states.values()])
+        skeletons = tuple([with_plain_numbers(flatten(_near(state, place), flat)) for state in states.values()])
         named = [found for skeleton in skeletons for found in paths(skeleton)]
         chosen: dict[Any, int] = {}
         distinct: list[Any] = []

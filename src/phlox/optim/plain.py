@@ -141,7 +141,6 @@ def from_plain(value: Any) -> Any:
     return tuple(parts)
 
 
-
 def _class(name: str, is_one: Any, what: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = _classes.get(name)

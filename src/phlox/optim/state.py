@@ -159,7 +159,12 @@ def _flatten_rare(state: Any, cls: type[Any], leaves: list[Any], saving: bool) -
         return _REAL
     if dataclasses.is_dataclass(state) and not isinstance(state, type):
         names = _fields_of(state)
-        return ("dataclass", cls, names, tuple([flatten(getattr(state, name), leaves, saving=saving) for name in names]))
+        return (
+            "dataclass",
+            cls,
+            names,
+            tuple([flatten(getattr(state, name), leaves, saving=saving) for name in names]),
+        )
     if getattr(state, "ndim", None) == 0:  # a compiled function's stand-in for a number
         leaves.append(state)
         return _REAL if "float" in str(state.dtype) else _INT
@@ -257,6 +262,16 @@ def _names(keys: tuple[Any, ...]) -> list[str]:
     ]
 
 
+def with_plain_numbers(skeleton: Any) -> Skeleton:
+    """The skeleton with Python's numbers for NumPy's, which a program cannot tell from them."""
+    if not isinstance(skeleton, tuple):
+        return skeleton
+    parts = cast("tuple[Any, ...]", skeleton)
+    if parts[:1] == ("leaf",):
+        return parts[:2] if parts[1] in (INTEGER, REAL) else parts
+    return tuple([with_plain_numbers(part) for part in parts])
+
+
 def fits(kind: str, leaf: Any) -> bool:
     """Is this leaf, from a record, of the type that the skeleton says?"""
     if kind in KINDS:
@@ -329,7 +344,10 @@ def adopted(fresh: State, state: State) -> State:
     if isinstance(state, Mastered):
         state.state = adopted(fresh, state.state)
     elif isinstance(state, dict):
-        parts, begun = cast("dict[Any, Any]", state), cast("Mapping[Any, Any]", fresh if isinstance(fresh, dict) else {})
+        parts, begun = (
+            cast("dict[Any, Any]", state),
+            cast("Mapping[Any, Any]", fresh if isinstance(fresh, dict) else {}),
+        )
         for key, part in parts.items():
             parts[key] = adopted(begun.get(key), part)
     elif isinstance(state, (list, tuple, deque)) and not isinstance(state, str):
@@ -347,5 +365,7 @@ def adopted(fresh: State, state: State) -> State:
             cls = cast("Any", type(fresh))  # files of before do not say that it is a named one
         return tuple.__new__(cls, found)
     elif dataclasses.is_dataclass(state) and not isinstance(state, type):
-        return _dataclass(type(state), [(n, adopted(getattr(fresh, n, None), getattr(state, n))) for n in _fields_of(state)])
+        return _dataclass(
+            type(state), [(n, adopted(getattr(fresh, n, None), getattr(state, n))) for n in _fields_of(state)]
+        )
     return state
