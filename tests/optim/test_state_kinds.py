@@ -259,7 +259,9 @@ def test_every_kind_in_a_compiled_step(backend: Backend) -> None:
             if kind in MOVING:
                 assert type(there["extra"]) is type(state["extra"]), kind
             elif kind in NUMBERS:
-                assert type(there["extra"]) in (int, float) and there["extra"] == pytest.approx(float(state["extra"])), kind
+                assert type(there["extra"]) in (int, float) and there["extra"] == pytest.approx(
+                    float(state["extra"])
+                ), kind
             else:
                 assert alike(there["extra"], state["extra"]), kind
 
