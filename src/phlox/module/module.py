@@ -19,7 +19,7 @@ from phlox.module.located import located
 from phlox.module.param import Param
 from phlox.module.select import Selector, select
 from phlox.module.structure import Structure, build
-from phlox.module.template import flatten, flatten_with_keys, unflatten
+from phlox.module.template import flatten, flatten_with_keys, integers_of, unflatten
 from phlox.module.watch import Watched
 from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
@@ -66,7 +66,7 @@ class Module(Fields):
             raise ModuleError(f"{cls.__name__}: the fields of a module are found in its __dict__; take __slots__ away")
         if isinstance(call := vars(cls).get("__call__"), FunctionType):  # one that is compiled stays what it is
             cls.__call__ = located(call)
-        register_node(Node(cls, flatten, unflatten, flatten_with_keys, wire_of(cls)))
+        register_node(Node(cls, flatten, unflatten, flatten_with_keys, wire_of(cls), integers_of))
 
     def structure(self) -> Structure:
         """What the module is made of; kept until a part of it changes."""

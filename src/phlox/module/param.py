@@ -13,7 +13,7 @@ from typing import Any, NewType, final
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
-from phlox.module.deferred import Deferred, Initializer
+from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
 from phlox.module.foreign import Foreign, a_thing
 from phlox.module.used_up import UsedUp
 from phlox.module.watch import Watched
@@ -107,13 +107,16 @@ class Param(Watched):
     def deferred(
         cls,
         shape: tuple[int, ...],
-        initializer: Initializer,
+        initializer: Initializer | JaxInitializer = standard_normal,
         *,
         fans: tuple[int, int] | None = None,
         device: DeviceLike | None = None,
         trained: bool = True,
     ) -> Param:
-        """A Float parameter whose value is made when first needed.
+        """A Float parameter whose value is made when first needed, by a standard normal initializer unless another is given.
+
+        `initializer` is one of `phlox.nn`, a function `(shape, fans, device)`, or one as JAX has them, `(key, shape,
+        dtype)`: those of `jax.nn.initializers` and Flax, on any backend where JAX is installed.
 
         It reserves a random sub-stream of its own now, so the value depends on the seed and on the order in which
         parameters are declared, not on what is used first. `fans` default to the first and the last size of the shape.
@@ -126,7 +129,7 @@ class Param(Watched):
             fans = (shape[0], shape[-1]) if shape else (1, 1)
         place = as_device(device)
         program = engine_of(place.backend).program()
-        deferred = Deferred(tuple(shape), initializer, fans, place, current().substream(), program)
+        deferred = Deferred(tuple(shape), as_initializer(initializer), fans, place, current().substream(), program)
         return cls._made(None, deferred, new_id(), trained, trained)
 
     @classmethod

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from inspect import isdatadescriptor
 from typing import Any, cast
 
-from phlox.backend import Backend, Device
+from phlox.backend import Backend, Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
 from phlox.module.fields import Fields, postpone, set_slot
@@ -27,13 +27,15 @@ class Template:
     It holds what a module is built from when only arrays are given, and no id of any parameter.
     """
 
-    __slots__ = ("__weakref__", "_looks", "cls", "eager", "marks", "paths", "plain", "skeleton", "text")
+    __slots__ = ("__weakref__", "_looks", "cls", "eager", "integers", "marks", "paths", "plain", "skeleton", "text")
 
     def __init__(self, structure: Structure) -> None:
         self.skeleton = structure.skeleton
         self.cls = cls = structure.skeleton.cls
         self.paths = tuple(structure.paths)
         self.marks = tuple(param.mark for param in structure.params)
+        named = zip(self.paths, self.marks, strict=True)
+        self.integers = tuple(path for path, (ops, _, _) in named if ops.kind is not Float)
         self.plain = not any(ops.backend.differentiates for ops, _, _ in self.marks)
         self.text: bytes | None = None
         """Kept here by `phlox.module.wire.text_of`."""
@@ -217,6 +219,11 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     if not _values.issuperset(map(type, arrays)):
         _check_left_over(template, arrays)
     return tuple(arrays), aux
+
+
+def integers_of(aux: Any) -> tuple[str, ...]:
+    """The paths of parameters that are no floats."""
+    return aux.template.integers if aux.__class__ is Aux else ()
 
 
 def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
