@@ -238,7 +238,8 @@ class Declared(px.Module):
         )
         self.partial = px.Param.deferred((3,), functools.partial(jax.random.uniform, minval=2.0), device=device)
         self.none = px.Param.deferred((200, 50), device=device)
-        self.layer = nn.Linear(3, 4, initializer=of.lecun_normal(), device=device)  # pyright: ignore[reportArgumentType]
+        lecun: Any = of.lecun_normal()
+        self.layer = nn.Linear(3, 4, initializer=lecun, device=device)
 
 
 @pytest.mark.parametrize(
@@ -279,14 +280,12 @@ def test_initializers_of_jax_and_none(backend: Backend) -> None:
 
 
 def test_the_key_is_the_parameters_own() -> None:
-    draw = jax.random.normal
-    model = nn.Sequential(
-        [nn.Linear(2, 2, initializer=lambda key, shape, dtype: draw(key, shape, dtype)) for _ in range(2)]
-    )  # pyright: ignore
-    one, other = (model.layers[n].weight.val().numpy() for n in (0, 1))  # pyright: ignore
+    draw: Any = lambda key, shape, dtype: jax.random.normal(key, shape, dtype)  # noqa: E731
+    model: Any = nn.Sequential([nn.Linear(2, 2, initializer=draw) for _ in range(2)])
+    one, other = (model.layers[n].weight.val().numpy() for n in (0, 1))
     assert not np.array_equal(one, other)
     seeded = [Declared(NumPy().device()).init(3).own.val().numpy() for _ in range(2)]
-    assert np.array_equal(*seeded)
+    assert np.array_equal(seeded[0], seeded[1])
     shapes = jax.jit(lambda: Declared(Jax().device()).init(3).own.val().primitive)
     np.testing.assert_array_equal(shapes(), seeded[0])
 

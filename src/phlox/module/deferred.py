@@ -75,8 +75,12 @@ def is_of_jax(given: Any) -> bool:
         return False
     found = names[1] == "shape" or (names[0] != "shape" and ("key" in names[0] or "rng" in names[0]))
     if known is None:
-        _called_as_ours[cls] = not found and isinstance(getattr(cls, "__call__", None), FunctionType)
+        _called_as_ours[cls] = not found and isinstance(_call_of(cls), FunctionType)
     return found
+
+
+def _call_of(cls: type[Any]) -> Any:
+    return next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
 
 
 class _SeededStream(Stream):

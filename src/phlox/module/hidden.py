@@ -61,7 +61,7 @@ def _elements(value: Any) -> Iterable[tuple[str, Any]]:
         return [("", element) for element in array.flat] if array.dtype.hasobject else []
     if isinstance(value, GeneratorType):
         frame = cast("GeneratorType[Any, Any, Any]", value).gi_frame
-        variables = {} if frame is None else frame.f_locals  # pyright: ignore[reportUnnecessaryComparison]
+        variables = {} if frame is None else frame.f_locals
         over = [held for one in variables.values() if _is_builtin_iterator(one) for held in _referents(one, 3)]
         return [*variables.items(), *(("", held) for held in over)]
     if _is_builtin_iterator(value):

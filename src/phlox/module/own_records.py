@@ -1,4 +1,4 @@
-"""Children that say themselves how they are saved: modules and objects with `into_record` and `load_record` of their own.
+"""Children that say themselves how they are saved: modules and objects with ways of their own to become a record.
 
 Wherever such a child stands in a module (a field, a list or dict in it), what it makes a record of is saved below its
 path, and it is given what lies there when the module is loaded.
@@ -7,10 +7,10 @@ path, and it is given what lies there when the module is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from inspect import Parameter, signature
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.fields import Fields
@@ -19,6 +19,9 @@ from phlox.record.gather import on_trial
 from phlox.record.patterns import Patterns, chosen
 from phlox.record.record import MissingEntryError
 from phlox.record.report import LACKING, NOT_MEANT, LoadReport, MisfitError
+
+if TYPE_CHECKING:
+    from phlox.module.module import Module
 
 
 class Child(NamedTuple):
@@ -91,8 +94,6 @@ class Prepared:
 
     def add_to(self, found: LoadReport) -> LoadReport:
         """The report on a whole module, `found` being the one on its own parameters."""
-        from dataclasses import replace
-
         return replace(
             found,
             matches={**found.matches, **self.matches},
@@ -118,7 +119,7 @@ def prepare_children(children: list[Child], record: Record, strict: bool, meant:
                 made.kept[child.path] = NOT_MEANT
                 made.ignored |= dict.fromkeys(theirs, NOT_MEANT)
             else:
-                made.refused[child.path] = _IN_PARTS
+                made.refused[child.path] = _AS_A_WHOLE
             continue
         try:
             if child.path in record:
@@ -136,7 +137,7 @@ def prepare_children(children: list[Child], record: Record, strict: bool, meant:
     return made
 
 
-_IN_PARTS = "it loads itself (it has a load_record of its own), so that include and exclude can mean it as a whole or not at all"
+_AS_A_WHOLE = "it loads itself (it has a load_record of its own): it can be meant as a whole or not at all"
 
 
 def _own_paths(child: Child) -> list[str]:
@@ -149,11 +150,12 @@ def _own_paths(child: Child) -> list[str]:
 
 
 def _prepared(part: Any, record: Record, strict: bool) -> Callable[[], object]:
-    if not strict and isinstance(part, Fields) and _takes_strict(type(part).load_record):
-        module: Any = part
-        module.map(lambda path, param: param).load_record(record, strict=False)
-        return partial(module.load_record, record, strict=False)
-    prepare = getattr(part, "prepare_load", None) or partial(on_trial, part)
+    if not strict and isinstance(part, Fields):
+        module = cast("Module", part)
+        if _takes_strict(type(module).load_record):
+            module.map(lambda path, param: param).load_record(record, strict=False)
+            return partial(module.load_record, record, strict=False)
+    prepare = getattr(part, "prepare_load", None) or partial(on_trial, cast("Any", part))
     return prepare(record)
 
 

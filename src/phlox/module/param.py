@@ -113,7 +113,7 @@ class Param(Watched):
         device: DeviceLike | None = None,
         trained: bool = True,
     ) -> Param:
-        """A Float parameter whose value is made when first needed, by a standard normal initializer unless another is given.
+        """A Float parameter whose value is made when first needed: normally distributed, unless something else is said.
 
         `initializer` is one of `phlox.nn`, a function `(shape, fans, device)`, or one as JAX has them, `(key, shape,
         dtype)`: those of `jax.nn.initializers` and Flax, on any backend where JAX is installed.
@@ -325,7 +325,7 @@ class Param(Watched):
     def set_id(self, id: ParamId) -> None:
         """Take the id of the parameter that it continues, as when loading a record.
 
-        Another parameter of a module that it is in may have this id, so whoever knows its module sees to it that they differ.
+        Another parameter of its module may have this id, so whoever knows the module sees to it that they differ.
         """
         if id != self.id:
             self.id = id

@@ -21,7 +21,7 @@ class Reference(Generic[M]):
     __slots__ = ("_model",)
 
     def __init__(self, model: M) -> None:
-        if not isinstance(model, Fields):
+        if not isinstance(model, Fields):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"reference: it refers to a module, got {type(model).__name__}")
         self._model = model
 

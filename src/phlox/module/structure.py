@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any, TypeAlias, cast
 
 from phlox.errors import ModuleError
-from phlox.module.fields import RESERVED, Fields, fields_of, reserved, may_change_unseen, own_dict, postpone, set_slot
+from phlox.module.fields import RESERVED, Fields, fields_of, may_change_unseen, own_dict, postpone, reserved, set_slot
 from phlox.module.hidden import AnyFunction, functions_in, refuse_holders
 from phlox.module.own_records import Child, saves_itself
 from phlox.module.param import Param, ParamId, new_id
@@ -259,7 +259,7 @@ class _Walk:
         fields = _fields_of(value)
         if fields is not None:
             return self._container(value, fields, name)
-        if not self._within and saves_itself(type(value)):
+        if not self._within and saves_itself(cast("type[Any]", type(value))):
             self._note_child(value, name)
         self.functions += [(name, function) for function in functions_in(value, name)]
         if type(value) is not set:

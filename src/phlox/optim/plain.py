@@ -10,6 +10,7 @@ import base64
 import dataclasses
 import sys
 import weakref
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, cast
 
@@ -34,9 +35,10 @@ def constant(value: Any) -> tuple[Any, ...]:
     if isinstance(value, Enum):
         return ("constant", "enum", cls, value.name)
     if isinstance(value, np.generic):
-        if value.dtype.kind in "OVMm":
-            raise OptimizerError(f"optimizer state may not hold a NumPy scalar of {value.dtype}")
-        return ("constant", "numpy", value.dtype.str, _text(value.tobytes()))
+        scalar = cast("np.generic[Any]", value)
+        if scalar.dtype.kind in "OVMm":
+            raise OptimizerError(f"optimizer state may not hold a NumPy scalar of {scalar.dtype}")
+        return ("constant", "numpy", scalar.dtype.str, _text(scalar.tobytes()))
     if value is None or cls in (bool, str):
         return ("plain", value)
     if isinstance(value, int):
@@ -55,8 +57,8 @@ def constant(value: Any) -> tuple[Any, ...]:
     if cls is tuple:
         return ("constant", "tuple", tuple([constant(part) for part in value]))
     raise OptimizerError(
-        "a set, or the keys of a dict, in optimizer state may be of numbers, strings, bytes, enums and tuples of these, "
-        f"got {cls.__name__}"
+        "a set, or the keys of a dict, in optimizer state may be of numbers, strings, bytes, enums and tuples of "
+        f"these, got {cls.__name__}"
     )
 
 
@@ -105,7 +107,7 @@ def key_of(key: Any) -> Any:
 
 def from_key(key: Any) -> Any:
     """The inverse of `key_of`."""
-    return decoded(key) if isinstance(key, tuple) and key[:1] == ("constant",) else key
+    return decoded(key) if isinstance(key, tuple) and cast("Any", key)[:1] == ("constant",) else cast("Any", key)
 
 
 # --- skeletons as values of a record
@@ -116,6 +118,7 @@ def to_plain(skeleton: Any) -> Any:
     if isinstance(skeleton, tuple):
         return [to_plain(part) for part in cast("tuple[Any, ...]", skeleton)]
     if isinstance(skeleton, type):
+        skeleton = cast("type[Any]", skeleton)
         name = f"{skeleton.__module__}:{skeleton.__qualname__}"
         _classes[name] = skeleton
         return name
@@ -126,14 +129,12 @@ def from_plain(value: Any) -> Any:
     """The inverse of `to_plain`; RecordError for a class that is not known here."""
     if not isinstance(value, list):
         return value
-    parts = [from_plain(part) for part in cast("list[Any]", value)]
+    parts: list[Any] = [from_plain(part) for part in cast("list[Any]", value)]
     match parts:
-        case ["dataclass", str(name), *_]:
-            parts[1] = _class(name, dataclasses.is_dataclass, "dataclass")
-        case ["named", str(name), *_]:
-            parts[1] = _class(name, lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"), "named tuple")
+        case ["dataclass" | "named" as what, str(name), *_]:
+            parts[1] = _class(name, "named tuple" if what == "named" else what)
         case ["constant", "enum", str(name), str(member)]:
-            parts[2] = enum = _class(name, lambda cls: issubclass(cls, Enum), "enum")
+            parts[2] = enum = _class(name, "enum")
             if member not in enum.__members__:
                 raise RecordError(f"the enum {name} has no member {member!r}")
         case _:
@@ -141,16 +142,23 @@ def from_plain(value: Any) -> Any:
     return tuple(parts)
 
 
-def _class(name: str, is_one: Any, what: str) -> Any:
+_IS_ONE: dict[str, Callable[[type[Any]], bool]] = {
+    "dataclass": dataclasses.is_dataclass,
+    "named tuple": lambda cls: issubclass(cls, tuple) and hasattr(cast("Any", cls), "_fields"),
+    "enum": lambda cls: issubclass(cls, Enum),
+}
+
+
+def _class(name: str, what: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = _classes.get(name)
     if found is None:
         found = sys.modules.get(module)
         for part in path.split("."):
-            found = None if found is None else vars(found).get(part)
-    if not isinstance(found, type) or not is_one(found):
+            found = getattr(found, "__dict__", {}).get(part)
+    if not isinstance(found, type) or not _IS_ONE[what](found):
         raise RecordError(f"there is no {what} {name!r} here; import or define it before its state is loaded")
-    return found
+    return cast("Any", found)
 
 
 # --- NumPy arrays

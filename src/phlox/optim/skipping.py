@@ -36,14 +36,19 @@ def _kept(finite: Tensor[Any, Any, Any], new: Any, old: Any, place: Device) -> A
     if isinstance(new, Tensor):
         after = cast("Tensor[Any, Any, Any]", new)  # not all are of one precision
         return where(_on(finite, after.device), after, cast("Tensor[Any, Any, Any]", old))
-    if isinstance(new, np.ndarray) or not (isinstance(new, (int, float)) or hasattr(new, "dtype")):
-        if new is old or (isinstance(new, np.ndarray) and np.array_equal(cast("Any", new), old)):
-            return cast("Any", new)
+    number = isinstance(new, (int, float)) or (hasattr(new, "dtype") and not isinstance(new, np.ndarray))
+    if not number:
+        if new is old or (isinstance(new, np.ndarray) and _equal(new, old)):
+            return new
         raise OptimizerError(
-            f"skip_nonfinite cannot choose between two values of {type(new).__name__} in a compiled function; keep "
+            f"skip_nonfinite cannot choose between two values of {type(cast('object', new)).__name__} in a compiled function; keep "
             "what changes from step to step in tensors and numbers"
         )
     return shared(_kept_number, finite, new, old, place.backend, intern(place.name))  # one number for all that have it
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _kept_number(finite: Tensor[Any, Any, Any], new: Any, old: Any, backend: Backend, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Optimizer state: any structure of dicts, lists, tuples and dataclasses around tensors, numbers and what else is plain.
+"""Optimizer state: any structure of dicts, lists, tuples and dataclasses around tensors, numbers and plain values.
 
 It is taken apart into its leaves, which change from step to step, and a skeleton, which does not: that is what saving
 it and compiling a step both need. Modules are taken apart into their parameters; an object that is neither, and has
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -138,26 +138,27 @@ def flatten(state: State, leaves: list[Any], *, saving: bool = False) -> Skeleto
 
 def _flatten_rare(state: Any, cls: type[Any], leaves: list[Any], saving: bool) -> Skeleton:
     if isinstance(state, Module) and not saving:
-        params = cast("Module", state).params()
+        params = state.params()
         leaves += [param.val().detach() for param in params]
         return ("module", ModuleParts(state), tuple([("leaf", param.kind.name) for param in params]))
     if saves_itself(cls) or isinstance(state, Module):
         leaves.append(state)
         return ("leaf", OBJECT, cls.__qualname__)
     if isinstance(state, np.ndarray):
-        leaves.append(state)
-        return ("leaf", ARRAY, str(cast("np.ndarray[Any, Any]", state).dtype.str), state.shape)
-    if isinstance(state, np.generic) and state.dtype.kind in "iuf" and state.dtype.itemsize <= 8:
-        number: Any = state.item()
-        if isinstance(number, float) or number in _SMALL:
+        array = cast("np.ndarray[Any, Any]", state)
+        leaves.append(array)
+        return ("leaf", ARRAY, array.dtype.str, array.shape)
+    if isinstance(state, np.generic) and (scalar := cast("np.generic[Any]", state)).dtype.kind in "iuf":
+        number: Any = scalar.item()
+        if isinstance(number, float) or (isinstance(number, int) and number in _SMALL):
             leaves.append(number)
-            return ("leaf", REAL if isinstance(number, float) else INTEGER, state.dtype.name)
+            return ("leaf", REAL if isinstance(number, float) else INTEGER, scalar.dtype.name)
     if isinstance(state, (Enum, np.generic, bytes, bytearray, complex, set, frozenset, int, str)):
-        return constant(state)
+        return constant(cast("Any", state))
     if isinstance(state, float):
         leaves.append(float(state))
         return _REAL
-    if dataclasses.is_dataclass(state) and not isinstance(state, type):
+    if _is_dataclass(state):
         names = _fields_of(state)
         return (
             "dataclass",
@@ -175,6 +176,10 @@ def _flatten_rare(state: Any, cls: type[Any], leaves: list[Any], saving: bool) -
     )
 
 
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
 def _fields_of(value: Any) -> tuple[str, ...]:
     declared = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
     return tuple(dict.fromkeys([*declared, *getattr(value, "__dict__", {})]))
@@ -184,14 +189,14 @@ def unflatten(skeleton: Any, leaves: Iterator[Any]) -> State:
     """The state with this skeleton around these leaves."""
     match skeleton[0]:
         case "dict" | "ordered":
-            cls = dict if skeleton[0] == "dict" else OrderedDict
-            return cls([(from_key(key), unflatten(part, leaves)) for key, part in _pairs(skeleton)])
+            parts: Any = [(from_key(key), unflatten(part, leaves)) for key, part in _pairs(skeleton)]
+            return dict(parts) if skeleton[0] == "dict" else OrderedDict(parts)
         case "list":
             return [unflatten(part, leaves) for part in skeleton[1]]
         case "tuple":
             return tuple([unflatten(part, leaves) for part in skeleton[1]])
         case "named":
-            return tuple.__new__(skeleton[1], [unflatten(part, leaves) for part in skeleton[2]])
+            return _named(skeleton[1], [unflatten(part, leaves) for part in skeleton[2]])
         case "deque":
             return deque([unflatten(part, leaves) for part in skeleton[1]], skeleton[2])
         case "mastered":
@@ -215,6 +220,12 @@ def unflatten(skeleton: Any, leaves: Iterator[Any]) -> State:
 
 def _pairs(skeleton: Any, place: int = 1) -> Iterator[tuple[Any, Any]]:
     return zip(skeleton[place], skeleton[place + 1], strict=True)
+
+
+def _named(cls: Any, parts: list[Any]) -> Any:
+    """A tuple of this class; its own `__new__` is not run."""
+    make: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return make(cls, parts)
 
 
 def _dataclass(cls: type[Any], fields: list[tuple[str, Any]]) -> Any:
@@ -300,12 +311,14 @@ def mismatch(fresh: State, state: State) -> str | None:
         return None
     if isinstance(fresh, (list, tuple)) and not isinstance(state, (list, tuple)):
         return f"expected a {type(cast('object', fresh)).__name__}, found {_described(state)}"
-    if dataclasses.is_dataclass(fresh) and not isinstance(fresh, type):
-        if type(state) is not type(fresh):
-            return f"expected a {type(fresh).__name__}, found {_described(state)}"
-        found = ((name, mismatch(getattr(fresh, name), getattr(state, name, None))) for name in _fields_of(fresh))
-        return next((f"{name}: {wrong}" for name, wrong in found if wrong), None)
-    return None
+    return _dataclass_mismatch(fresh, state) if _is_dataclass(fresh) else None
+
+
+def _dataclass_mismatch(fresh: Any, state: Any) -> str | None:
+    if type(state) is not type(fresh):
+        return f"expected a {type(fresh).__name__}, found {_described(state)}"
+    found = ((name, mismatch(getattr(fresh, name), getattr(state, name, None))) for name in _fields_of(fresh))
+    return next((f"{name}: {wrong}" for name, wrong in found if wrong), None)
 
 
 def _built(leaf: Any) -> tuple[str, tuple[int, ...]]:
@@ -334,7 +347,7 @@ def adopted(fresh: State, state: State) -> State:
     Raises `OptimizerError` where the fresh one has none there.
     """
     if isinstance(state, Saved):
-        if not (isinstance(fresh, Module) or saves_itself(type(fresh))):
+        if not (isinstance(fresh, Module) or saves_itself(cast("Any", type(fresh)))):
             raise OptimizerError(
                 f"a {state.name} was saved there, and `init` of the optimizer gives {type(fresh).__name__}, which "
                 "cannot be loaded from its record; let init return one, to be loaded"
@@ -342,30 +355,27 @@ def adopted(fresh: State, state: State) -> State:
         fresh.load_record(state.record)
         return fresh
     if isinstance(state, Mastered):
-        state.state = adopted(fresh, state.state)
-    elif isinstance(state, dict):
-        parts, begun = (
-            cast("dict[Any, Any]", state),
-            cast("Mapping[Any, Any]", fresh if isinstance(fresh, dict) else {}),
-        )
-        for key, part in parts.items():
-            parts[key] = adopted(begun.get(key), part)
-    elif isinstance(state, (list, tuple, deque)) and not isinstance(state, str):
-        begun = [*fresh] if isinstance(fresh, (list, tuple, deque)) else []
-        found = [
-            adopted(begun[place] if place < len(begun) else None, part)
-            for place, part in enumerate(cast("list[Any]", state))
-        ]
-        if isinstance(state, deque):
-            return deque(found, cast("deque[Any]", state).maxlen)
-        if isinstance(state, list):
-            return found
-        cls: Any = type(cast("object", state))
-        if cls is tuple and isinstance(fresh, tuple) and len(begun) == len(found):
-            cls = cast("Any", type(fresh))  # files of before do not say that it is a named one
-        return tuple.__new__(cls, found)
-    elif dataclasses.is_dataclass(state) and not isinstance(state, type):
-        return _dataclass(
-            type(state), [(n, adopted(getattr(fresh, n, None), getattr(state, n))) for n in _fields_of(state)]
-        )
+        return Mastered(state.master, adopted(fresh, state.state))
+    if isinstance(state, dict):
+        begun = cast("dict[Any, Any]", fresh if isinstance(fresh, dict) else {})
+        parts = [(key, adopted(begun.get(key), part)) for key, part in cast("dict[Any, Any]", state).items()]
+        return OrderedDict(parts) if isinstance(state, OrderedDict) else dict(parts)
+    if isinstance(state, (list, tuple, deque)):
+        return _adopted_in_order(fresh, cast("Any", state))
+    if _is_dataclass(state):
+        fields = [(name, adopted(getattr(fresh, name, None), getattr(state, name))) for name in _fields_of(state)]
+        return _dataclass(cast("Any", type(state)), fields)
     return state
+
+
+def _adopted_in_order(fresh: Any, state: Any) -> Any:
+    begun: list[Any] = list(cast("Any", fresh)) if isinstance(fresh, (list, tuple, deque)) else []
+    begun += [None] * max(0, len(state) - len(begun))
+    found = [adopted(one, part) for one, part in zip(begun, state, strict=False)]
+    if isinstance(state, deque):
+        return deque(found, state.maxlen)
+    if isinstance(state, list):
+        return found
+    # Files of earlier versions do not say that a tuple is a named one.
+    as_fresh = type(state) is tuple and isinstance(fresh, tuple) and len(begun) == len(found)
+    return _named(type(cast("Any", fresh if as_fresh else state)), found)

@@ -241,7 +241,8 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     """Within this scope (and thread or task) draws come from another stream.
 
     `source` is a seed, a key of two words, a stream (which goes on where it stands), a key of JAX (`jax.random.key` or
-    `PRNGKey`), or an array of three 32-bit words (key and position); arrays and keys of JAX may be traced. Raises `KindError`, `ShapeError` or `RangeError` for anything else.
+    `PRNGKey`), or an array of three 32-bit words (key and position); arrays and keys of JAX may be traced. Raises
+    `KindError`, `ShapeError` or `RangeError` for anything else.
 
     >>> import phlox as px
     >>> with px.random.stream(1): a = px.random.normal((3,))
@@ -277,8 +278,8 @@ def _opened(source: Any) -> Stream:
         return Stream(cast("Key", words)) if isinstance(words, tuple) else TracedStream(words)
     if getattr(source, "dtype", None) != np.uint32 or source.shape not in ((3,), (2,)):
         raise KindError(
-            "a random stream opens on a seed, a key (two integers, or one of JAX), a Stream, or an array of three uint32 "
-            f"words (key and position), got {source!r}"
+            "a random stream opens on a seed, a key (two integers, or one of JAX), a Stream, or an array of three "
+            f"uint32 words (key and position), got {source!r}"
         )
     if isinstance(source, np.ndarray):
         high, low, position = (*(int(word) for word in source), 0)[:3]

@@ -32,8 +32,8 @@ def read(source: Any) -> Any:
     if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
         if source.shape:
             raise ShapeError(
-                f"a random stream opens on one key, got an array of keys of shape {source.shape}; index it, or map over "
-                "it with vmap"
+                f"a random stream opens on one key, got an array of keys of shape {source.shape}; index it, or map "
+                "over it with vmap"
             )
         data = jax.random.key_data(source)
         data = data if data.shape == (2,) else jax.random.bits(source, (2,), "uint32")

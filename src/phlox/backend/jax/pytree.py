@@ -45,10 +45,12 @@ def _with_integers_refused(
     def flatten_for_jax(value: Any) -> tuple[Any, Any]:
         leaves, structure = flatten(value)
         if (names := integers(structure)) and _differentiates(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+            which = [f"`{name}`" for name in names]
+            are = "is an integer" if len(which) == 1 else "are integers"
             raise KindError(
-                f"jax.grad differentiates towards every parameter, and {', '.join(f'`{name}`' for name in names)} of the "
-                f"{type(value).__name__} {'is an integer' if len(list(names)) == 1 else 'are integers'}; use phlox.grad, "
-                "which finds the gradients of Float parameters, or jax.grad(..., allow_int=True)"
+                f"jax.grad differentiates towards every parameter, and {', '.join(which)} of the "
+                f"{type(value).__name__} {are}; use phlox.grad, which finds the gradients of Float parameters, or "
+                "jax.grad(..., allow_int=True)"
             )
         return leaves, structure
 
