@@ -274,6 +274,28 @@ def test_what_cannot_be_compiled_is_said(backend: Backend) -> None:
         px.compile(lambda model, optimizer: model)(model, optimizer)
 
 
+def test_steps_that_are_skipped_in_a_compiled_function() -> None:
+    def step(model: Any, optimizer: Any, x: px.Tensor) -> Any:
+        _, grads = px.value_and_grad(lambda m: m(x).square().mean())(model)
+        return optimizer.step(0.1, model, grads)
+
+    class Counting(Keeping):
+        def step(self, lr: float, tensor: px.Tensor, grad: px.Tensor, state: Any) -> tuple[px.Tensor, Any]:
+            value, state = super().step(lr, tensor, grad, state)
+            return value, {**state, "extra": state["extra"] + 1}
+
+    model = nn.Linear(3, 2, device="jax").init(0).train()
+    good, bad = px.ones((4, 3), device="jax"), px.full((4, 3), float("nan"), device="jax")
+    optimizer = optim.OptimizerAdaptor(Keeping(INIT["an array"]), skip_nonfinite=True)
+    compiled = px.compile(step)
+    after = compiled(model, optimizer, good)
+    assert same(compiled(after, optimizer, bad), after)
+    assert all(state["count"] == 1 for state in optimizer.states.values())
+    counting = optim.OptimizerAdaptor(Counting(INIT["an array"]), skip_nonfinite=True)
+    with pytest.raises(OptimizerError, match="skip_nonfinite cannot choose between two values of ndarray"):
+        px.compile(step)(model, counting, good)
+
+
 def test_what_is_no_state_is_said() -> None:
     for value, said in (
         (object(), "got object"),
