@@ -308,6 +308,32 @@ def test_a_frozen_view_has_the_leaves_of_the_module() -> None:
     assert list(grads) == [model.weight.id]
 
 
+def test_a_mapper_that_gives_back_some_parameters_keeps_their_leaves() -> None:
+    """As a loss does that replaces some weights by what it computes of them."""
+    model = made(NumPy())
+    x = px.ones((1, 3), device=model.weight.device)
+
+    def loss(model: Any) -> px.Tensor:
+        fast = model.map(lambda path, param: param.around(param.val() * 2.0) if path == "weight" else param)
+        return fast(x).square().sum()
+
+    _, grads = px.value_and_grad(loss)(model)
+    weight, bias = (param.val().numpy().astype(np.float64) for param in model.params())
+    assert model.bias is not None
+    np.testing.assert_allclose(grads.get(model.bias.id).numpy(), 2.0 * (2.0 * weight.sum(0) + bias), rtol=1e-5)
+    np.testing.assert_allclose(grads.get(model.weight.id).numpy()[0], 4.0 * (2.0 * weight.sum(0) + bias), rtol=1e-5)
+
+
+def test_views_that_were_one_leaf_are_told() -> None:
+    model = made(NumPy())
+    x = px.ones((1, 3), device=model.weight.device)
+    net = nn.Sequential([model, model.freeze("bias")])
+    grads = net(x).sum().backward()
+    with pytest.raises(ModuleError, match=r"`layers\.0\.weight` and `layers\.1\.weight` were one leaf"):
+        px.GradientsParams.from_grads(grads, net)
+    assert len(px.GradientsParams.from_grads(net(x).sum().backward(), net)) == 3  # now they are two
+
+
 class Named(px.Module):
     def __init__(self, name: str, value: Any) -> None:
         setattr(self, name, value)

@@ -103,20 +103,27 @@ class Module(Fields):
     def map(self, mapper: Callable[[str, Param], Param]) -> Self:
         """A new module of the same structure with `mapper(path, param)` for every parameter; this one stays.
 
+        On a tape, a parameter that the mapper gives back as it is stays the same leaf, so that gradients find it in
+        both modules; a mapper that gives back all of them makes a copy, with leaves of its own.
+
         Raises `ModuleError`, with the path, where the mapper returns anything but a `Param`.
         """
         structure = self.structure()
         params: list[Param] = []
-        path = ""
+        path, same = "", 0
         try:
             for path, param in structure.named():
                 mapped = mapper(path, param)
                 if not isinstance(mapped, Param):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise _no_param(path, mapped)
-                params.append(mapped.copy() if mapped is param else mapped)
+                params.append(mapped.view() if mapped is param else mapped)
+                same += mapped is param
         except Exception as error:
             error.add_note(f"map: at the parameter `{path}`")
             raise
+        if same == len(params):
+            for param in params:
+                param.become_a_leaf()
         return structure.build(params)
 
     def init(self, seed: int | None = None, device: DeviceLike | None = None) -> Self:

@@ -390,14 +390,20 @@ class Param(Watched):
         """The same parameter as another object, and the same leaf of the tape."""
         return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable)
 
-    def tell_apart(self, other: Param, id: ParamId) -> None:
-        """Become another parameter than the one of which it is a copy: another id, and a leaf of its own."""
+    def tell_apart(self, other: Param, id: ParamId) -> bool:
+        """Become another parameter than the one of which it is a copy: another id, and a leaf of its own.
+
+        Returns whether both were one leaf of a tape.
+        """
+        shared = False
         mine, its = self._tensor, other._tensor
         if mine is not None and its is not None and mine.backend is its.backend:
             node = mine.backend.node_of(mine.primitive)
-            if node is not None and node is its.backend.node_of(its.primitive):
-                self.become_a_leaf()
+            shared = node is not None and node is its.backend.node_of(its.primitive)
+        if shared:
+            self.become_a_leaf()
         self.set_id(id)
+        return shared
 
     def become_a_leaf(self) -> None:
         """See to it that the gradient is of this parameter alone; a value that is computed keeps its history."""

@@ -79,7 +79,9 @@ class Structure:
         """Those that are saved and loaded by themselves."""
         self.aliases: dict[str, str] = walk.aliases
         """For a parameter that stands in several places: its further paths, and the first."""
-        self.owners = owners_of(walk.params, walk.paths, before)
+        self.were_one_leaf: list[tuple[Param, str, str]] = []
+        """Parameters that were found to share a leaf of the tape with another one, and the paths of both."""
+        self.owners = owners_of(walk.params, walk.paths, before, self.were_one_leaf)
         self.ids_differ = True
         """Set to False by a parameter that takes another id."""
         self.valid = True
@@ -101,7 +103,7 @@ class Structure:
             if not _same(cast("list[Any]", whole) if whole.__class__ is list else _contents(whole), parts):
                 return False
         if not self.ids_differ:
-            self.owners = owners_of(self.params, self.paths, self)
+            self.owners = owners_of(self.params, self.paths, self, self.were_one_leaf)
             self.ids_differ = True
         return True
 
@@ -126,7 +128,7 @@ class Structure:
         """The structure of a module that was just built from this one, which need not be walked over."""
         other = object.__new__(Structure)
         other.skeleton, other.paths, other.aliases = self.skeleton, self.paths, self.aliases
-        other.params, other.owners = params, owners
+        other.params, other.owners, other.were_one_leaf = params, owners, []
         other.children = [one if one.number is None else one._replace(part=made[one.number]) for one in self.children]
         other.valid, other.ids_differ, other.aux = True, True, None
         plain = cast("list[Plain]", [whole for whole in made.values() if isinstance(whole, (list, dict))])
@@ -146,7 +148,9 @@ class Structure:
 _telling_apart = RLock()
 
 
-def owners_of(params: list[Param], paths: list[str], before: Structure | None) -> dict[ParamId, Param]:
+def owners_of(
+    params: list[Param], paths: list[str], before: Structure | None, shared: list[tuple[Param, str, str]]
+) -> dict[ParamId, Param]:
     """The parameters by id, in order; those that have another's id get one of their own.
 
     Copies of a parameter (by `copy.deepcopy`, `map`, pickle, or loaded from one record) have its id, for a copy of a
@@ -166,7 +170,9 @@ def owners_of(params: list[Param], paths: list[str], before: Structure | None) -
             if owners[param.id] is not param:
                 id, there = places.get(path, (None, None))
                 follows = id is not None and id not in owners and _is_alike(param, there)
-                param.tell_apart(owners[param.id], id if follows and id is not None else new_id())
+                owner = owners[param.id]
+                if param.tell_apart(owner, id if follows and id is not None else new_id()):
+                    shared.append((owner, next(p for p, one in zip(paths, params, strict=True) if one is owner), path))
                 owners[param.id] = param
         return {param.id: param for param in params}
 
