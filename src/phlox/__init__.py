@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from phlox import backend, errors, module
 from phlox.backend import Bool, Device, Float, Int, default_device
 from phlox.lazy import lazily
-from phlox.module import GradientsParams, Module, Param, stack_modules, unstack_modules
+from phlox.module import GradientsParams, Module, Param, reference, stack_modules, unstack_modules
 from phlox.tensor import (
     Gradients,
     Tensor,
@@ -141,6 +141,7 @@ __all__ = [
     "outer",
     "random",
     "record",
+    "reference",
     "scan",
     "signal",
     "stack",

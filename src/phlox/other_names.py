@@ -363,9 +363,10 @@ def in_module(package: str, name: str, known: Iterable[str]) -> str:
     return f"module {package!r} has no attribute {name!r}{remark(name, MODULES.get(package, {}), known)}"
 
 
-def of_object(owner: object, name: str, table: Mapping[str, str]) -> str:
-    """The message for an attribute that an object lacks."""
-    return f"{type(owner).__name__!r} object has no attribute {name!r}{remark(name, table, dir(type(owner)))}"
+def of_object(owner: object, name: str, table: Mapping[str, str], fields: Iterable[str] = ()) -> str:
+    """The message for an attribute that an object lacks, which has these fields beside its class's own names."""
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    return text if name.startswith("_") else text + remark(name, table, [*fields, *dir(type(owner))])
 
 
 def refuse_options(cls: type[Any], given: Iterable[str]) -> None:

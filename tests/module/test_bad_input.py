@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import pickle
 from collections import OrderedDict, UserList, deque
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -133,9 +134,62 @@ def test_functions_that_keep_hold_of_the_module(how: str) -> None:
         Choosing(how).params()
 
 
-def test_functions_that_hold_other_modules_are_left_alone() -> None:
+def numbered(model: px.Module) -> Any:
+    yield model
+
+
+def in_array(model: px.Module) -> Any:
+    array = np.empty(2, object)
+    array[1] = model
+    return array
+
+
+class Slotted:
+    __slots__ = ("model",)
+
+    def __init__(self, model: px.Module) -> None:
+        self.model = model
+
+
+HIDDEN: dict[str, Callable[[Any], Any]] = {
+    "a closure": lambda teacher: lambda x: teacher(x),
+    "a default": lambda teacher: lambda x, model=teacher: model(x),
+    "a keyword default": lambda teacher: lambda x, *, model=teacher: model(x),
+    "partial": lambda teacher: functools.partial(lambda model, x: model(x), teacher),
+    "partial of partial": lambda teacher: functools.partial(functools.partial(max, teacher.weight), 1),
+    "a bound method": lambda teacher: teacher.__call__,
+    "a bound method of a list": lambda teacher: [teacher].append,
+    "a list of functions": lambda teacher: [len, lambda x: teacher(x)],
+    "jit": lambda teacher: jax.jit(lambda x: teacher(x)),
+    "values": lambda teacher: {"a": teacher}.values(),
+    "items": lambda teacher: {"a": teacher}.items(),
+    "an object array": in_array,
+    "a deque": lambda teacher: deque([teacher]),
+    "a generator": numbered,
+    "a generator expression": lambda teacher: (one for one in [teacher]),
+    "an iterator": lambda teacher: iter([teacher]),
+    "map": lambda teacher: map(id, [teacher]),
+    "zip": lambda teacher: zip([teacher], [1], strict=True),
+    "a frozen set": lambda teacher: frozenset([teacher]),
+    "slots": Slotted,
+}
+
+
+@pytest.mark.parametrize("how", HIDDEN)
+def test_models_hidden_in_a_field(how: str) -> None:
     teacher = nn.Linear(2, 2)
-    assert Box(p=param(), teach=lambda x: teacher(x), own=teacher.__call__).num_params() == 2
+    box = Box(p=param(), inner={"odd": HIDDEN[how](teacher)})
+    with pytest.raises(
+        ModuleError, match=r"`inner\.odd(\.1)?` (is a function that )?holds a (Linear|Param).*would not be found"
+    ):
+        box.params()
+    if how != "partial of partial":
+        assert Box(p=param(), inner={"odd": HIDDEN[how](px.reference(teacher))}).num_params() == 2
+
+
+def test_what_looks_like_it_is_left_alone() -> None:
+    fields = [np.arange(2).astype(object), iter([1, 2]), {"a": 1}.values(), functools.partial(max, 1), [].append]
+    assert Box(p=param(), odd=fields, g=(i for i in range(3)), f=abs).num_params() == 2
 
 
 class Touchy:

@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 import phlox as px
 from phlox import nn
 from phlox.backend import NumPy
-from phlox.module import structure
+from phlox.module import ParamId, structure
 from phlox.module.structure import Structure
 from phlox.module.template import aux_of
 from phlox.nn import Constant
@@ -234,8 +234,11 @@ def test_a_parameter_that_changes_is_where_it_was(monkeypatch: pytest.MonkeyPatc
         change()
         assert late.mark != before
         assert marks_of(model) == marks_of(model.inner) == late.mark
-    late.set_id(model.p.id)
-    assert aux_of(model.structure()).ids == (model.p.id,) * 2 and aux_of(model.inner.structure()).ids == (model.p.id,)
+    late.set_id(ParamId("of a file"))
+    assert aux_of(model.structure()).ids == (model.p.id, late.id) and aux_of(model.inner.structure()).ids == (late.id,)
+    late.set_id(model.p.id)  # no two of a module have one
+    assert aux_of(model.structure()).ids == (model.p.id, late.id) and aux_of(model.inner.structure()).ids == (late.id,)
+    assert late.id != "of a file" and model.p.id != late.id
     model.p.set(px.zeros((1,)))  # a value is nothing that JAX is told
     assert model.structure().aux is aux_of(model.structure())
 

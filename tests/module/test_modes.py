@@ -86,7 +86,7 @@ def test_the_mode_is_part_of_the_tree_definition_and_keeps_modules_lazy() -> Non
     assert plain == jax.tree.structure(model.valid()) == jax.tree.structure(model.train(tape=False).valid())
     assert plain != sampling and sampling == jax.tree.structure(model.train(tape=False))
     twin = jax.tree.map(lambda x: x, model.train(tape=False))
-    assert twin._pending is not None  # built when first used, though a field has the name of a property
+    assert twin._phlox_pending is not None  # built when first used, though a field has the name of a property
     assert twin.training is True and twin.drop[0].training is True
     traces = 0
 

@@ -13,6 +13,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Jax
+from phlox.errors import KindError
 
 JAX = Jax().device()
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -354,3 +355,35 @@ def test_placeholders_of_any_kind_pass() -> None:
     assert len(jax.tree.leaves(sentinels)) == len(leaves)
     assert jax.tree.unflatten(structure, [None] * len(leaves)) is not None
     assert hash(structure) == hash(jax.tree.structure(Net().init(1)))
+
+
+class Counted(px.Module):
+    def __init__(self) -> None:
+        self.inner = {"weight": px.Param(px.ones((2,), device="jax"))}
+        self.count = px.Param(px.tensor(3, device="jax"))
+        self.mask = px.Param(px.tensor([True, False], device="jax"))
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacrev", "jacfwd", "hessian"])
+def test_raw_jax_differentiates_towards_an_integer(name: str) -> None:
+    """JAX says that some input is one."""
+    model = Counted()
+
+    def loss(model: Any) -> Any:
+        return (model.inner["weight"].val() * 2.0).sum().primitive
+
+    transform = getattr(jax, name)
+    for run in (transform(loss), jax.jit(transform(loss)), transform(jax.jit(loss))):
+        with pytest.raises(
+            KindError, match=r"`count`, `mask` of the Counted are integers; use phlox.grad.*allow_int=True"
+        ):
+            run(model)
+        with pytest.raises(KindError, match="`count`, `mask`"):
+            run(jax.tree.map(lambda x: x, model))
+    if name == "grad":
+        assert transform(loss, allow_int=True)(model).inner["weight"].shape == (2,)
+    # Where a module is an argument that is not differentiated, or a result, all is well.
+    assert getattr(jax, name)(lambda x, model: x * x * model.inner["weight"].val().primitive[0])(1.0, model) is not None
+    assert jax.value_and_grad(lambda x: (x * 2.0, model), has_aux=True)(1.0)[0][0] == 2.0
+    _, back = jax.vjp(loss, model)
+    assert back(1.0)[0].inner["weight"].shape == (2,)

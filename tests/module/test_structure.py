@@ -188,7 +188,7 @@ def test_watching_does_not_pile_up() -> None:
     del box.count
     gc.collect()
     box.structure()
-    assert len(box.p._watchers) <= 2
+    assert len(box.p._phlox_watchers) <= 2
 
 
 def test_a_module_that_contains_itself_is_an_error() -> None:

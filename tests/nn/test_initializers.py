@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,8 @@ from scipy import stats
 
 import phlox as px
 from phlox import nn
-from phlox.backend import Backend, Jax, NumPy, Torch
-from phlox.errors import ConfigError, ShapeError
+from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
+from phlox.errors import ConfigError, ModuleError, ShapeError
 
 ALL: list[tuple[Any, tuple[int, ...]]] = [
     (nn.Zeros(), (3, 4)),
@@ -218,3 +219,78 @@ def test_wrong_use(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+# --- those of JAX, and none
+
+
+class Declared(px.Module):
+    """Parameters with initializers of JAX, in several forms."""
+
+    def __init__(self, device: Any) -> None:
+        of = jax.nn.initializers
+        self.glorot = px.Param.deferred((3, 4), of.glorot_uniform(), device=device)
+        self.orthogonal = px.Param.deferred((4, 4), of.orthogonal(), device=device)
+        self.constant = px.Param.deferred((2,), of.constant(3.0), device=device)
+        self.zeros = px.Param.deferred((2,), of.zeros, device=device)
+        self.own = px.Param.deferred(
+            (3,), lambda key, shape, dtype: jax.random.normal(key, shape, dtype), device=device
+        )
+        self.partial = px.Param.deferred((3,), functools.partial(jax.random.uniform, minval=2.0), device=device)
+        self.none = px.Param.deferred((200, 50), device=device)
+        lecun: Any = of.lecun_normal()
+        self.layer = nn.Linear(3, 4, initializer=lecun, device=device)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        NumPy(),
+        Jax(),
+        Torch(),
+        Autodiff(NumPy()),
+        NumPy(float="f64"),
+        Jax(float="f64"),
+        Torch(float="bf16"),
+        NumPy(float="f16"),
+    ],
+    ids=repr,
+)
+def test_initializers_of_jax_and_none(backend: Backend) -> None:
+    px.random.seed(5)
+    model = Declared(backend.device())
+    found = {path: param.val().numpy().astype(np.float64) for path, param in model.named_params()}
+    assert all(param.backend == backend for param in model.params())
+    bound = math.sqrt(6.0 / 7.0)
+    assert np.abs(found["glorot"]).max() <= bound and np.abs(found["glorot"]).std() > 0
+    close = 2e-2 if backend.float_element in ("bf16", "f16") else 1e-5
+    np.testing.assert_allclose(found["orthogonal"] @ found["orthogonal"].T, np.eye(4), atol=close)
+    assert found["constant"].tolist() == [3.0, 3.0] and found["zeros"].tolist() == [0.0, 0.0]
+    assert len(set(found["own"])) == 3 and (found["partial"] >= 2.0 - 1.0).all()
+    assert abs(found["none"].mean()) < 0.05 and abs(found["none"].std() - 1.0) < 0.05
+    assert not found["layer.bias"].any() and found["layer.weight"].any()
+    px.random.seed(5)
+    again = {path: param.val().numpy() for path, param in Declared(backend.device()).named_params()}
+    assert all(np.array_equal(found[path], again[path]) for path in found)
+    if backend.float_element != "f64":
+        px.random.seed(5)
+        plain = Declared(NumPy().device())
+        for path, param in plain.named_params():
+            np.testing.assert_allclose(found[path], param.val().numpy(), rtol=1e-2 if close > 1e-3 else 0)
+
+
+def test_the_key_is_the_parameters_own() -> None:
+    draw: Any = lambda key, shape, dtype: jax.random.normal(key, shape, dtype)  # noqa: E731
+    model: Any = nn.Sequential([nn.Linear(2, 2, initializer=draw) for _ in range(2)])
+    one, other = (model.layers[n].weight.val().numpy() for n in (0, 1))
+    assert not np.array_equal(one, other)
+    seeded = [Declared(NumPy().device()).init(3).own.val().numpy() for _ in range(2)]
+    assert np.array_equal(seeded[0], seeded[1])
+    shapes = jax.jit(lambda: Declared(Jax().device()).init(3).own.val().primitive)
+    np.testing.assert_array_equal(shapes(), seeded[0])
+
+
+def test_an_initializer_of_jax_that_gives_something_else() -> None:
+    param = px.Param.deferred((3,), lambda key, shape, dtype: jax.numpy.zeros(2))
+    with pytest.raises(ModuleError, match=r"an initializer gave shape \(2,\) for a parameter of shape \(3,\)"):
+        param.val()

@@ -14,7 +14,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 from phlox.errors import OptimizerError
-from phlox.record import DOUBLE, FULL, SafetensorsRecorder
+from phlox.record import DOUBLE, FULL, Record, SafetensorsRecorder, difference, gather, load, save
 
 ENGINES: dict[str, Any] = {"numpy": NumPy(), "jax": Jax(), "torch": Torch()}
 ON = pytest.mark.parametrize("engine", list(ENGINES))
@@ -279,3 +279,23 @@ def test_the_page() -> None:
     assert str(optim.SgdConfig().init().report(many)).endswith("layers.3.weight, layers.3.bias and 4 more")
     assert optimizer.forget(model).orphans == [id] and not optimizer.states
     assert str(optimizer.report(nn.Sequential())) == "no parameters to be stepped"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_two_runs_of_one_seed_are_compared_entry_by_entry(name: str, tmp_path: Path) -> None:
+    def run(seed: int, file: str) -> Record:
+        px.random.seed(seed)
+        model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 1)).train()
+        optimizer = CONFIGS[name].init()
+        for number in range(3):
+            model = one_step(model, optimizer, data(model, number))
+        return load(save(gather(model=model, optimizer=optimizer), tmp_path / file))
+
+    first, second, other = run(0, "first"), run(0, "second"), run(1, "other")
+    found = difference(first, second)
+    assert found.ok and found.equal == len(first) and not found.identical
+    assert not (found.only_first or found.only_second) and len(found.ids) == 6
+    alone = difference(first.select("optimizer"), second.select("optimizer"))
+    assert alone.ok and alone.equal == len(first.select("optimizer"))
+    found = difference(first, other)
+    assert found.tensors and not (found.only_first or found.only_second)

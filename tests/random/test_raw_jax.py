@@ -12,7 +12,7 @@ import pytest
 
 import phlox as px
 from phlox.backend import Autodiff, Jax, NumPy
-from phlox.errors import RandomnessError
+from phlox.errors import KindError, RandomnessError, ShapeError
 
 JAX = Jax()
 X = np.ones(3, np.float32)
@@ -197,3 +197,54 @@ def test_a_seed_inside_a_program_does_not_hide_a_raw_loop() -> None:
 
     with pytest.raises(RandomnessError, match="would repeat each time"):
         px.compile(run)(px.tensor(X, device=JAX))
+
+
+# --- keys of JAX
+
+
+KEYS: dict[str, Any] = {
+    "typed": lambda seed: jax.random.key(seed),
+    "raw": lambda seed: jax.random.PRNGKey(seed),
+    "words": lambda seed: np.asarray(jax.random.PRNGKey(seed)),
+}
+
+
+@pytest.mark.parametrize("how", KEYS)
+def test_a_stream_opens_on_a_key_of_jax(how: str) -> None:
+    with px.random.stream(12345) as stream:
+        expected = [px.random.normal((3,)).tolist() for _ in range(2)]
+    assert stream.position == 2
+    for device in ("numpy", "jax", "torch"):
+        with px.random.stream(KEYS[how](12345)):
+            assert [px.random.normal((3,), device=device).tolist() for _ in range(2)] == expected
+    with px.random.stream(jax.random.fold_in(KEYS[how](1), 2)):
+        assert px.random.normal((3,)).tolist() != expected[0]
+
+
+@pytest.mark.parametrize("how", ["typed", "raw"])
+def test_a_traced_key_in_raw_transformations(how: str) -> None:
+    def draw(key: Any) -> Any:
+        with px.random.stream(key):
+            return px.random.normal((3,), device="jax").primitive + px.random.uniform((3,), device="jax").primitive
+
+    keys = [KEYS[how](seed) for seed in (1, 2)]
+    expected = np.stack([draw(key) for key in keys])
+    jitted = jax.jit(draw)
+    np.testing.assert_array_equal(np.stack([jitted(key) for key in keys]), expected)
+    np.testing.assert_array_equal(jax.vmap(draw)(jax.numpy.stack(keys)), expected)
+    np.testing.assert_array_equal(jax.lax.map(draw, jax.numpy.stack(keys)), expected)
+
+
+def test_what_is_no_key() -> None:
+    with (
+        pytest.raises(ShapeError, match=r"one key, got an array of keys of shape \(3,\)"),
+        px.random.stream(jax.random.split(jax.random.key(0), 3)),
+    ):
+        pass
+    for bad in (jax.numpy.zeros(3), jax.numpy.zeros((2, 2), "uint32"), jax.numpy.zeros(2, "int32")):
+        with pytest.raises(KindError, match="two integers, or one of JAX"), px.random.stream(bad):
+            pass
+    with px.random.stream(jax.random.key(3, impl="rbg")):
+        other = px.random.normal((3,)).tolist()
+    with px.random.stream(jax.random.key(4, impl="rbg")):
+        assert px.random.normal((3,)).tolist() != other

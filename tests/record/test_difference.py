@@ -198,6 +198,47 @@ def test_without_names_in_order() -> None:
         assert found.ok and found.other_names and not found.identical
 
 
+def training(
+    *ids: str, values: tuple[float, ...] = (1.0, 2.0), model: bool = True, order: tuple[int, ...] = (0, 1)
+) -> Record:
+    """As a model and an optimizer are gathered: the states have the ids of the parameters in their names."""
+
+    def entry(value: float, id: str) -> TensorEntry:
+        return TensorEntry(LazyTensor.from_array(np.full(2, value)), id)
+
+    entries: dict[str, Any] = {}
+    for name, id in zip(("a", "b"), ids, strict=True):
+        if model:
+            entries[f"model.{name}"] = entry(0.0, id)
+    for place in order:
+        entries[f"optimizer.states.{ids[place]}.skeleton"] = ["leaf", "float"]
+        entries[f"optimizer.states.{ids[place]}.state.m"] = entry(values[place], ids[place])
+    return Record(entries)
+
+
+def test_states_of_one_parameter_in_two_runs_are_compared() -> None:
+    first = training("p", "q")
+    found = difference(first, training("x", "y", order=(1, 0)))
+    assert found.ok and found.equal == 6 and not found.identical and found.renamed == {"x": "p", "y": "q"}
+    assert [change.path for change in found.ids] == ["model.a", "model.b"]
+    found = difference(first, training("x", "y", values=(1.0, 3.0)))
+    assert [one.path for one in found.tensors] == ["optimizer.states.q.state.m"] and not found.only_first
+    # The same ids at other paths: what is at one path is one parameter.
+    found = difference(first, training("q", "p"))
+    assert found.ok and found.renamed == {"q": "p", "p": "q"}
+    assert difference(first, training("p", "q")).identical
+    # Without a model, in order, if they are built alike.
+    alone = training("p", "q", model=False)
+    found = difference(alone, training("x", "y", model=False))
+    assert found.ok and found.equal == 4 and not found.identical
+    found = difference(alone, training("p", "y", model=False, values=(1.0, 5.0)))
+    assert [one.path for one in found.tensors] == ["optimizer.states.q.state.m"] and found.renamed == {"y": "q"}
+    other = Record({"optimizer.states.x.state.n": TensorEntry(LazyTensor.from_array(np.ones(2)), "x")})
+    assert len(difference(alone, other).only_first) == 4
+    one = Record({f"states.{'0' * 32}.skeleton": 1}), Record({f"states.{'a' * 32}.skeleton": 1})
+    assert difference(*one).ok and not difference(*one).identical
+
+
 @pytest.mark.parametrize("tolerance", [{"rtol": -1.0}, {"atol": math.nan}, {"atol": math.inf}], ids=str)
 def test_no_tolerance(tolerance: dict[str, float]) -> None:
     with pytest.raises(RecordError, match="a tolerance is a finite number from 0"):

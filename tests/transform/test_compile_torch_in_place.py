@@ -93,7 +93,7 @@ def test_a_step_in_place_is_the_same_step(name: str) -> None:
         if number % 2:  # it has its fields, and parameters that hold the arrays
             addresses.add(model.weight.val().inner().primitive.data_ptr())
         else:
-            addresses.add(model._pending[1][0].data_ptr())
+            addresses.add(model._phlox_pending[1][0].data_ptr())
     assert len(addresses) == 1
 
 
@@ -106,7 +106,7 @@ def test_pytorchs_compiler_writes_over_it_too(monkeypatch: pytest.MonkeyPatch) -
     addresses: set[int] = set()
     for _ in range(3):
         model, _ = run(model, optimizer, 0.01, data())
-        addresses.add(model._pending[1][0].data_ptr())
+        addresses.add(model._phlox_pending[1][0].data_ptr())
     assert len(addresses) == 1 and run.recordings == 1
     for a, b in zip(values(model), values(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
@@ -359,7 +359,7 @@ def test_many_updates_are_compiled_once(graphs: list[int], name: str, wide: int)
     (given, _), addresses = run(given, optimizer, 0.01, data()), set[int]()
     for _ in range(3):
         given, _ = run(given, optimizer, 0.01, data())
-        addresses.add(given._pending[1][2].data_ptr())
+        addresses.add(given._phlox_pending[1][2].data_ptr())
     assert (len(addresses) == 1) == (wide == 300)
 
 

@@ -33,6 +33,8 @@ class Node(NamedTuple):
     """To ((key, leaf), ...) and the structure, the keys being strings or numbers."""
     wire: Wire | None = None
     """How the structure is written into a file."""
+    integers: Callable[[Any], Iterable[str]] | None = None
+    """Of a structure, the names of leaves that have no derivative."""
 
 
 _nodes: list[Node] = []

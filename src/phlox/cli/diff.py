@@ -71,8 +71,8 @@ def _limited(one: Any, limit: int | None) -> Any:
 def _notes(found: RecordDifference) -> list[str]:
     """What differs besides the entries."""
     changes = {
-        "precisions": found.precisions, "ids": found.ids, "aliases": found.aliases, "metadata": found.metadata,
-        "names": found.other_names,
+        "precisions": found.precisions, "ids": found.ids or found.renamed, "aliases": found.aliases,
+        "metadata": found.metadata, "names": found.other_names,
     }  # fmt: skip
     return [name for name, some in changes.items() if some]
 

@@ -6,14 +6,17 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from inspect import signature
+from types import FunctionType
+from typing import Any, Protocol, cast
 
 from phlox.backend import Backend, Device, Float, Kind
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.registry import load
 from phlox.batching import outside
 from phlox.errors import ModuleError
 from phlox.module.foreign import a_thing
-from phlox.random import Key, stream
+from phlox.random import Key, current, normal, stream
 from phlox.random.stream import Stream
 from phlox.tensor import Tensor
 
@@ -24,6 +27,60 @@ class Initializer(Protocol):
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         """A tensor of `shape` on `device`; `fans` are the connections into and out of a unit."""
         ...
+
+
+class JaxInitializer(Protocol):
+    """An initializer as JAX has them (`jax.nn.initializers`), which takes a key of JAX and gives one of its arrays."""
+
+    def __call__(self, key: Any, shape: Any, dtype: Any, /) -> Any:
+        """An array of this shape and element type."""
+        ...
+
+
+def standard_normal(shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+    """Normally distributed, of mean 0 and standard deviation 1: what a parameter begins as unless something is said."""
+    return normal(shape, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class FromJax:
+    """An initializer of JAX as one of Phlox, on any backend where JAX is installed."""
+
+    function: JaxInitializer
+
+    def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
+        initialized = load("phlox.backend.jax.keys:initialized")
+        array = initialized(self.function, current().substream(), shape, device)
+        return Tensor.from_primitive(array, device.backend, Float)
+
+
+_called_as_ours: dict[type[Any], bool] = {}
+"""For classes of initializers, whether all instances are known to be called as ours; functions differ."""
+
+
+def as_initializer(given: Any) -> Initializer:
+    """An initializer as Phlox calls it, `(shape, fans, device)`, of one that is called so or as JAX calls its own."""
+    return FromJax(given) if is_of_jax(given) else given
+
+
+def is_of_jax(given: Any) -> bool:
+    """Is this an initializer as JAX has them, `(key, shape, dtype)`, by the names of what it takes?"""
+    cls = cast("type[Any]", type(given))
+    known = _called_as_ours.get(cls)
+    if known:
+        return False
+    try:
+        names = [*signature(given).parameters, "", ""]
+    except (TypeError, ValueError):  # nothing is said about it
+        return False
+    found = names[1] == "shape" or (names[0] != "shape" and ("key" in names[0] or "rng" in names[0]))
+    if known is None:
+        _called_as_ours[cls] = not found and isinstance(_call_of(cls), FunctionType)
+    return found
+
+
+def _call_of(cls: type[Any]) -> Any:
+    return next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
 
 
 class _SeededStream(Stream):

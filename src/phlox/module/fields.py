@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 from phlox.backend.pytree import meet_engines
+from phlox.errors import ModuleError
 from phlox.module.watch import Watched
-from phlox.other_names import OPTIONS, refuse_options
+from phlox.other_names import MODULE, OPTIONS, of_object, refuse_options
 
 if TYPE_CHECKING:
     from phlox.module.structure import Structure
@@ -21,10 +22,10 @@ _building = RLock()
 class _Slots(Watched):
     """What an object has beside its fields; a class of its own, so that `Fields` can stand in front of `__dict__`."""
 
-    __slots__ = ("__dict__", "_pending", "_structure")
+    __slots__ = ("__dict__", "_phlox_pending", "_phlox_structure")
 
-    _pending: tuple[Aux, Any] | None
-    _structure: Structure | None
+    _phlox_pending: tuple[Aux, Any] | None
+    _phlox_structure: Structure | None
 
 
 own_dict: Any = _Slots.__dict__["__dict__"].__get__
@@ -68,16 +69,22 @@ class Fields(_Slots):
             fields = fields_of(self)
             if name in fields:
                 return fields[name]
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            getter = _getter(type(self), name)
+            if getter is not None:  # a property that has failed: ask it once more, for its own error was dropped
+                return getter(self, type(self))
+            raise AttributeError(of_object(self, name, MODULE, fields), name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._pending is not None:
+        if name in RESERVED:
+            raise reserved(type(self), name)
+        if self._phlox_pending is not None:
             materialize(self)
         set_slot(self, name, value)
-        self.changed()
+        if self._phlox_watchers:
+            self.changed()
 
     def __delattr__(self, name: str) -> None:
-        if self._pending is not None:
+        if self._phlox_pending is not None:
             materialize(self)
         object.__delattr__(self, name)
         self.changed()
@@ -90,9 +97,30 @@ class Fields(_Slots):
         self.changed()
 
 
+RESERVED: set[str] = {"_phlox_pending", "_phlox_structure", "_phlox_watchers"}
+"""Names that no field may have, since it would hide a method that modules are used by; `Module` adds its own."""
+
+
+def reserved(cls: type[Any], name: str) -> ModuleError:
+    """What to say of a field with such a name."""
+    what = f"the method `{name}` of every module" if not name.startswith("_phlox") else "what modules keep there"
+    return ModuleError(
+        f"{cls.__name__}: a field cannot be called `{name}`, for it would hide {what}; give it another name"
+    )
+
+
+def _getter(cls: type[Any], name: str) -> Any:
+    """The `__get__` of a property (or the like) of a class, if that is what the name stands for."""
+    for base in cls.__mro__:
+        if name in vars(base):
+            found = vars(base)[name]
+            return None if isinstance(found, property) and found.fget is None else getattr(found, "__get__", None)
+    return None
+
+
 def fields_of(module: Fields) -> dict[str, Any]:
     """The fields of an object, by name; who changes them says `changed()`."""
-    if module._pending is not None:  # pyright: ignore[reportPrivateUsage]
+    if module._phlox_pending is not None:  # pyright: ignore[reportPrivateUsage]
         materialize(module)
     return own_dict(module)
 
@@ -106,16 +134,16 @@ def may_change_unseen(module: Fields) -> bool:
 
 def postpone(module: Fields, pending: tuple[Aux, Any] | None) -> None:
     """Set up a new object: without fields or, if given a structure and arrays, with those it will have."""
-    set_slot(module, "_pending", pending)
-    set_slot(module, "_structure", None)
-    set_slot(module, "_watchers", ())
+    set_slot(module, "_phlox_pending", pending)
+    set_slot(module, "_phlox_structure", None)
+    set_slot(module, "_phlox_watchers", ())
 
 
 def materialize(module: Fields) -> None:
     """Build the fields now if they have not been; other threads see none of them or all."""
     with _building:
-        pending = module._pending  # pyright: ignore[reportPrivateUsage]
+        pending = module._phlox_pending  # pyright: ignore[reportPrivateUsage]
         if pending is not None:
             aux, arrays = pending
             own_dict(module).update(own_dict(aux.template.build(arrays, aux.ids)))
-            set_slot(module, "_pending", None)
+            set_slot(module, "_phlox_pending", None)

@@ -6,6 +6,7 @@ from collections.abc import Callable, ItemsView, Iterator
 from functools import reduce
 from typing import Any
 
+from phlox.errors import ModuleError
 from phlox.module.module import Module
 from phlox.module.param import ParamId
 from phlox.tensor import Gradients, Tensor
@@ -31,9 +32,22 @@ class GradientsParams:
 
     @classmethod
     def from_grads(cls, grads: Gradients, module: Module) -> GradientsParams:
-        """The gradients of those parameters of `module` that the differentiated tensor depended on."""
+        """The gradients of those parameters of `module` that the differentiated tensor depended on.
+
+        Raises `ModuleError` where two of them were one leaf of the tape, so that there is one gradient for both.
+        """
         found: dict[ParamId, Tensor[Any, Any, Any]] = {}
-        for param in module.params():
+        known = module._phlox_structure  # pyright: ignore[reportPrivateUsage]
+        structure = module.structure()
+        if structure is not known:
+            for owner, first, second in structure.were_one_leaf:
+                if owner.is_initialized and owner.val().grad(grads) is not None:
+                    raise ModuleError(
+                        f"`{first}` and `{second}` were one leaf of the tape when this gradient was computed (views by "
+                        "`freeze` or `map` share it), so that it is of both together; copy the module with "
+                        "copy.deepcopy, or call params() of the whole before it computes anything"
+                    )
+        for param in structure.params:
             # Of whichever backend: a tape may go across several.
             if param.trained and param.is_initialized and param.backend.differentiates:
                 gradient = param.val().grad(grads)

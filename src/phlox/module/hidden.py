@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MappingView
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeAlias, cast
+
+import numpy as np
 
 from phlox.backend import Backend
 from phlox.errors import ModuleError
 from phlox.module.fields import Fields
 from phlox.module.param import Param
+from phlox.module.reference import Reference
 
-AnyFunction: TypeAlias = "FunctionType | MethodType | partial[Any]"
-_FUNCTIONS = (FunctionType, MethodType, partial)
+AnyFunction: TypeAlias = "FunctionType | MethodType | BuiltinMethodType | partial[Any] | Reference[Any]"
+_FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, partial)
 _ATOMS = frozenset([type(None), bool, int, float, complex, str, bytes, type])
 
 
 def functions_in(value: Any, path: str) -> list[AnyFunction]:
-    """The functions that a static value is or holds; `ModuleError` if it holds a parameter or a module.
+    """The functions and references that a static value is or holds; `ModuleError` if it holds a parameter or a module.
 
-    Collections that are no children, and objects, are searched to a depth of one collection.
+    Collections that are no children, objects and iterators are searched to a depth of one collection.
     """
     if type(value) in _ATOMS or isinstance(value, (type, ModuleType, Backend)):
         return []
-    if isinstance(value, _FUNCTIONS):
+    if isinstance(value, (*_FUNCTIONS, Reference)):
         return [cast("AnyFunction", value)]
     found: list[AnyFunction] = []
     for name, element in _elements(value):
@@ -36,10 +40,14 @@ def functions_in(value: Any, path: str) -> list[AnyFunction]:
                 raise ModuleError(
                     f"{place}{name and f' (its {name})'}, where it would not be found; use a list, a tuple or a dict"
                     + (", or derive the class from phlox.Module (a dataclass may, too)" if name else "")
+                    + (_OR_REFER if isinstance(one, Fields) else "")
                 )
-        if isinstance(element, _FUNCTIONS):
+        if isinstance(element, (*_FUNCTIONS, Reference)):
             found.append(cast("AnyFunction", element))
     return found
+
+
+_OR_REFER = "; one that belongs to somebody else is said with phlox.reference(model)"
 
 
 def _elements(value: Any) -> Iterable[tuple[str, Any]]:
@@ -48,15 +56,50 @@ def _elements(value: Any) -> Iterable[tuple[str, Any]]:
         return [("", element) for element in cast("Mapping[Any, Any]", value).values()]
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         return [("", element) for element in cast("Iterable[Any]", value)]
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        return [("", element) for element in array.flat] if array.dtype.hasobject else []
+    if isinstance(value, GeneratorType):
+        frame = cast("GeneratorType[Any, Any, Any]", value).gi_frame
+        variables = {} if frame is None else frame.f_locals
+        over = [held for one in variables.values() if _is_builtin_iterator(one) for held in _referents(one, 3)]
+        return [*variables.items(), *(("", held) for held in over)]
+    if _is_builtin_iterator(value):
+        return [("", element) for element in _referents(value, 3)]
     try:
         if dataclasses.is_dataclass(value):
             names = [field.name for field in dataclasses.fields(value)]
             return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
-        found = list(cast("dict[str, Any]", vars(value)).items())
+        found = [*_slots(value), *cast("dict[str, Any]", getattr(value, "__dict__", {})).items()]
         wrapped: Any = getattr(value, "__wrapped__", None)  # of a function that another library has compiled
         return [*found, ("", cast("Any", wrapped))] if isinstance(wrapped, _FUNCTIONS) else found
-    except Exception:  # an object without fields, or with ways of its own
+    except Exception:  # an object with ways of its own
         return []
+
+
+_BUILTIN = ("builtins", "collections", "itertools")
+
+
+def _is_builtin_iterator(value: Any) -> bool:
+    return type(value).__module__ in _BUILTIN and isinstance(value, (Iterator, MappingView))
+
+
+def _referents(value: Any, depth: int) -> Iterator[Any]:
+    """What a view or an iterator goes over, which is not to be used up."""
+    for held in gc.get_referents(value):
+        if isinstance(held, type):
+            continue
+        yield held
+        if depth and isinstance(held, (dict, list, tuple, Iterator, MappingView)):
+            yield from _referents(cast("Any", held), depth - 1)
+
+
+def _slots(value: Any) -> Iterator[tuple[str, Any]]:
+    for base in cast("type[Any]", type(value)).__mro__:
+        names = vars(base).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else tuple(names):
+            if isinstance(vars(base).get(name), MemberDescriptorType) and hasattr(value, name):
+                yield name, getattr(value, name)
 
 
 def _within(value: Any) -> Iterable[Any]:
@@ -66,29 +109,43 @@ def _within(value: Any) -> Iterable[Any]:
 
 
 def refuse_holders(functions: Iterable[tuple[str, AnyFunction]], parts: dict[int, str]) -> None:
-    """`ModuleError` for a function that keeps hold of a part of the very module it is a field of.
+    """`ModuleError` for a function that keeps hold of a module or parameter, and a reference to a part of its module.
 
-    `parts` has the path of each part, by identity. In a copy of the module, and every transformation makes one, such a
-    function would go on using the part of the first.
+    `parts` has the path of each part, by identity. In a copy of the module, and every transformation makes one, these
+    would go on using the part of the first; a model that is none is not found in the function.
     """
     for path, function in functions:
         for held in _held(function, 3):
-            if isinstance(held, (Param, Fields)) and id(held) in parts:
-                place = parts[id(held)]
-                what = f"the {type(held).__name__} at `{place}`" if place else f"the {type(held).__name__} itself"
+            if not isinstance(held, (Param, Fields)):
+                continue
+            what = f"`{path}` is a {'reference to' if isinstance(function, Reference) else 'function that holds'}"
+            kind, place = type(held).__name__, parts.get(id(held))
+            if place is not None:
+                where = f"the {kind} at `{place}`" if place else f"the {kind} itself"
                 raise ModuleError(
-                    f"`{path}` is a function that holds {what}, and would go on using this one in every copy of the "
-                    "module, trained, moved or transformed; write a method, or pass it as an argument"
+                    f"{what} {where}, and would go on using this one in every copy of the module, trained, moved or "
+                    "transformed; write a method, or pass it as an argument"
+                )
+            if not isinstance(function, Reference):
+                raise ModuleError(
+                    f"{what} a {kind}, where it would not be found; make it a field of its own and write a method, or "
+                    f"pass it as an argument{_OR_REFER}"
                 )
 
 
-def _held(function: Callable[..., Any], depth: int) -> Iterator[Any]:
+def _held(function: Any, depth: int) -> Iterator[Any]:
     """What a function holds: bound, given in advance, as a default or from the scope it was written in."""
     parts: list[Any] = []
+    if isinstance(function, Reference):
+        yield cast("Reference[Any]", function).target
+        return
     if isinstance(function, MethodType):
         parts += [function.__self__, function.__func__]
+    elif isinstance(function, BuiltinMethodType):
+        parts += [] if isinstance(function.__self__, ModuleType) else [function.__self__]
     elif isinstance(function, partial):
-        parts += [function.func, *function.args, *function.keywords.values()]
+        whole = cast("partial[Any]", function)
+        parts += [whole.func, *whole.args, *whole.keywords.values()]
     elif isinstance(function, FunctionType):
         parts += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         for cell in function.__closure__ or ():
@@ -99,7 +156,7 @@ def _held(function: Callable[..., Any], depth: int) -> Iterator[Any]:
     for part in parts:
         if isinstance(part, _FUNCTIONS):
             if depth:
-                yield from _held(cast("AnyFunction", part), depth - 1)
+                yield from _held(part, depth - 1)
         else:
             yield part
             yield from _within(part)

@@ -15,12 +15,13 @@ from phlox.backend.levels import is_followed, levels
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import KindError, ModuleError
-from phlox.module.fields import Fields, fields_of, set_slot
+from phlox.module.fields import RESERVED, Fields, fields_of, set_slot
 from phlox.module.located import located
 from phlox.module.param import Param
 from phlox.module.select import Selector, select
 from phlox.module.structure import Structure, build
-from phlox.module.template import Aux, flatten, flatten_with_keys, unflatten
+from phlox.module.template import Aux, flatten, flatten_with_keys, integers_of, unflatten
+from phlox.module.watch import Watched
 from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
 from phlox.record import FULL, LoadReport, Precision, Record
@@ -100,14 +101,14 @@ class Module(Fields):
             cls.__call__ = located(call)
         elif "forward" in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
             cls.__call__ = _only_forward
-        register_node(Node(cls, _flatten, unflatten, _flatten_with_keys, wire_of(cls)))
+        register_node(Node(cls, _flatten, unflatten, _flatten_with_keys, wire_of(cls), integers_of))
 
     def structure(self) -> Structure:
         """What the module is made of; kept until a part of it changes."""
-        known = self._structure
+        known = self._phlox_structure
         if known is None or not known.holds():
-            known = Structure(self)
-            set_slot(self, "_structure", known)
+            known = Structure(self, known)
+            set_slot(self, "_phlox_structure", known)
         return known
 
     # --- parameters
@@ -137,20 +138,27 @@ class Module(Fields):
     def map(self, mapper: Callable[[str, Param], Param]) -> Self:
         """A new module of the same structure with `mapper(path, param)` for every parameter; this one stays.
 
+        On a tape, a parameter that the mapper gives back as it is stays the same leaf, so that gradients find it in
+        both modules; a mapper that gives back all of them makes a copy, with leaves of its own.
+
         Raises `ModuleError`, with the path, where the mapper returns anything but a `Param`.
         """
         structure = self.structure()
         params: list[Param] = []
-        path = ""
+        path, same = "", 0
         try:
             for path, param in structure.named():
                 mapped = mapper(path, param)
                 if not isinstance(mapped, Param):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise _no_param(path, mapped)
-                params.append(mapped.copy() if mapped is param else mapped)
+                params.append(mapped.view() if mapped is param else mapped)
+                same += mapped is param
         except Exception as error:
             error.add_note(f"map: at the parameter `{path}`")
             raise
+        if same == len(params):
+            for param in params:
+                param.become_a_leaf()
         return structure.build(params)
 
     def init(self, seed: int | None = None, device: DeviceLike | None = None) -> Self:
@@ -198,7 +206,7 @@ class Module(Fields):
 
     def _marked(self, chosen: dict[str, Param], *, trained: bool) -> Self:
         def mark(path: str, param: Param) -> Param:
-            twin = param.copy()
+            twin = param.view()
             if path in chosen:
                 twin.set_trained(trained and param.trainable)
             return twin
@@ -377,3 +385,11 @@ class Module(Fields):
         from phlox.module.display import display
 
         return display(self)
+
+
+RESERVED.update(
+    name
+    for cls in (Module, *Module.__bases__, Watched)
+    for name, value in vars(cls).items()
+    if isinstance(value, FunctionType) and not name.startswith("__")
+)

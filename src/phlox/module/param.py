@@ -15,7 +15,7 @@ from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.levels import is_followed
 from phlox.errors import ModuleError
-from phlox.module.deferred import Deferred, Initializer
+from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
 from phlox.module.foreign import Foreign, a_thing
 from phlox.module.used_up import UsedUp
 from phlox.module.watch import Watched
@@ -101,7 +101,7 @@ class Param(Watched):
             raise ModuleError(f"a Param holds a tensor, got {type(value).__name__}; make one with phlox.tensor(...)")
         self.id = new_id() if id is None else id
         self.trained = self.trainable = trained and value.kind is Float
-        self._watchers = ()
+        self._phlox_watchers = ()
         self._deferred = None
         self._tensor = self._held(value)
 
@@ -109,13 +109,16 @@ class Param(Watched):
     def deferred(
         cls,
         shape: tuple[int, ...],
-        initializer: Initializer,
+        initializer: Initializer | JaxInitializer = standard_normal,
         *,
         fans: tuple[int, int] | None = None,
         device: DeviceLike | None = None,
         trained: bool = True,
     ) -> Param:
-        """A Float parameter whose value is made when first needed.
+        """A Float parameter whose value is made when first needed: normally distributed, unless something else is said.
+
+        `initializer` is one of `phlox.nn`, a function `(shape, fans, device)`, or one as JAX has them, `(key, shape,
+        dtype)`: those of `jax.nn.initializers` and Flax, on any backend where JAX is installed.
 
         It reserves a random sub-stream of its own now, so the value depends on the seed and on the order in which
         parameters are declared, not on what is used first. `fans` default to the first and the last size of the shape.
@@ -133,7 +136,7 @@ class Param(Watched):
             fans = (shape[0], shape[-1]) if shape else (1, 1)
         place = as_device(device)
         program = engine_of(place.backend).program()
-        deferred = Deferred(shape, initializer, fans, place, current().substream(), program)
+        deferred = Deferred(shape, as_initializer(initializer), fans, place, current().substream(), program)
         return cls._made(None, deferred, new_id(), trained, trained)
 
     @classmethod
@@ -149,7 +152,7 @@ class Param(Watched):
         self.id = id
         self.trained = trained
         self.trainable = trainable
-        self._watchers = ()
+        self._phlox_watchers = ()
         self._deferred = deferred
         self._tensor = tensor
         return self
@@ -233,7 +236,7 @@ class Param(Watched):
 
     def changed(self) -> None:
         """Tell everyone who watches that it is another kind of parameter now; where it stands is as it was."""
-        for ref in self._watchers:
+        for ref in self._phlox_watchers:
             watcher = ref()
             if watcher is not None:
                 watcher.aux = None
@@ -306,7 +309,7 @@ class Param(Watched):
 
     def _called(self) -> str:
         """What errors call it: by its path in the largest module that knows it."""
-        walks: list[Any] = [walk for ref in self._watchers if (walk := ref()) is not None and walk.valid]
+        walks: list[Any] = [walk for ref in self._phlox_watchers if (walk := ref()) is not None and walk.valid]
         paths = [path for walk in walks for path, param in walk.named() if param is self]
         name = max(paths, key=len, default="")
         return f"`{name}`, a parameter of shape {self.shape}" if name else f"a parameter of shape {self.shape}"
@@ -333,10 +336,17 @@ class Param(Watched):
         return made
 
     def set_id(self, id: ParamId) -> None:
-        """Take the id of the parameter that it continues, as when loading a record."""
+        """Take the id of the parameter that it continues, as when loading a record.
+
+        Another parameter of its module may have this id, so whoever knows the module sees to it that they differ.
+        """
         if id != self.id:
             self.id = id
             self.changed()
+            for ref in self._phlox_watchers:
+                watcher = ref()
+                if watcher is not None:
+                    watcher.ids_differ = False
 
     def set_trained(self, trained: bool) -> None:
         """Mark it as trained or not; only Float parameters can be."""
@@ -392,8 +402,35 @@ class Param(Watched):
         return self.holding(Tensor.from_primitive(array, device.backend, tensor.kind))
 
     def copy(self) -> Param:
-        """The same parameter as another object."""
+        """The same parameter as another object, with the same id, and a leaf of its own where there is a tape."""
+        twin = self.view()
+        twin.become_a_leaf()
+        return twin
+
+    def view(self) -> Param:
+        """The same parameter as another object, and the same leaf of the tape."""
         return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable)
+
+    def tell_apart(self, other: Param, id: ParamId) -> bool:
+        """Become another parameter than the one of which it is a copy: another id, and a leaf of its own.
+
+        Returns whether both were one leaf of a tape.
+        """
+        shared = False
+        mine, its = self._tensor, other._tensor
+        if mine is not None and its is not None and mine.backend is its.backend:
+            node = mine.backend.node_of(mine.primitive)
+            shared = node is not None and node is its.backend.node_of(its.primitive)
+        if shared:
+            self.become_a_leaf()
+        self.set_id(id)
+        return shared
+
+    def become_a_leaf(self) -> None:
+        """See to it that the gradient is of this parameter alone; a value that is computed keeps its history."""
+        value = self._tensor
+        if value is not None and value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
+            self._tensor = value._with(value.backend.another_leaf(value.primitive))  # pyright: ignore[reportPrivateUsage]
 
     def __copy__(self) -> Param:
         return self.copy()

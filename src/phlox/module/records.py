@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from typing_extensions import Unpack
@@ -20,16 +20,19 @@ from phlox.backend.fresh import Room, large_pages_come_quickly
 from phlox.backend.halves import takes_only_memory
 from phlox.backend.parallel import each
 from phlox.errors import ModuleError, PhloxError, RecordError
+from phlox.module.own_records import meant_paths, outside, prepare_children, record_of, refuse_positional, without
 from phlox.module.param import Param, ParamId, new_id
 from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
 from phlox.record.patterns import Patterns
-from phlox.record.renaming import Remap
+from phlox.record.renaming import Remap, Renamed, rename
+from phlox.record.report import DROPPED
 from phlox.tensor import Tensor
 
 if TYPE_CHECKING:
     from phlox.module.module import Module
+    from phlox.module.structure import Structure
 
 AT_ONCE = 1 << 26
 """Bytes: a module whose parameters take no more gets all new values made before any old one is let go."""
@@ -66,12 +69,46 @@ def into_record(module: Module) -> Record:
     """See `Module.into_record`."""
     structure = module.structure()
     entries: dict[str, Any] = {}
+    if structure.children:
+        return _with_children(module)
     for path, param in structure.named():
-        value = param.val()
-        if value.backend.is_traced(value.primitive):
-            raise _traced(path, param)
-        entries[path] = TensorEntry(lazy(path, value), param.id)
+        entries[path] = _entry(path, param)
     return Record(entries, {"module": type(module).__name__}, aliases=structure.aliases)
+
+
+def _entry(path: str, param: Param) -> TensorEntry:
+    value = param.val()
+    if value.backend.is_traced(value.primitive):
+        raise _traced(path, param)
+    return TensorEntry(lazy(path, value), param.id)
+
+
+def _with_children(module: Module) -> Record:
+    structure = module.structure()
+    entries: dict[str, Any] = {}
+    metadata, aliases = {"module": type(module).__name__}, dict[str, str]()
+    children = iter([*structure.children, None])
+    child = next(children)
+    for number, (path, names) in enumerate([*_own_names(structure).items(), ("", [])]):
+        while child is not None and (not path or child.before <= number):
+            record = record_of(child)
+            entries |= {f"{child.path}.{one}": record[one] for one in record}
+            metadata |= {f"{child.path}.{key}": text for key, text in record.metadata.items()}
+            aliases |= {f"{child.path}.{one}": f"{child.path}.{name}" for one, name in record.aliases.items()}
+            child = next(children)
+        if names:
+            entries[names[0]] = _entry(names[0], structure.params[number])
+            aliases |= dict.fromkeys(names[1:], names[0])
+    return Record(entries, metadata, aliases=aliases)
+
+
+def _own_names(structure: Structure) -> dict[str, list[str]]:
+    """For the path of every parameter, its paths that lead through no child that is saved by itself."""
+    names: dict[str, list[str]] = {path: [path] for path in structure.paths}
+    for alias, path in structure.aliases.items():
+        names[path].append(alias)
+    places = [place for child in structure.children for place in (child.path, *child.others)]
+    return {path: outside(every, places) for path, every in names.items()}
 
 
 def _traced(path: str, param: Param) -> ModuleError:
@@ -107,18 +144,67 @@ class _Place:
 
 def report(module: Module, record: Record, **options: Unpack[LoadOptions]) -> LoadReport:
     """See `Module.load_report`."""
-    return _compared(module, record, options)[1]
+    return _compared(module, record, options).report
 
 
-def _compared(module: Module, record: Record, options: LoadOptions) -> tuple[list[_Place], LoadReport]:
+class _Compared(NamedTuple):
+    places: list[_Place]
+    report: LoadReport
+    record: Record
+    """Of what is no child's, with the names that remap gives."""
+    matches: dict[str, str]
+    """Path of a parameter -> path in that record."""
+    children: list[Callable[[], object]]
+    """What loads the children that are loaded by themselves."""
+    cause: Exception | None = None
+
+
+def _compared(module: Module, record: Record, options: LoadOptions) -> _Compared:
     if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RecordError(
             f"expected a Record, got {type(record).__name__}; a file is loaded with module.load(path) or "
             "phlox.record.load(path), and arrays by name make a record with phlox.record.Record(arrays)"
         )
-    places = [_Place.of(path, param) for path, param in module.named_params()]
-    expected: Any = {place.path: (place.shape, place.kind.name, place.dtype) for place in places}
-    return places, match(expected, record, aliases=module.structure().aliases, **options)
+    structure = module.structure()
+    if structure.children:
+        return _compared_with_children(structure, record, options)
+    places = [_Place.of(path, param) for path, param in structure.named()]
+    found = match(_expected(places), record, aliases=structure.aliases, **options)
+    return _Compared(places, found, record, found.matches, [])
+
+
+def _expected(places: list[_Place]) -> Any:
+    return {place.path: (place.shape, place.kind.name, place.dtype) for place in places}
+
+
+def _compared_with_children(structure: Structure, record: Record, options: LoadOptions) -> _Compared:
+    children = structure.children
+    if record.positional:
+        raise refuse_positional(children)
+    strict, remap = options.get("strict", True), options.get("remap")
+    view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
+    named = list(zip(_own_names(structure).values(), structure.params, strict=True))
+    places = [_Place.of(names[0], param) for names, param in named if names]
+    aliases = {alias: names[0] for names, _ in named for alias in names[1:]}
+    rest = without(view.record, children)
+    meant = meant_paths(
+        [*[place.path for place in places], *aliases],
+        children,
+        view.record,
+        options.get("include"),
+        options.get("exclude"),
+    )
+    include = None if meant is None else outside(meant, [child.path for child in children])
+    found = match(_expected(places), rest, strict=strict, aliases=aliases, include=include)
+    made = prepare_children(children, view.record, strict, meant)
+    origin = {new: old for new, old in view.origin.items() if new != old}
+    whole = replace(
+        made.add_to(found),
+        remapped={old: new for new, old in origin.items()},
+        ignored={**found.ignored, **made.ignored, **dict.fromkeys(view.dropped, DROPPED)},
+    )
+    whole = replace(whole, matches={path: origin.get(name, name) for path, name in whole.matches.items()})
+    return _Compared(places, whole, rest, found.matches, made.loads, made.cause)
 
 
 def load_from(module: Module, source: Record | str | PathLike[str], **options: Unpack[LoadOptions]) -> LoadReport:
@@ -140,9 +226,25 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
     file), and where all of them are small. In a large module that has values, the others are only checked, to the last
     element, and made one by one when the old ones are let go: loading takes no more than one tensor beyond the module.
     """
-    all_places, found = _compared(module, record, options)
-    found.raise_if_failed(type(module).__name__)
-    matches = found.matches
+    compared = _compared(module, record, options)
+    try:
+        compared.report.raise_if_failed(type(module).__name__)
+    except RecordError as error:
+        raise error from compared.cause
+    load = _prepare_params(module, compared)
+    if not compared.children:
+        return load
+
+    def load_all() -> LoadReport:
+        for load_child in compared.children:
+            load_child()
+        return load()
+
+    return load_all
+
+
+def _prepare_params(module: Module, compared: _Compared) -> Callable[[], LoadReport]:
+    all_places, found, record, matches = compared[:4]
     places = [place for place in all_places if place.path in matches]
     entries: list[TensorEntry] = [record[matches[place.path]] for place in places]
     at_once = sum([place.nbytes for place in places if place.param.is_initialized]) <= AT_ONCE
@@ -232,7 +334,8 @@ _Memento: TypeAlias = tuple[Param, Tensor[Any, Any, Any] | None, Any, ParamId]
 
 
 def _give_back(param: Param, tensor: Tensor[Any, Any, Any] | None, deferred: Any, id: ParamId) -> None:
-    param._tensor, param._deferred, param.id = tensor, deferred, id  # pyright: ignore[reportPrivateUsage]
+    param._tensor, param._deferred = tensor, deferred  # pyright: ignore[reportPrivateUsage]
+    param.set_id(id)
     param.changed()
 
 

@@ -12,12 +12,14 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from threading import RLock
 from typing import Any, TypeAlias, cast
 
 from phlox.errors import ModuleError
-from phlox.module.fields import Fields, fields_of, may_change_unseen, own_dict, postpone, set_slot
+from phlox.module.fields import RESERVED, Fields, fields_of, may_change_unseen, own_dict, postpone, reserved, set_slot
 from phlox.module.hidden import AnyFunction, functions_in, refuse_holders
-from phlox.module.param import Param
+from phlox.module.own_records import Child, saves_itself
+from phlox.module.param import Param, ParamId, new_id
 
 Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
 
@@ -62,15 +64,26 @@ Part: TypeAlias = Leaf | Static | Shared | Container
 
 
 class Structure:
-    """A walk over one module: its skeleton, its parameters and their paths."""
+    """A walk over one module: its skeleton, its parameters and their paths.
 
-    def __init__(self, root: Fields) -> None:
+    No two of the parameters have one id: copies that were put together are told apart. `before` is the structure that
+    the module had before it changed.
+    """
+
+    def __init__(self, root: Fields, before: Structure | None = None) -> None:
         walk = _Walk(root)
         self.skeleton: Container = walk.skeleton
         self.params: list[Param] = walk.params
         self.paths: list[str] = walk.paths
+        self.children: list[Child] = walk.children
+        """Those that are saved and loaded by themselves."""
         self.aliases: dict[str, str] = walk.aliases
         """For a parameter that stands in several places: its further paths, and the first."""
+        self.were_one_leaf: list[tuple[Param, str, str]] = []
+        """Parameters that were found to share a leaf of the tape with another one, and the paths of both."""
+        self.owners = owners_of(walk.params, walk.paths, before, self.were_one_leaf)
+        self.ids_differ = True
+        """Set to False by a parameter that takes another id."""
         self.valid = True
         """Set to False by a part when it changes."""
         self.aux: Any = None
@@ -89,6 +102,9 @@ class Structure:
         for whole, parts in self._plain:
             if not _same(cast("list[Any]", whole) if whole.__class__ is list else _contents(whole), parts):
                 return False
+        if not self.ids_differ:
+            self.owners = owners_of(self.params, self.paths, self, self.were_one_leaf)
+            self.ids_differ = True
         return True
 
     def named(self) -> Iterator[tuple[str, Param]]:
@@ -99,18 +115,22 @@ class Structure:
         """A module of this structure around other parameters."""
         made: dict[int, Any] = {}
         module = build(self.skeleton, params, made)
-        if self._repeats and len({id(param) for param in params}) == len(params) == len(self.params):
+        owners = {param.id: param for param in params}
+        if self._repeats and len(owners) == len(params) == len(self.params):
             modules = [part for part in made.values() if isinstance(part, Fields)]
             if not any(map(may_change_unseen, modules)):
-                set_slot(module, "_structure", self._of_built(params, modules, made))
+                set_slot(module, "_phlox_structure", self._of_built(params, owners, modules, made))
         return module
 
-    def _of_built(self, params: list[Param], modules: list[Fields], made: dict[int, Any]) -> Structure:
+    def _of_built(
+        self, params: list[Param], owners: dict[ParamId, Param], modules: list[Fields], made: dict[int, Any]
+    ) -> Structure:
         """The structure of a module that was just built from this one, which need not be walked over."""
         other = object.__new__(Structure)
         other.skeleton, other.paths, other.aliases = self.skeleton, self.paths, self.aliases
-        other.params = params
-        other.valid, other.aux = True, None
+        other.params, other.owners, other.were_one_leaf = params, owners, []
+        other.children = [one if one.number is None else one._replace(part=made[one.number]) for one in self.children]
+        other.valid, other.ids_differ, other.aux = True, True, None
         plain = cast("list[Plain]", [whole for whole in made.values() if isinstance(whole, (list, dict))])
         other._plain = [(whole, _contents(whole)) for whole in plain]
         other._modes, other._repeats = self._modes, True
@@ -123,6 +143,42 @@ class Structure:
         if training not in self._modes:
             self._modes[training] = cast("Container", _with_field(self.skeleton, "training", training))
         return self._modes[training]
+
+
+_telling_apart = RLock()
+
+
+def owners_of(
+    params: list[Param], paths: list[str], before: Structure | None, shared: list[tuple[Param, str, str]]
+) -> dict[ParamId, Param]:
+    """The parameters by id, in order; those that have another's id get one of their own.
+
+    Copies of a parameter (by `copy.deepcopy`, `map`, pickle, or loaded from one record) have its id, for a copy of a
+    whole model continues it. In one module each is trained by itself: gradients and optimizer states are kept by id.
+    The one that was there before keeps it, else the first. The others take the id of what stood in their place before,
+    where that has gone (a target network that is a new copy at every update stays the same to whoever follows it).
+    """
+    owners = {param.id: param for param in params}
+    if len(owners) == len(params):
+        return owners
+    with _telling_apart:  # two threads must not give one parameter two ids
+        known = {} if before is None else before.owners
+        owners = {param.id: param for param in reversed(params)}
+        owners |= {param.id: param for param in params if known.get(param.id) is param}
+        places = {} if before is None else dict(zip(before.paths, zip(known, before.params, strict=True), strict=True))
+        for path, param in zip(paths, params, strict=True):
+            if owners[param.id] is not param:
+                id, there = places.get(path, (None, None))
+                follows = id is not None and id not in owners and _is_alike(param, there)
+                owner = owners[param.id]
+                if param.tell_apart(owner, id if follows and id is not None else new_id()):
+                    shared.append((owner, next(p for p, one in zip(paths, params, strict=True) if one is owner), path))
+                owners[param.id] = param
+        return {param.id: param for param in params}
+
+
+def _is_alike(param: Param, other: Param | None) -> bool:
+    return other is not None and param.has_shape and other.has_shape and param.shape == other.shape
 
 
 def _with_field(part: Part, name: str, value: Any) -> Part:
@@ -196,6 +252,8 @@ class _Walk:
         self._open: dict[int, str] = {}
         self._parts: dict[int, str] = {}
         self.functions: list[tuple[str, AnyFunction]] = []
+        self.children: list[Child] = []
+        self._within = False  # of one of these
         part = self._container(root, _fields_of(root) or {}, "")
         assert isinstance(part, Container)
         self.skeleton = part
@@ -207,12 +265,21 @@ class _Walk:
         fields = _fields_of(value)
         if fields is not None:
             return self._container(value, fields, name)
+        if not self._within and saves_itself(cast("type[Any]", type(value))):
+            self._note_child(value, name)
         self.functions += [(name, function) for function in functions_in(value, name)]
         if type(value) is not set:
             return Static(value)
         whole = cast("set[Any]", value)
         self.plain.append((whole, _contents(whole)))
         return StaticSet(frozenset(whole))
+
+    def _note_child(self, value: Any, name: str) -> None:
+        for place, child in enumerate(self.children):
+            if child.part is value:
+                self.children[place] = child._replace(others=(*child.others, name))
+                return
+        self.children.append(Child(name, value, len(self.params)))
 
     def _param(self, param: Param, name: str) -> Leaf:
         identity = id(param)
@@ -242,13 +309,21 @@ class _Walk:
             plain = cast("Plain", value)
             self.plain.append((plain, _contents(plain)))
         self._open[identity] = name
+        is_child = module is not None and name != "" and not self._within and saves_itself(cls)
+        if is_child:
+            self._within = True
+            self._note_child(value, name)
         # A module that stands elsewhere too is walked again for the further paths of its parameters.
         inside = f"{name}." if name else ""
         children = tuple([self._part(child, f"{inside}{key}") for key, child in fields.items()])
         del self._open[identity]
+        self._within = self._within and not is_child
         if shared is not None:
             return Shared(shared)
         number = self._containers[identity] = len(self._containers)
+        if is_child:
+            place = next(i for i, child in enumerate(self.children) if child.part is value)
+            self.children[place] = self.children[place]._replace(number=number)
         if module is not None:
             self.modules.append(module)
             self._parts.setdefault(identity, name)
@@ -262,6 +337,9 @@ def _fields_of(value: Any) -> dict[Any, Any] | None:
     """What a container holds, by key; None if the value is none."""
     if isinstance(value, Fields):
         fields, cached = fields_of(value), _cached(type(value))
+        if not RESERVED.isdisjoint(fields):
+            cls = cast("type[Any]", type(value))
+            raise reserved(cls, min(RESERVED & fields.keys()))
         return {name: field for name, field in fields.items() if name not in cached} if cached else fields
     kind = cast("type[Any]", type(value))
     if kind is dict or kind is OrderedDict:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from inspect import isdatadescriptor
 from typing import Any, cast
 
-from phlox.backend import Backend, Device
+from phlox.backend import Backend, Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
 from phlox.module.fields import Fields, postpone, set_slot
@@ -27,13 +27,15 @@ class Template:
     It holds what a module is built from when only arrays are given, and no id of any parameter.
     """
 
-    __slots__ = ("__weakref__", "_looks", "cls", "eager", "marks", "paths", "plain", "skeleton", "text")
+    __slots__ = ("__weakref__", "_looks", "cls", "eager", "integers", "marks", "paths", "plain", "skeleton", "text")
 
     def __init__(self, structure: Structure) -> None:
         self.skeleton = structure.skeleton
         self.cls = cls = structure.skeleton.cls
         self.paths = tuple(structure.paths)
         self.marks = tuple(param.mark for param in structure.params)
+        named = zip(self.paths, self.marks, strict=True)
+        self.integers = tuple(path for path, (ops, _, _) in named if ops.kind is not Float)
         self.plain = not any(ops.backend.differentiates for ops, _, _ in self.marks)
         self.text: bytes | None = None
         """Kept here by `phlox.module.wire.text_of`."""
@@ -196,7 +198,7 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
 
     Raises `ModuleError`, with the path, for a placeholder left over from a transformation that has ended.
     """
-    pending = module._pending
+    pending = module._phlox_pending
     if pending is not None:
         aux, arrays = pending
         if arrays and arrays[0].__class__ not in _values and aux.__class__ is Aux:  # they all come from one place
@@ -219,6 +221,11 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     return tuple(arrays), aux
 
 
+def integers_of(aux: Any) -> tuple[str, ...]:
+    """The paths of parameters that are no floats."""
+    return aux.template.integers if aux.__class__ is Aux else ()
+
+
 def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
     for path, (ops, _, _), leaf in zip(template.paths, template.marks, leaves, strict=True):
         engine = engine_of(ops.backend)
@@ -232,7 +239,7 @@ def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
 
 def give_away(module: Any, taker: str) -> None:
     """Let go of the values of all parameters, for `taker` may write over them; using them is `DonatedError` then."""
-    pending = module._pending
+    pending = module._phlox_pending
     if pending is None:
         for path, param in module.named_params():
             param.use_up(path, taker)
@@ -246,14 +253,14 @@ def give_away(module: Any, taker: str) -> None:
         if device is None:  # one for all, since asking takes longer than all the rest
             device = devices[ops.backend] = engine_of(ops.backend).device_of(array).on(ops.backend)
         instead.append(UsedUp(ops, array.shape, device, path, taker))
-    set_slot(module, "_pending", (aux, tuple(instead)))
+    set_slot(module, "_phlox_pending", (aux, tuple(instead)))
 
 
 def take_back(module: Any, arrays: Sequence[Any]) -> None:
     """Values for all parameters of a module that were given away."""
-    pending = module._pending
+    pending = module._phlox_pending
     if pending is not None:
-        set_slot(module, "_pending", (pending[0], tuple(arrays)))
+        set_slot(module, "_phlox_pending", (pending[0], tuple(arrays)))
         return
     for param, array in zip(module.params(), arrays, strict=True):
         ops = param.mark[0]

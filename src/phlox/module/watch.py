@@ -13,6 +13,8 @@ class Watcher(Protocol):
 
     valid: bool
     """Is it still made of the same parts?"""
+    ids_differ: bool
+    """Is it known that no two of its parameters have one id?"""
     aux: Any
     """What its parameters are, beside their values; None where that is to be found out anew."""
 
@@ -20,20 +22,20 @@ class Watcher(Protocol):
 class Watched:
     """A module or a parameter: whoever remembers what it was is told when it changes."""
 
-    __slots__ = ("__weakref__", "_watchers")
+    __slots__ = ("__weakref__", "_phlox_watchers")
 
-    _watchers: tuple[weakref.ref[Watcher], ...]
+    _phlox_watchers: tuple[weakref.ref[Watcher], ...]
 
     def watch(self, watcher: Watcher) -> None:
         """From now on set `watcher.valid` to False at the next change; it is not kept alive."""
-        known = [ref for ref in self._watchers if (other := ref()) is not None and other.valid]
-        _set(self, "_watchers", (*known, weakref.ref(watcher)))
+        known = [ref for ref in self._phlox_watchers if (other := ref()) is not None and other.valid]
+        _set(self, "_phlox_watchers", (*known, weakref.ref(watcher)))
 
     def changed(self) -> None:
         """Tell everyone who watches that it has other parts now."""
-        told = self._watchers
+        told = self._phlox_watchers
         if told:
-            _set(self, "_watchers", ())
+            _set(self, "_phlox_watchers", ())
             for ref in told:
                 watcher = ref()
                 if watcher is not None:

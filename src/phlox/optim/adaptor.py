@@ -10,7 +10,7 @@ from typing import Any
 
 from phlox.backend import Float
 from phlox.backend.contract.backend import engine_of
-from phlox.errors import OptimizerError
+from phlox.errors import OptimizerError, PhloxError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.structure import ByIdentity
 from phlox.optim.arguments import check_arguments, rates_of
@@ -21,13 +21,14 @@ from phlox.optim.groups import Group, grouped
 from phlox.optim.interrupt import Uninterrupted
 from phlox.optim.optimizer import M, Optimizer, Rate, recording
 from phlox.optim.packed import brought
+from phlox.optim.plain import to_plain
 from phlox.optim.sharing import sharing
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.skipping import kept_where
-from phlox.optim.state import Mastered, State, flatten, unmastered
+from phlox.optim.state import Mastered, State, adopted, flatten, unmastered
 from phlox.optim.state_report import StateReport
 from phlox.optim.together import LEAST, Entry, Job, joins, slot_of
-from phlox.record import LazyTensor
+from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor, where
 
 _interned: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
@@ -107,6 +108,8 @@ class OptimizerAdaptor(Optimizer):
             tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
             work = self._wide(tensor)
             state = brought(states[id], work)
+            if id in self._unproved:
+                state = self._adopted("a parameter", self._simple[self.variant(id)].init(work), state)
             if work is tensor:
                 state = unmastered(state)
             elif not isinstance(state, Mastered):
@@ -136,6 +139,11 @@ class OptimizerAdaptor(Optimizer):
             except TypeError:  # a field without a hash
                 self._settings = fields, ByIdentity(optimizer)
         return self._settings[1]
+
+    def _states_of(self, record: Record) -> dict[ParamId, State]:
+        for optimizer in self._simple:  # classes in its states may be known nowhere else
+            to_plain(flatten(begun(optimizer, (1,)), [], saving=True))
+        return super()._states_of(record)
 
     def _misfit(self, states: dict[ParamId, State]) -> str | None:
         for id, state in states.items():
@@ -308,6 +316,13 @@ class OptimizerAdaptor(Optimizer):
         """What a parameter of this value is stepped as; the very same where no master is needed."""
         return tensor.to_full_precision() if self.master_weights else tensor
 
+    def _adopted(self, path: str, fresh: State, state: State) -> State:
+        """A loaded state, with the modules and objects in it."""
+        try:
+            return adopted(fresh, state)
+        except PhloxError as error:
+            raise OptimizerError(f"{path}: the state that was loaded does not fit: {error}") from error
+
     def _at_work(
         self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]
     ) -> tuple[Tensor[Any, Any, Any], State, bool]:
@@ -317,7 +332,9 @@ class OptimizerAdaptor(Optimizer):
             return work, brought(optimizer.init(work), work), True
         state = brought(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:
-            wrong = misfit(optimizer.init(work), state, tensor.shape)
+            fresh = optimizer.init(work)
+            state = self._adopted(path, fresh, state)
+            wrong = misfit(fresh, state, tensor.shape)
             if wrong:
                 raise OptimizerError(
                     f"{path}: the state that was loaded is not one of {type(optimizer).__name__} for a parameter "

@@ -15,7 +15,8 @@ from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
 from phlox.module.structure import ByIdentity
 from phlox.optim.packed import Packed
-from phlox.optim.state import State, fits, flatten, from_plain, paths, to_plain, unflatten
+from phlox.optim.plain import ARRAY, as_tensor, from_plain, from_tensor, to_plain
+from phlox.optim.state import OBJECT, Saved, State, fits, flatten, leaves_of, paths, unflatten
 from phlox.optim.state_report import StateReport, report_of
 from phlox.optim.together import Slot
 from phlox.other_names import OPTIMIZER, of_object
@@ -50,9 +51,9 @@ class Optimizer(ABC):
         self._lock = RLock()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise AttributeError(of_object(self, name, OPTIMIZER))
+        if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
+            return object.__getattribute__(self, name)
+        raise AttributeError(of_object(self, name, OPTIMIZER), name=name, obj=self)
 
     @abstractmethod
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
@@ -188,18 +189,28 @@ class Optimizer(ABC):
     def into_record(self) -> Record:
         """The state as a record; nothing is copied."""
         entries: dict[str, Any] = {}
+        aliases: dict[str, str] = {}
         for id, state in self.states.items():
             leaves: list[Any] = []
-            skeleton = flatten(state, leaves)
+            skeleton = flatten(state, leaves, saving=True)
             entries[f"states.{id}.skeleton"] = to_plain(skeleton)
             for (path, kind), leaf in zip(paths(skeleton), leaves, strict=True):
                 name = f"states.{id}.state.{path}" if path else f"states.{id}.state"
+                found: dict[str, Any]
                 if kind in KINDS:
-                    held = leaf if isinstance(leaf, LazyTensor) else lazy(name, leaf)
-                    entries[name] = TensorEntry(held, id)
+                    found = {name: TensorEntry(leaf if isinstance(leaf, LazyTensor) else lazy(name, leaf), id)}
+                elif kind == ARRAY:
+                    found = {name: TensorEntry(as_tensor(leaf, name), id)}
+                elif kind == OBJECT:
+                    own = leaf.into_record()
+                    found = {f"{name}.{below}": own[below] for below in own}
+                    aliases |= {f"{name}.{alias}": f"{name}.{below}" for alias, below in own.aliases.items()}
                 else:
-                    entries[name] = leaf
-        return Record(entries, {"optimizer": type(self).__name__})
+                    found = {name: leaf}
+                if twice := entries.keys() & found.keys():
+                    raise OptimizerError(f"{min(twice)}: two parts of the state have this path; rename a key")
+                entries |= found
+        return Record(entries, {"optimizer": type(self).__name__}, aliases=aliases)
 
     def load_record(self, record: Record) -> None:
         """Take the state from a record; its tensors are moved to the parameter's device at its next step.
@@ -241,6 +252,8 @@ def read_states(record: Record) -> dict[ParamId, State]:
     for path in record.values:
         if path.startswith("states.") and path.endswith(".skeleton"):
             id = path.removeprefix("states.").removesuffix(".skeleton")
+            if f"states.{id.partition('.state.')[0]}.skeleton" in record and ".state." in id:
+                continue  # an entry of that name in a state
             try:
                 states[ParamId(id)] = _read_state(record, path, f"states.{id}.state")
             except RecordError as error:
@@ -256,11 +269,18 @@ def _read_state(record: Record, path: str, prefix: str) -> State:
     leaves: list[Any] = []
     try:
         skeleton = from_plain(record[path])
-        for name, kind in paths(skeleton):
-            entry = record[f"{prefix}.{name}" if name else prefix]
+        for name, kind, *said in leaves_of(skeleton):
+            place = f"{prefix}.{name}" if name else prefix
+            if kind == OBJECT:
+                leaves.append(Saved(str(said[0]), record.select(place)))
+                continue
+            entry = record[place]
             leaf = entry.tensor if isinstance(entry, TensorEntry) else entry
+            if kind == ARRAY and isinstance(leaf, LazyTensor):
+                leaves.append(from_tensor(leaf, *said))
+                continue
             if not fits(kind, leaf):
-                raise RecordError(f"{prefix}.{name}: expected {kind}, found {leaf!r}")
+                raise RecordError(f"{place}: expected {kind}, found {leaf!r}")
             if isinstance(leaf, LazyTensor):
                 for _ in leaf.blocks():
                     pass

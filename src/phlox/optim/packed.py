@@ -10,16 +10,47 @@ import numpy as np
 from phlox.backend import Backend, Device, Int
 from phlox.backend.element import HALF_ELEMENTS
 from phlox.backend.kind import KINDS
+from phlox.errors import OptimizerError
 from phlox.module import ParamId
-from phlox.optim.state import INTEGER, REAL, Skeleton, State, flatten, map_tensors, paths, unflatten
+from phlox.optim.plain import ARRAY
+from phlox.optim.state import (
+    INTEGER,
+    OBJECT,
+    REAL,
+    Skeleton,
+    State,
+    flatten,
+    map_tensors,
+    paths,
+    unflatten,
+    with_plain_numbers,
+)
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor, stack, tensor
+
+
+class Constant:
+    """A NumPy array that a program is compiled for: equal to those of the same elements."""
+
+    __slots__ = ("_key", "array")
+
+    def __init__(self, array: Any) -> None:
+        if array.dtype.hasobject:
+            raise OptimizerError(f"a NumPy array of {array.dtype} in an optimizer's state cannot be compiled")
+        self.array = np.array(array)
+        self._key = array.dtype.str, array.shape, self.array.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
 
 class Form:
     """The skeletons of the states of several parameters, interned: equal ones are one object."""
 
-    __slots__ = ("__weakref__", "backends", "kinds", "places", "skeletons", "sources")
+    __slots__ = ("__weakref__", "backends", "constants", "kinds", "places", "skeletons", "sources")
 
     def __init__(
         self,
@@ -27,6 +58,7 @@ class Form:
         places: tuple[int, ...],
         backends: tuple[Backend | None, ...],
         sources: tuple[int, ...],
+        constants: tuple[Constant, ...],
     ) -> None:
         self.skeletons = skeletons
         self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
@@ -36,6 +68,8 @@ class Form:
         """Of every tensor among the leaves, None of a number: not all states are of one precision."""
         self.sources = sources
         """Which of the leaves every tensor and every real number is."""
+        self.constants = constants
+        """NumPy arrays, in order."""
 
 
 _forms: weakref.WeakValueDictionary[Any, Form] = weakref.WeakValueDictionary()
@@ -46,9 +80,10 @@ def form_of(
     places: tuple[int, ...],
     backends: tuple[Backend | None, ...],
     sources: tuple[int, ...],
+    constants: tuple[Constant, ...],
 ) -> Form:
     """The one form of these skeletons with their integers at these places, and tensors of these backends."""
-    key = skeletons, places, backends, sources
+    key = skeletons, places, backends, sources, constants
     form = _forms.get(key)
     return _forms.setdefault(key, Form(*key)) if form is None else form
 
@@ -74,14 +109,23 @@ class Packed(NamedTuple):
         """
         backend = place.backend
         flat: list[Any] = []
-        skeletons = tuple([flatten(_near(state, place), flat) for state in states.values()])
+        skeletons = tuple([with_plain_numbers(flatten(_near(state, place), flat)) for state in states.values()])
         named = [found for skeleton in skeletons for found in paths(skeleton)]
         chosen: dict[Any, int] = {}
         distinct: list[Any] = []
         sources: list[int] = []
+        constants: list[Constant] = []
         for leaf, (path, kind) in zip(flat, named, strict=True):
             if kind == INTEGER:
                 continue
+            if kind == ARRAY:
+                constants.append(Constant(leaf))
+                continue
+            if kind == OBJECT:
+                raise OptimizerError(
+                    f"an optimizer's state holds a {type(leaf).__name__} (at `{path}`), of which a compiled function "
+                    "cannot make inputs and outputs; use tensors, numbers and modules, or step outside of it"
+                )
             key = _key(path, leaf) if shared and kind == REAL else len(sources)
             if key not in chosen:
                 chosen[key] = len(distinct)
@@ -95,7 +139,7 @@ class Packed(NamedTuple):
         found: dict[Any, int] = {}
         places = tuple([found.setdefault(key, len(found)) for key in keys])
         counts = [every[places.index(place)] for place in range(len(found))]
-        form = form_of(skeletons, places, backends, tuple(sources))
+        form = form_of(skeletons, places, backends, tuple(sources), tuple(constants))
         if counts and all(isinstance(count, int) for count in counts):
             array = backend.from_host(np.array(counts, np.int64), Int, place)
             tensors = (leaf.primitive for leaf in distinct if isinstance(leaf, Tensor))
@@ -107,14 +151,16 @@ class Packed(NamedTuple):
     def unpack(self) -> dict[ParamId, State]:
         """The state of every parameter; what is one leaf is one object in all of them."""
         form, counts = self.form, iter(self._counts())
-        kinds = [kind for kind in form.kinds if kind != INTEGER]
+        kinds = [kind for kind in form.kinds if kind not in (INTEGER, ARRAY)]
         kind_of = dict(zip(form.sources, kinds, strict=True))
         found = [
             self._leaf(kind_of[number], leaf, backend)
             for number, (leaf, backend) in enumerate(zip(self.leaves, form.backends, strict=False))
         ]
         others = iter([found[source] for source in form.sources])
-        leaves = (next(counts if kind == INTEGER else others) for kind in form.kinds)
+        arrays = (constant.array.copy() for constant in form.constants)
+        by_kind = {INTEGER: counts, ARRAY: arrays}
+        leaves = (next(by_kind.get(kind, others)) for kind in form.kinds)
         return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, form.skeletons, strict=True)}
 
     def _counts(self) -> list[Any]:

@@ -48,7 +48,9 @@ class SimpleOptimizer(ABC):
     def init(self, tensor: Tensor[Any, Any, Any]) -> State:
         """The state before the first step; None unless the optimizer needs one.
 
-        Tensors, numbers, strings, truth values and None, in dicts, lists and tuples.
+        Tensors, NumPy arrays and scalars, numbers, strings, bytes, enums, truth values, None, modules, and objects with
+        `into_record` and `load_record`; in dicts, lists, tuples, named tuples, dataclasses and sets. What is no tensor
+        or number is a constant of a compiled step, which is compiled anew when it changes.
         """
         return None
 

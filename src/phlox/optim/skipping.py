@@ -5,6 +5,8 @@ from __future__ import annotations
 from sys import intern
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from phlox.backend import Backend, Device, Float, Int
 from phlox.errors import OptimizerError
 from phlox.optim.sharing import shared
@@ -34,7 +36,23 @@ def _kept(finite: Tensor[Any, Any, Any], new: Any, old: Any, place: Device) -> A
     if isinstance(new, Tensor):
         after = cast("Tensor[Any, Any, Any]", new)  # not all are of one precision
         return where(_on(finite, after.device), after, cast("Tensor[Any, Any, Any]", old))
+    if _is_array(new) or not (isinstance(new, (int, float)) or hasattr(new, "dtype")):
+        return _constant(new, old)
     return shared(_kept_number, finite, new, old, place.backend, intern(place.name))  # one number for all that have it
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _constant(new: Any, old: Any) -> Any:
+    """What is a part of the program, and so the same after a step as before."""
+    if new is old or (_is_array(new) and new.dtype == old.dtype and np.array_equal(new, old)):
+        return new
+    raise OptimizerError(
+        f"skip_nonfinite cannot choose between two values of {type(new).__name__} in a compiled function; keep what "
+        "changes from step to step in tensors and numbers"
+    )
 
 
 def _kept_number(finite: Tensor[Any, Any, Any], new: Any, old: Any, backend: Backend, name: str) -> Any:

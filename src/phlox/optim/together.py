@@ -128,6 +128,8 @@ def slot_of(number: int, job: Job, before: Slot | None) -> Slot | None:
     """How it is stepped with others, if it can be: all of one plain backend and shape, and no placeholders."""
     backend, work = job.place.backend, job.work
     skeleton, tensors, numbers = take_apart(unmastered(job.state))
+    if not all(isinstance(number, (int, float)) for number in numbers):
+        return None
     if backend.inner is not None or not all(
         x.backend is backend and x.shape == work.shape and backend.is_plain(x.primitive)
         for x in (work, job.grad, *tensors)

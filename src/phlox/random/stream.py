@@ -18,6 +18,7 @@ import numpy as np
 
 from phlox.backend import Backend
 from phlox.backend.numpy.random import fold_in
+from phlox.backend.random_keys import read_key
 from phlox.errors import KindError, RandomnessError, RangeError, ShapeError
 
 Key: TypeAlias = tuple[int, int]
@@ -244,8 +245,9 @@ def restore(state: Mapping[str, Any]) -> None:
 def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     """Within this scope (and thread or task) draws come from another stream.
 
-    `source` is a seed, a key of two words, a stream (which goes on where it stands), or an array of three 32-bit words
-    (key and position), which may be traced. Raises `KindError`, `ShapeError` or `RangeError` for anything else.
+    `source` is a seed, a key of two words, a stream (which goes on where it stands), a key of JAX (`jax.random.key` or
+    `PRNGKey`), or an array of three 32-bit words (key and position); arrays and keys of JAX may be traced. Raises
+    `KindError`, `ShapeError` or `RangeError` for anything else.
 
     >>> import phlox as px
     >>> with px.random.stream(1): a = px.random.normal((3,))
@@ -276,12 +278,15 @@ def _opened(source: Any) -> Stream:
         if not (0 <= high <= _LAST and 0 <= low <= _LAST):
             raise RangeError(f"the words of a key lie in 0..2**32-1, got {words}")
         return Stream((high, low))
-    if getattr(source, "dtype", None) != np.uint32 or source.shape != (3,):
+    words = read_key(source)
+    if words is not None:
+        return Stream(cast("Key", words)) if isinstance(words, tuple) else TracedStream(words)
+    if getattr(source, "dtype", None) != np.uint32 or source.shape not in ((3,), (2,)):
         raise KindError(
-            "a random stream opens on a seed, a key (two integers), a Stream, or an array of three uint32 words "
-            f"(key and position), got {source!r}"
+            "a random stream opens on a seed, a key (two integers, or one of JAX), a Stream, or an array of three "
+            f"uint32 words (key and position), got {source!r}"
         )
     if isinstance(source, np.ndarray):
-        high, low, position = (int(word) for word in source)
+        high, low, position = (*(int(word) for word in source), 0)[:3]
         return Stream((high, low), position)
     return TracedStream(source)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +17,7 @@ from phlox.record.tensor_difference import TensorDifference, Tolerance, tensor_d
 from phlox.record.values import Value
 
 _MAX_SUGGESTIONS = 20
+_MADE_ID = re.compile(r"\.[0-9a-f]{32}\.")
 
 
 class Change(NamedTuple):
@@ -50,6 +52,11 @@ class RecordDifference:
     precisions: list[Change] = field(default_factory=list[Change])
     """Tensors of two element types of one kind."""
     ids: list[Change] = field(default_factory=list[Change])
+    renamed: dict[str, str] = field(default_factory=dict[str, str])
+    """Id of a parameter in the second record -> its id in the first, where entries have ids in their names.
+
+    Optimizer states have: those of one parameter in two runs are compared with each other.
+    """
     aliases: list[Change] = field(default_factory=list[Change])
     """Further name of a tensor -> whose name it is in each record, None where it is no alias."""
     metadata: list[Change] = field(default_factory=list[Change])
@@ -67,7 +74,13 @@ class RecordDifference:
     def identical(self) -> bool:
         """Whether precisions, ids, aliases and metadata are the same, too, and every element is."""
         return self.ok and not (
-            self.within or self.precisions or self.ids or self.aliases or self.metadata or self.other_names
+            self.within
+            or self.precisions
+            or self.ids
+            or self.renamed
+            or self.aliases
+            or self.metadata
+            or self.other_names
         )
 
     def told(self, first: str = "the first", second: str = "the second") -> str:
@@ -93,6 +106,9 @@ def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float 
     they are equal, both NaN, or |a - b| <= atol + rtol * max(|a|, |b|); floats are compared in float64, so that a file
     at half precision can be compared with one at full precision; ints exactly. The floats in plain values likewise.
 
+    Ids of parameters differ from run to run. States of optimizers, which have them in their names, are those of one
+    parameter if models in the records have it at one path; or, without models, if the states are built alike in order.
+
     Raises RecordError for a tolerance below 0 or not finite, and where a tensor cannot be read.
 
     >>> import numpy as np
@@ -114,6 +130,9 @@ def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float 
     )
     if result.by_position:
         first, second = _named(first, second), _named(second, first)
+    else:
+        result.renamed = _same_parameters(first, second)
+        second = _with_ids(second, result.renamed)
     pairs: dict[tuple[str, str], str] = {}
     for name in (*first, *first.aliases):
         if name in second:
@@ -124,6 +143,69 @@ def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float 
     for found in (result.tensors, result.within):
         found.sort(key=lambda one: (-one.non_finite, -one.largest.amount if one.largest else 0.0))
     return result
+
+
+def _same_parameters(first: Record, second: Record) -> dict[str, str]:
+    """For the ids in the names of the second record, those of the same parameters in the first."""
+    named = [{part for path in record for part in path.split(".")} for record in (first, second)]
+    found: dict[str, str] = {}
+    for path, entry in first.tensors.items():
+        other = second.tensors.get(second.aliases.get(path, path))
+        if entry.id is None or other is None or other.id is None or entry.id == other.id:
+            continue
+        if entry.id in named[0] and other.id in named[1]:
+            found.setdefault(other.id, entry.id)
+    if len(set(found.values())) < len(found):  # tied here, and not there
+        return {}
+    for below in dict.fromkeys([*_homes(first), *_homes(second)]):
+        one, two = _built(first, below), _built(second, below)
+        left = [id for id in one if id not in two and id not in found.values()]
+        right = [id for id in two if id not in one and id not in found]
+        if [one[id] for id in left] == [two[id] for id in right]:
+            found |= dict(zip(right, left, strict=True))
+    return found
+
+
+def _homes(record: Record) -> Iterator[str]:
+    """The paths below which the names of a record are ids."""
+    for path in record:
+        entry = record.tensors.get(path)
+        if entry is not None and entry.id is not None and f".{entry.id}." in path:
+            yield path.partition(f".{entry.id}.")[0]
+        elif made := _MADE_ID.search(path):
+            yield path[: made.start()]
+
+
+def _built(record: Record, home: str) -> dict[str, list[Any]]:
+    """How that is built which lies below each id: names, kinds and shapes."""
+    found: dict[str, list[Any]] = {}
+    for path in record:
+        if path.startswith(f"{home}."):
+            id, _, rest = path.removeprefix(f"{home}.").partition(".")
+            entry = record.tensors.get(path)
+            built = (rest,) if entry is None else (rest, entry.tensor.kind, entry.tensor.shape)
+            found.setdefault(id, []).append(built)
+    return found
+
+
+def _with_ids(record: Record, ids: Mapping[str, str]) -> Record:
+    """A record with other ids in its names; the entries of those have the new ones, too."""
+    if not ids:
+        return record
+
+    def new(path: str) -> str:
+        return ".".join([ids.get(part, part) for part in path.split(".")])
+
+    entries: dict[str, Entry] = {}
+    for path in record:
+        entry = record[path]
+        if isinstance(entry, TensorEntry) and new(path) != path and entry.id is not None:
+            entry = TensorEntry(entry.tensor, ids.get(entry.id, entry.id))
+        entries[new(path)] = entry
+    if len(entries) < len(record):
+        return record
+    aliases = {new(alias): new(path) for alias, path in record.aliases.items()}
+    return Record(entries, record.metadata, aliases=aliases, header=record.header)
 
 
 def _fingerprint(record: Record) -> str | None:

@@ -23,6 +23,14 @@ Entry: TypeAlias = TensorEntry | Value
 _SHOWN = 40
 
 
+class MissingEntryError(RecordError):
+    """A record has no entry at a path."""
+
+    def __init__(self, text: str, path: str = "") -> None:
+        super().__init__(text)
+        self.path = path
+
+
 class Record:
     """An ordered, immutable mapping of dotted paths to tensors (`TensorEntry`) and plain values.
 
@@ -105,7 +113,7 @@ class Record:
         except KeyError:
             near = nearest(path, self._entries)
             hint = f"; did you mean {near!r}?" if near else ""
-            raise RecordError(f"the record has no entry {path!r}{hint}") from None
+            raise MissingEntryError(f"the record has no entry {path!r}{hint}", path) from None
 
     def __contains__(self, path: object) -> bool:
         return path in self._entries or path in self.aliases

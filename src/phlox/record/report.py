@@ -26,6 +26,14 @@ class Difference(NamedTuple):
     expected: Any
 
 
+class MisfitError(RecordError):
+    """A record does not fit what is to be loaded from it."""
+
+    def __init__(self, text: str, report: LoadReport | None = None) -> None:
+        super().__init__(text)
+        self.report = report
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
     """What `match` found and, once `done`, what loading did. `print` it: one line where all is well.
@@ -55,6 +63,10 @@ class LoadReport:
     """Path in the record -> what `remap` made of it, where that differs."""
     tied: dict[str, str] = field(default_factory=dict[str, str])
     """Further name of a tensor that is loaded -> the path under which it is."""
+    by_themselves: list[str] = field(default_factory=list[str])
+    """Children with a `load_record` of their own, which take what lies below their paths as they see fit."""
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    """Such children that do not take it -> why."""
     other_structure: bool = False
     """Whether a positional record was written without the names of another structure."""
     suggestions: dict[str, str] = field(default_factory=dict[str, str])
@@ -82,7 +94,7 @@ class LoadReport:
     def raise_if_failed(self, where: str) -> None:
         """Raises RecordError with every problem unless `ok`; `where` names what the record was to be loaded into."""
         if problems := self._problems(self.strict):
-            raise RecordError(self._ended(f"cannot load the record into {where}, {_counted(problems)}", problems))
+            raise MisfitError(self._ended(f"cannot load the record into {where}, {_counted(problems)}", problems), self)
 
     def __str__(self) -> str:
         if problems := self._problems(self.strict):
@@ -92,6 +104,8 @@ class LoadReport:
             f"{len(self.matches)} of {total} parameters" if self.kept else _ALL.get(total, f"all {total} parameters")
         )
         notes = self._casts()
+        if self.by_themselves:
+            notes.append("by themselves: " + _named(self.by_themselves))
         if self.tied:
             notes.append("tied: " + _named(f"{alias} is {path}" for alias, path in self.tied.items()))
         if self.remapped:
@@ -131,6 +145,7 @@ class LoadReport:
             f"parameter; drop the one that is not meant, with remap"
             for d in self.untied
         ]
+        lines += [f"{shown(path)}: {why}" for path, why in self.refused.items()]
         if strict:
             lines += [f"{shown(path)}: missing from the record{self._meant(path)}" for path in self.missing]
             lines += [

@@ -38,11 +38,9 @@ class TensorBase:
 
     def __getattr__(self, name: str) -> Any:
         """For what is not there: what Phlox calls it. A property that raised `AttributeError` does so again."""
-        if not name.startswith("_"):
-            if hasattr(type(self), name):
-                return object.__getattribute__(self, name)
-            raise AttributeError(of_object(self, name, TENSOR))
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if hasattr(type(self), name):
+            return object.__getattribute__(self, name)
+        raise AttributeError(of_object(self, name, TENSOR), name=name, obj=self)
 
     @property
     def backend(self) -> Backend:

@@ -93,7 +93,7 @@ def first_backend(values: Iterable[Any]) -> Backend | None:
         if isinstance(value, Tensor):
             return plain_backend(cast("Tensor[Any, Any, Any]", value).backend)
         if isinstance(value, Module):
-            pending = value._pending  # pyright: ignore[reportPrivateUsage]
+            pending = value._phlox_pending  # pyright: ignore[reportPrivateUsage]
             if pending is None:
                 backends = [param.backend for param in value.structure().params[:1]]
             else:

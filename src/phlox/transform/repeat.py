@@ -195,7 +195,7 @@ def _module(last: Given, reader: Reader) -> Take | None:
     def take(value: Any, leaves: list[Any]) -> bool:
         if value.__class__ is not module_class:
             return False
-        pending = value._pending
+        pending = value._phlox_pending
         if pending is not None:
             aux, arrays = pending
         else:  # it has its fields, and its parameters may have been given other values

@@ -13,6 +13,7 @@ except ImportError as error:
 else:
     del _jax
 
+from phlox.backend.jax import keys as keys
 from phlox.backend.jax import pytree as pytree
 from phlox.backend.jax.backend import Jax
 

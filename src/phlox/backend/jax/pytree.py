@@ -6,27 +6,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from itertools import count
+from types import FrameType
 from typing import Any
 
 import jax
 import jax.export
 
 from phlox.backend.pytree import Node, Wire, listen
+from phlox.errors import KindError
 
 _numbers: dict[str, count[int]] = {}
 """Of the classes that have been announced, by name."""
 
 
 def _register(node: Node) -> None:
-    with_keys = node.flatten_with_keys
+    with_keys, flatten = node.flatten_with_keys, node.flatten
+    if node.integers is not None:
+        flatten = _with_integers_refused(flatten, node.integers)
     if with_keys is None:
-        jax.tree_util.register_pytree_node(node.cls, node.flatten, node.unflatten)
+        jax.tree_util.register_pytree_node(node.cls, flatten, node.unflatten)
     else:
-        jax.tree_util.register_pytree_with_keys(node.cls, _keyed(with_keys), node.unflatten, node.flatten)
+        jax.tree_util.register_pytree_with_keys(node.cls, _keyed(with_keys), node.unflatten, flatten)
     if node.wire is not None:
         _register_wire(node.cls, node.wire)
+
+
+def _with_integers_refused(
+    flatten: Callable[[Any], tuple[Any, Any]], integers: Callable[[Any], Iterable[str]]
+) -> Callable[[Any], tuple[Any, Any]]:
+    """As `flatten`, but where JAX is about to differentiate towards an integer, its own error is forestalled.
+
+    JAX would say that some leaf is one; it does not know which.
+    """
+
+    def flatten_for_jax(value: Any) -> tuple[Any, Any]:
+        leaves, structure = flatten(value)
+        if (names := integers(structure)) and _differentiates(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+            which = [f"`{name}`" for name in names]
+            are = "is an integer" if len(which) == 1 else "are integers"
+            raise KindError(
+                f"jax.grad differentiates towards every parameter, and {', '.join(which)} of the "
+                f"{type(value).__name__} {are}; use phlox.grad, which finds the gradients of Float parameters, or "
+                "jax.grad(..., allow_int=True)"
+            )
+        return leaves, structure
+
+    return flatten_for_jax
+
+
+def _differentiates(frame: FrameType | None) -> bool:
+    """Is a tree taken apart for `jax.grad` or its kin to look at what they differentiate towards?"""
+    while frame is not None and frame.f_code.co_filename == jax.tree_util.tree_leaves.__code__.co_filename:
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name not in ("value_and_grad_f", "jacfun"):
+        return False
+    return frame.f_globals.get("__name__") == "jax._src.api" and not frame.f_locals.get("allow_int", False)
 
 
 def _register_wire(cls: type[Any], wire: Wire) -> None:

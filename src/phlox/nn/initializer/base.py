@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from phlox.backend import Device
 from phlox.config import Config
 from phlox.errors import ConfigError
+from phlox.module.deferred import is_of_jax
 from phlox.tensor import Tensor
 
 
@@ -41,4 +42,4 @@ def bias_initializer_of(initializer: Initializer, own: Initializer | None) -> In
             raise ConfigError(f"an initializer is the class {name}; write {name}()")
     if own is not None:
         return own
-    return Zeros() if getattr(initializer, "of_weights", False) else initializer
+    return Zeros() if getattr(initializer, "of_weights", False) or is_of_jax(initializer) else initializer

@@ -1,0 +1,199 @@
+"""Children that say themselves how they are saved: modules and objects with ways of their own to become a record.
+
+Wherever such a child stands in a module (a field, a list or dict in it), what it makes a record of is saved below its
+path, and it is given what lies there when the module is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from phlox.errors import ModuleError, PhloxError, RecordError
+from phlox.module.fields import Fields
+from phlox.record import Record
+from phlox.record.gather import on_trial
+from phlox.record.patterns import Patterns, chosen
+from phlox.record.record import MissingEntryError
+from phlox.record.report import LACKING, NOT_MEANT, LoadReport, MisfitError
+
+if TYPE_CHECKING:
+    from phlox.module.module import Module
+
+
+class Child(NamedTuple):
+    """A child that is saved and loaded by itself."""
+
+    path: str
+    part: Any
+    before: int
+    """How many parameters of the module come before it."""
+    number: int | None = None
+    """Of the container that it is; None for an object that is none."""
+    others: tuple[str, ...] = ()
+    """Further paths of the same child, where nothing is saved."""
+
+
+@lru_cache(maxsize=4096)
+def saves_itself(cls: type[Any]) -> bool:
+    """Has a class a way of its own of becoming a record, and of being loaded from one?"""
+    if not issubclass(cls, Fields):
+        return callable(getattr(cls, "into_record", None)) and callable(getattr(cls, "load_record", None))
+    from phlox.module.module import Module
+
+    own: Any = cls
+    return own.into_record is not Module.into_record or own.load_record is not Module.load_record
+
+
+def record_of(child: Child) -> Record:
+    """What a child makes of itself; `ModuleError`, with its path, for anything but a record with names."""
+    record: Any = child.part.into_record()
+    if not isinstance(record, Record) or record.positional:
+        got = "a positional record" if isinstance(record, Record) else f"a {type(record).__name__}"
+        raise ModuleError(f"{child.path}: {type(child.part).__name__}.into_record must give a Record, got {got}")
+    return record
+
+
+def outside(paths: Iterable[str], places: Iterable[str]) -> list[str]:
+    """Those of the paths that do not lead to one of the places, or below it."""
+    return [path for path in paths if not any(path == place or path.startswith(f"{place}.") for place in places)]
+
+
+def without(record: Record, children: list[Child]) -> Record:
+    """What a record has beside the children's; a further name of one of theirs becomes an entry."""
+    places = [child.path for child in children]
+    entries = {path: record[path] for path in outside(record, places)}
+    aliases: dict[str, str] = {}
+    for alias in outside(record.aliases, places):
+        path = record.aliases[alias]
+        if path in entries:
+            aliases[alias] = path
+        else:
+            entries[alias] = record[path]
+    return Record(entries, record.metadata, aliases=aliases, header=record.header)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What the children make of a record: the functions that load them, and what there is to report."""
+
+    loads: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
+    matches: dict[str, str] = field(default_factory=dict[str, str])
+    missing: list[str] = field(default_factory=list[str])
+    unexpected: list[str] = field(default_factory=list[str])
+    misshapen: list[Any] = field(default_factory=list[Any])
+    wrong_kind: list[Any] = field(default_factory=list[Any])
+    kept: dict[str, str] = field(default_factory=dict[str, str])
+    ignored: dict[str, str] = field(default_factory=dict[str, str])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    by_themselves: list[str] = field(default_factory=list[str])
+    cause: Exception | None = None
+
+    def add_to(self, found: LoadReport) -> LoadReport:
+        """The report on a whole module, `found` being the one on its own parameters."""
+        return replace(
+            found,
+            matches={**found.matches, **self.matches},
+            missing=[*found.missing, *self.missing],
+            unexpected=[*found.unexpected, *self.unexpected],
+            misshapen=[*found.misshapen, *self.misshapen],
+            wrong_kind=[*found.wrong_kind, *self.wrong_kind],
+            kept={**found.kept, **self.kept},
+            ignored={**found.ignored, **self.ignored},
+            refused=self.refused,
+            by_themselves=self.by_themselves,
+        )
+
+
+def prepare_children(children: list[Child], record: Record, strict: bool, meant: set[str] | None) -> Prepared:
+    """Let each child check its part of a record, of which only the paths in `meant` are to be loaded."""
+    made = Prepared()
+    for child in children:
+        part = record.select(child.path)
+        theirs = [f"{child.path}.{path}" for path in (*part, *part.aliases)]
+        if meant is not None and not meant.issuperset([child.path, *theirs]):
+            if meant.isdisjoint([child.path, *theirs]):
+                made.kept[child.path] = NOT_MEANT
+                made.ignored |= dict.fromkeys(theirs, NOT_MEANT)
+            else:
+                made.refused[child.path] = _AS_A_WHOLE
+            continue
+        try:
+            if child.path in record:
+                made.refused[child.path] = f"the record has {record[child.path]!r} there, and no entries below it"
+            elif not theirs and (lacking := _own_paths(child)):
+                made.missing += lacking
+                made.kept |= dict.fromkeys(lacking, LACKING)
+            else:
+                made.loads.append(_prepared(child.part, part, strict))
+                made.matches |= {f"{child.path}.{path}": f"{child.path}.{path}" for path in part.tensors}
+                made.by_themselves.append(child.path)
+        except Exception as error:
+            made.cause = made.cause or error
+            _note(child, error, made)
+    return made
+
+
+_AS_A_WHOLE = "it loads itself (it has a load_record of its own): it can be meant as a whole or not at all"
+
+
+def _own_paths(child: Child) -> list[str]:
+    """What a child would save."""
+    if isinstance(child.part, Fields):
+        paths = [path for path, _ in cast("Any", child.part).named_params()]
+        if paths:  # which are not to be made for this
+            return [f"{child.path}.{path}" for path in paths]
+    return [f"{child.path}.{path}" for path in record_of(child)]
+
+
+def _prepared(part: Any, record: Record, strict: bool) -> Callable[[], object]:
+    if not strict and isinstance(part, Fields):
+        module = cast("Module", part)
+        if _takes_strict(type(module).load_record):
+            module.map(lambda path, param: param).load_record(record, strict=False)
+            return partial(module.load_record, record, strict=False)
+    prepare = getattr(part, "prepare_load", None) or partial(on_trial, cast("Any", part))
+    return prepare(record)
+
+
+def _takes_strict(load: Callable[..., Any]) -> bool:
+    parameters = signature(load).parameters
+    return "strict" in parameters or any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+
+
+def _note(child: Child, error: Exception, made: Prepared) -> None:
+    """What a child says does not fit, with the paths that it has in the whole."""
+    if isinstance(error, MissingEntryError):
+        made.missing.append(f"{child.path}.{error.path}")
+    elif isinstance(error, MisfitError) and (found := error.report) is not None and not found.untied:
+        if found.strict:
+            made.missing += [f"{child.path}.{path}" for path in found.missing]
+            made.unexpected += [f"{child.path}.{path}" for path in found.unexpected]
+        for mine, theirs in ((made.misshapen, found.misshapen), (made.wrong_kind, found.wrong_kind)):
+            mine += [one._replace(path=f"{child.path}.{one.path}") for one in theirs]
+        made.refused |= {f"{child.path}.{path}": why for path, why in found.refused.items()}
+    else:
+        why = str(error) if isinstance(error, PhloxError) else f"{type(error).__name__}: {error}"
+        made.refused[child.path] = why.replace("\n", "\n  ")
+
+
+def meant_paths(
+    paths: Iterable[str], children: list[Child], record: Record, include: Patterns | None, exclude: Patterns | None
+) -> set[str] | None:
+    """The paths (of parameters, of children, of entries) that patterns mean; None for all of them."""
+    if include is None and exclude is None:
+        return None
+    names = list(dict.fromkeys([*paths, *[child.path for child in children], *record, *record.aliases]))
+    meant = set(names) if include is None else chosen(include, names)
+    return meant if exclude is None else meant - chosen(exclude, names)
+
+
+def refuse_positional(children: list[Child]) -> RecordError:
+    """What to say of a record without names."""
+    return RecordError(
+        f"a positional record has no names, by which `{children[0].path}`, which loads itself, would find its part; "
+        "save it with names"
+    )

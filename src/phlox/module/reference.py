@@ -1,0 +1,92 @@
+"""`reference`: a field that refers to another model without owning it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+
+from phlox.backend.contract.backend import engine_of
+from phlox.errors import ModuleError
+from phlox.module.fields import Fields
+
+if TYPE_CHECKING:
+    from phlox.module.module import Module
+
+M = TypeVar("M", bound="Module", covariant=True)
+
+
+@final
+class Reference(Generic[M]):
+    """What `reference` gives: `model` is the module that it refers to, and calling it calls that."""
+
+    __slots__ = ("_model",)
+
+    def __init__(self, model: M) -> None:
+        if not isinstance(model, Fields):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModuleError(f"reference: it refers to a module, got {type(model).__name__}")
+        self._model = model
+
+    @property
+    def model(self) -> M:
+        """The module that is referred to.
+
+        Raises `ModuleError` in a function that is being compiled, which would keep its parameters as they are now.
+        """
+        params = self._model.params()
+        if params and engine_of(params[0].backend).bakes_constants():
+            raise ModuleError(
+                f"the parameters of a {type(self._model).__name__} that is only referred to would become constants of "
+                "a compiled function; pass the model to the function as an argument, and use that"
+            )
+        return self._model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call: Any = self.model
+        return call(*args, **kwargs)
+
+    @property
+    def target(self) -> M:
+        """The same, for what only compares it."""
+        return self._model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and cast("Reference[Any]", other).target is self._model
+
+    def __hash__(self) -> int:
+        return id(self._model)
+
+    def __copy__(self) -> Reference[M]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Reference[M]:
+        return Reference(memo[id(self._model)]) if id(self._model) in memo else self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Reference, (self._model,)
+
+    def __repr__(self) -> str:
+        return f"reference({type(self._model).__name__})"
+
+
+def reference(model: M) -> Reference[M]:
+    """A field of a module that refers to another model, which stays its own.
+
+    What is referred to is no child: it is not saved, trained, moved, counted or transformed with the module. Copies
+    (`copy.deepcopy`, `valid`, `to_device`, a PyTree function) refer to the same model; pickle takes it along. A model
+    in a plain field is a child, and all of this happens to it.
+
+    In a compiled function a reference cannot be used: pass the model as an argument of its own. Raises `ModuleError`
+    for what is no module, there, and for a module that refers to a part of itself.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> class Student(px.Module):
+    ...     def __init__(self, teacher):
+    ...         self.layer = nn.Linear(3, 2)
+    ...         self.teacher = px.reference(teacher)
+    ...     def loss(self, x):
+    ...         return nn.mse_loss(self.layer(x), self.teacher(x))
+    >>> student = Student(nn.Linear(3, 2))
+    >>> [path for path, _ in student.named_params()], student.loss(px.ones((4, 3))).shape
+    (['layer.weight', 'layer.bias'], ())
+    """
+    return Reference(model)
