@@ -133,7 +133,7 @@ def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
 
 
 def _quotient(lhs: Any, rhs: Any) -> Array:
-    """lhs / rhs, rounded once: a number over a tensor is for torch the number times the reciprocal, rounded each time."""
+    """lhs / rhs, rounded once; of a number over a tensor torch would round the reciprocal, too."""
     if isinstance(lhs, torch.Tensor):
         return lhs / rhs
     wide = rhs.dtype if rhs.dtype is torch.float64 else torch.float32

@@ -115,7 +115,7 @@ def _elu_backward(g: Any, alpha: float, scale: float, rate: float, is_result: bo
 
 def _hardswish_backward(g: Any, x: Any) -> Any:
     """As there."""
-    return torch.where(x < -3.0, 0.0, torch.where(x > 3.0, g, g * (x / 3.0 + 0.5)))
+    return torch.where(x <= -3.0, 0.0, torch.where(x >= 3.0, g, g * (x / 3.0 + 0.5)))
 
 
 def _atanh(x: Any) -> Any:
@@ -148,11 +148,6 @@ def _cosh(x: Any) -> Any:
     return half * 0.5 * half + 0.5 / half / half
 
 
-def _softshrink(x: Any, width: float = 0.5) -> Any:
-    """The compiler compares with the width from above, which no NaN is."""
-    return torch.where(x.abs() <= width, 0.0, x - torch.copysign(torch.full_like(x, width), x))
-
-
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.remainder.Tensor: _of_floats(_remainder),
     _aten.remainder.Scalar: _of_floats(_remainder),
@@ -173,12 +168,11 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.acosh.default: _formula(_acosh),
     _aten.sinh.default: _formula(_sinh),
     _aten.cosh.default: _formula(_cosh),
-    _aten.softshrink.default: _formula(_softshrink),
 }
 """By operation. What returns NotImplemented is left to the compiler."""
 
 OPTIONS = {
-    # It would take x for x + 0, of a zero of either sign, and 0 for x * 0, of NaN and infinity.
+    # It would take x for x + 0, of a zero of either sign, and 0 for x * 0, of NaN and infinity (softshrink has one).
     "joint_graph_constant_folding": False,
 }
 """What the compiler is told to leave alone."""
