@@ -77,7 +77,9 @@ def test_what_they_are_not_for_is_left_alone() -> None:
     assert DECOMPOSITIONS[_aten.remainder.Tensor](whole, whole) is NotImplemented
     assert DECOMPOSITIONS[_aten.div.Tensor_mode](torch.ones(2), torch.ones(2), rounding_mode="trunc") is NotImplemented
     assert DECOMPOSITIONS[_aten.expm1.default](torch.ones(2, device="meta")) is NotImplemented
-    assert DECOMPOSITIONS[_aten.elu_backward.default](torch.ones(1), 1.0, 1.0, 1.0, True, torch.ones(1)) is NotImplemented
+    assert (
+        DECOMPOSITIONS[_aten.elu_backward.default](torch.ones(1), 1.0, 1.0, 1.0, True, torch.ones(1)) is NotImplemented
+    )
 
 
 PAIRS = np.array(
@@ -90,9 +92,10 @@ PAIRS = np.array(
 def _functions(x: Any, a: Any, b: Any) -> list[Any]:
     f = px.functional
     return [
-        x.expm1(), x.erf(), x.atanh(), x.acosh(), x.sinh(), f.elu(x), f.selu(x), f.celu(x, 2.0), f.softshrink(x), x.erfinv(),
-        a % b, a // b, a.fmod(b), a % 0.75, 41.0 / b, a / 41.0, (41.0 / (b * 0.0 + 41.0)).floor(), a * 0, x * 1 + px.zeros_like(x),
-        x.mean() * 0 + (a * 0.0 + 1e-9).expm1(),
+        x.expm1(), x.erf(), x.atanh(), x.acosh(), x.sinh(), x.erfinv(),
+        f.elu(x), f.selu(x), f.celu(x, 2.0), f.softshrink(x),
+        a % b, a // b, a.fmod(b), a % 0.75, 41.0 / b, a / 41.0, (41.0 / (b * 0.0 + 41.0)).floor(),
+        a * 0, x * 1 + px.zeros_like(x), x.mean() * 0 + (a * 0.0 + 1e-9).expm1(),
     ]  # fmt: skip
 
 

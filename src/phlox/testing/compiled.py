@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -36,7 +36,7 @@ _ULPS = 24
 
 
 def awkward(element: str) -> np.ndarray[Any, Any]:
-    """Floats that formulas stumble over, as an element type holds them, of both signs; a number that fills no vector."""
+    """Floats that formulas stumble over, as an element type holds them, of both signs; they fill no whole vectors."""
     info = ml_dtypes.finfo(HOST_DTYPES[element])
     tiny, largest, eps, least = (float(x) for x in (info.tiny, info.max, info.eps, info.smallest_subnormal))
     sizes = [0.0, least, tiny / 4, tiny, tiny * 3, tiny**0.5, tiny**0.5 / 2, eps / 2, eps, 1 - eps / 2, 1.0, 1 + eps]
@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("families", nargs="*", metavar="family", help=", ".join(families))
     parser.add_argument("--gradients", action="store_true", help="compare gradients, not values")
     options = parser.parse_args()
-    backend = load_backend(options.backend)(float=options.element)
+    backend: Backend = cast("Any", load_backend(options.backend))(float=options.element)
     for name in options.families or families:
         sys.stdout.write(f"{name}:\n")
         for line in differences(cases(families[name].ROWS, options.element, gradients=options.gradients), backend):

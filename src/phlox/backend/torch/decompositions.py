@@ -67,11 +67,14 @@ def _rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def _formula(function: Callable[..., Any]) -> Any:
-    """A formula for floats on a processor; halves are computed in single precision and rounded once."""
+    """A formula for floats on a processor; halves are computed in single precision and rounded once.
+
+    A number alone is computed before the loops that read it (see `loops`), by the function of C, which is right.
+    """
 
     @wraps(function)
     def decomposed(x: Any, *others: Any) -> Any:
-        if not x.is_floating_point() or x.device.type != "cpu":
+        if not x.is_floating_point() or not x.ndim or x.device.type != "cpu":
             return NotImplemented
         if x.dtype not in _HALVES:
             return function(x, *others)
