@@ -167,6 +167,10 @@ class Autodiff(Decorator):
         value = self.inner.barrier(self.value(x), self.value(after))
         return boxed(self.box, value, x.node) if type(x) is self.box else value
 
+    def rounded(self, x: Array) -> Array:
+        value = self.inner.rounded(self.value(x))
+        return boxed(self.box, value, x.node) if type(x) is self.box else value
+
     def scan(
         self, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, *, reverse: bool = False
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:

@@ -230,6 +230,9 @@ class Batched(Decorator):
     def barrier(self, x: Array, after: Array) -> Array:
         return self._like(x, self.inner.barrier(self.below(x), self.below(after)))
 
+    def rounded(self, x: Array) -> Array:
+        return self._like(x, self.inner.rounded(self.below(x)))
+
     # --- what goes from example to example
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:

@@ -10,6 +10,7 @@ from phlox.backend import DeviceLike, Float
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.creation import tensor, zeros_like
 from phlox.tensor.functions import concat, stack, where
+from phlox.tensor.products import rounded
 from phlox.tensor.tensor import Tensor
 
 Norm: TypeAlias = Literal["backward", "ortho", "forward"]
@@ -40,8 +41,8 @@ class Complex(NamedTuple):
     def __mul__(self, other: object) -> Complex:
         """The product with another complex tensor, or with a real one or a number."""
         if isinstance(other, Complex):
-            real = self.real * other.real - self.imag * other.imag
-            return Complex(real, self.real * other.imag + self.imag * other.real)
+            real = rounded(self.real * other.real) - rounded(self.imag * other.imag)
+            return Complex(real, rounded(self.real * other.imag) + rounded(self.imag * other.real))
         return Complex(self.real * other, self.imag * other)  # type: ignore[operator]
 
     def conj(self) -> Complex:

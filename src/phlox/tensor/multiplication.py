@@ -14,6 +14,7 @@ from phlox.backend.contract import matrices
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.einsum import einsum
 from phlox.tensor.functions import concat
+from phlox.tensor.products import rounded
 from phlox.tensor.tensor import Tensor
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
@@ -124,7 +125,7 @@ def cross(lhs: T, rhs: T, *, axis: int = -1) -> T:
         return concat(parts, place)
 
     x, y = (x if x.shape == shape else x.broadcast_to(shape) for x in (lhs, rhs))
-    return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
+    return rounded(turned(x, 1) * turned(y, 2)) - rounded(turned(x, 2) * turned(y, 1))
 
 
 def multi_dot(tensors: Sequence[T]) -> T:

@@ -19,9 +19,47 @@ from phlox.backend.contract.types import Array, Axes, Gradients, Needed
 
 def _matmul(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
     x, y = saved
-    dx = sum_to(B, B._products(g, y), B.shape(x)) if needed[0] else None  # pyright: ignore[reportPrivateUsage]
-    dy = sum_to(B, B.float_matmul(transposed(B, x), g), B.shape(y)) if needed[1] else None
+    dx = _towards_left(B, x, y, g) if needed[0] else None
+    dy = _towards_right(B, x, y, g) if needed[1] else None
     return dx, dy
+
+
+def _towards_left(B: Backend, x: Array, y: Array, g: Array) -> Array:
+    """g y', summed over the matrices of the stack that share those of x."""
+    rank, shape = len(B.shape(g)), B.shape(x)
+    shared = _shared(B, x, y, g)
+    if not shared:
+        return sum_to(B, B._products(g, y), shape)  # pyright: ignore[reportPrivateUsage]
+    alone = tuple(axis for axis in range(rank - 2) if axis not in shared)
+    summed = (*shared, rank - 1)
+    return B.reshape(B.float_dot_general(g, y, (alone, alone), (summed, summed)), shape)
+
+
+def _towards_right(B: Backend, x: Array, y: Array, g: Array) -> Array:
+    """x' g, summed over the matrices of the stack that share those of y."""
+    rank, shape = len(B.shape(g)), B.shape(y)
+    shared = _shared(B, y, x, g)
+    if not shared:
+        return sum_to(B, B.float_matmul(transposed(B, x), g), shape)
+    if len(shape) == 2:  # a linear map
+        dy = B.linear_backward((x, y), g, (False, True, False))[1]
+        assert dy is not None
+        return dy
+    alone = tuple(axis for axis in range(rank - 2) if axis not in shared)
+    summed = (*shared, rank - 2)
+    return B.reshape(B.float_dot_general(x, g, (alone, alone), (summed, summed)), shape)
+
+
+def _shared(B: Backend, one: Array, other: Array, g: Array) -> Axes:
+    """The axes of the stack along which a factor was repeated; none where the other one was, too.
+
+    Summed over them by the product itself, the gradient is one product of large matrices instead of a stack of them.
+    """
+    stack, have = B.shape(g)[:-2], B.shape(one)[:-2]
+    if B.shape(other)[:-2] != stack or have == stack:
+        return ()
+    have = (1,) * (len(stack) - len(have)) + have
+    return tuple(axis for axis, size in enumerate(stack) if have[axis] != size or size == 1)
 
 
 def _dot_general(

@@ -32,6 +32,17 @@ ERFC = (
 )  # fmt: skip
 """(1 + 2x) exp(x^2) erfc(x) in powers of (x - 3) / (x + 3), for x >= 0."""
 
+# In single precision: erf(x) = x P(x^2) / Q(x^2) on [-limit, limit], beyond which it rounds to one; the minimax
+# coefficients that Eigen and XLA use.
+ERF_LIMIT = 3.832506856900711
+ERF_NUMERATOR = (
+    -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
+    -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
+)  # fmt: skip
+ERF_DENOMINATOR = (
+    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03, -1.42647390514189e-02,
+)  # fmt: skip
+
 _ERFINV_CENTRE = (
     -3.8266700213012686e-11, 3.8581611267841119e-11, 4.4154081401624546e-10, -9.7553371891364662e-10,
     -1.9762731377249386e-9, 1.1039320695967967e-8, -6.7239479321399456e-9, -7.0897121614690477e-8,
@@ -168,7 +179,8 @@ class SpecialOps(ArithmeticOps):
     def float_acosh(self, x: Array) -> Array:
         """The number of at least zero whose hyperbolic cosine is x: log(x + sqrt(x^2 - 1)); NaN below 1."""
         more = self.float_sub(self.float_minimum(x, 2.0), 1.0)
-        near = self.float_log1p(self.float_add(more, self.float_sqrt(self.float_mul(more, self.float_add(more, 2.0)))))
+        root = self.float_mul(self.float_sqrt(more), self.float_sqrt(self.float_add(more, 2.0)))  # below 1 NaN
+        near = self.float_log1p(self.float_add(more, root))
         large = self.float_maximum(x, 2.0)
         inverse = self.float_div(1.0, large)
         root = self.float_sqrt(self.float_mul(self.float_sub(1.0, inverse), self.float_add(inverse, 1.0)))

@@ -101,7 +101,7 @@ class Jax(
     float_add: Binary = simple(jnp.add)
     float_sub: Binary = simple(jnp.subtract)
     float_mul: Binary = simple(jnp.multiply)
-    float_div: Binary = simple(jnp.divide)
+    float_div: Binary = simple(ops.divide)
 
     def float_pow(self, lhs: Any, rhs: Any) -> Array:
         # As the other engines have it: at minus infinity and minus zero a power would differ.

@@ -13,35 +13,64 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from phlox.backend.contract import Backend
-from phlox.backend.contract.nn.conv import ConvOps, padded_sizes, window_counts
+from phlox.backend.contract.nn.conv import padded_sizes, window_counts
 from phlox.backend.contract.types import Array, Shape, Widths
 from phlox.backend.jax.ops import op
 
 _UNFOLDED_BYTES = {1: 16 << 20, 2: 4 << 20, 3: 64 << 20}
 """The most that images are unfolded to, by the number of spatial axes: XLA has an eye for two only."""
+_SLICES = {1: 8, 2: 16, 3: 24}
+"""Of how many slices that is made at most: each is a piece of code, which takes XLA time to compile and to start."""
+_LONG = 16
+"""From a window that is longer, `im2col` gathers its places instead of stacking slices."""
+_ONE_LOOP = 32
+"""Up to so many places of a window, their gradients are added up in one loop; more of them axis by axis."""
+_DEPTHWISE = {"y": 128, "dx": 64, "dw": 16}
+"""The most places of a window that a loop over all channels has: XLA's own is a tenth as fast, but compiles at once."""
 
 
-def _unfolds(n: int, weight: Shape, counts: Shape, groups: int, size: int) -> bool:
+def _unfolds(n: int, weight: Shape, counts: Shape, stride: Shape, dilation: Shape, groups: int, size: int) -> bool:
     """Is it faster to unfold the images than to let XLA convolve?"""
     bytes_ = n * math.prod(weight[1:]) * math.prod(counts) * size
-    return jax.default_backend() == "cpu" and groups == 1 and bytes_ <= _UNFOLDED_BYTES.get(len(counts), 0)
+    if jax.default_backend() != "cpu" or groups != 1 or bytes_ > _UNFOLDED_BYTES.get(len(counts), 0):
+        return False
+    slices = [1 if _tiles(*one) else one[0] for one in zip(weight[2:], stride, dilation, strict=True)]
+    return sum(slices) <= _SLICES[len(counts)]
+
+
+def _tiles(side: int, stride: int, dilation: int) -> bool:
+    """Do windows along an axis lie side by side?"""
+    return side == stride and dilation == 1
+
+
+def windows(x: Array, axis: int, side: int, stride: int, dilation: int, to: int) -> Array:
+    """What windows see along an axis of x: the axis becomes that of the windows, the places in one become axis `to`."""
+    count = (x.shape[axis] - dilation * (side - 1) - 1) // stride + 1
+    if _tiles(side, stride, dilation):
+        x = lax.slice_in_dim(x, 0, count * side, 1, axis)
+        return jnp.moveaxis(x.reshape(*x.shape[:axis], count, side, *x.shape[axis + 1 :]), axis + 1, to)
+    if side > _LONG:
+        places = jnp.arange(count)[:, None] * stride + jnp.arange(side) * dilation
+        return jnp.moveaxis(jnp.take(x, places, axis, mode="clip"), axis + 1, to)
+    starts = range(0, side * dilation, dilation)
+    reach = stride * (count - 1) + 1
+    return jnp.stack([lax.slice_in_dim(x, at, at + reach, stride, axis) for at in starts], to)
 
 
 def _rows(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
     """What each window sees of x [n, *spatial, channels], as rows [windows of all images, places * channels]."""
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
-    # Axis by axis: as many pieces as the window's sides are long together, each of which is a kernel to start.
+    # Axis by axis: as many slices as the window's sides are long together.
     for axis, side in enumerate(window):
-        last = (x.shape[1 + axis] - dilation[axis] * (side - 1) - 1) // stride[axis] * stride[axis]
-        starts = [place * dilation[axis] for place in range(side)]
-        parts = [lax.slice_in_dim(x, at, at + last + 1, stride[axis], 1 + axis) for at in starts]
-        x = jnp.stack(parts, 1 + len(window) + axis)
+        x = windows(x, 1 + axis, side, stride[axis], dilation[axis], 1 + len(window) + axis)
     axes = 1 + len(window)
     return x.reshape(math.prod(x.shape[:axes]), math.prod(x.shape[axes:]))
 
@@ -63,15 +92,31 @@ def conv(
     """See `phlox.backend.contract.nn.conv`."""
     out, _, *window = weight.shape
     counts = window_counts(padded_sizes(x.shape[2:], padding), tuple(window), stride, dilation)
-    if _unfolds(len(x), weight.shape, counts, groups, x.dtype.itemsize):
+    if _unfolds(len(x), weight.shape, counts, stride, dilation, groups, x.dtype.itemsize):
         y = _rows(channels_last(x), tuple(window), stride, padding, dilation) @ _flat(weight)
         y = y if bias is None else y + bias
         return channels_first(y.reshape(len(x), *counts, out))
-    if groups == x.shape[1] == out and jax.default_backend() == "cpu":
+    if _is_depthwise(weight.shape, groups, "y"):
         y = _depthwise(x, weight, stride, padding, dilation)
     else:
         y = lax.conv_general_dilated(x, weight, stride, padding, rhs_dilation=dilation, feature_group_count=groups)
     return y if bias is None else y + bias.reshape(out, *(1 for _ in window))
+
+
+def _convolved(
+    x: Array, weight: Array, stride: Shape, padding: Widths, dilation: Shape, groups: int, what: str
+) -> Array:
+    """The convolution whose gradient towards `what` XLA derives."""
+    if _is_depthwise(weight.shape, groups, what):
+        return _depthwise(x, weight, stride, padding, dilation)
+    return lax.conv_general_dilated(x, weight, stride, padding, rhs_dilation=dilation, feature_group_count=groups)
+
+
+def _is_depthwise(weight: Shape, groups: int, what: str) -> bool:
+    """Is it a convolution of every channel by itself, and the loop over all of them the faster one for y, dx or dw?"""
+    out, channels, *window = weight
+    one_by_one = channels == 1 and groups == out
+    return one_by_one and jax.default_backend() == "cpu" and math.prod(window) <= _DEPTHWISE[what]
 
 
 def _depthwise(x: Array, weight: Array, stride: Shape, padding: Widths, dilation: Shape) -> Array:
@@ -99,37 +144,91 @@ def conv_dx(
     """The transpose of `conv` in x."""
     out, channels, *window = weight.shape
     n, _, *counts = g.shape
-    if not _unfolds(n, weight.shape, tuple(counts), groups, g.dtype.itemsize):
+    if not _unfolds(n, weight.shape, tuple(counts), stride, dilation, groups, g.dtype.itemsize):
         zeros = jnp.zeros(shape, g.dtype)
-        _, pull = jax.vjp(lambda x: conv(x, weight, None, stride, padding, dilation, groups), zeros)
+        _, pull = jax.vjp(lambda x: _convolved(x, weight, stride, padding, dilation, groups, "dx"), zeros)
         return pull(g)[0]
     parts = channels_last(g).reshape(n * math.prod(counts), out) @ _flat(weight).T
+    fold = _fold_at_once if math.prod(window) <= _ONE_LOOP else _fold
+    return channels_first(fold(parts, (n, *shape[2:], channels), tuple(window), stride, padding, dilation))
+
+
+def _fold_at_once(parts: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
+    """The transpose of `_rows`: each place in the window adds its part where it looked, in one loop."""
+    n, *sizes, channels = shape
+    counts = window_counts(padded_sizes(tuple(sizes), padding), window, stride, dilation)
     parts = parts.reshape(n, *counts, math.prod(window) * channels)
-    # Each place in the window adds its part where it looked, in one loop: a padding that may also cut off.
-    dx = jnp.zeros((n, *shape[2:], channels), g.dtype)
+    x = jnp.zeros(shape, parts.dtype)
     for number, place in enumerate(itertools.product(*map(range, window))):
         part = parts[..., number * channels : (number + 1) * channels]
-        config = [(0, 0, 0)]
-        for axis, offset in enumerate(place):
-            low = offset * dilation[axis] - padding[axis][0]
-            reach = (counts[axis] - 1) * stride[axis] + 1
-            config.append((low, shape[2 + axis] - low - reach, stride[axis] - 1))
-        share = lax.pad(part, jnp.zeros((), g.dtype), [*config, (0, 0, 0)])
-        dx = dx + share if number else share
-    return channels_first(dx)
+        axes = zip(place, sizes, counts, stride, padding, dilation, strict=True)
+        config = [(0, 0, 0), *(_placed(*axis) for axis in axes), (0, 0, 0)]
+        share = lax.pad(part, jnp.zeros((), x.dtype), config)
+        x = x + share if number else share
+    return x
+
+
+def _fold(parts: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
+    """The same axis by axis: as many parts as the window's sides are long together."""
+    n, *sizes, channels = shape
+    counts = window_counts(padded_sizes(tuple(sizes), padding), window, stride, dilation)
+    x = parts.reshape(n, *counts, *window, channels)
+    zero = jnp.zeros((), x.dtype)
+    for axis in reversed(range(len(window))):
+        at, places, side, count = 1 + axis, 1 + len(window) + axis, window[axis], counts[axis]
+        before = [(0, 0, 0)] * at
+        if _tiles(side, stride[axis], dilation[axis]):
+            x = jnp.moveaxis(x, places, at + 1)
+            x = x.reshape(*x.shape[:at], count * side, *x.shape[at + 2 :])
+            low = -padding[axis][0]
+            config = [*before, (low, sizes[axis] - low - count * side, 0), *[(0, 0, 0)] * (x.ndim - at - 1)]
+            x = lax.pad(x, zero, config)
+        else:
+            shares: list[Array] = []
+            for place in range(side):
+                part = lax.index_in_dim(x, place, places, keepdims=False)
+                here = _placed(place, sizes[axis], count, stride[axis], padding[axis], dilation[axis])
+                shares.append(lax.pad(part, zero, [*before, here, *[(0, 0, 0)] * (part.ndim - at - 1)]))
+            x = reduce(operator.add, shares)
+    return x
+
+
+def _placed(
+    place: int, size: int, count: int, stride: int, padding: tuple[int, int], dilation: int
+) -> tuple[int, int, int]:
+    """Where along an axis of this size the windows see with this place: a padding, which may also cut off."""
+    low = place * dilation - padding[0]
+    return low, size - low - ((count - 1) * stride + 1), stride - 1
 
 
 @op(2, 3, 4, 5, 6)
 def conv_dw(x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int) -> Array:
     """The transpose of `conv` in the weight."""
     out, channels, *window = shape
-    if not _unfolds(len(x), shape, g.shape[2:], groups, x.dtype.itemsize):
+    if not _unfolds(len(x), shape, g.shape[2:], stride, dilation, groups, x.dtype.itemsize):
         zeros = jnp.zeros(shape, g.dtype)
-        _, pull = jax.vjp(lambda weight: conv(x, weight, None, stride, padding, dilation, groups), zeros)
+        _, pull = jax.vjp(lambda weight: _convolved(x, weight, stride, padding, dilation, groups, "dw"), zeros)
         return pull(g)[0]
     flat = _rows(channels_last(x), tuple(window), stride, padding, dilation)
     dw = channels_last(g).reshape(len(flat), out).T @ flat
     return jnp.moveaxis(dw.reshape(out, *window, channels), -1, 1)
+
+
+@op(1, 2, 3, 4)
+def im2col(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
+    """See `phlox.backend.contract.nn.conv`."""
+    x = jnp.pad(x, ((0, 0), (0, 0), *padding))
+    for axis, side in enumerate(window):
+        x = windows(x, 2 + 2 * axis, side, stride[axis], dilation[axis], 2 + axis)
+    axes = 2 + len(window)
+    return x.reshape(len(x), math.prod(x.shape[1:axes]), math.prod(x.shape[axes:]))
+
+
+@op(1, 2, 3, 4, 5)
+def col2im(columns: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
+    """The transpose of `im2col`."""
+    image = jax.ShapeDtypeStruct(shape, columns.dtype)
+    return jax.linear_transpose(lambda x: im2col(x, window, stride, padding, dilation), image)(columns)[0]
 
 
 class Conv(Backend):
@@ -138,5 +237,5 @@ class Conv(Backend):
     conv = staticmethod(conv)
     conv_dx = staticmethod(conv_dx)
     conv_dw = staticmethod(conv_dw)
-    im2col = op(0, 2, 3, 4, 5)(ConvOps.im2col)
-    col2im = op(0, 2, 3, 4, 5, 6)(ConvOps.col2im)
+    im2col = staticmethod(im2col)
+    col2im = staticmethod(col2im)

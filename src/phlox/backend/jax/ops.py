@@ -61,6 +61,20 @@ def arg_reduction(fn: Callable[[Array, int, Any], Array]) -> Any:
     return staticmethod(reduce)
 
 
+def divide(x: Array, y: Array) -> Array:
+    """x / y, rounded once.
+
+    By a divisor that many elements share, XLA multiplies with its reciprocal: 41 / 41 is less than one then, and where
+    the reciprocal is too small for a normal number, 3e38 / 3e38 is zero. What stands behind a barrier it does not look
+    at; on a processor barriers are gone before loops are fused.
+    """
+    shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(y))
+    if jax.default_backend() != "cpu" or not jnp.ndim(x):
+        return jnp.divide(x, y)
+    y = lax.convert_element_type(jnp.broadcast_to(y, shape), jnp.result_type(x, y))
+    return jnp.divide(x, lax.optimization_barrier(y))
+
+
 @op(1)
 def reshape(x: Array, shape: Shape) -> Array:
     return lax.reshape(x, shape) if -1 not in shape else jnp.reshape(x, shape)

@@ -49,6 +49,12 @@ class Traces(EngineBackend):
     def barrier(self, x: Array, after: Array) -> Array:
         return lax.optimization_barrier((x, after))[0] if isinstance(x, Tracer) else x
 
+    def rounded(self, x: Array) -> Array:
+        # XLA takes every identity out of a program, barriers too, before LLVM makes one operation of a product and a
+        # sum; what a number is where it is NaN, it does not know.
+        is_float = isinstance(x, Tracer) and jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.where(jnp.isnan(x), jnp.nan, x) if is_float else x
+
     def program(self) -> object | None:
         # Under jit, scan and checkpoint, an operation on constants is recorded; under grad and vmap, it is done.
         return self.program_of(lax.neg(_PROBE))

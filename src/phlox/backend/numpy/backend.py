@@ -66,6 +66,13 @@ def _arg_reduction(find: Callable[..., Any]) -> Any:
     return reduce
 
 
+def _matmul(x: Array, y: Array) -> Array:
+    """`np.matmul`, which multiplies a stack one by one; by one matrix, here all rows are multiplied at once."""
+    if y.ndim == 2 and x.ndim > 2 and x.size and x.flags.c_contiguous:
+        return x.reshape(-1, x.shape[-1]).dot(y).reshape(*x.shape[:-1], y.shape[1])
+    return np.matmul(x, y)
+
+
 class NumPy(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
     Update, EngineBackend,
@@ -217,7 +224,7 @@ class NumPy(
     float_argmax = _arg_reduction(np.argmax)
     float_argmin = _arg_reduction(np.argmin)
     float_cumsum = staticmethod(np.cumsum)
-    float_matmul: Binary = staticmethod(np.matmul)
+    float_matmul: Binary = staticmethod(_matmul)
 
     def float_into_int(self, x: Array) -> Array:
         info = np.iinfo(self.host_int_dtype)

@@ -6,19 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from phlox.backend.contract.special import ERFC
+from phlox.backend.contract.special import ERF_DENOMINATOR, ERF_LIMIT, ERF_NUMERATOR, ERFC
 from phlox.backend.numpy.blocks import Block, by_blocks
-
-# In single precision: erf(x) = x P(x^2) / Q(x^2) on [-LIMIT, LIMIT], beyond which it rounds to one; the minimax
-# coefficients that Eigen and XLA use, highest power first.
-_LIMIT = 3.832506856900711
-_P = (
-    -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
-    -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
-)  # fmt: skip
-_Q = (
-    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03, -1.42647390514189e-02,
-)  # fmt: skip
 
 _NEAR = (
     -4.2320376764874592e-12, 8.7097552328517897e-11, -1.2164764337224506e-9, 1.4792435426962471e-8,
@@ -45,11 +34,11 @@ def _horner(coefficients: tuple[float, ...], x: Block, out: Block) -> Block:
 
 
 def _single(x: Block, out: Block) -> None:
-    clipped = np.clip(x, -_LIMIT, _LIMIT)
+    clipped = np.clip(x, -ERF_LIMIT, ERF_LIMIT)
     square = clipped * clipped
-    _horner(_P, square, out)
+    _horner(ERF_NUMERATOR, square, out)
     out *= clipped
-    out /= _horner(_Q, square, np.empty_like(out))
+    out /= _horner(ERF_DENOMINATOR, square, np.empty_like(out))
 
 
 def _double(x: Block, out: Block) -> None:

@@ -132,6 +132,14 @@ def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
     return staticmethod(extreme)
 
 
+def _quotient(lhs: Any, rhs: Any) -> Array:
+    """lhs / rhs, rounded once; of a number over a tensor torch would round the reciprocal, too."""
+    if isinstance(lhs, torch.Tensor):
+        return lhs / rhs
+    wide = rhs.dtype if rhs.dtype is torch.float64 else torch.float32
+    return torch.div(torch.full((), lhs, dtype=wide, device=rhs.device), rhs.to(wide))
+
+
 def _divisor(x: Array) -> Array:
     """With ones for zeros, for which a processor would end the process."""
     return torch.where(x == 0, 1, x)
@@ -160,7 +168,7 @@ class Torch(
             self.float_add = _with_numbers(torch.add, operator.add, self.torch_float)
             self.float_sub = _with_numbers(torch.sub, operator.sub, self.torch_float)
             self.float_mul = _with_numbers(torch.mul, operator.mul, self.torch_float)
-            self.float_div = _with_numbers(torch.div, operator.truediv, self.torch_float)
+            self.float_div = _with_numbers(torch.div, _quotient, self.torch_float)
         else:
             wide = type(self)(int=self.int_element)
             grow = partial(_recast, self.torch_float, torch.float32)
@@ -203,7 +211,7 @@ class Torch(
     float_add: Binary = staticmethod(operator.add)
     float_sub: Binary = staticmethod(operator.sub)
     float_mul: Binary = staticmethod(operator.mul)
-    float_div: Binary = native(operator.truediv)
+    float_div: Binary = staticmethod(_quotient)
     float_pow: Binary = native(operator.pow)
     float_maximum: Binary = _extreme(torch.maximum, "min")
     float_minimum: Binary = _extreme(torch.minimum, "max")

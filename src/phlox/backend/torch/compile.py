@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from phlox.backend import pytree
 from phlox.backend.torch import attention_kernel, in_place, linear, products, winograd
 from phlox.backend.torch.codegen import codegen
+from phlox.backend.torch.decompositions import DECOMPOSITIONS, OPTIONS
 from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.loops import prepare
 from phlox.backend.torch.numbers import merge
@@ -113,13 +114,14 @@ class Program:
             forms.append(_taken_apart(result, found))
             return [_array(x, *self._elements).contiguous() for x in found]
 
+        inductor = codegen() == "inductor"
+        options: dict[str, Any] = {"decomposition_table": DECOMPOSITIONS} if inductor else {}
         with _placeholders(flat) as fakes:
-            graph = cast("Any", make_fx(body, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes))
+            graph = cast("Any", make_fx(body, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*fakes))
         graph.graph.eliminate_dead_code()
         merge(graph)
         start = sum(1 if size is None or size < 0 else size for size in sizes[0])
         weights = [start + at for at in _in_tuples(sizes[1])]
-        inductor = codegen() == "inductor"
         pairs = in_place.successors(graph, _in_tuples(sizes[0])) if inductor else {}
         over = in_place.worthwhile(graph, pairs) if in_place.can_tell else {}
         updates = Updates(graph, pairs, over) if pairs else None
@@ -257,7 +259,7 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     attention_kernel.lower(graph)
     try:
         # Not `torch.compile`, which would record anew what is recorded, and ask at every call whether that still fits.
-        return importlib.import_module("torch._inductor").compile(graph, list(flat))
+        return importlib.import_module("torch._inductor").compile(graph, list(flat), options=OPTIONS)
     except Exception as error:
         graph.forward(*flat)  # which raises what is no fault of the compiler
         cause = error.__cause__ or error

@@ -147,6 +147,36 @@ within `px.debug.checks()`; `f` is `px.functional`; `least` and `greatest` are t
 """
 
 
+TAIL = """\
+## What compilers change
+
+A compiled function gives what the eager one gives, up to rounding: sums may be added up in another order, and at half
+precision what a loop computes on the way is held in f32. PyTorch's compiler changes nothing else; where its own
+formulas are worse than the eager kernels (`%`, `expm1`, `erf` and others), programs on a processor have better ones.
+
+XLA, JAX's compiler, also simplifies. Eagerly each operation is a program of its own, and none of this happens:
+
+| in a program on JAX | example | eagerly | compiled |
+|---|---|---|---|
+| product and sum are rounded as one (contraction) | `a * a - b * b`, a = b | 0 | of either sign; its root may be NaN |
+| | `a * b + a * c`, b = -c | 0 | the same |
+| numbers written in the code are joined | `(x + 1e8) - 1e8` of 1 | 0 | 1 |
+| | `x * 1e20 * 1e20` of 1e-30 | 1e10 | infinity |
+| exponentials are joined | `x.exp() * y.exp()` of 90, -90 | NaN | 1 |
+| | `x.exp().log()` of 100 | infinity | 100 |
+| zero is not added | `x + 0.0` of -0.0 | 0.0 | -0.0 |
+
+Numbers below the smallest normal one (1.2e-38 in f32) are zero on JAX, eagerly, too. A quotient is rounded once
+everywhere, and `px.cross` of equal vectors and a complex number times its conjugate are exact.
+
+Where a difference has to be exact, write it so that it is: `(a - b) * (a + b)`, `px.where(mask, x, -inf)` rather than
+`x - 1e30 * (1.0 - mask)`. For a whole process, before JAX is imported,
+`XLA_FLAGS="--xla_cpu_max_isa=AVX --xla_disable_hlo_passes=algsimp"` forbids all of it on a processor but the last line:
+the first flag contraction (loops then have neither fused operations nor AVX2), the second everything else.
+`--xla_cpu_enable_fast_math=false` is the default, and forbids none of it.
+"""
+
+
 def page(edges: list[Edge]) -> str:
     """The contract as Markdown."""
     lines = [HEAD]
@@ -159,6 +189,7 @@ def page(edges: list[Edge]) -> str:
         lines.append("| code | gives |\n|---|---|")
         lines += [f"| `{_cell(code)}` | {shown(wanted)} |" for code, wanted in edge.lines]
         lines.append("")
+    lines.append(TAIL)
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -63,7 +63,7 @@ UNARY = [
     _unary("sinh", np.sinh, normal, _UNIT, exact([88.0, 89.0, 89.4, -89.0, 100.0, -100.0, 1e-20])),
     _unary("cosh", np.cosh, normal, _UNIT, exact([88.0, 89.0, 89.4, -89.0, 100.0, -100.0])),
     _unary("asinh", np.arcsinh, normal, _WIDE, _UNIT),
-    _unary("acosh", np.arccosh, _above_one, _POSITIVE, exact([1.0, 1.0 + 2.0**-23, 1.0001, 1.5, 2.0, 2.5])),
+    _unary("acosh", np.arccosh, _above_one, _POSITIVE, exact([1.0, 1.0 + 2.0**-23, 1.0001, 1.5, 2.0, 2.5, -3e7])),
     _unary("atanh", np.arctanh, unit, _UNIT),
     _unary("exp2", np.exp2, normal, exact([10.0, 100.0, 127.0, -100.0, 0.1])),
     _unary("erfc", lambda x: sp.erfc(x), normal, _UNIT, exact([1.5, 2.0, 3.0, 5.0, 8.0, 9.0, -3.0, -9.0, 100.0]), factor=2),
