@@ -95,7 +95,7 @@ class Program:
             return made.put_together(iter(arrays))
 
     def _record(self, flat: Sequence[torch.Tensor], sizes: tuple[Any, Any]) -> _Recorded:
-        flat = [x.contiguous() for x in flat]
+        flat = _apart([x.contiguous() for x in flat])
         rest = iter(flat)
         leaves = [leaf for size in sizes for leaf in _rebuilt(size, rest) if not isinstance(leaf, Words)]
         arrays = [x for leaf in leaves for x in (leaf if isinstance(leaf, tuple) else (leaf,))]
@@ -138,6 +138,22 @@ class Program:
             calls, places = updates.cut_out(graph, orders, _compiled)
             sources = in_place.write_over(graph, {one: places[at] for one, at in over.items() if at in places})
         return _Recorded(layout, _compiled(graph, layout.of(flat)), forms[0], tuple(over), sources, calls)
+
+
+def _apart(flat: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors, copied where they share memory with an earlier one.
+
+    A tracer stands for a position, not for a tensor. PyTorch would make one input of what is one tensor in the call
+    that is traced, and views of one input of what shares memory there; the next call may bring others.
+    """
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+    for x in flat:
+        memory = x.untyped_storage().data_ptr()
+        found.append(x.clone() if memory in seen else x)
+        if memory:  # of what is empty, or has no values, there is none
+            seen.add(memory)
+    return found
 
 
 def _in_tuples(sizes: Sequence[int | None]) -> list[int]:
