@@ -81,7 +81,10 @@ class Traces(EngineBackend):
 
     def held_number(self, value: float) -> Any:
         wide = self.float_element == "f64" or self.int_element == "i64"  # of which JAX has a switch of its own
-        return value if wide else jnp.asarray(value)
+        if wide:
+            return value
+        with jax.ensure_compile_time_eval():  # it outlives any trace in which it is made
+            return jnp.asarray(value)
 
     def python_number(self, x: Any) -> Any:
         return x if isinstance(x, Tracer) else x.item()

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.loops import prepare
 from phlox.backend.torch.numbers import merge
 from phlox.backend.torch.packed import Packed, packed
-from phlox.backend.torch.placeholder import LeftOver, Words, recording
+from phlox.backend.torch.placeholder import Words, end, is_traced_by_others, recording
 from phlox.backend.torch.updates import Calls, Updates
 
 Body: TypeAlias = Callable[[Any, Any], Any]
@@ -67,7 +67,7 @@ class Program:
         flat: list[torch.Tensor] = []
         forms = _Forms(flat, *self._elements)
         sizes = forms.read(donated), forms.read(kept)
-        if torch.compiler.is_compiling() or any([type(x) is not torch.Tensor or x.requires_grad for x in flat]):  # noqa: C419
+        if is_traced_by_others() or any([type(x) is not torch.Tensor or x.requires_grad for x in flat]):  # noqa: C419
             # Under somebody else's recording, or PyTorch's own tape, it is as if the function were called.
             return self._fn(donated, kept)
         # How many threads share a loop is written into the code.
@@ -187,12 +187,7 @@ def _placeholders(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
             yield [x if isinstance(x, FakeTensor) else mode.from_tensor(x) for x in flat]
     finally:
         recording.reset(token)
-        mode.dispatch = _refuse
-
-
-def _refuse(*_: Any, **__: Any) -> NoReturn:
-    """What a placeholder does once its program has been recorded, instead of going on to others."""
-    raise LeftOver("a placeholder of a program that has been recorded")
+        end(mode)
 
 
 # --- arguments and results as flat lists

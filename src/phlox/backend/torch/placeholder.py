@@ -10,11 +10,16 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._mode_utils import no_dispatch
 
 from phlox.backend import checks
@@ -34,6 +39,20 @@ class LeftOver(RuntimeError):
     """A placeholder is used whose program has been recorded."""
 
 
+def end(mode: FakeTensorMode) -> None:
+    """End a trace: its tracers refuse what they are used for, instead of going on to others."""
+    mode.dispatch = _refuse
+
+
+def has_ended(x: FakeTensor) -> bool:
+    """Is it a tracer of ours whose program has been traced?"""
+    return vars(x.fake_mode).get("dispatch") is _refuse
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise LeftOver("a placeholder of a program that has been recorded")
+
+
 class Words:
     """Three words of a random stream in a program, which go on as those on the host do, by adding an array."""
 
@@ -49,6 +68,36 @@ class Words:
 def is_placeholder(x: object) -> bool:
     """Has this tensor no value, since a program is being recorded, ours or one of PyTorch's own?"""
     return isinstance(x, FakeTensor) or torch.compiler.is_compiling()
+
+
+def is_traced_by_others() -> bool:
+    """Does PyTorch trace (make_fx, torch.export, FakeTensorMode, torch.compile), and not for a program of ours?
+
+    Then an operation on values gives no value, but a part of that trace.
+    """
+    if recording.get():
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    return bool(_modes()) and any(_mode_of(key) is not None for key in _TRACING)
+
+
+def makes_plain_tensors() -> bool:
+    """Is a tensor that is made now nothing but its values, so that it can be kept for ever?
+
+    Not so in a trace, within torch.func, under any mode that sees operations, and in inference mode, whose tensors
+    PyTorch's own tape refuses later.
+    """
+    if recording.get() or torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        return False
+    return not _modes() and _level() is None
+
+
+_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_level: Callable[[], Any] = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
+_mode_of: Callable[[Any], Any] = getattr(torch._C, "_get_dispatch_mode", lambda key: None)
+_keys: Any = getattr(torch._C, "_TorchDispatchModeKey", None)
+_TRACING: tuple[Any, ...] = () if _keys is None else tuple(_keys.__members__.values())
 
 
 def is_fused(x: Any) -> bool:
@@ -88,14 +137,21 @@ class Placeholders(Backend):
     def is_traced(self, x: Array) -> bool:
         return is_placeholder(x)
 
+    def program(self) -> object | None:
+        return _mode_of(_keys.FAKE) if _modes() and _keys is not None else None
+
+    def program_of(self, x: Array) -> object | None:
+        tensor: Any = x.words if isinstance(x, Words) else x
+        return tensor.fake_mode if isinstance(tensor, FakeTensor) else None
+
     def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
-        return isinstance(x, FakeTensor) and not recording.get()
+        return isinstance(x, FakeTensor) and has_ended(x)
 
     def is_left_over_error(self, error: Exception) -> bool:
         return isinstance(error, LeftOver)
 
     def bakes_constants(self) -> bool:
-        return recording.get()
+        return recording.get() or is_traced_by_others()
 
     def is_record_error(self, error: Exception) -> bool:
         return isinstance(error, (NeedsValue, DataDependentOutputException, DynamicOutputShapeException))
@@ -107,7 +163,7 @@ class Placeholders(Backend):
         return torch.expm1(x) if self.is_number(x) else math.expm1(x)
 
     def held_number(self, value: float) -> Any:
-        return torch.tensor(value, dtype=self._numbers()[0])
+        return torch.tensor(value, dtype=self._numbers()[0], device="cpu") if makes_plain_tensors() else value
 
     def python_number(self, x: Any) -> Any:
         return x if is_placeholder(x) else x.item()
