@@ -166,7 +166,10 @@ class Compiled(Generic[P, R]):
     def _begin(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates) -> Any:
         """A call for which there is no program, as its optimizers' states are."""
         call, key = self._read(backend, values, kwargs, first)
-        program = self._programs.get(key) or Program(self._fn, self._history, backend, checks_are_on(), self._turns)
+        program = self._programs.get(key)
+        if program is None:
+            scalars = call.reader.has_scalars()
+            program = Program(self._fn, self._history, backend, checks_are_on(), self._turns, scalars)
         result = self._call(program, call, lambda: self._read(backend, values, kwargs, first)[0])
         self._programs.setdefault(key, program)
         return result

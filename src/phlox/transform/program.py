@@ -72,11 +72,17 @@ class Program:
     """A function of certain structures, as the engine runs it."""
 
     def __init__(
-        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Turns | None
+        self,
+        fn: Callable[..., Any],
+        history: History,
+        backend: Backend,
+        checked: bool,
+        turns: Turns | None,
+        scalars: bool,
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
         self.history = history
-        self.run = backend.compile(self._body, self._let_go)
+        self.run = backend.compile(self._body, self._let_go, scalars)
         self.draws: int | None = None
         """How often the last call has drawn; None until there has been one."""
         self._reserved: tuple[random.Stream, Reserved] | None = None

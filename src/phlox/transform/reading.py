@@ -16,6 +16,7 @@ import numpy as np
 
 from phlox.backend import Backend, Device
 from phlox.backend.programs import used_up
+from phlox.backend.scalar import TracedScalar
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.structure import static_key
@@ -78,7 +79,7 @@ class Numbers:
 Owner: TypeAlias = Aux | Packed | Owned
 """What has the ids of an argument."""
 
-_INT_RANGE = range(-(2**31), 2**31)
+_INT_RANGE = range(-(2**63), 2**63)
 
 
 def arrays_of(leaves: Iterable[Any]) -> list[Any]:
@@ -129,6 +130,10 @@ def _is_number(value: Any) -> bool:
         return False
     array = cast("np.ndarray[Any, Any]", value)
     return array.ndim == 0 and array.dtype.kind in "fiu"
+
+
+def _is_whole(number: Any) -> bool:
+    return number.dtype.kind in "iu"
 
 
 def _described(value: Any) -> str:
@@ -300,11 +305,16 @@ class Reader:
                 if first is not None:
                     for given, wanted in first.of(number, len(self._late), self, ready.states):
                         ready.begin(given.module, wanted)
-                packed = ready.pack(self.place)
+                packed = self._with_arrays(ready.pack(self.place))
             self.optimizers.append(Going(optimizer, packed, leaves, len(leaves), ready))
             leaves.append(packed.leaves)
             key.append((optimizer.settings(), packed.form, self._own(packed)))
         return tuple(key)
+
+    def _with_arrays(self, packed: Packed) -> Packed:
+        """States with the engine's arrays for Python numbers, which are no arguments with 64 bits."""
+        held = self.backend.held_number
+        return packed._replace(leaves=tuple([held(x) if isinstance(x, float) else x for x in packed.leaves]))
 
     def separate(self) -> None:
         """Copy what is donated wherever it stands among the arguments a second time: no engine takes it so.
@@ -326,6 +336,15 @@ class Reader:
             return leaf
 
         self.donated[:] = [alone(leaf) for leaf in self.donated]
+
+    def has_scalars(self) -> bool:
+        """Are there numbers among the arguments?"""
+        leaves = [*self.donated, *self.kept]
+        numbers = (float, int)
+        return any(
+            isinstance(x, numbers) or (isinstance(x, tuple) and isinstance(next(iter(x), None), numbers))
+            for x in leaves
+        )
 
     def shares_donated(self) -> bool:
         """Does something that is donated stand among the arguments a second time?"""
@@ -350,7 +369,9 @@ class Reader:
 
     def _number(self, value: float, path: str, leaves: list[Any]) -> Hashable:
         if isinstance(value, int) and value not in _INT_RANGE:
-            raise CompileError(f"{path}: {value} does not fit the 32-bit integers of a compiled function")
+            raise CompileError(
+                f"{path}: {value} does not fit the 64-bit integers of a compiled function; pass it as a float"
+            )
         leaves.append(value)
         return type(value)
 
@@ -403,8 +424,8 @@ def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
 class Rebuilder:
     """Puts the arguments together again from placeholders, inside the program that is being recorded."""
 
-    def __init__(self, recording: object | None) -> None:
-        self.recording = recording
+    def __init__(self, recording: object | None, backend: Backend) -> None:
+        self.recording, self.backend = recording, backend
         self.modules: list[Module] = []
         self._rebuilt: list[tuple[Module, Module]] = []
         self._twins: list[tuple[Optimizer, Optimizer]] = []
@@ -423,8 +444,12 @@ class Rebuilder:
             return module
         if isinstance(value, Tensor):
             return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]
-        if kind is float or kind is int or kind is Numbers or _is_number(value):
-            return next(leaves)
+        if kind is Numbers:
+            return TracedScalar(self.backend, next(leaves), isinstance(value.values[0], int))
+        if kind is float or kind is int or _is_number(value):
+            return TracedScalar(
+                self.backend, next(leaves), isinstance(value, int) or (kind is not float and _is_whole(value))
+            )
         if isinstance(value, Optimizer):
             return next(twin for optimizer, twin in self._twins if optimizer is value)
         if isinstance(value, (list, tuple)):

@@ -72,7 +72,7 @@ def record(
 ) -> Turn:
     """Call the function on placeholders for the arrays of a call."""
     reader = call.reader
-    rebuilder = Rebuilder(recording.get())
+    rebuilder = Rebuilder(recording.get(), reader.backend)
     sources = {id(reader.donated): iter(donated), id(reader.kept): iter(kept)}
     stream = random.TracedStream(next(sources[id(reader.kept)]))
     twins = rebuilder.twins_of(reader.optimizers)

@@ -224,7 +224,7 @@ def _number(last: float, backend: Backend, *, donated: bool) -> Take:
             known = value, value
             held = value
         elif held is number and not donated:
-            held = backend.held_number(value)
+            held = backend.scalar_argument(value)
             known = value, held
         leaves.append(held)
         return True

@@ -65,7 +65,7 @@ class Program:
 
     def __call__(self, donated: Sequence[Any], kept: Sequence[Any]) -> Any:
         flat: list[torch.Tensor] = []
-        forms = _Forms(flat, *self._elements)
+        forms = _Forms(flat)
         sizes = forms.read(donated), forms.read(kept)
         if is_traced_by_others() or any([type(x) is not torch.Tensor or x.requires_grad for x in flat]):  # noqa: C419
             # Under somebody else's recording, or PyTorch's own tape, it is as if the function were called.
@@ -166,10 +166,10 @@ def _in_tuples(sizes: Sequence[int | None]) -> list[int]:
     return found
 
 
-def record_only(fn: Body, donated: Any, kept: Any, number: torch.dtype, integer: torch.dtype) -> None:
+def record_only(fn: Body, donated: Any, kept: Any) -> None:
     """Run a function on placeholders."""
     flat: list[torch.Tensor] = []
-    forms = _Forms(flat, number, integer)
+    forms = _Forms(flat)
     sizes = forms.read(donated), forms.read(kept)
     with _placeholders(flat) as fakes:
         rest = iter(fakes)
@@ -196,9 +196,8 @@ def _placeholders(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
 class _Forms:
     """Takes arguments apart: arrays, tuples of them, numbers, and the three words of a random stream."""
 
-    def __init__(self, flat: list[Any], number: torch.dtype, integer: torch.dtype) -> None:
+    def __init__(self, flat: list[Any]) -> None:
         self._flat = flat
-        self._elements = number, integer
 
     def read(self, leaves: Sequence[Any]) -> list[int | None]:
         """For each leaf, how many it is a tuple of, -1 for words, None for one array."""
@@ -207,7 +206,7 @@ class _Forms:
             if isinstance(leaf, tuple):
                 parts = cast("tuple[Any, ...]", leaf)
                 sizes.append(len(parts))
-                self._flat.extend([x if isinstance(x, torch.Tensor) else _array(x, *self._elements) for x in parts])
+                self._flat.extend([x if isinstance(x, torch.Tensor) else _array(x) for x in parts])
             elif isinstance(leaf, Words):
                 sizes.append(-1)
                 self._flat.append(leaf.words)
@@ -216,7 +215,7 @@ class _Forms:
                 self._flat.append(torch.from_numpy(leaf.astype(np.int64)))
             else:
                 sizes.append(None)
-                self._flat.append(leaf if isinstance(leaf, torch.Tensor) else _array(leaf, *self._elements))
+                self._flat.append(leaf if isinstance(leaf, torch.Tensor) else _array(leaf))
         return sizes
 
 
@@ -232,7 +231,7 @@ def _rebuilt(sizes: Sequence[int | None], rest: Iterator[Any]) -> list[Any]:
     return made
 
 
-def _array(x: Any, number: torch.dtype, integer: torch.dtype) -> torch.Tensor:
+def _array(x: Any, number: torch.dtype = torch.float64, integer: torch.dtype = torch.int64) -> torch.Tensor:
     """A tensor as it is; a number, or an array of them, as one."""
     if isinstance(x, torch.Tensor):
         return x

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -25,6 +26,8 @@ from torch.utils._mode_utils import no_dispatch
 from phlox.backend import checks
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array
+from phlox.backend.kind import Float, Kind
+from phlox.backend.scalar import TracedScalar
 from phlox.backend.torch.codegen import codegen
 
 recording: ContextVar[bool] = ContextVar("phlox_torch_recording", default=False)
@@ -120,7 +123,9 @@ class Placeholders(Backend):
     torch_int: torch.dtype
     compiles = True
 
-    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+    def compile(
+        self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
+    ) -> Callable[[Any, Any], Any]:
         from phlox.backend.torch.compile import Program  # which takes longer to load than much else
 
         return Program(fn, let_go, *self._numbers())
@@ -128,10 +133,10 @@ class Placeholders(Backend):
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         from phlox.backend.torch.compile import record_only
 
-        record_only(fn, donated, kept, *self._numbers())
+        record_only(fn, donated, kept)
 
     def _numbers(self) -> tuple[torch.dtype, torch.dtype]:
-        """The elements of numbers that are arguments of a program; halves would be too coarse."""
+        """The elements of numbers in the results of a program; halves would be too coarse."""
         return torch.promote_types(self.torch_float, torch.float32), self.torch_int
 
     def is_traced(self, x: Array) -> bool:
@@ -160,10 +165,34 @@ class Placeholders(Backend):
         return isinstance(value, torch.Tensor) and value.ndim == 0 and is_placeholder(value)
 
     def number_expm1(self, x: Any) -> Any:
+        if isinstance(x, TracedScalar):
+            return x.expm1()
         return torch.expm1(x) if self.is_number(x) else math.expm1(x)
 
     def held_number(self, value: float) -> Any:
         return torch.tensor(value, dtype=self._numbers()[0], device="cpu") if makes_plain_tensors() else value
+
+    def scalar_argument(self, value: float) -> Any:
+        return torch.tensor(value, dtype=torch.float64, device="cpu") if makes_plain_tensors() else value
+
+    def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
+        if not whole:  # by itself, PyTorch would make 32 bits of ints and of what they meet
+            operands = tuple([x.to(torch.float64) if isinstance(x, torch.Tensor) else x for x in operands])
+        elif op in (operator.floordiv, operator.mod) and isinstance(operands[1], torch.Tensor):
+            operands = operands[0], torch.where(operands[1] == 0, 1, operands[1])  # it would end the process
+        return op(*operands)
+
+    def scalar_expm1(self, x: Any) -> Any:
+        return torch.expm1(x)
+
+    def scalar_of_truth(self, x: Any) -> Any:
+        return x.to(torch.int64)
+
+    def scalar_beside(self, x: Any, other: Any) -> Any:
+        return x.to(other.dtype) if other.dtype.is_floating_point else x
+
+    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        return x.to(self._numbers()[0 if kind is Float else 1])
 
     def python_number(self, x: Any) -> Any:
         return x if is_placeholder(x) else x.item()
