@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.extend.core.primitives import convert_element_type_p
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from phlox.backend import checks
@@ -23,7 +24,7 @@ from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.jax.left_over import has_ended, is_outside
 from phlox.backend.jax.x64 import in_x64
-from phlox.backend.kind import Kind
+from phlox.backend.kind import Float, Kind
 from phlox.backend.scalar import TracedScalar
 
 _PROBE = np.zeros((), np.float32)
@@ -32,6 +33,11 @@ _NEEDS_VALUES = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+
+
+def _narrowed(x: Any, dtype: Any) -> Any:
+    """A number of 32 bits, as Python's own come in: weakly typed, of the type of what it meets."""
+    return convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=True, sharding=None)
 
 
 class Traces(EngineBackend):
@@ -84,8 +90,7 @@ class Traces(EngineBackend):
         return jnp.expm1(x) if self.is_number(x) else math.expm1(x)
 
     def held_number(self, value: float) -> Any:
-        wide = self.float_element == "f64" or self.int_element == "i64"  # of which JAX has a switch of its own
-        if wide:
+        if self._is_wide():
             return value
         with jax.ensure_compile_time_eval():  # it outlives any trace in which it is made
             return jnp.asarray(value)
@@ -98,6 +103,17 @@ class Traces(EngineBackend):
         # All are weakly typed and stay so: what they meet takes them at its own precision.
         with jax.enable_x64(True):
             return op(*operands)
+
+    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        return x if self._is_wide() else _narrowed(x, np.float32 if kind is Float else np.int32)
+
+    def scalar_beside(self, x: Any, other: Any) -> Any:
+        whole = x.dtype.kind == "i"
+        return x if other.dtype.itemsize == 8 else _narrowed(x, np.int32 if whole else np.float32)
+
+    def _is_wide(self) -> bool:
+        """Has it elements of 64 bits, of which JAX has a switch of its own?"""
+        return self.float_element == "f64" or self.int_element == "i64"
 
     def scalar_expm1(self, x: Any) -> Any:
         return jnp.expm1(x)
