@@ -70,9 +70,7 @@ def test_columns(name: str) -> None:
     np.testing.assert_array_equal(columns, wanted)
     g = np.random.default_rng(1).normal(size=wanted.shape)
     folded = on_jax.col2im(g.astype(np.float32), x.shape, tuple(window), *options)
-    np.testing.assert_allclose(
-        folded, exact.col2im(g, x.shape, tuple(window), *options), rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(folded, exact.col2im(g, x.shape, tuple(window), *options), rtol=1e-4, atol=1e-4)
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

@@ -103,7 +103,7 @@ def test_pytorchs_compiler_makes_code_of_a_whole_step(monkeypatch: pytest.Monkey
     close(found[1][0], found[0][0])
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5)
     np.testing.assert_array_equal(found[1][2], found[0][2])
-    assert counting.calls == 2  # one of them to find the optimizer's states
+    assert counting.calls == 1
 
 
 def draws(device: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -91,9 +91,25 @@ class OptimizerAdaptor(Optimizer):
         return self._numbers.get(id, -1)
 
     def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
+        """The state, before its first step, of a parameter that is stepped in one of several ways."""
         work = self._wide(tensor)
         state = self._simple[variant].init(work)
         return state if work is tensor else Mastered(work, state)
+
+    def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:
+        if wanted is None:
+            try:
+                self._find_groups(module)
+            except OptimizerError:  # it may be another module that is stepped; if not, the step will say it
+                return
+        states = self.states
+        for param in module.params():
+            id = param.id
+            if id in states or not (param.trained if wanted is None else id in wanted):
+                continue
+            variant = self.variant(id) if wanted is None else wanted[id]
+            tensor = Tensor.from_primitive(param.leaf, engine_of(param.backend), Float)
+            states[id], self._begun[id] = self.init_state(tensor, variant), variant
 
     def settle(self, params: Iterable[Param]) -> None:
         states = self.states
@@ -238,6 +254,8 @@ class OptimizerAdaptor(Optimizer):
                 if taker is not None and not param.backend.is_traced(param.val().primitive):
                     param.use_up(path, taker)
         self._unproved.difference_update(order)
+        if self._begun:
+            self.took_step(order)
         return made
 
     def averaged(self, module: M) -> M:
@@ -328,7 +346,9 @@ class OptimizerAdaptor(Optimizer):
     ) -> tuple[Tensor[Any, Any, Any], State, bool]:
         """What is stepped of a parameter, its value or the master of it; the state; and whether that is a first one."""
         states, optimizer, work = self._states, self._simple[self.variant(id)], self._wide(tensor)
-        if id not in states or (id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape):
+        misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
+        unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
+        if id not in states or misbegun or unfit:
             return work, brought(optimizer.init(work), work), True
         state = brought(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:

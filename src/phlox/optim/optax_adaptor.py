@@ -13,7 +13,6 @@ from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.optim.optax_parts import (
     SHARED,
     AnyTensor,
-    Filling,
     Layout,
     Leaf,
     Stepped,
@@ -91,8 +90,6 @@ class OptaxAdaptor(Optimizer):
         self.transformation = transformation
         self._layout: Layout | None = None
         self._loaded: set[ParamId] = set()
-        self._places: dict[ParamId, int] = {}
-        self._filling = Filling(())
 
     # --- a step
 
@@ -258,44 +255,29 @@ class OptaxAdaptor(Optimizer):
         states.clear()
         states.update(together)
         self._loaded.difference_update({place, *ids})
-        self._places = {id: number for number, (id, *_) in enumerate(layout.params)}
-        self._filling = Filling(layout.params)
+        self.took_step([place, *ids])
 
-    def variant(self, id: ParamId) -> int:
-        return self._places.get(id, -1)
-
-    def init_state(self, tensor: AnyTensor, variant: int = -1) -> State:
-        """What `phlox.compile` asks for, parameter by parameter; when the last one has come, all are made together."""
-        filling, states = self._filling, self.states
-        if not 0 <= variant < len(filling.params):
-            return {}
-        if filling.missing is None:
-            filling.missing = {number for number, (id, *_) in enumerate(filling.params) if id not in states}
-        filling.arrays[variant] = tensor.primitive
-        filling.states[variant] = {}
-        if not any(map(is_shared, states.values())):
-            states[ParamId(SHARED)] = {SHARED: {}}
-        if filling.arrays.keys() >= filling.missing:
-            self._fill(filling, self._known()[0], tensor.device)
-            self._filling = Filling(filling.params)
-        return filling.states[variant]
-
-    def _fill(self, filling: Filling, shared: dict[str, Any], place: Device) -> None:
-        """Make the states that are missing; zeros stand for parameters that have theirs."""
-        trees = trees_of_jax()
-        with trees.scope(place.backend):
-            params = {
-                path: filling.arrays[number] if number in filling.arrays else trees.zeros(shape, element)
-                for number, (_, path, shape, element) in enumerate(filling.params)
-            }
-            numbers = {path: number for number, path in enumerate(params)}
-            # Ids may be others here than in the step that was recorded: the path stands for each.
-            layout, arrays = self._initial((), {path: ParamId(path) for path in params}, params, trees)
-            for leaf, array in zip(layout.leaves, arrays, strict=True):
-                if leaf.id is None:
-                    shared.setdefault(leaf.name, self._wrapped(array, leaf, place))
-                elif numbers[leaf.id] in filling.states:
-                    filling.states[numbers[leaf.id]][leaf.name] = self._wrapped(array, leaf, place)
+    def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:
+        known = set(self.states)
+        params = [
+            param for param in module.params() if (param.trained if wanted is None else param.id in {*wanted, *known})
+        ]
+        new = {param.id for param in params} - known
+        if not new:
+            return
+        try:
+            stepped = stepped_of(module, GradientsParams({param.id: param.val().detach() for param in params}))
+            place = stepped[0].value.device
+            trees = trees_of_jax()
+            with trees.scope(place.backend):
+                values = {one.path: one.value.primitive for one in stepped}
+                layout, state = self._tree(stepped, values, place)
+                arrays = _distinct([trees.typed(leaf) for _, leaf in trees.flatten(state)[0]], [values])
+                kept = [self._wrapped(array, one, place) for array, one in zip(arrays, layout.leaves, strict=True)]
+        except (OptimizerError, RecordError):  # if it is really this module that is stepped, the step will say it
+            return
+        self._keep(layout, [one.param.id for one in stepped], kept)
+        self._begun.update(dict.fromkeys([id for id in self.states if id not in known], -1))
 
     def into_record(self) -> Record:
         # As what they are: some are of other element types than the backend's.

@@ -53,18 +53,6 @@ class Stepped(NamedTuple):
     grad: AnyTensor
 
 
-class Filling:
-    """States that are being made for parameters that come one by one."""
-
-    def __init__(self, params: tuple[Any, ...]) -> None:
-        self.params = params
-        """As a `Layout` has them."""
-        self.missing: set[int] | None = None
-        """The numbers of those that are to come."""
-        self.arrays: dict[int, Any] = {}
-        self.states: dict[int, dict[str, Any]] = {}
-
-
 def is_shared(state: State) -> bool:
     return isinstance(state, dict) and isinstance(cast("dict[str, Any]", state).get(SHARED), dict)
 

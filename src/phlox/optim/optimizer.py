@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import ContextVar
 from threading import RLock
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from phlox.backend import Backend, Device
 from phlox.backend.kind import KINDS
@@ -22,7 +23,6 @@ from phlox.optim.together import Slot
 from phlox.other_names import OPTIMIZER, of_object
 from phlox.record import LazyTensor, Record, TensorEntry
 from phlox.record.gather import on_trial
-from phlox.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
 Rate: TypeAlias = float | Mapping[str, float]
@@ -30,6 +30,9 @@ Rate: TypeAlias = float | Mapping[str, float]
 
 recording: ContextVar[object | None] = ContextVar("phlox_recording", default=None)
 """The recording of a compiled function that is going on, if any."""
+
+_OWN = frozenset({"_states", "_packed", "_home", "_slots", "_torn", "_begun", "_lock", "_origin"})
+"""The fields of an optimizer that are about its states."""
 
 
 class Optimizer(ABC):
@@ -48,6 +51,7 @@ class Optimizer(ABC):
         self._home = recording.get()
         self._slots: dict[ParamId, Slot] = {}  # what states are in memory of the optimizer's own
         self._torn = False
+        self._begun: dict[ParamId, int] = {}
         self._lock = RLock()
 
     def __getattr__(self, name: str) -> Any:
@@ -66,12 +70,15 @@ class Optimizer(ABC):
         """Which of several ways of stepping the parameter was stepped in last, where there are several."""
         return -1
 
+    def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:  # noqa: B027
+        """Make the states of parameters that have none, as their first step would: of `wanted`, or of all trained ones.
+
+        `wanted` says in which variant each is stepped. Where this does nothing, a compiled function is traced once
+        without states and once with those that its first call has made.
+        """
+
     def settle(self, params: Iterable[Param]) -> None:  # noqa: B027  (there need not be any)
         """Bring states of these parameters to where and how they will be stepped, as far as that is known before."""
-
-    def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
-        """The state, before its first step, of a parameter that is stepped in one of several ways."""
-        return None
 
     def settings(self) -> Hashable:
         """What must be equal for two optimizers to compute alike; by default, that they are one object."""
@@ -139,11 +146,39 @@ class Optimizer(ABC):
         return Packed.of(self.states, place, shared=self.shares_counts)
 
     def load_packed(self, packed: Packed, home: object | None = None) -> None:
-        """Take over states as a compiled function has them; `home` is the recording whose placeholders they are."""
-        self._states, self._torn = {}, False
-        self._slots.clear()
-        self._packed = packed
-        self._home = home
+        """Take over states as a compiled function has them; `home` is the trace whose tracers they are."""
+        with self._lock:  # in between, there are none
+            self._states, self._torn = {}, False
+            self._slots.clear()
+            self._packed = packed
+            self._home = home
+
+    def twin(self) -> Self:
+        """An optimizer with the same settings and states, which can change without this one."""
+        twin = copy.copy(self)
+        twin.__dict__.update(_fields(self))
+        twin._begun = dict(self._begun)
+        twin._origin = _fields(self)  # pyright: ignore[reportAttributeAccessIssue]
+        return twin
+
+    def adopt(self, twin: Self) -> None:
+        """Take over what has changed in a twin since it was made, except for its states (see `load_packed`)."""
+        origin: dict[str, Any] = twin._origin  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+        missing = object()
+        self.__dict__.update(
+            {name: value for name, value in _fields(twin).items() if not _same(value, origin.get(name, missing))}
+        )
+
+    def took_step(self, ids: Iterable[ParamId]) -> None:
+        """Note that states which were begun for a trace are those of parameters that take steps; see `begin`."""
+        for id in ids:
+            if self._begun.get(id) == self.variant(id):
+                del self._begun[id]
+
+    @property
+    def begun(self) -> Mapping[ParamId, int]:
+        """The states that were begun for a step that they have not taken, and in which variant."""
+        return self._begun
 
     def give_away(self) -> None:
         """Let go of all states, which somebody writes over; without others (`load_packed`) it cannot go on."""
@@ -241,6 +276,27 @@ class Optimizer(ABC):
         with self._lock:
             self._states, self._packed, self._torn = states, None, False
             self._slots.clear()
+
+
+def _fields(optimizer: Optimizer) -> dict[str, Any]:
+    """All fields but those about states, with containers that are not shared with the optimizer."""
+    return {
+        name: copy.copy(value) if type(value) in (dict, list, set) else value
+        for name, value in vars(optimizer).items()
+        if name not in _OWN
+    }
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Are these one object, or containers of the same objects?"""
+    kind = cast("type[Any]", type(one))
+    if one is other or kind not in (dict, list, set) or type(other) is not kind:
+        return one is other
+    if kind is set:
+        return one == other
+    parts = (one.items(), other.items()) if kind is dict else (enumerate(one), enumerate(other))
+    first, second = ([(key, id(part)) for key, part in each] for each in parts)
+    return first == second
 
 
 def read_states(record: Record) -> dict[ParamId, State]:

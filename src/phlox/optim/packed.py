@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phlox.backend import Backend, Device, Int
+from phlox.backend import Backend, Device, Float, Int
 from phlox.backend.element import HALF_ELEMENTS
 from phlox.backend.kind import KINDS
+from phlox.backend.scalar import TracedScalar
 from phlox.errors import OptimizerError
 from phlox.module import ParamId
 from phlox.optim.plain import ARRAY
@@ -131,7 +132,7 @@ class Packed(NamedTuple):
                 chosen[key] = len(distinct)
                 distinct.append(leaf)
             sources.append(chosen[key])
-        leaves = [leaf.primitive if isinstance(leaf, Tensor) else leaf for leaf in distinct]
+        leaves = [leaf.primitive if isinstance(leaf, Tensor) else _narrow(leaf, backend) for leaf in distinct]
         backends = tuple([leaf.backend if isinstance(leaf, Tensor) else None for leaf in distinct])
         every = [leaf for leaf, (_, kind) in zip(flat, named, strict=True) if kind == INTEGER]
         # Integers by value; the stand-ins of a compiled function, which cannot be compared, by identity.
@@ -181,12 +182,19 @@ class Packed(NamedTuple):
         return leaf if isinstance(leaf, float) else self.place.backend.python_number(leaf)
 
 
+def _narrow(number: Any, backend: Backend) -> Any:
+    """A number that came from an argument with the bits of those that states are made of."""
+    return number.meet(backend, Float) * 1.0 if isinstance(number, TracedScalar) else number
+
+
 def _key(path: str, number: Any) -> tuple[str, Any]:
     """What is equal for real numbers that are one: stand-ins by identity, and 0.0 is not -0.0."""
     return path, float(number).hex() if isinstance(number, float) else id(number)
 
 
 def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
+    if isinstance(count, TracedScalar):
+        return tensor(0, device=place) + count
     return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import index
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -36,6 +36,16 @@ def key_of(seed: int) -> Key:
     return (bits >> 32) & _LAST, bits & _LAST
 
 
+class Reserved(NamedTuple):
+    """Positions of a stream that were taken at once."""
+
+    words: Any
+    """Key and first position, as three words."""
+    key: Key
+    position: int
+    draws: int
+
+
 class Stream:
     """A key and the position of the next draw."""
 
@@ -43,6 +53,8 @@ class Stream:
         self.key = key
         self.position = position
         self._lock = threading.Lock()
+        self.drawing = threading.RLock()
+        """Held by whoever draws from here and does not know yet how often: a compiled function in its first call."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, pickled or not, is another stream that goes on from the same place."""
@@ -67,6 +79,23 @@ class Stream:
             self.check(backend)
         with self._lock:
             self.position += draws
+
+    def reserve(self, draws: int) -> Reserved:
+        """Take so many positions at once, for draws that are made elsewhere, as those of a compiled function are."""
+        with self.drawing, self._lock:
+            reserved = Reserved(self.words(), self.key, self.position, draws)
+            self.position += draws
+        return reserved
+
+    def settle(self, reserved: Reserved, draws: int) -> None:
+        """Say how many draws there were: what is left is given back, unless others have drawn from here meanwhile."""
+        if draws == reserved.draws:
+            return
+        with self._lock:
+            if self.key == reserved.key and self.position == reserved.position + reserved.draws:
+                self.position = reserved.position + draws
+            else:
+                self.position += max(draws - reserved.draws, 0)
 
     def replay(self, position: int) -> Stream:
         """A stream that makes the draws of this one once more, from a position on."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
 from phlox.backend.element import LARGEST
+from phlox.backend.scalar import TracedScalar
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
 from phlox.other_names import TENSOR, of_object
 from phlox.tensor.dispatch import Ops, ops_of
@@ -104,6 +105,10 @@ class TensorBase:
         try:
             result.primitive = ops[name](self.primitive, *arguments)
         except Exception as error:
+            if any(isinstance(x, TracedScalar) for x in arguments):
+                return self._apply(
+                    name, *[self._operand(name, x) if isinstance(x, TracedScalar) else x for x in arguments]
+                )
             raise failure(name, ops, (self.primitive, *arguments), error) from error
         return result
 
@@ -159,9 +164,18 @@ class TensorBase:
                     ops.backend.check_number(other, ops.kind)
                 except RangeError as error:
                     raise RangeError(f"{name}: {error}") from None
+                if ops.kind is Float and not -(2**31) <= other < 2**31:
+                    return float(other)  # an engine takes Python's ints for its own
             elif abs(other) > LARGEST[ops.backend.float_element]:
                 return math.copysign(math.inf, other)  # rounded as the results of arithmetic are
             return other
+        if isinstance(other, TracedScalar):
+            if ops.kind is Bool or (ops.kind is Int and not other.whole):
+                raise KindError(
+                    f"{name}: {ops.kind.__name__} tensors do not mix with the {'int' if other.whole else 'float'} that "
+                    f"is an argument; convert with {'.int()' if other.whole else '.float()'} first"
+                )
+            return other.meet(ops.backend, ops.kind)
         if ops.backend.is_number(other):
             return other
         if isinstance(other, np.ndarray):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from phlox.backend import Bool, Float, Int, Kind
+from phlox.backend.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedError
 from phlox.tensor.base import TensorBase
 from phlox.tensor.dispatch import ops_of
@@ -273,6 +274,8 @@ def _entry(x: TensorBase, entry: Any) -> Any:
         if host.dtype.kind in "iub":
             kind = Bool if host.dtype.kind == "b" else Int
             return _array(x, kind, backend.from_host(host, kind, x.device))
+    elif isinstance(entry, TracedScalar) and entry.whole:
+        return _array(x, Int, backend.int_full((), 0, x.device)) + entry
     elif backend.is_number(entry) and backend.kind_of(entry) is Int:
         return _array(x, Int, entry)
     elif not isinstance(entry, (bool, np.bool_)):

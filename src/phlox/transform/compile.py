@@ -16,10 +16,10 @@ from phlox.batching import innermost
 from phlox.errors import CompileError
 from phlox.module import Module
 from phlox.optim.optimizer import recording
-from phlox.transform.program import Program, StatesElsewhere, fill_states
-from phlox.transform.reading import Place, Reader, first_backend
+from phlox.transform.program import Again, Program
+from phlox.transform.reading import FirstStates, Place, Reader, first_backend
 from phlox.transform.recompiles import History
-from phlox.transform.recorded import Call
+from phlox.transform.recorded import Call, OtherFirstStates
 from phlox.transform.repeat import OTHER, Repeat
 from phlox.transform.turns import Turns, run, taken_over
 
@@ -114,7 +114,7 @@ class Compiled(Generic[P, R]):
         self._places = positional
         self._names: dict[int, list[str]] = {}
         self._programs: dict[Hashable, Program] = {}
-        self._first_states: dict[Hashable, list[list[tuple[Place, int]]]] = {}
+        self._first_states: dict[Hashable, list[dict[Place, int]]] = {}
         self._history = History(self._name)
         self._repeat: Repeat | None = None
 
@@ -125,9 +125,10 @@ class Compiled(Generic[P, R]):
 
     @property
     def recordings(self) -> int:
-        """How often the function was recorded: for every program, and within one for every combination of shapes.
+        """How often the function was traced: for every program, and within one for every combination of shapes.
 
-        `phlox.debug.explain_recompiles` says why.
+        Once more in a first call whose optimizers do not step what they seem to, every trained parameter of a module:
+        so much is known only after a trace. `phlox.debug.explain_recompiles` says why.
         """
         return self._history.recordings
 
@@ -152,14 +153,34 @@ class Compiled(Generic[P, R]):
     def _run(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call, key = self._read(backend, values, kwargs)
         program = self._programs.get(key)
+        if program is not None:
+            return self._call(program, call, lambda: self._read(backend, values, kwargs)[0])
+        # One with all states that the first step makes, so that the first and all later steps are of one program.
+        first = FirstStates(self._first_states.get(key))
+        try:
+            return self._begin(backend, values, kwargs, first)
+        except OtherFirstStates as other:
+            found = self._first_states[key] = other.found
+        return self._begin(backend, values, kwargs, FirstStates(found))
+
+    def _begin(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates) -> Any:
+        """A call for which there is no program, as its optimizers' states are."""
+        call, key = self._read(backend, values, kwargs, first)
+        program = self._programs.get(key)
         if program is None:
-            call, program = self._prepare(backend, values, kwargs, call, key)
+            scalars = call.reader.has_scalars()
+            program = Program(self._fn, self._history, backend, checks_are_on(), self._turns, scalars)
+        result = self._call(program, call, lambda: self._read(backend, values, kwargs, first)[0])
+        self._programs.setdefault(key, program)
+        return result
+
+    def _call(self, program: Program, call: Call, read: Callable[[], Call]) -> Any:
         # Made before the call, which uses up what is donated.
         repeat = Repeat.of(program, call)
         try:
             result = program(call)
-        except StatesElsewhere:
-            result = program(self._read(backend, values, kwargs)[0])
+        except Again:
+            result = program(read())
         self._repeat = repeat
         return result
 
@@ -184,19 +205,9 @@ class Compiled(Generic[P, R]):
         if missing:
             raise CompileError(f"{self._name}: {', '.join(sorted(missing))}, named in `over`, must be passed")
 
-    def _prepare(
-        self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], call: Call, key: Hashable
-    ) -> tuple[Call, Program]:
-        """The program for a call that none has been recorded for: a new one, unless it only lacks optimizer states."""
-        program = Program(self._fn, self._history, backend, checks_are_on(), self._turns)
-        found = self._first_states.get(key)
-        if found is None:
-            found = self._first_states[key] = program.find_states(call)
-        if fill_states(call.reader, found):
-            call, key = self._read(backend, values, kwargs)
-        return call, self._programs.setdefault(key, program)
-
-    def _read(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Hashable]:
+    def _read(
+        self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates | None = None
+    ) -> tuple[Call, Hashable]:
         reader = Reader(backend)
         checked = checks_are_on()
         # What is checked may be refused, and then nothing may be lost.
@@ -223,5 +234,6 @@ class Compiled(Generic[P, R]):
             else:
                 key.append(reader.read(value, name, leaves))
             named.append((name, value, leaves))
-        key.append(reader.read_late())
+        key.append(reader.read_late(first))
+        reader.separate()
         return Call(reader, named, len(kwargs), over), tuple(key)

@@ -36,6 +36,7 @@ class Handover:
         for number, going in enumerate(reader.optimizers):
             if going.leaves is donated:
                 going.optimizer.give_away()
+                going.ready.give_away()
                 reader.optimizers[number] = going._replace(packed=going.packed._replace(leaves=()))
         donated.clear()
         reader.first = None

@@ -44,11 +44,6 @@ class Loop:
     def _leaf(self, leaves: list[Any], place: int) -> Any:
         return self._lists[id(leaves)][place]
 
-    def first(self) -> Turn:
-        """The first turn alone."""
-        entries = [entry(self._backend, self._leaf(*where), 0) for where in self._call.over]
-        return self._turn(self._carry, entries)
-
     def _turn(self, carry: Sequence[tuple[Any, ...]], entries: Sequence[Any]) -> Turn:
         reader = self._reader
         now = {number: list(leaves) for number, leaves in self._lists.items()}

@@ -9,6 +9,7 @@ import numpy as np
 
 from phlox.backend import Device, Float, Int, Kind, as_device
 from phlox.backend.kind import Bool
+from phlox.backend.scalar import TracedScalar
 from phlox.errors import ModuleError
 from phlox.module import Module, Param
 from phlox.module.structure import static_key
@@ -110,7 +111,7 @@ class Packed:
         if isinstance(value, np.generic):
             value = cast("Any", value).item()
         kind = cast("type[Any]", type(value))
-        if kind in _NUMBERS or (getattr(value, "ndim", None) == 0 and hasattr(value, "dtype")):
+        if kind in _NUMBERS or kind is TracedScalar or (getattr(value, "ndim", None) == 0 and hasattr(value, "dtype")):
             return self._leaf(value, path)
         parts = parts_of(value)
         if parts is None:
@@ -171,6 +172,8 @@ def _of_number(value: Any, device: Device) -> AnyTensor:
     kind = _NUMBERS.get(cast("type[Any]", type(value)))
     if kind is not None:
         return tensor(value, device=device, kind=kind)
+    if isinstance(value, TracedScalar):
+        return tensor(0 if value.whole else 0.0, device=device) + value
     backend = device.backend  # of which this stands for a number, an argument of a compiled function
     kind = backend.kind_of(value)
     if kind is Float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from itertools import islice
-from threading import RLock
 from typing import Any, cast
 
 from phlox import random
@@ -17,14 +16,15 @@ from phlox.backend.programs import left_over, note_donation, note_recording, use
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import CompileError, DeviceError, RandomnessError
 from phlox.module.template import flatten
-from phlox.optim.optimizer import Optimizer, recording
+from phlox.optim.optimizer import recording
 from phlox.optim.packed import Packed
+from phlox.random.stream import Reserved
 from phlox.tensor import Tensor
 from phlox.transform.handover import Handover
 from phlox.transform.loop import Loop
-from phlox.transform.reading import Ids, Owner, Place, Reader, first_places, plain_backend
+from phlox.transform.reading import Owner, Reader, arrays_of
 from phlox.transform.recompiles import History, facets_of
-from phlox.transform.recorded import Call, Meaning, Turn, record
+from phlox.transform.recorded import Call, Meaning, OtherFirstStates, Turn, record
 from phlox.transform.turns import Turns
 
 
@@ -52,12 +52,6 @@ def _put_together(meaning: Meaning, arrays: Any) -> Outcome:
 register_node(Node(Outcome, _take_apart, _put_together))
 
 
-def _arrays(leaves: Sequence[Any]) -> list[Any]:
-    """The arrays among leaves, some of which are tuples of them, and some numbers."""
-    each = [one for leaf in leaves for one in (cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,))]
-    return [one for one in each if hasattr(one, "shape")]
-
-
 def _arrays_of(module: Any) -> Iterable[Any]:
     return flatten(module)[0]
 
@@ -66,40 +60,11 @@ def _alone(array: Any) -> Iterable[Any]:
     return (array,)
 
 
-def _twice(call: Call) -> str | None:
-    """Which arguments hold one array that is donated, if any do."""
-    seen: dict[int, tuple[str, bool]] = {}
-    for name, value, leaves in call.named:
-        donated, mine = leaves is call.reader.donated, list[Any]()
-        Reader(call.reader.backend).read(value, name, mine)
-        for array in _arrays(mine):
-            earlier = seen.get(id(array))
-            if earlier is not None and (donated or earlier[1]):
-                one = earlier[0] == name
-                return f"{name} holds one array twice" if one else f"{earlier[0]} and {name} hold the same array"
-            seen[id(array)] = name, donated
-    return None
-
-
-@contextmanager
-def _recording(reader: Reader) -> Generator[None]:
-    """A function is being recorded; afterwards, optimizers have the states that they had."""
-    token = recording.set(object())
-    try:
-        with resumed(()):  # nothing of a function that is differentiated around the call enters it
-            yield
-    finally:
-        recording.reset(token)
-        for going in reader.optimizers:
-            going.optimizer.load_packed(going.packed)
-
-
-class StatesElsewhere(Exception):
-    """States of an optimizer were on another device than its module, and have been moved there: try again."""
+class Again(Exception):
+    """The arguments have been brought to where a program takes them: read them again, and call it."""
 
 
 _call: ContextVar[Callable[[], Call]] = ContextVar("phlox_call")
-_drawing = RLock()
 _nothing = nullcontext()
 _none: list[Any] = []
 
@@ -108,36 +73,56 @@ class Program:
     """A function of certain structures, as the engine runs it."""
 
     def __init__(
-        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Turns | None
+        self,
+        fn: Callable[..., Any],
+        history: History,
+        backend: Backend,
+        checked: bool,
+        turns: Turns | None,
+        scalars: bool,
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
         self.history = history
-        self.run = backend.compile(self._body, self._let_go)
-        self.draws = True  # until it is known that it does not
-        self._words: tuple[random.Stream, int, random.Key, Any] | None = None
+        self.run = backend.compile(self._body, self._let_go, scalars)
+        self.draws: int | None = None
+        """How often the last call has drawn; None until there has been one."""
+        self._reserved: tuple[random.Stream, Reserved] | None = None
 
     def __call__(self, call: Call) -> Any:
         reader = call.reader
         try:
-            # Two threads on one stream must not draw from one position: the next starts where this one has ended.
-            with _drawing if self.draws else _nothing:
-                stream = random.current()
-                reader.kept[0] = words = stream.words()
-                token = _call.set(lambda: call)
-                try:
-                    outcome: Outcome = self.run(reader.donated, reader.kept)
-                except Exception as error:
-                    if reader.handover is None:
-                        self._explain(error, call)
-                    raise
-                finally:
-                    _call.reset(token)
-                self._follow(outcome, stream, words)
+            stream = random.current()
+            # Two threads on one stream must not draw from one position: the next starts where this one will end.
+            with _nothing if self.draws is not None else stream.drawing:
+                outcome = self._run(call, stream)
             return self._results(outcome, call)
         finally:
             handover, reader.handover = reader.handover, None
             if handover is not None:
                 handover.end()
+
+    def _run(self, call: Call, stream: random.Stream) -> Outcome:
+        reader, reserved = call.reader, stream.reserve(self.draws or 0)
+        reader.kept[0] = reserved.words
+        token = _call.set(lambda: call)
+        drawn = 0
+        try:
+            outcome = self._ran(call)
+            drawn = self._follow(outcome, reserved.words)
+        finally:
+            stream.settle(reserved, drawn)
+            _call.reset(token)
+        return outcome
+
+    def _ran(self, call: Call) -> Outcome:
+        try:
+            return self.run(call.reader.donated, call.reader.kept)
+        except OtherFirstStates:
+            raise
+        except Exception as error:
+            if call.reader.handover is None:
+                self._explain(error, call)
+            raise
 
     def _let_go(self) -> None:
         """The engine is about to write over what is donated in the call that is going on."""
@@ -152,13 +137,14 @@ class Program:
         the function for other shapes, to explain an error, or because the function does more than to return something.
         """
         stream = random.current()
-        known = self._words
-        if known is not None and known[0] is stream and known[1] == stream.position and known[2] is stream.key:
-            kept[0] = words = known[3]
+        known = self._reserved
+        if known is not None and known[0] is stream and known[1][1] is stream.key and known[1][2] == stream.position:
+            reserved = known[1]
         else:
-            kept[0] = words = stream.words()
+            reserved = stream.reserve(0)
             # Those of other streams may be placeholders.
-            self._words = (stream, int(words[2]), stream.key, words) if type(stream) is random.Stream else None
+            self._reserved = (stream, reserved) if type(stream) is random.Stream else None
+        kept[0] = reserved[0]
         token = _call.set(read)
         try:
             outcome: Outcome = self.run(_none, kept)
@@ -170,18 +156,18 @@ class Program:
         meaning = outcome.meaning
         if meaning.plain:
             return meaning.result(outcome.arrays, owners)
-        self._follow(outcome, stream, words)
+        stream.settle(reserved, self._follow(outcome, reserved.words))
         return self._results(outcome, read())
 
-    def _follow(self, outcome: Outcome, stream: random.Stream, words: Any) -> None:
-        """Judge what is checked in a call, and go on in the random stream."""
+    def _follow(self, outcome: Outcome, words: Any) -> int:
+        """Judge what is checked in a call; how often has it drawn?"""
         meaning = outcome.meaning
         if meaning.checks:
             self._judge(outcome.arrays, meaning.checks)
-        self.draws = bool(meaning.draws)
         if meaning.draws:
             self._check_stream(outcome.arrays, words)
-            stream.skip(meaning.draws, self.backend)
+        self.draws = meaning.draws
+        return meaning.draws
 
     def _results(self, outcome: Outcome, call: Call) -> Any:
         """The result of a call, once states and parameters are as it has left them."""
@@ -190,8 +176,11 @@ class Program:
             self._note_donations(call)
         owners = reader.owners
         result = meaning.result(arrays, owners)
-        for (optimizer, packed, _, _), make in zip(reader.optimizers, meaning.states, strict=True):
-            optimizer.load_packed(make(arrays, owners, packed.place))
+        for number, (going, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
+            stepped = reader.traced[number] if reader.traced else going.ready
+            if stepped is not going.optimizer:
+                going.optimizer.adopt(stepped)
+            going.optimizer.load_packed(make(arrays, owners, going.packed.place))
         for number, place, at, backend in meaning.changed:
             param = reader.modules[number].module.params()[place]
             param.set(Tensor.from_primitive(arrays[at], backend, param.kind))
@@ -211,7 +200,7 @@ class Program:
                 check.raise_for(list(islice(found, check.count)))
 
     def _explain(self, error: Exception, call: Call) -> None:
-        """Raise an error that says more, if there is more to be said, or `StatesElsewhere` if that is all."""
+        """Raise an error that says more, if there is more to be said, or `Again` if that is all."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, Exception) and self.backend.is_record_error(cause):
@@ -225,7 +214,7 @@ class Program:
         for name, value, _ in call.named:
             leaves: list[Any] = []
             Reader(self.backend).read(value, name, leaves)
-            arrays = _arrays(leaves)
+            arrays = arrays_of(leaves)
             for array in arrays:
                 if self.backend.is_gone(array):
                     raise used_up(f"{self.name}: {name} was", array) from error
@@ -236,17 +225,13 @@ class Program:
                     devices.setdefault(str(self.backend.device_of(array)), name)
         if self.backend.is_left_over_error(error):
             raise left_over(f"{self.name}: a tensor that it uses, and that is none of its arguments,", None) from error
-        twice = _twice(call)
-        if twice is not None:
-            raise CompileError(
-                f"{self.name}: {twice}, which cannot be given away and used besides; donate only one that nothing else "
-                "holds, or pass a copy (tensor + 0.0)"
-            ) from error
+        if call.reader.shares_donated():
+            raise Again from error
         left = [going.optimizer for going in call.reader.optimizers if self._is_elsewhere(going.packed, call.reader)]
         for optimizer in left:
             optimizer.load_packed(optimizer.repack(call.reader.place))
         if left:
-            raise StatesElsewhere from error
+            raise Again from error
         if len(devices) > 1 and isinstance(error, ValueError):
             have = " and ".join(f"{name} on {device}" for device, name in devices.items())
             raise DeviceError(
@@ -255,13 +240,15 @@ class Program:
             ) from error
 
     def _is_elsewhere(self, packed: Packed, reader: Reader) -> bool:
-        arrays = _arrays(packed.leaves)
+        arrays = arrays_of(packed.leaves)
         if any(map(self.backend.is_gone, arrays)):
             return False
         return not all(reader.place.holds(self.backend.device_of(array)) for array in arrays)
 
     def _check_stream(self, arrays: Sequence[Any], words: Any) -> None:
-        if any(map(self.backend.is_traced, _arrays(arrays))) and not self.backend.is_traced(words):
+        if self.backend.is_traced(words):
+            random.current().check(self.backend)
+        elif any(map(self.backend.is_traced, arrays_of(arrays))):
             raise RandomnessError(
                 f"{self.name} draws random numbers and is called inside a raw JAX transformation, which would bake "
                 "them in; compile the outer function with phlox.compile, or open phlox.random.stream(key) inside it"
@@ -285,61 +272,15 @@ class Program:
         if trace is not None:
             note_recording(trace, self.name)
         self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))
-        with _recording(call.reader):
-            if self.turns is not None:
-                return Outcome(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
-            turn = self._turn(call, donated, kept)
-            return Outcome(turn.arrays, turn.meaning)
+        token = recording.set(object())
+        try:
+            with resumed(()):  # nothing of a function that is differentiated around the call enters it
+                if self.turns is not None:
+                    return Outcome(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
+                turn = self._turn(call, donated, kept)
+                return Outcome(turn.arrays, turn.meaning)
+        finally:
+            recording.reset(token)
 
     def _turn(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> Turn:
         return record(self.fn, self.name, call, donated, kept, self.checked)
-
-    def find_states(self, call: Call) -> list[list[tuple[Place, int]]]:
-        """The parameters that each optimizer makes a state for, and in which variant, if not all of them have one.
-
-        Recorded once on placeholders, the function tells.
-        """
-        reader = call.reader
-        owned = {id for given in reader.modules for id in reader.owners[given.owner].ids}
-        if all(owned <= set(going.packed.ids) for going in reader.optimizers):
-            return []
-        found: list[list[Ids]] = []
-
-        def body(donated: list[Any], kept: list[Any]) -> Outcome:
-            with _recording(reader):
-                turn = Loop(self._turn, self.name, call, donated, kept).first()
-                found.append(turn.meaning.state_ids)
-                return Outcome(turn.arrays, turn.meaning)
-
-        token = _call.set(lambda: call)
-        reader.kept[0] = random.current().words()
-        try:
-            self.backend.record_only(body, reader.donated, reader.kept)
-        except Exception as error:
-            self._explain(error, call)
-            raise
-        finally:
-            _call.reset(token)
-        places = first_places(reader.owners[given.owner].ids for given in reader.modules)
-        made = zip(reader.optimizers, found[0], strict=True)
-        return [[(places[id], going.optimizer.variant(id)) for id in ids if id in places] for going, ids in made]
-
-
-def fill_states(reader: Reader, found: list[list[tuple[Place, int]]]) -> bool:
-    """Give optimizers the states that their first step would make, so that it and all others are one program."""
-    filled = False
-    for going, places in zip(reader.optimizers, found, strict=bool(found)):
-        optimizer, states = going.optimizer, going.optimizer.states
-        for (number, place), variant in places:
-            param = reader.modules[number].module.params()[place]
-            if param.id in states:
-                continue
-            value = param.val()
-            array = value.backend.strip(value.primitive)
-            tensor = Tensor.from_primitive(array, plain_backend(value.backend), value.kind)
-            state = optimizer.init_state(tensor, variant)
-            # Of an optimizer that keeps no state, none is what there will be; of others, only they know.
-            if state is not None or type(optimizer).init_state is not Optimizer.init_state:
-                states[param.id] = state
-                filled = True
-    return filled

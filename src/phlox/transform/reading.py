@@ -7,7 +7,7 @@ the parameter among the arguments, so that two models of one architecture share 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -17,6 +17,7 @@ import numpy as np
 from phlox.backend import Backend, Device
 from phlox.backend.levels import has_history
 from phlox.backend.programs import used_up
+from phlox.backend.scalar import TracedScalar
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.structure import static_key
@@ -63,6 +64,8 @@ class Going(NamedTuple):
     """The list that its arrays have gone to, as one tuple,"""
     place: int
     """and where in it."""
+    ready: Optimizer
+    """A twin with states that its first step makes, if there are any to make; else the optimizer."""
 
 
 class Numbers:
@@ -77,7 +80,13 @@ class Numbers:
 Owner: TypeAlias = Aux | Packed | Owned
 """What has the ids of an argument."""
 
-_INT_RANGE = range(-(2**31), 2**31)
+_INT_RANGE = range(-(2**63), 2**63)
+
+
+def arrays_of(leaves: Iterable[Any]) -> list[Any]:
+    """The arrays among leaves, some of which are tuples of them, and some numbers."""
+    each = [one for leaf in leaves for one in (cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,))]
+    return [one for one in each if hasattr(one, "shape")]
 
 
 def plain_backend(backend: Backend) -> Backend:
@@ -124,6 +133,10 @@ def _is_number(value: Any) -> bool:
     return array.ndim == 0 and array.dtype.kind in "fiu"
 
 
+def _is_whole(number: Any) -> bool:
+    return number.dtype.kind in "iu"
+
+
 def _described(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"a NumPy array of shape {cast('np.ndarray[Any, Any]', value).shape}"
@@ -138,12 +151,55 @@ def _remedy(value: Any) -> str:
     return "make it a tensor, or something hashable"
 
 
+class FirstStates:
+    """Which states the optimizers of a call make in their first step: what a trace has shown, before that a guess."""
+
+    def __init__(self, found: Sequence[Mapping[Place, int]] | None = None) -> None:
+        self._found = found
+        """For each optimizer the parameters, and in which variant each is stepped."""
+
+    @property
+    def is_guess(self) -> bool:
+        """Is it not known from a trace?"""
+        return self._found is None
+
+    def of(
+        self, number: int, count: int, reader: Reader, known: Collection[ParamId]
+    ) -> list[tuple[Given, Mapping[ParamId, int] | None]]:
+        """The modules whose parameters an optimizer begins with, and which of these, or None for all trained ones.
+
+        `count` is that of the optimizers, `known` are the parameters that this one has states of.
+        """
+        modules = reader.modules
+        if self._found is None:
+            trained = [given for given in modules if any(param.trained for param in given.module.params())]
+            if len(trained) == count:  # as of a generator and a discriminator: most likely they stand in their order
+                trained = trained[number : number + 1]
+            # Of a module that has been stepped, the parameters without a state are most likely those that never are.
+            return [(given, None) for given in trained if not any(p.id in known for p in given.module.params())]
+        wanted: dict[int, dict[ParamId, int]] = {}
+        for (owner, place), variant in self._found[number].items():
+            wanted.setdefault(owner, {})[reader.owners[owner].ids[place]] = variant
+        return [(given, wanted[given.owner]) for given in modules if given.owner in wanted]
+
+
 class Reader:
     """The arguments of one call, taken apart."""
 
     __slots__ = (
-        "_known", "_late", "_place", "backend", "donated", "first", "handover", "kept", "modules", "optimizers",
+        "_known",
+        "_late",
+        "_place",
+        "backend",
+        "donated",
+        "first",
+        "guess",
+        "handover",
+        "kept",
+        "modules",
+        "optimizers",
         "owners",
+        "traced",
     )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
@@ -156,6 +212,10 @@ class Reader:
         self.first: tuple[Any, str] | None = None
         self.handover: Handover | None = None
         """Of what is donated, once the engine has asked for it."""
+        self.guess = False
+        """Is it a guess which states a first step makes?"""
+        self.traced: list[Optimizer] = []
+        """If the function was traced in this call, the twins that it stepped, in the order of the optimizers."""
         self._late: list[tuple[Optimizer, list[Any]]] = []
         self._place: Device | None = None
         self._known: Backend | None = None  # the backend that was last seen to be one of this engine
@@ -193,6 +253,9 @@ class Reader:
         if kind is int:
             return self._number(value, path, leaves)
         if isinstance(value, Optimizer):
+            for number, (earlier, _) in enumerate(self._late):
+                if earlier is value:
+                    return "again, an optimizer", number
             self._late.append((value, leaves))
             return "optimizer"
         if isinstance(value, (list, tuple)):
@@ -225,19 +288,69 @@ class Reader:
                 f"{_remedy(value)}"
             ) from None
 
-    def read_late(self) -> Hashable:
-        """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none."""
+    def read_late(self, first: FirstStates | None = None) -> Hashable:
+        """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none.
+
+        `first` says which states a first step makes. They are made in a twin: the optimizer gets them when the call
+        has come to its end.
+        """
         key: list[Hashable] = []
-        for optimizer, leaves in self._late:
-            packed = optimizer.packed_for(self.backend)
-            if packed is None:
-                for given in self.modules:
-                    optimizer.settle(given.module.params())
-                packed = optimizer.pack(self.place)
-            self.optimizers.append(Going(optimizer, packed, leaves, len(leaves)))
+        self.guess = first is not None and first.is_guess
+        for number, (optimizer, leaves) in enumerate(self._late):
+            packed, ready = optimizer.packed_for(self.backend), optimizer
+            if packed is None or first is not None:
+                ready = optimizer.twin()
+                if packed is None:
+                    for given in self.modules:
+                        ready.settle(given.module.params())
+                if first is not None:
+                    for given, wanted in first.of(number, len(self._late), self, ready.states):
+                        ready.begin(given.module, wanted)
+                packed = self._with_arrays(ready.pack(self.place))
+            self.optimizers.append(Going(optimizer, packed, leaves, len(leaves), ready))
             leaves.append(packed.leaves)
             key.append((optimizer.settings(), packed.form, self._own(packed)))
         return tuple(key)
+
+    def _with_arrays(self, packed: Packed) -> Packed:
+        """States with the engine's arrays for Python numbers, which are no arguments with 64 bits."""
+        held = self.backend.held_number
+        return packed._replace(leaves=tuple([held(x) if isinstance(x, float) else x for x in packed.leaves]))
+
+    def separate(self) -> None:
+        """Copy what is donated wherever it stands among the arguments a second time: no engine takes it so.
+
+        An average of weights begins with those of the model, a student may be a copy of its teacher.
+        """
+        if not self.donated:
+            return
+        seen = {id(array) for array in arrays_of(self.kept)}
+
+        def alone(leaf: Any) -> Any:
+            if isinstance(leaf, tuple):
+                return tuple([alone(part) for part in cast("tuple[Any, ...]", leaf)])
+            if not hasattr(leaf, "shape"):
+                return leaf
+            if id(leaf) in seen and not self.backend.is_traced(leaf) and not self.backend.is_gone(leaf):
+                return self.backend.duplicate(leaf)
+            seen.add(id(leaf))
+            return leaf
+
+        self.donated[:] = [alone(leaf) for leaf in self.donated]
+
+    def has_scalars(self) -> bool:
+        """Are there numbers among the arguments?"""
+        leaves = [*self.donated, *self.kept]
+        numbers = (float, int)
+        return any(
+            isinstance(x, numbers) or (isinstance(x, tuple) and isinstance(next(iter(x), None), numbers))
+            for x in leaves
+        )
+
+    def shares_donated(self) -> bool:
+        """Does something that is donated stand among the arguments a second time?"""
+        donated, kept = arrays_of(self.donated), arrays_of(self.kept)
+        return len({id(x) for x in donated}.difference(map(id, kept))) < len(donated)
 
     def _tensor(self, tensor: Tensor[Any, Any, Any], path: str, leaves: list[Any]) -> Ops:
         ops: Ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
@@ -257,7 +370,9 @@ class Reader:
 
     def _number(self, value: float, path: str, leaves: list[Any]) -> Hashable:
         if isinstance(value, int) and value not in _INT_RANGE:
-            raise CompileError(f"{path}: {value} does not fit the 32-bit integers of a compiled function")
+            raise CompileError(
+                f"{path}: {value} does not fit the 64-bit integers of a compiled function; pass it as a float"
+            )
         leaves.append(value)
         return type(value)
 
@@ -310,10 +425,11 @@ def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
 class Rebuilder:
     """Puts the arguments together again from placeholders, inside the program that is being recorded."""
 
-    def __init__(self, recording: object | None) -> None:
-        self.recording = recording
+    def __init__(self, recording: object | None, backend: Backend) -> None:
+        self.recording, self.backend = recording, backend
         self.modules: list[Module] = []
         self._rebuilt: list[tuple[Module, Module]] = []
+        self._twins: list[tuple[Optimizer, Optimizer]] = []
 
     def rebuild(self, value: Any, leaves: Iterator[Any]) -> Any:
         """The value with placeholders for its arrays, read in the order in which `Reader` wrote them."""
@@ -329,8 +445,14 @@ class Rebuilder:
             return module
         if isinstance(value, Tensor):
             return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]
-        if kind is float or kind is int or kind is Numbers or _is_number(value):
-            return next(leaves)
+        if kind is Numbers:
+            return TracedScalar(self.backend, next(leaves), isinstance(value.values[0], int))
+        if kind is float or kind is int or _is_number(value):
+            return TracedScalar(
+                self.backend, next(leaves), isinstance(value, int) or (kind is not float and _is_whole(value))
+            )
+        if isinstance(value, Optimizer):
+            return next(twin for optimizer, twin in self._twins if optimizer is value)
         if isinstance(value, (list, tuple)):
             return same_sequence(kind, [self.rebuild(part, leaves) for part in cast("list[Any]", value)])
         if isinstance(value, dict):
@@ -343,6 +465,11 @@ class Rebuilder:
             return with_fields(value, {name: self.rebuild(part, leaves) for name, part in fields.items()})
         return value
 
-    def rebuild_late(self, optimizer: Optimizer, packed: Packed, leaves: Iterator[Any]) -> None:
-        """Put the placeholders for its states into an optimizer."""
-        optimizer.load_packed(packed._replace(leaves=next(leaves)), self.recording)
+    def twins_of(self, optimizers: Sequence[Going]) -> list[Optimizer]:
+        """The optimizers that the function will see: what happens to them must not show as long as it is traced."""
+        self._twins = [(going.optimizer, going.ready.twin()) for going in optimizers]
+        return [twin for _, twin in self._twins]
+
+    def rebuild_late(self, twin: Optimizer, packed: Packed, leaves: Iterator[Any]) -> None:
+        """Put the placeholders for its states into a twin."""
+        twin.load_packed(packed._replace(leaves=next(leaves)), self.recording)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections import deque
 from collections.abc import Generator, Hashable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from phlox.transform.reading import Numbers, Reader, first_places
 
 _log = logging.getLogger("phlox.compile")
 _KEPT = 64  # recordings of one function that a new one is compared with
+_MANY = 64  # after which the user is told
 
 
 class Facet(NamedTuple):
@@ -124,6 +126,15 @@ class History:
                 explained.append(recompile)
                 _log.warning("%s", recompile)
             self._known.append(facets)
+            many = self.recordings == _MANY
+        if many:
+            warnings.warn(
+                f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
+                "phlox.debug.explain_recompiles():` around its calls says what it is compiled anew for (a shape, a "
+                "constant, a field), and how to do without",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[Change, ...]:

@@ -12,10 +12,11 @@ from phlox.backend.checks import Check, gathering
 from phlox.errors import CompileError
 from phlox.module import Module, Param
 from phlox.module.template import Aux, flatten
+from phlox.optim import Optimizer
 from phlox.optim.optimizer import recording
 from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
-from phlox.transform.reading import Ids, Reader, Rebuilder
+from phlox.transform.reading import Place, Reader, Rebuilder, first_places
 from phlox.transform.recompiles import changes_between, module_facets
 from phlox.transform.results import Maker, Returned, StateMaker, Writer
 
@@ -37,7 +38,6 @@ class Meaning:
 
     result: Maker
     states: list[StateMaker]
-    state_ids: list[Ids]
     changed: list[tuple[int, int, int, Backend]]
     """Module, parameter, array, and the backend that it is seen from."""
     draws: int
@@ -72,37 +72,68 @@ def record(
 ) -> Turn:
     """Call the function on placeholders for the arrays of a call."""
     reader = call.reader
-    rebuilder = Rebuilder(recording.get())
+    rebuilder = Rebuilder(recording.get(), reader.backend)
     sources = {id(reader.donated): iter(donated), id(reader.kept): iter(kept)}
     stream = random.TracedStream(next(sources[id(reader.kept)]))
+    twins = rebuilder.twins_of(reader.optimizers)
     values = [rebuilder.rebuild(value, sources[id(leaves)]) for _, value, leaves in call.named]
-    for optimizer, packed, leaves, _ in reader.optimizers:
-        rebuilder.rebuild_late(optimizer, packed, sources[id(leaves)])
+    for going, twin in zip(reader.optimizers, twins, strict=True):
+        rebuilder.rebuild_late(twin, going.packed, sources[id(going.leaves)])
     positional = len(values) - call.keywords
     names = [name for name, _, _ in call.named[positional:]]
     keywords = dict(zip(names, values[positional:], strict=True))
     before = [(module.params(), [param.val() for param in module.params()]) for module in rebuilder.modules]
     with random.stream(stream), gathering(checked, stream.start) as gathered:
         result = fn(*values[:positional], **keywords)
+    if reader.guess:
+        _check_first_states(reader, twins)
     writer = Writer(reader.owners, name)
     make = writer.write(result)
     here = reader.backend.device()  # where placeholders seem to be
     states: list[tuple[int, Packed]] = []
     makers: list[StateMaker] = []
-    for going in reader.optimizers:
-        states.append((len(writer.arrays), going.optimizer.pack(here)))
-        makers.append(writer.state(going.optimizer, here))
+    for twin in twins:
+        states.append((len(writer.arrays), twin.pack(here)))
+        makers.append(writer.state(twin, here))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
-    state_ids = [tuple(going.optimizer.states) for going in reader.optimizers]
+    reader.traced = twins
     continued = [
         (number, one.place)
         for number, given in enumerate(reader.modules)
         for one in writer.modules
         if given.leaves is reader.donated and one.ids == reader.owners[given.owner].ids
     ]
-    meaning = Meaning(make, makers, state_ids, changed, stream.position, gathered.checks, continued)
+    meaning = Meaning(make, makers, changed, stream.position, gathered.checks, continued)
     arrays = [*writer.arrays, *gathered.numbers]
     return Turn(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
+
+
+class OtherFirstStates(Exception):
+    """The function steps other parameters than was guessed: `found` are those that it does step."""
+
+    def __init__(self, found: list[dict[Place, int]]) -> None:
+        super().__init__()
+        self.found = found
+
+
+def _check_first_states(reader: Reader, twins: Sequence[Optimizer]) -> None:
+    """`OtherFirstStates` where a state was begun that no step has taken, or was not begun and could be."""
+    found: list[dict[Place, int]] = []
+    wrong = False
+    places = first_places(reader.owners[given.owner].ids for given in reader.modules)
+    for going, twin in zip(reader.optimizers, twins, strict=True):
+        states, before = twin.states, going.packed.ids
+        new = [id for id in states if id in places and id not in before]
+        wrong |= bool(twin.begun) or (bool(new) and type(twin).begin is not Optimizer.begin)
+        first = [*new, *(id for id in going.ready.begun if id in places and id not in twin.begun)]
+        found.append({_owned(reader, places[id]): twin.variant(id) for id in first})
+    if wrong:
+        raise OtherFirstStates(found)
+
+
+def _owned(reader: Reader, place: Place) -> Place:
+    """The place among all owners of one among those of modules."""
+    return reader.modules[place[0]].owner, place[1]
 
 
 def _changed(

@@ -16,7 +16,7 @@ from phlox.module.template import flatten
 from phlox.optim import Optimizer
 from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
-from phlox.transform.program import Program, StatesElsewhere
+from phlox.transform.program import Again, Program
 from phlox.transform.reading import Given, Going, Owned, Owner, Reader
 from phlox.transform.recorded import Call
 
@@ -69,6 +69,8 @@ class Repeat:
         if call.keywords or call.over or program.turns is not None:
             return None
         modules, optimizers = iter(reader.modules), {id(going.optimizer): going for going in reader.optimizers}
+        if sum(isinstance(value, Optimizer) for _, value, _ in call.named) != len(optimizers):
+            return None  # one is given twice, or stands in a container
         arguments: list[Argument] = []
         late: list[tuple[int, TakeLate]] = []
         for place, (name, value, leaves) in enumerate(call.named):
@@ -101,7 +103,7 @@ class Repeat:
                 return OTHER
             try:
                 return program(call)
-            except StatesElsewhere:
+            except Again:
                 return OTHER
         if len(values) != len(takes):
             return OTHER
@@ -222,7 +224,7 @@ def _number(last: float, backend: Backend, *, donated: bool) -> Take:
             known = value, value
             held = value
         elif held is number and not donated:
-            held = backend.held_number(value)
+            held = backend.scalar_argument(value)
             known = value, held
         leaves.append(held)
         return True
@@ -240,7 +242,7 @@ def _optimizer(last: Going, reader: Reader) -> TakeLate:
         packed = value.packed_for(backend)
         if packed is None or packed.form is not form or packed.ids is not ids:
             return False
-        reader.optimizers.append(Going(value, packed, leaves, len(leaves)))
+        reader.optimizers.append(Going(value, packed, leaves, len(leaves), value))
         leaves.append(packed.leaves)
         return True
 

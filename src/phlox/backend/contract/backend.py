@@ -185,6 +185,30 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """A number as an argument of programs that are called with it again and again: the engine's own, if faster."""
         return value
 
+    def scalar_argument(self, value: float) -> Any:
+        """As `held_number`, for a number that is itself an argument, and so of 64 bits; see `TracedScalar`."""
+        return value
+
+    def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
+        """An operation on tracers of numbers, and Python numbers, in 64 bits: as ints if `whole`, else as floats."""
+        return op(*operands)
+
+    def scalar_expm1(self, x: Any) -> Any:
+        """exp(x) - 1 of the tracer of a number."""
+        return self.number_expm1(x)
+
+    def scalar_of_truth(self, x: Any) -> Any:
+        """A comparison of tracers of numbers as an int."""
+        return x * 1
+
+    def scalar_beside(self, x: Any, other: Any) -> Any:
+        """The tracer of a number as it meets an array of the engine's."""
+        return x
+
+    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        """The tracer of a number as it meets arrays of this backend, Float or Int."""
+        return x
+
     def python_number(self, x: Any) -> Any:
         """The engine's stand-in for a number as a Python number, where its value is known."""
         return x
@@ -216,8 +240,12 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
     compiles: bool = False
     """Can this backend record a function as one program? Where not, `phlox.compile` calls the function itself."""
 
-    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+    def compile(
+        self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
+    ) -> Callable[[Any, Any], Any]:
         """The function as a program of two lists of arrays, (donated, kept); it is recorded at the first call.
+
+        With `scalars` there are Python numbers among them, whose tracers have 64 bits.
 
         An engine that cannot tell who else holds an array calls `let_go()` before a run in which it writes over what is
         donated: the caller then drops all that it holds of it, the entries of the list included.

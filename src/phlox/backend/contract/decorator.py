@@ -111,6 +111,12 @@ class Decorator(Backend):
     def held_number(self, value: float) -> Any:
         return self.inner.held_number(value)
 
+    def scalar_argument(self, value: float) -> Any:
+        return self.inner.scalar_argument(value)
+
+    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        return self.inner.meet_scalar(x, kind)
+
     def python_number(self, x: Any) -> Any:
         return self.inner.python_number(x)
 

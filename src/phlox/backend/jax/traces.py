@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.extend.core.primitives import convert_element_type_p
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from phlox.backend import checks
@@ -22,7 +23,9 @@ from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.jax.left_over import has_ended, is_outside
-from phlox.backend.kind import Kind
+from phlox.backend.jax.x64 import in_x64
+from phlox.backend.kind import Float, Kind
+from phlox.backend.scalar import TracedScalar
 
 _PROBE = np.zeros((), np.float32)
 _NEEDS_VALUES = (
@@ -30,6 +33,11 @@ _NEEDS_VALUES = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+
+
+def _narrowed(x: Any, dtype: Any) -> Any:
+    """A number of 32 bits, as Python's own come in: weakly typed, of the type of what it meets."""
+    return convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=True, sharding=None)
 
 
 class Traces(EngineBackend):
@@ -83,19 +91,57 @@ class Traces(EngineBackend):
         return jax.vjp(fn, *arrays)[1](g)
 
     def number_expm1(self, x: Any) -> Any:
+        if isinstance(x, TracedScalar):
+            return x.expm1()
         return jnp.expm1(x) if self.is_number(x) else math.expm1(x)
 
     def held_number(self, value: float) -> Any:
-        wide = self.float_element == "f64" or self.int_element == "i64"  # of which JAX has a switch of its own
-        return value if wide else jnp.asarray(value)
+        if self._is_wide():
+            return value
+        with jax.ensure_compile_time_eval():  # it outlives any trace in which it is made
+            return jnp.asarray(value)
+
+    def scalar_argument(self, value: float) -> Any:
+        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+            return jnp.asarray(value)
+
+    def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
+        # All are weakly typed and stay so: what they meet takes them at its own precision.
+        with jax.enable_x64(True):
+            return op(*operands)
+
+    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        return x if self._is_wide() else _narrowed(x, np.float32 if kind is Float else np.int32)
+
+    def scalar_beside(self, x: Any, other: Any) -> Any:
+        whole = x.dtype.kind == "i"
+        return x if other.dtype.itemsize == 8 else _narrowed(x, np.int32 if whole else np.float32)
+
+    def _is_wide(self) -> bool:
+        """Has it elements of 64 bits, of which JAX has a switch of its own?"""
+        return self.float_element == "f64" or self.int_element == "i64"
+
+    def scalar_expm1(self, x: Any) -> Any:
+        return jnp.expm1(x)
 
     def python_number(self, x: Any) -> Any:
         return x if isinstance(x, Tracer) else x.item()
 
     compiles = True
 
-    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        return jax.jit(fn, donate_argnums=0)
+    def compile(
+        self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
+    ) -> Callable[[Any, Any], Any]:
+        if not scalars:
+            return jax.jit(fn, donate_argnums=0)
+
+        def narrow(donated: Any, kept: Any) -> Any:
+            with jax.enable_x64(False):
+                found = fn(donated, kept)
+                return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, (float, int)) else x, found)
+
+        # Numbers come in with 64 bits, and nothing else has any.
+        return in_x64(jax.jit(narrow, donate_argnums=0))
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         jax.eval_shape(fn, donated, kept)
@@ -123,5 +169,6 @@ class Traces(EngineBackend):
             return tuple(after), tuple(y)
 
         # Numbers stay weakly typed in an array that is made of nothing else: they take the type of what they meet.
-        arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
+        with jax.enable_x64(True):
+            arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
         return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)

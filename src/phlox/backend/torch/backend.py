@@ -32,7 +32,7 @@ from phlox.backend.torch.linalg import Linalg
 from phlox.backend.torch.loss import Loss
 from phlox.backend.torch.matmul import matmul
 from phlox.backend.torch.norm import Norm
-from phlox.backend.torch.placeholder import Placeholders, is_placeholder, recording
+from phlox.backend.torch.placeholder import Placeholders, is_placeholder, makes_plain_tensors, recording
 from phlox.backend.torch.pooling import Pooling
 from phlox.backend.torch.recurrent import Recurrent
 from phlox.backend.torch.reduction import Reduction
@@ -70,10 +70,16 @@ def _arg_reduction(fn: Callable[..., Any]) -> Any:
     return reduction
 
 
+class _NotKept(Exception):
+    """A tensor that is made now is no number for everyone; an exception, since no cache remembers one."""
+
+
 @lru_cache(4096)
 def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
     """A number other than zero as a tensor of rank 0, which meets tensors on every device."""
-    return torch.tensor(value, dtype=dtype)
+    if not makes_plain_tensors():
+        raise _NotKept
+    return torch.tensor(value, dtype=dtype, device="cpu")
 
 
 def _with_numbers(
@@ -85,10 +91,13 @@ def _with_numbers(
         if recording.get():
             return recorded(lhs, rhs)
         # Zeros of both signs are the same key to a cache, so they go uncached, as torch wraps them.
-        if type(rhs) is float or type(rhs) is int:
-            rhs = _number(rhs, dtype) if rhs else torch.tensor(rhs, dtype=dtype)
-        elif type(lhs) is float or type(lhs) is int:
-            lhs = _number(lhs, dtype) if lhs else torch.tensor(lhs, dtype=dtype)
+        try:
+            if type(rhs) is float or type(rhs) is int:
+                return function(lhs, _number(rhs, dtype)) if rhs else recorded(lhs, rhs)
+            if type(lhs) is float or type(lhs) is int:
+                return function(_number(lhs, dtype), rhs) if lhs else recorded(lhs, rhs)
+        except Exception:  # somebody else traces, whose tracers meet numbers only as PyTorch wraps them
+            return recorded(lhs, rhs)
         return function(lhs, rhs)
 
     return operation

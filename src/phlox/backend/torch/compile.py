@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from phlox.backend.torch.layout import Layout, assign
 from phlox.backend.torch.loops import prepare
 from phlox.backend.torch.numbers import merge
 from phlox.backend.torch.packed import Packed, packed
-from phlox.backend.torch.placeholder import LeftOver, Words, recording
+from phlox.backend.torch.placeholder import Words, end, is_traced_by_others, recording
 from phlox.backend.torch.updates import Calls, Updates
 
 Body: TypeAlias = Callable[[Any, Any], Any]
@@ -66,9 +66,9 @@ class Program:
 
     def __call__(self, donated: Sequence[Any], kept: Sequence[Any]) -> Any:
         flat: list[torch.Tensor] = []
-        forms = _Forms(flat, *self._elements)
+        forms = _Forms(flat)
         sizes = forms.read(donated), forms.read(kept)
-        if torch.compiler.is_compiling() or any([type(x) is not torch.Tensor or x.requires_grad for x in flat]):  # noqa: C419
+        if is_traced_by_others() or any([type(x) is not torch.Tensor or x.requires_grad for x in flat]):  # noqa: C419
             # Under somebody else's recording, or PyTorch's own tape, it is as if the function were called.
             return self._fn(donated, kept)
         # How many threads share a loop is written into the code.
@@ -96,7 +96,7 @@ class Program:
             return made.put_together(iter(arrays))
 
     def _record(self, flat: Sequence[torch.Tensor], sizes: tuple[Any, Any]) -> _Recorded:
-        flat = [x.contiguous() for x in flat]
+        flat = _apart([x.contiguous() for x in flat])
         rest = iter(flat)
         leaves = [leaf for size in sizes for leaf in _rebuilt(size, rest) if not isinstance(leaf, Words)]
         arrays = [x for leaf in leaves for x in (leaf if isinstance(leaf, tuple) else (leaf,))]
@@ -142,6 +142,22 @@ class Program:
         return _Recorded(layout, _compiled(graph, layout.of(flat)), forms[0], tuple(over), sources, calls)
 
 
+def _apart(flat: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors, copied where they share memory with an earlier one.
+
+    A tracer stands for a position, not for a tensor. PyTorch would make one input of what is one tensor in the call
+    that is traced, and views of one input of what shares memory there; the next call may bring others.
+    """
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+    for x in flat:
+        memory = x.untyped_storage().data_ptr()
+        found.append(x.clone() if memory in seen else x)
+        if memory:  # of what is empty, or has no values, there is none
+            seen.add(memory)
+    return found
+
+
 def _in_tuples(sizes: Sequence[int | None]) -> list[int]:
     """The places of the arrays of modules and states."""
     at, found = 0, list[int]()
@@ -152,10 +168,10 @@ def _in_tuples(sizes: Sequence[int | None]) -> list[int]:
     return found
 
 
-def record_only(fn: Body, donated: Any, kept: Any, number: torch.dtype, integer: torch.dtype) -> None:
+def record_only(fn: Body, donated: Any, kept: Any) -> None:
     """Run a function on placeholders."""
     flat: list[torch.Tensor] = []
-    forms = _Forms(flat, number, integer)
+    forms = _Forms(flat)
     sizes = forms.read(donated), forms.read(kept)
     with _placeholders(flat) as fakes:
         rest = iter(fakes)
@@ -173,12 +189,7 @@ def _placeholders(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
             yield [x if isinstance(x, FakeTensor) else mode.from_tensor(x) for x in flat]
     finally:
         recording.reset(token)
-        mode.dispatch = _refuse
-
-
-def _refuse(*_: Any, **__: Any) -> NoReturn:
-    """What a placeholder does once its program has been recorded, instead of going on to others."""
-    raise LeftOver("a placeholder of a program that has been recorded")
+        end(mode)
 
 
 # --- arguments and results as flat lists
@@ -187,9 +198,8 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 class _Forms:
     """Takes arguments apart: arrays, tuples of them, numbers, and the three words of a random stream."""
 
-    def __init__(self, flat: list[Any], number: torch.dtype, integer: torch.dtype) -> None:
+    def __init__(self, flat: list[Any]) -> None:
         self._flat = flat
-        self._elements = number, integer
 
     def read(self, leaves: Sequence[Any]) -> list[int | None]:
         """For each leaf, how many it is a tuple of, -1 for words, None for one array."""
@@ -198,7 +208,7 @@ class _Forms:
             if isinstance(leaf, tuple):
                 parts = cast("tuple[Any, ...]", leaf)
                 sizes.append(len(parts))
-                self._flat.extend([x if isinstance(x, torch.Tensor) else _array(x, *self._elements) for x in parts])
+                self._flat.extend([x if isinstance(x, torch.Tensor) else _array(x) for x in parts])
             elif isinstance(leaf, Words):
                 sizes.append(-1)
                 self._flat.append(leaf.words)
@@ -207,7 +217,7 @@ class _Forms:
                 self._flat.append(torch.from_numpy(leaf.astype(np.int64)))
             else:
                 sizes.append(None)
-                self._flat.append(leaf if isinstance(leaf, torch.Tensor) else _array(leaf, *self._elements))
+                self._flat.append(leaf if isinstance(leaf, torch.Tensor) else _array(leaf))
         return sizes
 
 
@@ -223,7 +233,7 @@ def _rebuilt(sizes: Sequence[int | None], rest: Iterator[Any]) -> list[Any]:
     return made
 
 
-def _array(x: Any, number: torch.dtype, integer: torch.dtype) -> torch.Tensor:
+def _array(x: Any, number: torch.dtype = torch.float64, integer: torch.dtype = torch.int64) -> torch.Tensor:
     """A tensor as it is; a number, or an array of them, as one."""
     if isinstance(x, torch.Tensor):
         return x

@@ -123,7 +123,7 @@ def _looks(x: torch.Tensor) -> tuple[bool, int, int]:
 
 def _of_a_fresh_one() -> tuple[int, tuple[bool, int, int]] | None:
     try:
-        return _holders([torch.empty(1)], 0), _looks(torch.empty(1))
+        return _holders([torch.empty(1, device="cpu")], 0), _looks(torch.empty(1, device="cpu"))
     except AttributeError:
         return None
 

@@ -11,6 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
+from phlox.backend.torch.placeholder import makes_plain_tensors
+
 _Made = TypeVar("_Made")
 
 
@@ -36,8 +38,10 @@ class Kept(Generic[_Made]):
         self._entries: dict[tuple[int, ...], _Entry[_Made]] = {}
 
     def __call__(self, *weights: torch.Tensor) -> _Made:
-        if any([weight.is_inference() for weight in weights]):  # noqa: C419
-            return self._make(*weights)  # these do not count how often they are written to
+        # Those of inference mode do not count how often they are written to; what is made of any while somebody traces
+        # is a part of that trace.
+        if any([weight.is_inference() for weight in weights]) or not makes_plain_tensors():  # noqa: C419
+            return self._make(*weights)
         key, versions = tuple(map(id, weights)), [weight._version for weight in weights]
         known = self._entries.get(key)
         if known is not None and known.versions == versions and all([ref() is x for ref, x in zip(known.of, weights)]):  # noqa: B905, C419

@@ -35,7 +35,7 @@ from phlox.backend.numpy.random import (
 from phlox.backend.quantile import NODES, ORIGIN, STEPS
 from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.kernels import NUMBER, POINTER, SIZE, load
-from phlox.backend.torch.placeholder import Words, as_constants
+from phlox.backend.torch.placeholder import Words, as_constants, makes_plain_tensors, recording
 
 __all__ = [
     "random_bernoulli",
@@ -59,7 +59,7 @@ _DTYPES: Final[dict[torch.dtype, Any]] = {
     torch.bfloat16: ml_dtypes.bfloat16,
 }
 _DROPPED: Final = {torch.float16: DROPPED["float16"], torch.bfloat16: DROPPED["bfloat16"]}
-_TABLES: Final = {_CPU: (torch.tensor(NODES), torch.tensor(STEPS))}
+_TABLES: Final[dict[torch.device, tuple[Tensor, Tensor]]] = {}
 
 
 def _on_host(state: State, device: Device, native: bool) -> bool:
@@ -125,11 +125,13 @@ def _wrap(array: Any) -> Tensor:
 
 
 def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
-    if device not in _TABLES:
-        nodes, steps = _TABLES[_CPU]
+    known = _TABLES.get(device)
+    if known is None:
         with as_constants():
-            _TABLES[device] = nodes.to(device), steps.to(device)
-    return _TABLES[device]
+            known = _wrap(NODES.copy()).to(device), _wrap(STEPS.copy()).to(device)
+        if recording.get() or makes_plain_tensors():
+            _TABLES[device] = known
+    return known
 
 
 def _words(state: State, n: int, device: Device) -> Tensor:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ def room(shape: tuple[int, ...], width: int) -> int:
     """How many bytes the kernel keeps for the way back, by trying it."""
     _, batch, features = shape
     with _disable_current_modes():
-        zeros = torch.zeros
+        zeros = partial(torch.zeros, dtype=torch.float32, device="cpu")  # whatever the defaults are now
         operands = (
             zeros(shape), zeros(4 * width, features), zeros(4 * width, width), zeros(4 * width), zeros(4 * width),
             zeros(1, batch, width), zeros(1, batch, width),

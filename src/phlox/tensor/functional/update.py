@@ -6,6 +6,7 @@ from typing import Any
 
 from phlox.backend import Float
 from phlox.backend.contract.update import AdamNumbers
+from phlox.backend.scalar import TracedScalar
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.explain import failure
 from phlox.tensor.meeting import together
@@ -35,6 +36,7 @@ def adam_update(
     met = together("adam_update", given)
     ops = met[0]._ops
     arrays = [one.primitive for one in met]
+    numbers = AdamNumbers(*[x.meet(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in numbers])
     try:
         updated = ops.backend.adam_update(*arrays, numbers)
     except Exception as error:
