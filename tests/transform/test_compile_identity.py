@@ -454,8 +454,7 @@ def test_threads_that_call_a_new_function_on_one_stream_draw_what_differs(backen
     def work(number: int) -> None:
         start.wait()
         with px.random.stream(stream):
-            for n in (8, number + 1):
-                found.append(run(px.zeros((n, 8), device=backend))[0].numpy())
+            found.extend(run(px.zeros((n, 8), device=backend))[0].numpy() for n in (8, number + 1))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
