@@ -238,7 +238,7 @@ def test_a_parameter_that_changes_is_where_it_was(monkeypatch: pytest.MonkeyPatc
     assert aux_of(model.structure()).ids == (model.p.id, late.id) and aux_of(model.inner.structure()).ids == (late.id,)
     late.set_id(model.p.id)  # no two of a module have one
     assert aux_of(model.structure()).ids == (model.p.id, late.id) and aux_of(model.inner.structure()).ids == (late.id,)
-    assert late.id != "of a file" and model.p.id != late.id
+    assert late.id == "of a file" != model.p.id
     model.p.set(px.zeros((1,)))  # a value is nothing that JAX is told
     assert model.structure().aux is aux_of(model.structure())
 

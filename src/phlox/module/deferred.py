@@ -60,7 +60,8 @@ _called_as_ours: dict[type[Any], bool] = {}
 
 def as_initializer(given: Any) -> Initializer:
     """An initializer as Phlox calls it, `(shape, fans, device)`, of one that is called so or as JAX calls its own."""
-    return FromJax(given) if is_of_jax(given) else given
+    known = _called_as_ours.get(cast("type[Any]", type(given)))
+    return given if known or not is_of_jax(given) else FromJax(given)
 
 
 def is_of_jax(given: Any) -> bool:

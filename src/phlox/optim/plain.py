@@ -21,7 +21,8 @@ from phlox.record import LazyTensor
 from phlox.record.dtypes import DTYPES
 
 ARRAY = "array"
-_RAW = (str, int, float, bool, type(None))
+RAW_KEYS = frozenset({str, int, float, bool, type(None)})
+"""Of dicts, that are what they are in a record."""
 _classes: weakref.WeakValueDictionary[str, type[Any]] = weakref.WeakValueDictionary()
 """Classes that were saved, by name; those inside of functions are found nowhere else."""
 
@@ -102,7 +103,7 @@ def _bytes(text: str) -> bytes:
 
 def key_of(key: Any) -> Any:
     """The key of a dict in a skeleton: as it is, or as a constant."""
-    return key if type(key) in _RAW else constant(key)
+    return key if type(key) in RAW_KEYS else constant(key)
 
 
 def from_key(key: Any) -> Any:

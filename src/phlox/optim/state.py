@@ -21,7 +21,7 @@ from phlox.module import Module, Param, ParamId
 from phlox.module.own_records import saves_itself
 from phlox.module.structure import build
 from phlox.module.template import Template, aux_of
-from phlox.optim.plain import ARRAY, constant, decoded, from_key, key_of
+from phlox.optim.plain import ARRAY, RAW_KEYS, constant, decoded, from_key, key_of
 from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor
 
@@ -113,10 +113,12 @@ def flatten(state: State, leaves: list[Any], *, saving: bool = False) -> Skeleto
     if cls is float:
         leaves.append(state)
         return _REAL
+    if cls is dict and RAW_KEYS.issuperset(map(type, state)):
+        return ("dict", tuple(state), tuple([flatten(part, leaves, saving=saving) for part in state.values()]))
     if isinstance(state, dict):
         parts = cast("dict[Any, Any]", state)
         below = tuple([flatten(part, leaves, saving=saving) for part in parts.values()])
-        return ("ordered" if cls is OrderedDict else "dict", tuple(map(key_of, parts)), below)
+        return ("mapping", tuple(map(key_of, parts)), below, cls is OrderedDict)
     if isinstance(state, Mastered):
         return (
             "mastered",
@@ -188,32 +190,44 @@ def _fields_of(value: Any) -> tuple[str, ...]:
 def unflatten(skeleton: Any, leaves: Iterator[Any]) -> State:
     """The state with this skeleton around these leaves."""
     match skeleton[0]:
-        case "dict" | "ordered":
-            parts: Any = [(from_key(key), unflatten(part, leaves)) for key, part in _pairs(skeleton)]
-            return dict(parts) if skeleton[0] == "dict" else OrderedDict(parts)
+        case "leaf":
+            leaf = next(leaves)
+            return leaf if len(skeleton) == 2 else _scalar(skeleton, leaf)
+        case "dict":
+            return {key: unflatten(part, leaves) for key, part in zip(skeleton[1], skeleton[2], strict=True)}
+        case "plain":
+            return skeleton[1]
+        case "mastered":
+            return Mastered(unflatten(skeleton[1], leaves), unflatten(skeleton[2], leaves))
         case "list":
             return [unflatten(part, leaves) for part in skeleton[1]]
         case "tuple":
             return tuple([unflatten(part, leaves) for part in skeleton[1]])
+        case _:
+            return _unflatten_rare(skeleton, leaves)
+
+
+def _scalar(skeleton: Any, leaf: Any) -> Any:
+    """A number of NumPy's, where it is one; other leaves as they are."""
+    is_one = skeleton[1] in (INTEGER, REAL) and isinstance(leaf, (int, float))
+    return np.dtype(skeleton[2]).type(leaf) if is_one else leaf
+
+
+def _unflatten_rare(skeleton: Any, leaves: Iterator[Any]) -> State:
+    match skeleton[0]:
+        case "mapping":
+            parts: Any = [(from_key(key), unflatten(part, leaves)) for key, part in _pairs(skeleton)]
+            return OrderedDict(parts) if skeleton[3] else dict(parts)
         case "named":
             return _named(skeleton[1], [unflatten(part, leaves) for part in skeleton[2]])
         case "deque":
             return deque([unflatten(part, leaves) for part in skeleton[1]], skeleton[2])
-        case "mastered":
-            return Mastered(unflatten(skeleton[1], leaves), unflatten(skeleton[2], leaves))
         case "dataclass":
             return _dataclass(skeleton[1], [(name, unflatten(part, leaves)) for name, part in _pairs(skeleton, 2)])
         case "module":
             return skeleton[1].build([next(leaves) for _ in skeleton[2]])
-        case "plain":
-            return skeleton[1]
         case "constant":
             return decoded(skeleton)
-        case "leaf":
-            leaf = next(leaves)
-            if len(skeleton) > 2 and skeleton[1] in (INTEGER, REAL) and isinstance(leaf, (int, float)):
-                return np.dtype(skeleton[2]).type(leaf)
-            return leaf
         case _:
             raise ValueError(f"unknown part {skeleton[0]!r}")
 
@@ -247,7 +261,7 @@ def leaves_of(skeleton: Any, prefix: str = "") -> Iterator[tuple[Any, ...]]:
         case "leaf":
             yield prefix.lstrip("."), *skeleton[1:]
             return
-        case "dict" | "ordered":
+        case "dict" | "mapping":
             below = zip(_names(skeleton[1]), skeleton[2], strict=True)
         case "list" | "tuple" | "deque":
             below = enumerate(skeleton[1])
