@@ -78,7 +78,8 @@ class Deferred:
             if key is None or self.program is None or engine.program() is not self.program:
                 raise ModuleError(
                     f"a parameter of shape {self.shape} is first used inside a transformation of JAX or PyTorch and "
-                    "cannot be made there; call model.init() before or, where the model is created inside, model.init(seed)"
+                    "cannot be made there; call model.init() before or, where the model is created inside, "
+                    "model.init(seed)"
                 )
             source = _SeededStream(key)
         with stream(source), outside():
