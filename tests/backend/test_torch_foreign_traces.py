@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -154,10 +155,8 @@ def test_weights_that_are_kept_in_another_order(scope: str) -> None:
     other = nn.Lstm(3, 16, device=DEVICE).init(0)
 
     def work(one: Any) -> Any:
-        try:
+        with suppress(Exception):  # whether the kernel can be traced is PyTorch's affair
             other(x)
-        except Exception:
-            pass
         return one
 
     SCOPES[scope](work)

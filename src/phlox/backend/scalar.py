@@ -56,8 +56,8 @@ class TracedScalar:
                 return NotImplemented  # not an array of the engine's: a tensor knows what to do
             mine = self.backend.scalar_beside(self.value, other)
             return op(*[mine if x is self else x for x in (lhs, rhs)])
-        whole = op not in _OF_FLOATS and all(_is_whole(x) for x in (lhs, rhs))
-        if op is operator.pow and not (isinstance(rhs, int) and rhs >= 0):
+        whole = _is_whole(lhs) and _is_whole(rhs) and op.__name__ != "truediv"
+        if op.__name__ == "pow" and not (isinstance(rhs, int) and rhs >= 0):
             whole = False  # of a negative exponent, a float comes
         return self._of(op, whole, lhs, rhs)
 
@@ -93,9 +93,6 @@ class TracedScalar:
 
     def __repr__(self) -> str:
         return f"TracedScalar({'int' if self.whole else 'float'})"
-
-
-_OF_FLOATS = (operator.truediv,)
 
 
 def _is_whole(x: Any) -> bool:

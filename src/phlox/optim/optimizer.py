@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import ContextVar
@@ -33,6 +34,7 @@ recording: ContextVar[object | None] = ContextVar("phlox_recording", default=Non
 
 _OWN = frozenset({"_states", "_packed", "_home", "_slots", "_torn", "_begun", "_lock", "_origin"})
 """The fields of an optimizer that are about its states."""
+_CONTAINERS: tuple[type[Any], ...] = (dict, list, set)
 
 
 class Optimizer(ABC):
@@ -52,6 +54,7 @@ class Optimizer(ABC):
         self._slots: dict[ParamId, Slot] = {}  # what states are in memory of the optimizer's own
         self._torn = False
         self._begun: dict[ParamId, int] = {}
+        self._origin: dict[str, Any] = {}  # of a twin: the fields that it began with
         self._lock = RLock()
 
     def __getattr__(self, name: str) -> Any:
@@ -156,18 +159,17 @@ class Optimizer(ABC):
     def twin(self) -> Self:
         """An optimizer with the same settings and states, which can change without this one."""
         twin = copy.copy(self)
-        twin.__dict__.update(_fields(self))
-        twin._begun = dict(self._begun)
-        twin._origin = _fields(self)  # pyright: ignore[reportAttributeAccessIssue]
+        for name, value in _fields(self).items():
+            setattr(twin, name, value)
+        twin._begun, twin._origin = dict(self._begun), _fields(self)
         return twin
 
     def adopt(self, twin: Self) -> None:
         """Take over what has changed in a twin since it was made, except for its states (see `load_packed`)."""
-        origin: dict[str, Any] = twin._origin  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
         missing = object()
-        self.__dict__.update(
-            {name: value for name, value in _fields(twin).items() if not _same(value, origin.get(name, missing))}
-        )
+        for name, value in _fields(twin).items():
+            if not _same(value, twin._origin.get(name, missing)):
+                setattr(self, name, value)
 
     def took_step(self, ids: Iterable[ParamId]) -> None:
         """Note that states which were begun for a trace are those of parameters that take steps; see `begin`."""
@@ -281,7 +283,7 @@ class Optimizer(ABC):
 def _fields(optimizer: Optimizer) -> dict[str, Any]:
     """All fields but those about states, with containers that are not shared with the optimizer."""
     return {
-        name: copy.copy(value) if type(value) in (dict, list, set) else value
+        name: copy.copy(value) if type(value) in _CONTAINERS else value
         for name, value in vars(optimizer).items()
         if name not in _OWN
     }
@@ -289,14 +291,12 @@ def _fields(optimizer: Optimizer) -> dict[str, Any]:
 
 def _same(one: Any, other: Any) -> bool:
     """Are these one object, or containers of the same objects?"""
-    kind = cast("type[Any]", type(one))
-    if one is other or kind not in (dict, list, set) or type(other) is not kind:
+    if one is other or type(one) not in _CONTAINERS or type(other) is not type(one):
         return one is other
-    if kind is set:
-        return one == other
-    parts = (one.items(), other.items()) if kind is dict else (enumerate(one), enumerate(other))
-    first, second = ([(key, id(part)) for key, part in each] for each in parts)
-    return first == second
+    if isinstance(one, dict):
+        before, after = cast("dict[Any, Any]", one), cast("dict[Any, Any]", other)
+        return list(before) == list(after) and all(map(operator.is_, before.values(), after.values()))
+    return one == other if isinstance(one, set) else list(map(id, one)) == list(map(id, other))
 
 
 def read_states(record: Record) -> dict[ParamId, State]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -194,7 +194,7 @@ def _key(path: str, number: Any) -> tuple[str, Any]:
 
 def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
     if isinstance(count, TracedScalar):
-        return tensor(0, device=place) + count
+        return tensor(0, device=place) + cast("Any", count)
     return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
 
 

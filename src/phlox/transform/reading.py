@@ -85,8 +85,11 @@ _INT_RANGE = range(-(2**63), 2**63)
 
 def arrays_of(leaves: Iterable[Any]) -> list[Any]:
     """The arrays among leaves, some of which are tuples of them, and some numbers."""
-    each = [one for leaf in leaves for one in (cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,))]
-    return [one for one in each if hasattr(one, "shape")]
+    return [part for leaf in leaves for part in _parts(leaf) if hasattr(part, "shape")]
+
+
+def _parts(leaf: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,)
 
 
 def plain_backend(backend: Backend) -> Backend:
@@ -340,12 +343,7 @@ class Reader:
 
     def has_scalars(self) -> bool:
         """Are there numbers among the arguments?"""
-        leaves = [*self.donated, *self.kept]
-        numbers = (float, int)
-        return any(
-            isinstance(x, numbers) or (isinstance(x, tuple) and isinstance(next(iter(x), None), numbers))
-            for x in leaves
-        )
+        return any(isinstance(part, (float, int)) for leaf in (*self.donated, *self.kept) for part in _parts(leaf))
 
     def shares_donated(self) -> bool:
         """Does something that is donated stand among the arguments a second time?"""

@@ -108,6 +108,9 @@ _TAKING_NUMBERS = (
 )  # fmt: skip
 
 
+_COMPARING = ("float_equal", "float_not_equal", "float_less", "float_less_equal")
+
+
 def _kept(function: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
     """A function at half precision whose result stays there.
 
@@ -118,6 +121,15 @@ def _kept(function: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any
     def operation(*arguments: Any) -> Array:
         found = function(*arguments)
         return found.to(dtype) if found.dtype is torch.float32 else found
+
+    return operation
+
+
+def _compared(function: Callable[[Any, Any], Array], dtype: torch.dtype) -> Callable[[Any, Any], Array]:
+    """A comparison at half precision, to which a number is rounded; beside a tensor without axes it would not be."""
+
+    def operation(lhs: Any, rhs: Any) -> Array:
+        return function(lhs, _recast(torch.float32, dtype, rhs))
 
     return operation
 
@@ -185,6 +197,8 @@ class Torch(
             widen(self, wide, names, grow, partial(_recast, torch.float32, self.torch_float))
             for name in _TAKING_NUMBERS:
                 setattr(self, name, _kept(getattr(self, name), self.torch_float))
+            for name in _COMPARING:
+                setattr(self, name, _compared(getattr(self, name), self.torch_float))
 
     # --- shape
 

@@ -97,7 +97,7 @@ def makes_plain_tensors() -> bool:
 
 
 _modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-_level: Callable[[], Any] = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
+_level: Callable[[], Any] = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 _mode_of: Callable[[Any], Any] = getattr(torch._C, "_get_dispatch_mode", lambda key: None)
 _keys: Any = getattr(torch._C, "_TorchDispatchModeKey", None)
 _TRACING: tuple[Any, ...] = () if _keys is None else tuple(_keys.__members__.values())

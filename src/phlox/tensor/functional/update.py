@@ -36,7 +36,8 @@ def adam_update(
     met = together("adam_update", given)
     ops = met[0]._ops
     arrays = [one.primitive for one in met]
-    numbers = AdamNumbers(*[x.meet(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in numbers])
+    met_numbers: list[Any] = [x.meet(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in numbers]
+    numbers = AdamNumbers(*met_numbers)
     try:
         updated = ops.backend.adam_update(*arrays, numbers)
     except Exception as error:
