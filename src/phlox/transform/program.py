@@ -12,6 +12,7 @@ from typing import Any, cast
 from phlox import random
 from phlox.backend import Backend
 from phlox.backend.checks import Check
+from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.programs import left_over, note_donation, note_recording, used_up
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import CompileError, DeviceError, RandomnessError
@@ -116,7 +117,7 @@ class Program:
 
     def __call__(self, call: Call) -> Any:
         reader = call.reader
-        try:
+        with Handover(self.name, reader) as handover:
             # Two threads on one stream must not draw from one position: the next starts where this one has ended.
             with _drawing if self.draws else _nothing:
                 stream = random.current()
@@ -125,23 +126,19 @@ class Program:
                 try:
                     outcome: Outcome = self.run(reader.donated, reader.kept)
                 except Exception as error:
-                    if reader.handover is None:
-                        self._explain(error, call)
+                    self._explain(error, call)
                     raise
                 finally:
                     _call.reset(token)
-                self._follow(outcome, stream, words)
-            return self._results(outcome, call)
-        finally:
-            handover, reader.handover = reader.handover, None
-            if handover is not None:
-                handover.end()
+                self._arrived(handover, outcome, call)
+                self._follow(outcome, stream, words, handover)
+            return self._results(handover, outcome, call)
 
     def _let_go(self) -> None:
         """The engine is about to write over what is donated in the call that is going on."""
-        reader = _call.get()().reader
-        reader.handover = Handover()  # known before anything can fail, so that it ends
-        reader.handover.let_go(self.name, reader)
+        handover = _call.get()().reader.handover
+        assert handover is not None
+        handover.let_go()
 
     def straight(self, kept: list[Any], owners: Sequence[Owner], read: Callable[[], Call]) -> Any:
         """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.
@@ -168,10 +165,17 @@ class Program:
         meaning = outcome.meaning
         if meaning.plain:
             return meaning.result(outcome.arrays, owners)
-        self._follow(outcome, stream, words)
-        return self._results(outcome, read())
+        call = read()
+        with Handover(self.name, call.reader) as handover:
+            self._arrived(handover, outcome, call)
+            self._follow(outcome, stream, words, handover)
+            return self._results(handover, outcome, call)
 
-    def _follow(self, outcome: Outcome, stream: random.Stream, words: Any) -> None:
+    def _arrived(self, handover: Handover, outcome: Outcome, call: Call) -> None:
+        """From now on signals wait until states and parameters are as the program has left them."""
+        handover.arrived(outcome.arrays, outcome.meaning.continued, lambda: self._load(handover, outcome, call))
+
+    def _follow(self, outcome: Outcome, stream: random.Stream, words: Any, handover: Handover) -> None:
         """Judge what is checked in a call, and go on in the random stream."""
         meaning = outcome.meaning
         if meaning.checks:
@@ -179,23 +183,26 @@ class Program:
         self.draws = bool(meaning.draws)
         if meaning.draws:
             self._check_stream(outcome.arrays, words)
-            stream.skip(meaning.draws, self.backend)
+            stream.check(self.backend)
+            handover.change(stream.skip, meaning.draws, -meaning.draws)
 
-    def _results(self, outcome: Outcome, call: Call) -> Any:
+    def _results(self, handover: Handover, outcome: Outcome, call: Call) -> Any:
         """The result of a call, once states and parameters are as it has left them."""
-        reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
-        if reader.donated:
+        if call.reader.donated:
             self._note_donations(call)
-        owners = reader.owners
-        result = meaning.result(arrays, owners)
+        result = outcome.meaning.result(outcome.arrays, call.reader.owners)
+        self._load(handover, outcome, call)
+        return result
+
+    def _load(self, handover: Handover, outcome: Outcome, call: Call) -> None:
+        """Give optimizers their new states, and parameters that were set their values."""
+        reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
         for (optimizer, packed, _, _), make in zip(reader.optimizers, meaning.states, strict=True):
-            optimizer.load_packed(make(arrays, owners, packed.place))
+            handover.change(optimizer.load_packed, make(arrays, reader.owners, packed.place), packed)
         for number, place, at, backend in meaning.changed:
             param = reader.modules[number].module.params()[place]
-            param.set(Tensor.from_primitive(arrays[at], backend, param.kind))
-        if reader.handover is not None:
-            reader.handover.done(arrays, meaning.continued)
-        return result
+            value = Tensor.from_primitive(arrays[at], backend, param.kind)
+            handover.change(param.set, value, param.val(), undo=param.take_back)
 
     def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
         """Raise what the first failed check says, unless this is itself part of a program."""
@@ -210,6 +217,12 @@ class Program:
 
     def _explain(self, error: Exception, call: Call) -> None:
         """Raise an error that says more, if there is more to be said, or `StatesElsewhere` if that is all."""
+        no_memory = out_of_memory(self.name, self.backend, error)
+        if no_memory is not None:
+            raise no_memory from error
+        handover = call.reader.handover
+        if handover is not None and handover.lets_go:
+            return
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, Exception) and self.backend.is_record_error(cause):
@@ -226,7 +239,9 @@ class Program:
             arrays = _arrays(leaves)
             for array in arrays:
                 if self.backend.is_gone(array):
-                    raise used_up(f"{self.name}: {name} was", array) from error
+                    if self.backend.is_gone_error(error):
+                        raise used_up(f"{self.name}: {name} was", array) from error
+                    return  # it was this call that has written over it, before it failed
                 if self.backend.is_left_over(array):
                     raise left_over(f"{self.name}: {name}", self.backend.program_of(array)) from error
             for array in arrays:
@@ -279,6 +294,8 @@ class Program:
     def _body(self, donated: list[Any], kept: list[Any]) -> Outcome:
         """The function on placeholders: what the engine records."""
         call = _call.get()()
+        if call.reader.handover is not None:
+            call.reader.handover.records()
         trace = self.backend.program_of(kept[0])
         if trace is not None:
             note_recording(trace, self.name)

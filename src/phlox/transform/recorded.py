@@ -44,7 +44,7 @@ class Meaning:
     checks: list[Check]
     """What is checked after the call; its numbers are the last of the arrays."""
     continued: list[tuple[int, int]]
-    """Donated modules, by number, and the arrays of the ones in the result that have their parameters."""
+    """Modules, by number, and the arrays of the ones in the result that have their parameters."""
     plain: bool = field(init=False)
     """Is the result all that there is to a call?"""
 
@@ -94,15 +94,26 @@ def record(
         makers.append(writer.state(going.optimizer, here))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
     state_ids = [tuple(going.optimizer.states) for going in reader.optimizers]
-    continued = [
-        (number, one.place)
-        for number, given in enumerate(reader.modules)
-        for one in writer.modules
-        if given.leaves is reader.donated and one.ids == reader.owners[given.owner].ids
-    ]
+    continued = _continued(reader, writer.modules)
     meaning = Meaning(make, makers, state_ids, changed, stream.position, gathered.checks, continued)
     arrays = [*writer.arrays, *gathered.numbers]
     return Turn(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
+
+
+def _continued(reader: Reader, returned: Sequence[Returned]) -> list[tuple[int, int]]:
+    """Modules that were given, by number, and the place of those in the result that have the same parameters.
+
+    Several that have the same ones are continued in their order.
+    """
+    places: dict[Ids, list[int]] = {}
+    for one in returned:
+        places.setdefault(one.ids, []).append(one.place)
+    found: list[tuple[int, int]] = []
+    for number, given in enumerate(reader.modules):
+        mine = places.get(reader.owners[given.owner].ids)
+        if mine:
+            found.append((number, mine.pop(0) if len(mine) > 1 else mine[0]))
+    return found
 
 
 def _changed(

@@ -100,7 +100,7 @@ class Repeat:
             if call is None:
                 return OTHER
             try:
-                return program(call)
+                return program.__call__(call)
             except StatesElsewhere:
                 return OTHER
         if len(values) != len(takes):

@@ -138,5 +138,11 @@ class Decorator(Backend):
     def gathers_checks(self, x: Array) -> bool:
         return self.inner.gathers_checks(self.below(x))
 
+    def is_gone_error(self, error: Exception) -> bool:
+        return self.inner.is_gone_error(error)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        return self.inner.is_out_of_memory(error)
+
     def is_record_error(self, error: Exception) -> bool:
         return self.inner.is_record_error(error)
