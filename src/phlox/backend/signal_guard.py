@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from threading import get_ident, main_thread
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 try:
     # What `signal` wraps: it makes enums of its results, by exceptions, and that takes ten times as long.
@@ -119,3 +119,37 @@ def commit(apply: Callable[[], _T], undo: Callable[[], object]) -> _T:
         except BaseException:
             undo()
             raise
+
+
+class Prepared(Generic[_T]):
+    """A change that nothing stands against any more: calling it makes it, all of it or nothing.
+
+    Args:
+        apply: makes it.
+        keep: called before, it gives the function that takes back whatever has been done of it. None where that cannot
+            be: Ctrl-C then waits until it is done, and an error leaves a part of it.
+    """
+
+    __slots__ = ("_apply", "_keep", "_undo")
+
+    def __init__(self, apply: Callable[[], _T], keep: Callable[[], Callable[[], object]] | None) -> None:
+        self._apply = apply
+        self._keep = keep
+        self._undo: Callable[[], object] | None = None
+
+    @property
+    def can_be_undone(self) -> bool:
+        """Can it be taken back?"""
+        return self._keep is not None
+
+    def __call__(self) -> _T:
+        if self._keep is None:
+            with SignalGuard():
+                return self._apply()
+        self._undo = self._keep()
+        return commit(self._apply, self._undo)
+
+    def undo(self) -> None:
+        """Take it back."""
+        if self._undo is not None:
+            self._undo()

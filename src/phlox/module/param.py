@@ -427,18 +427,24 @@ def set_together(values: Sequence[tuple[Param, Tensor[Any, Any, Any]]]) -> None:
 
     Tensors are to be made before it is called, for Ctrl-C waits until all are set.
     """
-    before = [(param, param._tensor, param._deferred) for param, _ in values]  # pyright: ignore[reportPrivateUsage]
 
     def apply() -> None:
         for param, value in values:
             param.set(value)
 
+    commit(apply, way_back([param for param, _ in values]))
+
+
+def way_back(params: Sequence[Param]) -> Callable[[], None]:
+    """A function that gives parameters the values and ids that they have now."""
+    held = [(param, param._tensor, param._deferred, param.id) for param in params]  # pyright: ignore[reportPrivateUsage]
+
     def undo() -> None:
-        for param, tensor, deferred in before:
-            param._tensor, param._deferred = tensor, deferred  # pyright: ignore[reportPrivateUsage]
+        for param, tensor, deferred, id in held:
+            param._tensor, param._deferred, param.id = tensor, deferred, id  # pyright: ignore[reportPrivateUsage]
             param.changed()
 
-    commit(apply, undo)
+    return undo
 
 
 def _restore(value: Tensor[Any, Any, Any], id: ParamId, trained: bool, trainable: bool) -> Param:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from typing_extensions import Unpack
@@ -19,8 +18,9 @@ from phlox.backend.contract.backend import engine_of
 from phlox.backend.fresh import Room, large_pages_come_quickly
 from phlox.backend.halves import takes_only_memory
 from phlox.backend.parallel import each
+from phlox.backend.signal_guard import Prepared
 from phlox.errors import ModuleError, PhloxError, RecordError
-from phlox.module.param import Param, ParamId, new_id
+from phlox.module.param import Param, ParamId, new_id, way_back
 from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
@@ -133,12 +133,13 @@ def load_from(module: Module, source: Record | str | PathLike[str], **options: U
         raise RecordError(f"{Path(source)}: {error}") from error
 
 
-def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Callable[[], LoadReport]:
+def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Prepared[LoadReport]:
     """Checks all that can fail, and gives the function that loads.
 
     New values are made at once for parameters that have none yet, for those that cost no memory (views of a mapped
     file), and where all of them are small. In a large module that has values, the others are only checked, to the last
     element, and made one by one when the old ones are let go: loading takes no more than one tensor beyond the module.
+    That cannot be taken back, so Ctrl-C waits until it is done.
     """
     all_places, found = _compared(module, record, options)
     found.raise_if_failed(type(module).__name__)
@@ -170,7 +171,10 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> C
 
     values = each(new_value, sizes, _WORTH, large=LARGE, alone=alone)
     ids = _ids(module, places, entries)
-    return lambda: _fill(places, entries, values, ids, found)
+    fill = partial(_fill, places, entries, values, ids, found)
+    if any(value is None for value in values):  # what is let go of one by one cannot be taken back
+        return Prepared(fill, None)
+    return Prepared(fill, partial(way_back, [place.param for place in places]))
 
 
 def _bytes_cast(place: _Place, entry: TensorEntry) -> int:
@@ -203,37 +207,20 @@ def _fill(
     ids: list[ParamId],
     found: LoadReport,
 ) -> LoadReport:
-    undo: list[_Memento] = []
-    kept_back = all(value is not None for value in values)
     done = 0
     try:
         for place, entry, value, new in zip(places, entries, values, ids, strict=True):
-            param = place.param
-            made = _made(place, entry) if value is None else value
-            if kept_back:
-                undo.append((param, param._tensor, param._deferred, param.id))  # pyright: ignore[reportPrivateUsage]
-            param.set(made)
-            param.set_id(new)
+            place.param.set(_made(place, entry) if value is None else value)
+            place.param.set_id(new)
             done += 1
-    except BaseException as error:
-        for memento in reversed(undo):
-            _give_back(*memento)
-        if kept_back or not done or not isinstance(error, RecordError):
+    except RecordError as error:
+        if all(value is not None for value in values) or not done:
             raise
         raise RecordError(
             f"the record has changed since it was checked, a moment ago: {error}. Of the module, the first {done} of "
             f"{len(places)} parameters are now the record's, the others as they were; load a record that is whole"
         ) from error
     return found.as_done()
-
-
-_Memento: TypeAlias = tuple[Param, Tensor[Any, Any, Any] | None, Any, ParamId]
-"""A parameter, and what it held: its tensor, or what it had instead of one, and its id."""
-
-
-def _give_back(param: Param, tensor: Tensor[Any, Any, Any] | None, deferred: Any, id: ParamId) -> None:
-    param._tensor, param._deferred, param.id = tensor, deferred, id  # pyright: ignore[reportPrivateUsage]
-    param.changed()
 
 
 def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from phlox.backend import Float
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.out_of_memory import out_of_memory
-from phlox.backend.signal_guard import commit
+from phlox.backend.signal_guard import SignalGuard
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.structure import ByIdentity
@@ -163,9 +163,10 @@ class OptimizerAdaptor(Optimizer):
             if not finite.item():
                 return module
             finite = None
-        with self._lock, sharing():
+        # Around all else, for what comes after it runs between a step that has happened and its result.
+        with SignalGuard(lambda: False) as guard, self._lock, sharing():
             try:
-                return self._stepped(rates, module, grads, finite)
+                return self._stepped(rates, module, grads, finite, guard)
             except Exception as error:
                 # Of the engine's own functions: those of tensors say it themselves.
                 engine = next((engine_of(grad.backend) for _, grad in grads.items()), None)
@@ -174,7 +175,14 @@ class OptimizerAdaptor(Optimizer):
                     raise
                 raise found from error
 
-    def _stepped(self, rates: list[Any], module: M, grads: GradientsParams, finite: Tensor[Any, Any, Any] | None) -> M:
+    def _stepped(
+        self,
+        rates: list[Any],
+        module: M,
+        grads: GradientsParams,
+        finite: Tensor[Any, Any, Any] | None,
+        guard: SignalGuard,
+    ) -> M:
         """The module with its new parameters; states are kept. Until the end, when memory is written to, nothing is.
 
         It then is done to the end. If that is interrupted, the module that was given holds the new values too, for they
@@ -248,7 +256,13 @@ class OptimizerAdaptor(Optimizer):
                 if path in made and not self._torn:
                     param.take_back(made[path].val())
 
-        return commit(finish, hand_back)
+        guard.hold()
+        guard.undo = hand_back
+        try:
+            return finish()
+        except BaseException:
+            hand_back()
+            raise
 
     def averaged(self, module: M) -> M:
         """A new module with the weights to evaluate, predict with and ship, where these are not those to train.

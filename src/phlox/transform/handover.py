@@ -59,7 +59,7 @@ class Handover:
             guard.__exit__()
 
     def records(self) -> None:
-        """The program is recorded and compiled, which takes long, before it is run: until then signals need not wait."""
+        """The program is recorded and compiled before it is run, which takes long: so long signals need not wait."""
         self._waits = False
         self._guard.deliver()
 
