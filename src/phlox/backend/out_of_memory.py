@@ -14,15 +14,16 @@ _AMOUNT = re.compile(r"(\d[\d.]*) ?(bytes|B|[KMGTP]iB)\b")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def out_of_memory(what: str, backend: Backend, error: BaseException) -> OutOfMemoryError | None:
-    """The error to raise in place of an engine's that says so of `what`; None for any other error."""
+def out_of_memory(what: str, backend: Backend | None, error: Exception) -> OutOfMemoryError | None:
+    """The error to raise where an engine, or Python, had no memory for `what`; None for any other error."""
     if isinstance(error, OutOfMemoryError):
-        return type(error)(f"{what}: {error}")
-    if not isinstance(error, Exception) or not backend.is_out_of_memory(error):
+        return OutOfMemoryError(f"{what}: {error}")
+    if not (isinstance(error, MemoryError) if backend is None else backend.is_out_of_memory(error)):
         return None
     amount = _asked(str(error))
+    where = "" if backend is None else f" on {backend!r}"
     asked = "" if amount is None else f", {amount} were asked for"
-    return OutOfMemoryError(f"{what} on {backend!r}: out of memory{asked}; take less at once, or a lower precision")
+    return OutOfMemoryError(f"{what}{where}: out of memory{asked}; take less at once, or a lower precision")
 
 
 def _asked(text: str) -> str | None:

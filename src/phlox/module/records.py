@@ -17,6 +17,7 @@ from phlox.backend import Backend, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.fresh import Room, large_pages_come_quickly
 from phlox.backend.halves import takes_only_memory
+from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.parallel import each
 from phlox.backend.signal_guard import Prepared
 from phlox.errors import ModuleError, PhloxError, RecordError
@@ -224,6 +225,17 @@ def _fill(
 
 
 def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
+    try:
+        return _read(place, entry)
+    except Exception as error:
+        what = f"loading {place.path}, {place.kind.__name__} of shape {place.shape},"
+        found = out_of_memory(what, place.backend, error)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _read(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
     array = entry.tensor.read()
     made = _on_device(place, array)
     if made is array and array.flags.writeable and entry.tensor.dtype == entry.tensor.source_dtype:

@@ -63,7 +63,7 @@ def _solve(a: Array, b: Array) -> tuple[Array, Array]:
     singular = _zero_on_diagonal(lu)
     lu, b = _broadcast(lu, b)
     order = jnp.broadcast_to(order[..., None], (*b.shape[:-1], 1))
-    b = jnp.take_along_axis(b, order, -2)
+    b = jnp.take_along_axis(b, order, axis=-2)
     y = lax.linalg.triangular_solve(lu, b, left_side=True, lower=True, unit_diagonal=True)
     x = lax.linalg.triangular_solve(lu, y, left_side=True, lower=False)
     return jnp.where(singular[..., None, None], jnp.nan, x), singular
