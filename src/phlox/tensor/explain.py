@@ -6,6 +6,7 @@ Only ever called once something has gone wrong, so nothing here costs a successf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -62,8 +63,7 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
     that Python raises for a mistake in a program (`KeyError`, `TypeError`, ...) is raised here, as it is.
     """
     backend = ops.backend
-    arrays = [x for x in _arrays_in(operands) if _is_native(backend, x)]
-    for array in arrays:
+    for array in _arrays_in(operands):
         own = backend.strip(array)
         if engine_of(backend).is_left_over(own):
             return left_over(f"{name}: a tensor", backend.program_of(array))
@@ -71,7 +71,7 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
             return used_up(f"{name}: a tensor was", own)
     if backend.is_record_error(error):
         raise error
-    given = ", ".join(_shown_operand(ops, x) for x in operands)
+    given = ", ".join([_shown_operand(ops, x) for x in operands[:_MOST]] + ["..."] * (len(operands) > _MOST))
     no_memory = out_of_memory(f"{name}({given})", backend, error)
     if no_memory is not None:
         return no_memory
@@ -83,7 +83,7 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
         return RangeError(f"{name}({given}) on {backend!r}: {error}")
     if isinstance(error, PhloxError):
         return type(error)(f"{name}: {error}")
-    devices = {str(backend.device_of(x)) for x in arrays}
+    devices = _devices(backend, operands)
     if len(devices) > 1:
         have = " and ".join(sorted(devices))
         return DeviceError(
@@ -99,18 +99,20 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
     return BackendError(f"{_INTERNAL}: {name}({given}) on {backend!r}: {type(error).__name__}: {first_line(error)}")
 
 
+_MOST = 8
+"""Operands that are shown."""
 _INTERNAL = "an error inside Phlox or its engine, not in the arguments"
 _MISTAKES = (TypeError, LookupError, AttributeError, NameError, AssertionError, ImportError, RecursionError)
 """What a mistake in a program makes Python raise; engines raise other errors, but for wrong arguments."""
 
 
-def _is_native(backend: Backend, x: Any) -> bool:
-    try:
-        backend.shape(x)
-        backend.device_of(x)
-    except Exception:  # a function, a device, whatever else an operation is given
-        return False
-    return True
+def _devices(backend: Backend, operands: tuple[Any, ...]) -> set[str]:
+    found: set[str] = set()
+    for x in operands:
+        with suppress(Exception):  # a function, a device, or whatever else an operation is given
+            if is_array(x):
+                found.add(str(backend.device_of(x)))
+    return found
 
 
 def _shown_operand(ops: Ops, x: Any) -> str:

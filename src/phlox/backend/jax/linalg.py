@@ -24,7 +24,7 @@ def _checked(found: tuple[Any, Array], what: str) -> Any:
     """The result of a function that also says which matrices it cannot do; under a trace that is seen in the result."""
     result, bad = found
     if not isinstance(bad, Tracer):
-        refuse(np.asarray(bad), what)
+        refuse(np.asarray(bad.block_until_ready()), what)
     return result
 
 

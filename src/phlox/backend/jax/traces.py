@@ -92,7 +92,7 @@ class Traces(EngineBackend):
         return value if wide else jnp.asarray(value)
 
     def python_number(self, x: Any) -> Any:
-        return x if isinstance(x, Tracer) else x.item()
+        return x if isinstance(x, Tracer) else self.to_host(x).item()
 
     compiles = True
 
