@@ -70,8 +70,9 @@ class GradientsAccumulator(Module):
             if param.trained:
                 taken[param.id] = value * share if self.mean else value
             anew.append((total, zeros_like(value)))
+        gradients = GradientsParams(taken)
         set_together(anew)
-        return GradientsParams(taken)
+        return gradients
 
     def _checked(self, model: Module) -> list[Param]:
         params = model.params()

@@ -59,12 +59,14 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
     """The exception to raise in place of `error`, which `ops.<name>(*operands)` raised.
 
     What operands are to blame for is said of them, and found out from them alone: whatever an engine says of shapes
-    that fit is a fault of the engine, or of Phlox. Then the engine's error is the cause of a `BackendError`, and one
-    that Python raises for a mistake in a program (`KeyError`, `TypeError`, ...) is raised here, as it is.
+    that fit is a fault of the engine, or of Phlox. Then an engine's error is the cause of a `BackendError`, and any
+    other (of a mistake in a program, as `KeyError` is; of a handler of signals) is raised here, as it is.
     """
     backend = ops.backend
     for array in _arrays_in(operands):
         own = backend.strip(array)
+        if not hasattr(own, "dtype"):  # a function, a device, or whatever else an operation is given
+            continue
         if engine_of(backend).is_left_over(own):
             return left_over(f"{name}: a tensor", backend.program_of(array))
         if backend.is_gone(own):
@@ -93,7 +95,7 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
     wrong = misfit(ops, name, operands)
     if wrong is not None:
         return ShapeError(f"{name}: {wrong}")
-    if isinstance(error, _MISTAKES):
+    if not backend.is_engine_error(error):
         error.add_note(f"{_INTERNAL}: {name}({given}) on {backend!r}")
         raise error
     return BackendError(f"{_INTERNAL}: {name}({given}) on {backend!r}: {type(error).__name__}: {first_line(error)}")
@@ -102,14 +104,12 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
 _MOST = 8
 """Operands that are shown."""
 _INTERNAL = "an error inside Phlox or its engine, not in the arguments"
-_MISTAKES = (TypeError, LookupError, AttributeError, NameError, AssertionError, ImportError, RecursionError)
-"""What a mistake in a program makes Python raise; engines raise other errors, but for wrong arguments."""
 
 
 def _devices(backend: Backend, operands: tuple[Any, ...]) -> set[str]:
     found: set[str] = set()
     for x in operands:
-        with suppress(Exception):  # a function, a device, or whatever else an operation is given
+        with suppress(Exception):
             if is_array(x):
                 found.add(str(backend.device_of(x)))
     return found

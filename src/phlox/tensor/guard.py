@@ -98,6 +98,8 @@ def complaint(
             return no_memory
     for name_of, value in bound.arguments.items():
         parameter = inspect.signature(function).parameters[name_of]
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
         wanted = _wanted(str(parameter.annotation), value) or _unfit(function, parameter, value)
         if wanted is not None:
             return KindError(f"{name}: {name_of} must be {wanted}, got {shown(value)}")
@@ -143,6 +145,8 @@ def _wanted(annotation: str, value: Any) -> str | None:
     for choice in choices:
         if _is(choice, value):
             kind = next((one for one in ("Int", "Bool") if f", {one}]" in annotation), None)
+            if any(one.strip() == "Tensor" for one in annotation.split("|")):  # a Float one will do, too
+                return None
             if isinstance(value, TensorBase) and kind and value.kind.__name__ not in annotation:
                 return f"an {kind} tensor" if kind == "Int" else f"a {kind} tensor"
             return None
@@ -192,8 +196,6 @@ def _is(choice: str, value: Any) -> bool:
 
 def _unfit(function: Callable[..., Any], parameter: inspect.Parameter, value: Any) -> str | None:
     """What an argument has to be by the type that its parameter is declared with, if it is surely not."""
-    if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
-        return None
     told = parameter.annotation
     if told is parameter.empty:
         return None

@@ -298,6 +298,10 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """Did the engine refuse an array that was given away to a compiled function?"""
         return False
 
+    def is_engine_error(self, error: Exception) -> bool:
+        """Is this of a class that engines raise by themselves, and not one of a program's own?"""
+        return type(error) in (RuntimeError, ValueError, ArithmeticError, FloatingPointError, BufferError)
+
     def is_out_of_memory(self, error: Exception) -> bool:
         """Is this what the engine raises where there is no memory for an array?"""
         return isinstance(error, MemoryError)

@@ -141,6 +141,9 @@ class Decorator(Backend):
     def is_gone_error(self, error: Exception) -> bool:
         return self.inner.is_gone_error(error)
 
+    def is_engine_error(self, error: Exception) -> bool:
+        return self.inner.is_engine_error(error)
+
     def is_out_of_memory(self, error: Exception) -> bool:
         return self.inner.is_out_of_memory(error)
 

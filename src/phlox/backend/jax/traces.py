@@ -76,6 +76,9 @@ class Traces(EngineBackend):
     def is_gone_error(self, error: Exception) -> bool:
         return isinstance(error, (RuntimeError, ValueError)) and "has been deleted" in str(error)
 
+    def is_engine_error(self, error: Exception) -> bool:
+        return isinstance(error, jax.errors.JaxRuntimeError) or super().is_engine_error(error)
+
     def is_out_of_memory(self, error: Exception) -> bool:
         if isinstance(error, jax.errors.JaxRuntimeError):
             return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)

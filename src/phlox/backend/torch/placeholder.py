@@ -97,6 +97,9 @@ class Placeholders(Backend):
     def is_left_over_error(self, error: Exception) -> bool:
         return isinstance(error, LeftOver)
 
+    def is_engine_error(self, error: Exception) -> bool:
+        return type(error).__module__.partition(".")[0] == "torch" or super().is_engine_error(error)
+
     def is_out_of_memory(self, error: Exception) -> bool:
         # Of a processor, PyTorch has no exception of its own.
         if isinstance(error, RuntimeError):
