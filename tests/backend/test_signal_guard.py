@@ -1,3 +1,4 @@
+# ruff: noqa: PT012
 """Handlers wait, are called as often as signals came, and are the user's again afterwards."""
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def test_what_is_no_handler_of_pythons_stays(way: Any) -> None:
 
 
 def test_guards_within_guards() -> None:
+    done = False
     with pytest.raises(KeyboardInterrupt), SignalGuard():
         with SignalGuard():
             press()
@@ -96,7 +98,7 @@ def test_on_other_threads_it_does_nothing() -> None:
 
 
 def test_signals_wait_only_while_they_have_to() -> None:
-    waits = [False]
+    waits, done = [False], False
     with pytest.raises(KeyboardInterrupt), SignalGuard(lambda: waits[0]) as guard:
         waits[0] = True
         press()

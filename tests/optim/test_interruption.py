@@ -1,4 +1,4 @@
-# ruff: noqa: B023, SIM105, E501
+# ruff: noqa: B023
 """A step that is interrupted has happened or has not: weights, states and counts together, wherever Ctrl-C comes."""
 
 from __future__ import annotations

@@ -121,8 +121,7 @@ def test_shapes_that_do_not_fit_are_said_to_be_it(backend: Any) -> None:
     x, y = px.ones((2, 3), device=backend), px.ones((4, 5), device=backend)
     for name, call in MISFITS.items():
         with pytest.raises(ShapeError, match=r"\(2, 3\)"):
-            call(x, y)
-            raise AssertionError(name)
+            _ = name, call(x, y)
 
 
 TOO_LARGE = {

@@ -1,4 +1,3 @@
-# ruff: noqa: B023, SIM105, E501
 """A compiled step that is interrupted, or fails, has happened or has not: with all that was given to it."""
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def test_an_interrupted_step_has_happened_or_has_not(place: str, donate: tuple[s
     last = trained(2)
     tried = moments(lambda: last.step(run))
     happened = 0
-    for moment in range(1, tried + 1, 9 if place == "torch" else 4):
+    for moment in range(1, tried + 1, 16 if place == "torch" else 11):
         one = trained(2)
         try:
             interrupt(lambda found=one: found.step(run), moment)
@@ -116,7 +115,7 @@ def test_a_handler_of_the_users_that_raises_something_else() -> None:
 
     signal.signal(signal.SIGINT, handler)
     whole, raised = moments(lambda: one.step(run)), 0
-    for moment in range(whole // 2, whole, 5):
+    for moment in range(whole // 2, whole, 13):
         try:
             interrupt(lambda: two.step(run), moment)
         except Kept:
@@ -158,7 +157,7 @@ def test_several_steps_a_call_and_calls_on_another_thread() -> None:
 
     expected = [trained(calls)[0].weight.val().numpy() for calls in (1, 2)]
     whole = moments(lambda: trained(2)) - moments(lambda: trained(1))
-    for moment in range(1, whole, 7):
+    for moment in range(1, whole, 13):
         model, optimizer = trained(1)
         try:
             model, _ = interrupt(lambda m=model, o=optimizer: run(m, o, px.tensor(X, device=place)), moment)

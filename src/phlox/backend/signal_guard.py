@@ -13,16 +13,11 @@ from threading import get_ident, main_thread
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-try:
-    # What `signal` wraps: it makes enums of its results, by exceptions, and that takes ten times as long.
-    import _signal as _signals  # pyright: ignore[reportMissingModuleSource]
-except ImportError:  # another Python
-    _signals = signal
-
 _T = TypeVar("_T")
 
-_signal: Any = _signals.signal
-_getsignal: Any = _signals.getsignal
+# What `signal` wraps, where there is such a thing: it makes enums of results, and that takes ten times as long.
+_signals: Any = sys.modules.get("_signal", signal)
+_signal, _getsignal = _signals.signal, _signals.getsignal
 _HELD = (int(signal.SIGINT), int(signal.SIGTERM))
 """Ctrl-C, and what asks a process to end: programs that save their state then have a handler for it."""
 
