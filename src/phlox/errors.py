@@ -63,6 +63,10 @@ class UnsupportedError(BackendError, AttributeError):
     """A backend lacks an operation that was asked of it; an `AttributeError`, so that `hasattr` can ask first."""
 
 
+class OutOfMemoryError(PhloxError, MemoryError):
+    """There is no memory, of the host or of a device, for what was asked for; says what that was, on every engine."""
+
+
 class DeviceError(PhloxError, ValueError):
     """A device is unknown or absent, or tensors of different devices met in one operation."""
 

@@ -16,6 +16,7 @@ from phlox.autodiff.tape import Found, Node, Tracked, is_severed, is_spent, leaf
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
 from phlox.backend.device import Device
+from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import AutodiffError, BackendError
 
 _FORWARDED = ("int_", "bool_", "random_", "float_full")
@@ -128,7 +129,13 @@ class Autodiff(Decorator):
                 )
             ones = self.inner.float_full(shape, 1.0, self.inner.device_of(x.value))
             cotangent = self.inner.beside(ones, x.value)
-        return walk_back([x.node], {x.node.id: cotangent}, retain=retain)
+        try:
+            return walk_back([x.node], {x.node.id: cotangent}, retain=retain)
+        except Exception as error:
+            found = out_of_memory(f"backward of a tensor of shape {shape}", self.inner, error)
+            if found is None:
+                raise
+            raise found from error
 
     def record_function(self, operands: tuple[Array, ...], run: Run, differentiate: Differentiate) -> tuple[Array, ...]:
         return record_several(self.inner, self.box, operands, run, differentiate)

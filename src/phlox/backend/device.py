@@ -74,7 +74,7 @@ def as_device(device: DeviceLike | None) -> Device:
     if isinstance(device, str):
         name, _, place = device.partition(":")
         return backend_by_name(name).device(place or None)
-    if not hasattr(device, "device"):
+    if not callable(getattr(device, "device", None)):
         raise DeviceError(
             f"a device is a Device, a backend or a name ({', '.join(backend_names())}; 'torch:gpu:0'), got {device!r}"
         )

@@ -14,10 +14,11 @@ from phlox.backend.contract.backend import off_tapes
 from phlox.backend.levels import is_followed, levels
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
+from phlox.backend.signal_guard import Prepared
 from phlox.errors import KindError, ModuleError
 from phlox.module.fields import RESERVED, Fields, fields_of, set_slot
 from phlox.module.located import located
-from phlox.module.param import Param
+from phlox.module.param import Param, way_back
 from phlox.module.select import Selector, select
 from phlox.module.structure import Structure, build
 from phlox.module.template import Aux, flatten, flatten_with_keys, integers_of, unflatten
@@ -339,7 +340,7 @@ class Module(Fields):
         if type(self).load_record is Module.load_record:
             return prepare(self, record)
         self.map(lambda path, param: param).load_record(record)  # of a way of its own, which is tried on a copy
-        return lambda: self.load_record(record)
+        return Prepared(lambda: self.load_record(record), lambda: way_back(self.params()))
 
     def save(
         self,

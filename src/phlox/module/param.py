@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -14,6 +14,8 @@ from typing import Any, NewType, final
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.levels import is_followed
+from phlox.backend.out_of_memory import out_of_memory
+from phlox.backend.signal_guard import commit
 from phlox.errors import ModuleError
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
 from phlox.module.foreign import Foreign, a_thing
@@ -258,7 +260,15 @@ class Param(Watched):
                 return self._tensor
             deferred = self._deferred
             assert deferred is not None
-            return self._replace(deferred.made(key) if isinstance(deferred, Deferred) else deferred.taken())
+            if not isinstance(deferred, Deferred):
+                return self._replace(deferred.taken())
+            try:
+                return self._replace(deferred.made(key))
+            except Exception as error:
+                found = out_of_memory(f"initialising {self._called()}", self.backend, error)
+                if found is None:
+                    raise
+                raise found from error
 
     def set(self, value: Tensor[Any, Any, Any]) -> None:
         """Replace the value, as running statistics do; its shape and kind must be the same, and its history is cut.
@@ -293,11 +303,11 @@ class Param(Watched):
             changes.setdefault(self, self._tensor)
         self._replace(value)
 
-    def use_up(self, path: str, taker: str) -> None:
+    def use_up(self, path: str, taker: str, *, failed: bool = False) -> None:
         """Let go of the value, for `taker` may write over it; using it is `DonatedError` from now on."""
         value = self.val()
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
-        self.give_away(UsedUp(ops, value.shape, value.device, path, taker))
+        self.give_away(UsedUp(ops, value.shape, value.device, path, taker, failed))
 
     def give_away(self, used_up: UsedUp) -> None:
         """As `use_up`, where it is known what to say."""
@@ -468,6 +478,31 @@ class Param(Watched):
         if isinstance(self._deferred, UsedUp):
             return True
         return self._tensor is not None and self._tensor.backend.is_gone(self._tensor.primitive)
+
+
+def set_together(values: Sequence[tuple[Param, Tensor[Any, Any, Any]]]) -> None:
+    """`set` of several parameters: of all of them or, where it fails or is interrupted, of none.
+
+    Tensors are to be made before it is called, for Ctrl-C waits until all are set.
+    """
+
+    def apply() -> None:
+        for param, value in values:
+            param.set(value)
+
+    commit(apply, way_back([param for param, _ in values]))
+
+
+def way_back(params: Sequence[Param]) -> Callable[[], None]:
+    """A function that gives parameters the values and ids that they have now."""
+    held = [(param, param._tensor, param._deferred, param.id) for param in params]  # pyright: ignore[reportPrivateUsage]
+
+    def undo() -> None:
+        for param, tensor, deferred, id in held:
+            param._tensor, param._deferred, param.id = tensor, deferred, id  # pyright: ignore[reportPrivateUsage]
+            param.changed()
+
+    return undo
 
 
 def _restore(value: Tensor[Any, Any, Any], id: ParamId, trained: bool, trainable: bool) -> Param:

@@ -6,10 +6,10 @@ import math
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 from typing_extensions import Unpack
@@ -18,10 +18,12 @@ from phlox.backend import Backend, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.fresh import Room, large_pages_come_quickly
 from phlox.backend.halves import takes_only_memory
+from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.parallel import each
+from phlox.backend.signal_guard import Prepared
 from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.own_records import meant_paths, outside, prepare_children, record_of, refuse_positional, without
-from phlox.module.param import Param, ParamId, new_id
+from phlox.module.param import Param, ParamId, new_id, way_back
 from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
@@ -219,12 +221,13 @@ def load_from(module: Module, source: Record | str | PathLike[str], **options: U
         raise RecordError(f"{Path(source)}: {error}") from error
 
 
-def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Callable[[], LoadReport]:
+def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Prepared[LoadReport]:
     """Checks all that can fail, and gives the function that loads.
 
     New values are made at once for parameters that have none yet, for those that cost no memory (views of a mapped
     file), and where all of them are small. In a large module that has values, the others are only checked, to the last
     element, and made one by one when the old ones are let go: loading takes no more than one tensor beyond the module.
+    That cannot be taken back, so Ctrl-C waits until it is done.
     """
     compared = _compared(module, record, options)
     try:
@@ -272,7 +275,10 @@ def _prepare_params(module: Module, compared: _Compared) -> Callable[[], LoadRep
 
     values = each(new_value, sizes, _WORTH, large=LARGE, alone=alone)
     ids = _ids(module, places, entries)
-    return lambda: _fill(places, entries, values, ids, found)
+    fill = partial(_fill, places, entries, values, ids, found)
+    if any(value is None for value in values):  # what is let go of one by one cannot be taken back
+        return Prepared(fill, None)
+    return Prepared(fill, partial(way_back, [place.param for place in places]))
 
 
 def _bytes_cast(place: _Place, entry: TensorEntry) -> int:
@@ -305,22 +311,14 @@ def _fill(
     ids: list[ParamId],
     found: LoadReport,
 ) -> LoadReport:
-    undo: list[_Memento] = []
-    kept_back = all(value is not None for value in values)
     done = 0
     try:
         for place, entry, value, new in zip(places, entries, values, ids, strict=True):
-            param = place.param
-            made = _made(place, entry) if value is None else value
-            if kept_back:
-                undo.append((param, param._tensor, param._deferred, param.id))  # pyright: ignore[reportPrivateUsage]
-            param.set(made)
-            param.set_id(new)
+            place.param.set(_made(place, entry) if value is None else value)
+            place.param.set_id(new)
             done += 1
-    except BaseException as error:
-        for memento in reversed(undo):
-            _give_back(*memento)
-        if kept_back or not done or not isinstance(error, RecordError):
+    except RecordError as error:
+        if all(value is not None for value in values) or not done:
             raise
         raise RecordError(
             f"the record has changed since it was checked, a moment ago: {error}. Of the module, the first {done} of "
@@ -329,17 +327,18 @@ def _fill(
     return found.as_done()
 
 
-_Memento: TypeAlias = tuple[Param, Tensor[Any, Any, Any] | None, Any, ParamId]
-"""A parameter, and what it held: its tensor, or what it had instead of one, and its id."""
-
-
-def _give_back(param: Param, tensor: Tensor[Any, Any, Any] | None, deferred: Any, id: ParamId) -> None:
-    param._tensor, param._deferred = tensor, deferred  # pyright: ignore[reportPrivateUsage]
-    param.set_id(id)
-    param.changed()
-
-
 def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
+    try:
+        return _read(place, entry)
+    except Exception as error:
+        what = f"loading {place.path}, {place.kind.__name__} of shape {place.shape},"
+        found = out_of_memory(what, place.backend, error)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _read(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
     array = entry.tensor.read()
     made = _on_device(place, array)
     if made is array and array.flags.writeable and entry.tensor.dtype == entry.tensor.source_dtype:

@@ -237,12 +237,15 @@ def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
             raise left_over(path)
 
 
-def give_away(module: Any, taker: str) -> None:
-    """Let go of the values of all parameters, for `taker` may write over them; using them is `DonatedError` then."""
+def give_away(module: Any, taker: str, *, failed: bool = False) -> None:
+    """Let go of the values of all parameters, for `taker` may write over them; using them is `DonatedError` then.
+
+    With `failed`, it has done so, and nothing follows them.
+    """
     pending = module._phlox_pending
     if pending is None:
         for path, param in module.named_params():
-            param.use_up(path, taker)
+            param.use_up(path, taker, failed=failed)
         return
     aux, arrays = pending
     template: Template = aux.template
@@ -252,7 +255,7 @@ def give_away(module: Any, taker: str) -> None:
         device = devices.get(ops.backend)
         if device is None:  # one for all, since asking takes longer than all the rest
             device = devices[ops.backend] = engine_of(ops.backend).device_of(array).on(ops.backend)
-        instead.append(UsedUp(ops, array.shape, device, path, taker))
+        instead.append(UsedUp(ops, array.shape, device, path, taker, failed))
     set_slot(module, "_phlox_pending", (aux, tuple(instead)))
 
 

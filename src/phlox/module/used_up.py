@@ -19,6 +19,8 @@ class UsedUp(NamedTuple):
     path: str
     taker: str
     """Who took it, and when."""
+    failed: bool = False
+    """Has that returned nothing?"""
 
     @property
     def kind(self) -> type[Kind]:
@@ -27,4 +29,5 @@ class UsedUp(NamedTuple):
 
     def taken(self) -> Tensor[Any, Any, Any]:
         """There is no value: `DonatedError`."""
-        raise DonatedError(f"`{self.path}` was donated to {self.taker} and is used up; use what that returned")
+        remedy = "load a saved state of it" if self.failed else "use what that returned"
+        raise DonatedError(f"`{self.path}` was donated to {self.taker} and is used up; {remedy}")

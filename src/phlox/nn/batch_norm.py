@@ -8,6 +8,7 @@ from phlox.backend import DeviceLike
 from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
+from phlox.module.param import set_together
 from phlox.nn.initializer import Ones, Zeros
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.norm import BatchNorm as Normalised
@@ -68,8 +69,8 @@ class BatchNorm(Module):
             return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
         found = self._by_batch(x, gamma, beta)
         count = math.prod(x.shape) // self.channels
-        self._follow(mean, found.mean, 1.0)
-        self._follow(variance, found.variance, count / (count - 1))
+        spread = count / (count - 1)
+        set_together([self._followed(mean, found.mean, 1.0), self._followed(variance, found.variance, spread)])
         return found.y
 
     def _by_batch(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
@@ -79,12 +80,12 @@ class BatchNorm(Module):
             raise ShapeError(f"x of shape {x.shape} has one value a channel, and no spread; give a larger batch")
         return functional.batch_norm_train(x, gamma, beta, epsilon=self.epsilon)
 
-    def _follow(self, running: Param, batch: Tensor, correction: float) -> None:
+    def _followed(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
         before = running.val()
         after = before + (batch.detach() * correction - before) * self.momentum
         while after.backend is not before.backend and after.backend.untaped() is not None:
             after = after.inner()  # only x records a tape, not the module
-        running.set(after)
+        return running, after
 
 
 class BatchNormConfig(config_of(BatchNorm)):

@@ -6,6 +6,7 @@ from typing import Any
 
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.module.param import set_together
 from phlox.tensor import Tensor, tensor, where, zeros_like
 
 
@@ -47,12 +48,13 @@ class GradientsAccumulator(Module):
                 f"GradientsAccumulator: none of the {len(grads)} gradients is of a parameter of this "
                 f"{type(model).__name__}; are they another model's?"
             )
+        sums: list[tuple[Param, Tensor[Any, Any, Any]]] = []
         for param, total in zip(params, self.sums, strict=True):
             grad = grads.get(param.id)
             if grad is not None:
                 kept = total.val()
-                total.set(kept + (grad if grad.device == kept.device else grad.to_device(kept.device)))
-        self.count.set(self.count.val() + 1)
+                sums.append((total, kept + (grad if grad.device == kept.device else grad.to_device(kept.device))))
+        set_together([*sums, (self.count, self.count.val() + 1)])
 
     def take(self, model: Module) -> GradientsParams:
         """The gradients for one step of `model`, as sum or mean of what was added; the sums begin anew.
@@ -62,13 +64,15 @@ class GradientsAccumulator(Module):
         number = self.count.val()
         share = 1.0 / where(number > 0, number, 1).float()
         taken: dict[ParamId, Tensor[Any, Any, Any]] = {}
+        anew = [(self.count, zeros_like(number))]
         for param, total in zip(self._checked(model), self.sums, strict=True):
             value = total.val()
             if param.trained:
                 taken[param.id] = value * share if self.mean else value
-            total.set(zeros_like(value))
-        self.count.set(zeros_like(number))
-        return GradientsParams(taken)
+            anew.append((total, zeros_like(value)))
+        gradients = GradientsParams(taken)
+        set_together(anew)
+        return gradients
 
     def _checked(self, model: Module) -> list[Param]:
         params = model.params()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from phlox.backend import Float
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.out_of_memory import out_of_memory
+from phlox.backend.signal_guard import SignalGuard
 from phlox.errors import OptimizerError, PhloxError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.structure import ByIdentity
@@ -18,7 +19,6 @@ from phlox.optim.batch import Batch
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.fitting import begun, misfit, other_entries
 from phlox.optim.groups import Group, grouped
-from phlox.optim.interrupt import Uninterrupted
 from phlox.optim.optimizer import M, Optimizer, Rate, recording
 from phlox.optim.packed import brought
 from phlox.optim.plain import to_plain
@@ -187,14 +187,31 @@ class OptimizerAdaptor(Optimizer):
             if not finite.item():
                 return module
             finite = None
-        with self._lock, sharing():
-            made = self._stepped(rates, module, grads, finite)
-            return module.map(lambda path, param: made.get(path, param))
+        # Around all else, for what comes after it runs between a step that has happened and its result.
+        with SignalGuard(lambda: False) as guard, self._lock, sharing():
+            try:
+                return self._stepped(rates, module, grads, finite, guard)
+            except Exception as error:
+                # Of the engine's own functions: those of tensors say it themselves.
+                engine = next((engine_of(grad.backend) for _, grad in grads.items()), None)
+                found = None if engine is None else out_of_memory(f"a step of {self!r}", engine, error)
+                if found is None:
+                    raise
+                raise found from error
 
     def _stepped(
-        self, rates: list[Any], module: Module, grads: GradientsParams, finite: Tensor[Any, Any, Any] | None
-    ) -> dict[str, Param]:
-        """The new parameters by path; their states are kept. Until the end, when memory is written to, nothing is."""
+        self,
+        rates: list[Any],
+        module: M,
+        grads: GradientsParams,
+        finite: Tensor[Any, Any, Any] | None,
+        guard: SignalGuard,
+    ) -> M:
+        """The module with its new parameters; states are kept. Until the end, when memory is written to, nothing is.
+
+        It then is done to the end. If that is interrupted, the module that was given holds the new values too, for they
+        are what the states belong to.
+        """
         self._look()
         alone: dict[str, tuple[Param, Tensor[Any, Any, Any], State]] = {}
         batch, slots = Batch(), self._slots
@@ -237,10 +254,12 @@ class OptimizerAdaptor(Optimizer):
         if self.donate and recording.get() is None:
             self._donations += 1
             taker = f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
-        with Uninterrupted() if batch or alone else nullcontext():
+        made: dict[str, Param] = {}
+
+        def finish() -> M:
             batch.lay_out(taker)
             self._torn = batch.writes_over(taker)
-            made = batch.run()
+            made.update(batch.run())
             self._torn = False
             for id in order:
                 self._states.setdefault(id, None)
@@ -253,10 +272,23 @@ class OptimizerAdaptor(Optimizer):
                 made[path] = param.holding(value)
                 if taker is not None and not param.backend.is_traced(param.val().primitive):
                     param.use_up(path, taker)
-        self._unproved.difference_update(order)
-        if self._begun:
-            self.took_step(order)
-        return made
+            self._unproved.difference_update(order)
+            if self._begun:
+                self.took_step(order)
+            return module.map(lambda path, param: made.get(path, param))
+
+        def hand_back() -> None:
+            for path, param in module.named_params():
+                if path in made and not self._torn:
+                    param.take_back(made[path].val())
+
+        guard.hold()
+        guard.undo = hand_back
+        try:
+            return finish()
+        except BaseException:
+            hand_back()
+            raise
 
     def averaged(self, module: M) -> M:
         """A new module with the weights to evaluate, predict with and ship, where these are not those to train.

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from phlox.errors import OptimizerError
 from phlox.module import Module, Param
+from phlox.module.param import set_together
 from phlox.tensor import Tensor, tensor, where
 
 M = TypeVar("M", bound=Module)
@@ -55,11 +56,12 @@ class Ema(Module, Generic[M]):
             raise OptimizerError(f"Ema: the model is not one of the structure that the average began with: {where_}")
         count = self.updates.val() + 1
         decay = self._decay(count)
+        moved = [(self.updates, count)]
         for (_, source), (_, target) in zip(new, old, strict=True):
             value, kept = source.val().detach(), target.val()
             value = value if value.device == kept.device else value.to_device(kept.device)
-            target.set(_moved(kept, value, decay) if source.trainable else value)
-        self.updates.set(count)
+            moved.append((target, _moved(kept, value, decay) if source.trainable else value))
+        set_together(moved)
 
     def _decay(self, count: Tensor[Any, Any, Any]) -> Any:
         if not self.warm_up:

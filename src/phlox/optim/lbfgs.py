@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast, final
 
 import numpy as np
 
 from phlox.backend import Float
+from phlox.backend.signal_guard import commit
 from phlox.config import Config
 from phlox.errors import CompileError, ConfigError, OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
@@ -150,14 +152,22 @@ class Lbfgs(Optimizer):
         memory, restarted = self._remembered(vector)
         descent = Descent(self.config, rate, memory, lambda values: _found(module, vector, values, closure))
         end, reason = descent.run(start)
-        self.outcome = LbfgsOutcome(start.loss, end.loss, descent.iterations, descent.evaluations, reason, restarted)
-        states = self.states
+        outcome = LbfgsOutcome(start.loss, end.loss, descent.iterations, descent.evaluations, reason, restarted)
+        moved = _moved(module, vector, end.values)
+        states, before = self.states, dict(self.states)
+        after = before
         if reason in ("not finite", "no step"):
-            states.clear()
+            after = {}
         elif descent.iterations:
+            after = dict(zip((param.id for _, param in vector), memory.states(), strict=True))
+
+        def keep(outcome: LbfgsOutcome | None, after: dict[ParamId, State]) -> M:
+            self.outcome = outcome
             states.clear()
-            states.update(zip((param.id for _, param in vector), memory.states(), strict=True))
-        return _moved(module, vector, end.values)
+            states.update(after)
+            return moved
+
+        return commit(partial(keep, outcome, after), partial(keep, self.outcome, before))
 
     # --- history
 

@@ -9,6 +9,7 @@ from phlox.backend import DeviceLike, as_device
 from phlox.backend.contract.backend import off_tapes
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param
+from phlox.module.param import set_together
 from phlox.tensor import Tensor, tensor, where
 
 
@@ -88,5 +89,5 @@ class LossScaler(Module):
         scale, good = self.scale.val(), self.good_steps.val() + 1
         grows = finite & (good >= self.interval)
         grown = where((scale * self.growth).isfinite(), scale * self.growth, scale)
-        self.scale.set(where(finite, where(grows, grown, scale), scale * self.backoff))
-        self.good_steps.set(where(grows | ~finite, good * 0, good))
+        after = where(finite, where(grows, grown, scale), scale * self.backoff)
+        set_together([(self.scale, after), (self.good_steps, where(grows | ~finite, good * 0, good))])

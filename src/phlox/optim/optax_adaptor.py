@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast, final
 from phlox.backend import Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import kind_of_dtype
+from phlox.backend.signal_guard import commit
 from phlox.errors import OptimizerError, RecordError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.optim.optax_parts import (
@@ -125,14 +126,22 @@ class OptaxAdaptor(Optimizer):
                 )
             arrays = _distinct([trees.typed(leaf) for _, leaf in leaves], [params, gradients, new])
             kept = [self._wrapped(array, one, place) for array, one in zip(arrays, layout.leaves, strict=True)]
-        self._keep(layout, [one.param.id for one in stepped], kept)
 
         def update(path: str, param: Param) -> Param:
             if param.id not in paths:
                 return param
             return param.holding(Tensor.from_primitive(new[paths[param.id]], param.backend, Float))
 
-        return module.map(update)
+        result = module.map(update)
+        states, before, loaded = self.states, dict(self.states), set(self._loaded)
+
+        def undo() -> None:
+            states.clear()
+            states.update(before)
+            self._loaded = loaded
+
+        commit(lambda: self._keep(layout, [one.param.id for one in stepped], kept), undo)
+        return result
 
     def _tree(self, stepped: Sequence[Stepped], params: Mapping[str, Any], place: Device) -> tuple[Layout, Any]:
         """The transformation's state for these parameters: what is known of them, and the rest as it begins."""

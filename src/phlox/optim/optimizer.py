@@ -12,6 +12,7 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from phlox.backend import Backend, Device
 from phlox.backend.kind import KINDS
+from phlox.backend.signal_guard import Prepared
 from phlox.errors import CompileError, OptimizerError, RecordError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
@@ -171,6 +172,13 @@ class Optimizer(ABC):
             if not _same(value, twin._origin.get(name, missing)):
                 setattr(self, name, value)
 
+    def go_on(self, after: tuple[Self, Packed]) -> None:
+        """Take over what a call of a compiled function has made of a twin, or of this, and the states after it."""
+        stepped, packed = after
+        if stepped is not self:
+            self.adopt(stepped)
+        self.load_packed(packed)
+
     def took_step(self, ids: Iterable[ParamId]) -> None:
         """Note that states which were begun for a trace are those of parameters that take steps; see `begin`."""
         for id in ids:
@@ -255,14 +263,20 @@ class Optimizer(ABC):
         Raises `RecordError`, which tells all that is wrong with every state (it is not an optimizer's, another
         optimizer's, or damaged), and leaves the state as it was.
         """
-        self._take_loaded(self._states_of(record))
+        self._loading(self._states_of(record))()
 
     def prepare_load(self, record: Record) -> Callable[[], object]:
         """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
         if type(self).load_record is not Optimizer.load_record:
             return on_trial(self, record)
-        states = self._states_of(record)
-        return lambda: self._take_loaded(states)
+        return self._loading(self._states_of(record))
+
+    def _loading(self, states: dict[ParamId, State]) -> Prepared[None]:
+        def keep() -> Callable[[], None]:
+            before = {**vars(self), "_slots": dict(self._slots)}
+            return lambda: vars(self).update(before)
+
+        return Prepared(lambda: self._take_loaded(states), keep)
 
     def _states_of(self, record: Record) -> dict[ParamId, State]:
         states = read_states(record)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from operator import index
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -19,6 +20,7 @@ import numpy as np
 from phlox.backend import Backend
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.random_keys import read_key
+from phlox.backend.signal_guard import Prepared
 from phlox.errors import KindError, RandomnessError, RangeError, ShapeError
 
 Key: TypeAlias = tuple[int, int]
@@ -122,11 +124,11 @@ class Stream:
         """`restore` in two steps, as `phlox.record.restore` needs it: checks now, restores when it is called."""
         key, position = _read(state)
 
-        def restore() -> None:
+        def restore(key: Key, position: int) -> None:
             with self._lock:
                 self.key, self.position = key, position
 
-        return restore
+        return Prepared(partial(restore, key, position), lambda: partial(restore, self.key, self.position))
 
     def words(self) -> Any:
         """Key and position as three words: where a compiled function's draws start."""

@@ -9,6 +9,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Protocol, cast, runtime_checkable
 
+from phlox.backend.signal_guard import Prepared, SignalGuard
 from phlox.errors import PhloxError, RecordError
 from phlox.record.names import nearest
 from phlox.record.record import Entry, Record
@@ -23,7 +24,9 @@ class Recordable(Protocol):
     """What becomes a record, and takes its state from one: modules, optimizers, schedules, and what a user writes.
 
     A `prepare_load(record)`, where there is one beside `load_record`, checks all that can fail, changes nothing, and
-    gives a function that does the rest; `restore` uses it instead, and need not load on trial.
+    gives a function that does the rest; `restore` uses it instead, and need not load on trial. Where that function has
+    an attribute `undo`, a function too, it takes back what was done, for another part that fails or for Ctrl-C;
+    otherwise the record of before is loaded.
     """
 
     def into_record(self) -> Record:
@@ -110,18 +113,52 @@ def restore(record: Record, parts: Mapping[str, Any] | None = None, /, **more: A
     if record.positional:
         raise RecordError("restore: a positional record has no names to find the parts by; save it with names")
     problems: list[str] = []
-    commits: list[Callable[[], object]] = []
+    commits: list[tuple[Any, Callable[[], object]]] = []
     values = _prepare(record, _named(parts, more), "", problems, commits)
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise RecordError(f"cannot restore, {count}; nothing was changed:\n  " + "\n  ".join(problems))
-    for commit in commits:
-        commit()
+    _change([undoable(part, change) for part, change in commits])
     return values
 
 
+def undoable(part: Any, change: Callable[[], object]) -> Prepared[object]:
+    """The change of a part, with what takes it back."""
+    if isinstance(change, Prepared):
+        return cast("Prepared[object]", change)
+    undo = getattr(change, "undo", None)
+    if undo is not None:
+        return Prepared(change, lambda: undo)
+    save, load = (part.into_record, part.load_record) if isinstance(part, Recordable) else (part.state, part.restore)
+    return Prepared(change, lambda: _way_back(part, save, load))
+
+
+def _change(changes: list[Prepared[object]]) -> None:
+    """Make all changes, or none: Ctrl-C waits, and then they are taken back, if they can be."""
+    done: list[Prepared[object]] = []
+
+    def undo() -> None:
+        while done:
+            done.pop().undo()
+
+    # What cannot be taken back comes first: if it fails, the others are as they were.
+    changes = sorted(changes, key=lambda change: change.can_be_undone)
+    with SignalGuard(undo=undo if all(change.can_be_undone for change in changes) else None):
+        try:
+            for change in changes:
+                done.append(change)
+                change()
+        except BaseException:
+            undo()
+            raise
+
+
 def _prepare(
-    record: Record, parts: Mapping[str, Any], place: str, problems: list[str], commits: list[Callable[[], object]]
+    record: Record,
+    parts: Mapping[str, Any],
+    place: str,
+    problems: list[str],
+    commits: list[tuple[Any, Callable[[], object]]],
 ) -> dict[str, Any]:
     """The plain values; what must be done, and what speaks against it, is appended."""
     values: dict[str, Any] = {}
@@ -139,12 +176,12 @@ def _prepare(
                 if is_value or name in record.tensors:
                     raise RecordError(f"the record has {record[name]!r}, where {_called(part)} was expected")
                 prepare = getattr(part, "prepare_load", None) or partial(on_trial, part)
-                commits.append(prepare(record.select(name)))
+                commits.append((part, prepare(record.select(name))))
             elif isinstance(part, Stateful):
                 if not is_value:
                     raise RecordError(f"the record has no state of {_called(part)} there, but entries below it")
                 prepare = getattr(part, "prepare_restore", None) or partial(_on_trial, part, part.state, part.restore)
-                commits.append(prepare(record[name]))
+                commits.append((part, prepare(record[name])))
             elif part is None and not is_value:
                 values[name] = record[name] if name in record else record.select(name)
             elif not is_value:
@@ -156,25 +193,34 @@ def _prepare(
     return values
 
 
-def on_trial(part: Recordable, record: Record) -> Callable[[], object]:
+def on_trial(part: Recordable, record: Record) -> Prepared[object]:
     """`prepare_load` for what can only say by loading whether a record fits: it is loaded, and that is taken back."""
     return _on_trial(part, part.into_record, part.load_record, record)
 
 
-def _on_trial(
-    part: object, save: Callable[[], Any], load: Callable[[Any], object], source: Any
-) -> Callable[[], object]:
+def _on_trial(part: object, save: Callable[[], Any], load: Callable[[Any], object], source: Any) -> Prepared[object]:
+    undo = _way_back(part, save, load)
+    with SignalGuard():
+        try:
+            load(source)
+        finally:
+            undo()
+    return Prepared(lambda: load(source), lambda: undo)
+
+
+def _way_back(part: object, save: Callable[[], Any], load: Callable[[Any], object]) -> Callable[[], None]:
+    """A function that makes a part what it is now."""
     before, fields = save(), dict(getattr(part, "__dict__", {}))
-    try:
-        load(source)
-    finally:
+
+    def undo() -> None:
         # Once for what it holds in lists and the like, and once more since loading may do more than take a state over.
         with contextlib.suppress(Exception):
             load(before)
         if fields and not isinstance(part, ModuleType):
             vars(part).clear()
             vars(part).update(fields)
-    return lambda: load(source)
+
+    return undo
 
 
 def _misnamed(given: list[str], held: list[str], place: str) -> Iterator[str]:

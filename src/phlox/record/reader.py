@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import RecordError
 from phlox.record.compression import SUFFIXES
 from phlox.record.files import find_file
@@ -77,6 +78,9 @@ class Reader(ABC):
         try:
             return self.read(source)
         except Exception as error:
+            no_memory = out_of_memory(source.name, None, error)
+            if no_memory is not None:
+                raise no_memory from error
             raise RecordError(f"{source.name}: not a valid {self.format} record: {reason(error)}") from error
 
     def _endings(self) -> list[str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from phlox.errors import RecordError
+from phlox.backend.out_of_memory import out_of_memory
+from phlox.errors import PhloxError, RecordError
 from phlox.record.compression import decompressed
 from phlox.record.dtypes import Array, DType, checked_shape
 from phlox.record.entry import LazyTensor
@@ -62,9 +63,10 @@ class Source:
 
         return LazyTensor(sizes, dtype, dtype, read, path)
 
-    def error(self, path: str, error: Exception) -> RecordError:
+    def error(self, path: str, error: Exception) -> PhloxError:
         """What failed at the tensor `path`, with the name of the file."""
-        return RecordError(f"{self.name}: {path}: {reason(error)}")
+        where = f"{self.name}: {path}"
+        return out_of_memory(where, None, error) or RecordError(f"{where}: {reason(error)}")
 
 
 class _Elements(msgspec.Struct, frozen=True, eq=False):
@@ -104,6 +106,9 @@ def unpacked(
     except RecordError as error:
         raise RecordError(f"{name}: {error}") from None
     except Exception as error:
+        no_memory = out_of_memory(name, None, error)
+        if no_memory is not None:
+            raise no_memory from error
         raise RecordError(f"{name}: damaged compressed data: {reason(error)}") from error
 
 

@@ -5,14 +5,17 @@ Only ever called once something has gone wrong, so nothing here costs a successf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
 
-from phlox.backend import Bool, Float, Int
+from phlox.backend import Backend, Bool, Float, Int
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.programs import left_over, used_up
+from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.errors import BackendError, DeviceError, KindError, PhloxError, RangeError, ShapeError, UnsupportedError
 from phlox.tensor.dispatch import Ops
 
@@ -52,52 +55,118 @@ def describe(ops: Ops, primitive: Any) -> str:
         return repr(primitive)
 
 
-def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) -> Exception:
-    """The exception to raise in place of `error`, which `ops.<name>(*operands)` raised."""
+def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) -> PhloxError | ZeroDivisionError:
+    """The exception to raise in place of `error`, which `ops.<name>(*operands)` raised.
+
+    What operands are to blame for is said of them, and found out from them alone: whatever an engine says of shapes
+    that fit is a fault of the engine, or of Phlox. Then an engine's error is the cause of a `BackendError`, and any
+    other (of a mistake in a program, as `KeyError` is; of a handler of signals) is raised here, as it is.
+    """
     backend = ops.backend
-    if isinstance(error, MemoryError):
-        return error
     for array in _arrays_in(operands):
         own = backend.strip(array)
+        if not hasattr(own, "dtype"):  # a function, a device, or whatever else an operation is given
+            continue
         if engine_of(backend).is_left_over(own):
             return left_over(f"{name}: a tensor", backend.program_of(array))
         if backend.is_gone(own):
             return used_up(f"{name}: a tensor was", own)
     if backend.is_record_error(error):
-        return error
-    given = ", ".join(describe(ops, x) if is_array(x) else repr(x) for x in operands)
+        raise error
+    given = ", ".join([_shown_operand(ops, x) for x in operands[:_MOST]] + ["..."] * (len(operands) > _MOST))
+    no_memory = out_of_memory(f"{name}({given})", backend, error)
+    if no_memory is not None:
+        return no_memory
     if isinstance(error, NotImplementedError):
         return UnsupportedError(f"{name}({given}) is not supported on {backend!r}: {first_line(error)}")
     if isinstance(error, ZeroDivisionError):
         return ZeroDivisionError(f"{name}({given}): {error}")
     if isinstance(error, OverflowError):
         return RangeError(f"{name}({given}) on {backend!r}: {error}")
-    arrays = [x for x in operands if is_array(x)]
     if isinstance(error, PhloxError):
         return type(error)(f"{name}: {error}")
-    devices = {str(backend.device_of(x)) for x in arrays}
+    devices = _devices(backend, operands)
     if len(devices) > 1:
         have = " and ".join(sorted(devices))
         return DeviceError(
             f"{name}: the operands are on different devices, {have}; "
             "move one with .to_device(...), to the device of the other"
         )
-    shapes = [backend.shape(x) for x in arrays]
-    if name == "broadcast_to":
-        return ShapeError(f"broadcast_to: a tensor of shape {shapes[0]} does not broadcast to {operands[1]}")
-    if len(shapes) > 1:
-        if name == "matmul":
-            if shapes[0][-1:] != shapes[1][-2:][:1]:
-                return ShapeError(
-                    f"matmul: shapes {shapes[0]} and {shapes[1]} do not fit; "
-                    f"the last axis of the left must be as long as the last but one of the right"
-                )
-            shapes = [shape[:-2] for shape in shapes]
-        try:
-            np.broadcast_shapes(*shapes)
-        except ValueError:
-            return ShapeError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast")
-    return BackendError(f"{name}({given}) on {backend!r}: {first_line(error)}")
+    wrong = misfit(ops, name, operands)
+    if wrong is not None:
+        return ShapeError(f"{name}: {wrong}")
+    if not backend.is_engine_error(error):
+        error.add_note(f"{_INTERNAL}: {name}({given}) on {backend!r}")
+        raise error
+    return BackendError(f"{_INTERNAL}: {name}({given}) on {backend!r}: {type(error).__name__}: {first_line(error)}")
+
+
+_MOST = 8
+"""Operands that are shown."""
+_INTERNAL = "an error inside Phlox or its engine, not in the arguments"
+
+
+def _devices(backend: Backend, operands: tuple[Any, ...]) -> set[str]:
+    found: set[str] = set()
+    for x in operands:
+        with suppress(Exception):
+            if is_array(x):
+                found.add(str(backend.device_of(x)))
+    return found
+
+
+def _shown_operand(ops: Ops, x: Any) -> str:
+    return describe(ops, x) if is_array(x) else repr(x)
+
+
+# --- shapes
+
+
+def misfit(ops: Ops, name: str, operands: tuple[Any, ...]) -> str | None:
+    """What is wrong with the shapes of the operands of an operation; None if they fit, or nothing is known of it."""
+    rule = _SHAPES.get(name)
+    if rule is None and (f"{ops.kind.name}_{name}" in ELEMENTWISE or name in ELEMENTWISE):
+        rule = _broadcast
+    shape = ops.backend.shape
+    shapes = [shape(x) if is_array(x) else () for x in operands]
+    return None if rule is None else rule(shapes, operands)
+
+
+Shapes = list[tuple[int, ...]]
+
+
+def _broadcast(shapes: Shapes, operands: tuple[Any, ...]) -> str | None:
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        return f"shapes {' and '.join(map(str, [shape for shape in shapes if shape]))} do not broadcast"
+    return None
+
+
+def _broadcast_to(shapes: Shapes, operands: tuple[Any, ...]) -> str | None:
+    wanted = tuple(operands[1])
+    try:
+        fits = np.broadcast_shapes(shapes[0], wanted) == wanted
+    except ValueError:
+        fits = False
+    return None if fits else f"a tensor of shape {shapes[0]} does not broadcast to {wanted}"
+
+
+def _matmul(shapes: Shapes, operands: tuple[Any, ...]) -> str | None:
+    left, right = shapes[:2]
+    if left[-1:] != right[-2:][:1]:
+        return (
+            f"shapes {left} and {right} do not fit; "
+            "the last axis of the left must be as long as the last but one of the right"
+        )
+    return _broadcast([left[:-2], right[:-2]], operands)
+
+
+_SHAPES: dict[str, Callable[[Shapes, tuple[Any, ...]], str | None]] = {
+    "matmul": _matmul,
+    "broadcast_to": _broadcast_to,
+}
+"""What shapes must be, where an operation is not elementwise and its callers leave it to the engine to look."""
 
 
 def first_line(error: Exception) -> str:

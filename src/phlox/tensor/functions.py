@@ -11,7 +11,7 @@ from phlox.backend import Bool
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.base import Number
 from phlox.tensor.dispatch import ops_of
-from phlox.tensor.explain import failure, mixed
+from phlox.tensor.explain import failure, mixed, shown
 from phlox.tensor.meeting import together
 from phlox.tensor.tensor import Tensor, wrap
 
@@ -44,6 +44,9 @@ def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any
     try:
         return wrap(ops, backend.where(condition.primitive, *values))
     except Exception as error:
+        for x, value in zip((if_true, if_false), values, strict=True):
+            if value is NotImplemented:
+                raise KindError(f"where: what is chosen from is a tensor or a number, got {shown(x)}") from None
         raise failure("where", ops, (condition.primitive, *values), error) from error
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import update_wrapper
 from operator import index
-from types import FunctionType, ModuleType
-from typing import Any, cast
+from types import FunctionType, ModuleType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import numpy as np
 
-from phlox.errors import KindError, PhloxError, RangeError, ShapeError
+from phlox.backend import Backend, as_device
+from phlox.backend.out_of_memory import out_of_memory
+from phlox.errors import KindError, PhloxError
 from phlox.other_names import of_call
 from phlox.tensor.base import TensorBase
-from phlox.tensor.explain import first_line, shown
+from phlox.tensor.explain import shown
 
 _MARK = "guarded"
 
@@ -79,7 +81,7 @@ def complaint(
     values = [*arguments, *options.values()]
     if isinstance(error, PhloxError):
         return _on_one_line(error, values)
-    if isinstance(error, (ZeroDivisionError, MemoryError, RecursionError, NotImplementedError)):
+    if isinstance(error, (ZeroDivisionError, RecursionError, NotImplementedError)):
         return None
     for value in values:
         if isinstance(value, TensorBase) and value.backend.is_record_error(error):
@@ -92,15 +94,33 @@ def complaint(
         return None if text is None else KindError(text)
     if not isinstance(bound.arguments.get("self", values[0]), TensorBase) and "self" in bound.arguments:
         return KindError(f"{name} takes a tensor, got {shown(values[0])}")  # a method called as a function
-    for parameter, value in bound.arguments.items():
-        wanted = _wanted(str(inspect.signature(function).parameters[parameter].annotation), value)
+    for place in _backends(bound.arguments):
+        no_memory = out_of_memory(f"{name}({_told(bound.arguments)})", place, error)
+        if no_memory is not None:
+            return no_memory
+    for name_of, value in bound.arguments.items():
+        parameter = inspect.signature(function).parameters[name_of]
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        wanted = _wanted(str(parameter.annotation), value) or _unfit(function, parameter, value)
         if wanted is not None:
-            return KindError(f"{name}: {parameter} must be {wanted}, got {shown(value)}")
-    given = ", ".join(shown(value) for key, value in bound.arguments.items() if key != "self")
-    sentence = f"{name}({given}): {first_line(error)}"
-    if isinstance(error, (TypeError, AttributeError)):
-        return KindError(sentence)
-    return RangeError(sentence) if isinstance(error, OverflowError) else ShapeError(sentence)
+            return KindError(f"{name}: {name_of} must be {wanted}, got {shown(value)}")
+    return None  # the arguments are of the right types: whatever it is, it is not for the caller to mend
+
+
+def _told(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(shown(value) for name, value in arguments.items() if name != "self")
+
+
+def _backends(arguments: Mapping[str, Any]) -> Iterator[Backend]:
+    """The backends that a function works on: of tensors it is given, or of the device."""
+    for value in arguments.values():
+        if isinstance(value, TensorBase):
+            yield value.backend
+    try:
+        yield as_device(arguments.get("device")).backend
+    except PhloxError:  # it is that which is wrong
+        return
 
 
 def _on_one_line(error: PhloxError, values: list[Any]) -> PhloxError | None:
@@ -127,6 +147,8 @@ def _wanted(annotation: str, value: Any) -> str | None:
     for choice in choices:
         if _is(choice, value):
             kind = next((one for one in ("Int", "Bool") if f", {one}]" in annotation), None)
+            if any(one.strip() == "Tensor" for one in annotation.split("|")):  # a Float one will do, too
+                return None
             if isinstance(value, TensorBase) and kind and value.kind.__name__ not in annotation:
                 return f"an {kind} tensor" if kind == "Int" else f"a {kind} tensor"
             return None
@@ -172,3 +194,49 @@ def _is(choice: str, value: Any) -> bool:
             return isinstance(value, str)
         case _:
             return False
+
+
+def _unfit(function: Callable[..., Any], parameter: inspect.Parameter, value: Any) -> str | None:
+    """What an argument has to be by the type that its parameter is declared with, if it is surely not."""
+    told = parameter.annotation
+    if told is parameter.empty:
+        return None
+    inner = inspect.unwrap(function)
+    try:
+        wanted = eval(told, vars(sys.modules[inner.__module__])) if isinstance(told, str) else told  # noqa: S307
+    except Exception:  # names that only a type checker knows
+        return None
+    return None if _may_be(wanted, value) else " ".join(str(told).replace("typing.", "").split())
+
+
+def _may_be(wanted: Any, value: Any) -> bool:
+    """Might this be a value of the type? Wrong only where it surely is not."""
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if isinstance(wanted, TypeVar):
+        return wanted.__bound__ is None or _may_be(wanted.__bound__, value)
+    if wanted is None or wanted is type(None):
+        return value is None
+    if origin is Union or origin is UnionType:
+        return any(_may_be(part, value) for part in parts)
+    if origin is Literal:
+        return isinstance(value, Hashable) and value in parts
+    if wanted is int or wanted is float:  # or what stands for a number while a program is being recorded
+        is_placeholder = getattr(value, "ndim", None) == 0 and not isinstance(value, (np.generic, TensorBase))
+        return _is(wanted.__name__, value) or is_placeholder
+    if wanted is bool:
+        return _is("bool", value)
+    kind = origin or wanted
+    if kind is type:
+        return isinstance(value, type)
+    if kind is Any or kind is object or not isinstance(kind, type):
+        return True
+    if issubclass(kind, TensorBase):
+        return isinstance(value, TensorBase)
+    if issubclass(kind, Callable):
+        return callable(value)
+    if issubclass(kind, Iterable) and not issubclass(kind, (str, bytes, Mapping)):
+        if isinstance(value, (str, bytes, TensorBase)) or not isinstance(value, Iterable):
+            return False
+        each = [part for part in parts if part is not Ellipsis]
+        return len(set(each)) != 1 or all(_may_be(each[0], one) for one in cast("Iterable[Any]", value))
+    return isinstance(value, kind)

@@ -24,6 +24,8 @@ def meet(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
     for x in tensors:
         if not isinstance(x, TensorBase):
             raise KindError(f"{name}: every operand must be a tensor, got {type(x).__name__}")
+    if not tensors:
+        raise KindError(f"{name}: needs a tensor")
     ops: Ops = tensors[0]._ops
     for other in tensors:
         if other._ops is not ops:

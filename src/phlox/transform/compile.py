@@ -140,7 +140,8 @@ class Compiled(Generic[P, R]):
         if recording.get() is None and innermost() is None:  # inside another program, or a batch, a part of that
             repeat = self._repeat
             if repeat is not None and not kwargs and repeat.checked is checks_are_on():
-                result = repeat(values)
+                # By its name, Python enters the method without looking for signals when it returns: see `Handover`.
+                result = repeat.__call__(values)
                 if result is not OTHER:
                     return result
             backend = first_backend((*values, *kwargs.values()))

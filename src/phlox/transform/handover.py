@@ -1,55 +1,124 @@
-"""What a call gives away to a program that writes over it."""
+"""What a call of a program changes besides its result, and what it gives away: all of it, or nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+from phlox.backend.signal_guard import SignalGuard
+from phlox.errors import DonatedError
 from phlox.module.template import give_away, take_back
-from phlox.optim.interrupt import Uninterrupted
 
 if TYPE_CHECKING:
     from phlox.transform.reading import Reader
 
 
 class Handover:
-    """From the moment at which modules and optimizers let go of what is donated until they have what follows.
+    """A scope from the moment at which a program is started until modules and optimizers have what follows.
 
-    Ctrl-C waits that long: between two kernels, half of the values would be old ones.
+    Ctrl-C waits while a donated value is lost and its successor is nowhere yet: as soon as the engine has begun to
+    write over what is donated, and from the return of the arrays on. What is interrupted then does not get its result.
+    If something was donated the step has happened, and the modules that were given hold what it has made of them;
+    otherwise it has not, and everything is as it was. A step that fails has not happened either, unless the engine has
+    lost what was donated: then that is said where it is used.
     """
 
-    __slots__ = ("_after", "_modules", "_scope")
+    __slots__ = ("_changes", "_function", "_guard", "_load", "_reader", "_results", "_waits", "lets_go")
 
-    def __init__(self) -> None:
-        self._modules: list[Any] = []
-        self._after: list[tuple[Any, Sequence[Any]]] = []
-        self._scope = Uninterrupted()
-        self._scope.__enter__()
+    def __init__(self, function: str, reader: Reader) -> None:
+        self._function, self._reader = function, reader
+        self.lets_go = False
+        """Has the engine asked for that?"""
+        self._waits = bool(reader.donated)
+        self._results: list[tuple[Any, Sequence[Any]]] = []
+        self._load: Callable[[], object] | None = None
+        self._changes: list[tuple[Callable[[Any], object], Any]] = []
+        self._guard = SignalGuard(lambda: self._waits or self._has_begun(), self._settle)
 
-    def let_go(self, function: str, reader: Reader) -> None:
-        """Drop all that is held of what a call donates."""
-        self._modules = [given.module for given in reader.modules]
+    def __enter__(self) -> Handover:
+        self._reader.handover = self
+        self._guard.__enter__()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        guard, self._guard = self._guard, cast("Any", None)  # which knows this object
+        try:
+            if error is None:
+                try:
+                    guard.deliver()
+                except BaseException:
+                    self._settle()
+                    raise
+            else:
+                self._settle(error)
+        finally:
+            # While an engine frees arrays other threads run, and signals come: so it is done before the end.
+            self._load = None
+            self._changes.clear()
+            self._reader.forget()
+            guard.__exit__()
+
+    def records(self) -> None:
+        """The program is recorded and compiled before it is run, which takes long: so long signals need not wait."""
+        self._waits = False
+        self._guard.deliver()
+
+    def _has_begun(self) -> bool:
+        """Has the engine begun to write over what is donated?"""
+        backend = self._reader.backend
+        return self.lets_go or any(
+            hasattr(array, "shape") and backend.is_gone(array)
+            for leaf in self._reader.donated
+            for array in (cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,))
+        )
+
+    def let_go(self, *, failed: bool = False) -> None:
+        """Drop all that is held of a call's donated arguments: some engines cannot tell who else holds an array."""
+        reader = self._reader
+        self.lets_go = True
         donated = reader.donated
+        taker = f"a call of {self._function} that failed" if failed else f"an earlier call of {self._function}"
         for given in reader.modules:
             if given.leaves is donated:
-                give_away(given.module, f"an earlier call of {function}, as its argument {given.path}")
+                give_away(given.module, f"{taker}, as its argument {given.path}", failed=failed)
         for number, going in enumerate(reader.optimizers):
             if going.leaves is donated:
                 going.optimizer.give_away()
+                going.ready.give_away()
                 going.ready.give_away()
                 reader.optimizers[number] = going._replace(packed=going.packed._replace(leaves=()))
         donated.clear()
         reader.first = None
 
-    def done(self, arrays: Sequence[Any], continued: Sequence[tuple[int, int]]) -> None:
-        """The run is over: for some modules, by number, the place of the arrays that they go on with."""
-        self._after = [(self._modules[number], arrays[place]) for number, place in continued]
+    def arrived(self, arrays: Sequence[Any], continued: Sequence[tuple[int, int]], load: Callable[[], object]) -> None:
+        """The program has returned: for some modules, by number, the place of the arrays that they go on with.
 
-    def end(self) -> None:
-        """What is interrupted now does not get its result: so modules that were donated hold what follows them."""
-        try:
-            self._scope.__exit__()
-        except BaseException:
-            for module, arrays in self._after:
+        `load` gives optimizers, and parameters that were set, what is theirs. Signals wait from now on.
+        """
+        self._guard.hold()
+        self._results = [(self._reader.modules[number].module, arrays[place]) for number, place in continued]
+        self._load = load
+
+    def change(self, apply: Callable[[Any], object], value: Any, before: Any, undo: Any = None) -> None:
+        """`apply(value)`, which outlives the call; `undo(before)`, or the same function of that, takes it back."""
+        self._changes.append((undo or apply, before))
+        apply(value)
+
+    def on_undo(self, undo: Callable[[], object]) -> None:
+        """Take back by `undo()` what has been done already."""
+        self._changes.append((lambda _: undo(), None))
+
+    def _settle(self, error: BaseException | None = None) -> None:
+        """The caller does not get its result: what was given holds it, or is as it was."""
+        changes, self._changes = self._changes, []
+        done = self._load is None and self._results  # and too late to take it back
+        if not done and (not self._has_begun() or isinstance(error, DonatedError)):  # by an earlier call
+            for undo, before in reversed(changes):
+                undo(before)
+        elif self._load is not None or done:
+            if self._load is not None:
+                self._load()
+            for module, arrays in self._results:
                 take_back(module, arrays)
-            raise
+        elif not self.lets_go:
+            self.let_go(failed=True)

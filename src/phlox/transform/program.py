@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from phlox import random
 from phlox.backend import Backend
 from phlox.backend.checks import Check
 from phlox.backend.levels import resumed
+from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.programs import left_over, note_donation, note_recording, used_up
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import CompileError, DeviceError, RandomnessError
@@ -64,6 +66,13 @@ class Again(Exception):
     """The arguments have been brought to where a program takes them: read them again, and call it."""
 
 
+def _settle(handover: Handover, stream: random.Stream, reserved: Reserved, draws: int) -> None:
+    """Say how often a call has drawn; if the call is taken back, so are the draws."""
+    stream.settle(reserved, draws)
+    if draws:
+        handover.on_undo(partial(stream.settle, reserved._replace(draws=draws), 0))
+
+
 _call: ContextVar[Callable[[], Call]] = ContextVar("phlox_call")
 _nothing = nullcontext()
 _none: list[Any] = []
@@ -90,28 +99,25 @@ class Program:
 
     def __call__(self, call: Call) -> Any:
         reader = call.reader
-        try:
+        with Handover(self.name, reader) as handover:
             stream = random.current()
             # Two threads on one stream must not draw from one position: the next starts where this one will end.
             with _nothing if self.draws is not None else stream.drawing:
-                outcome = self._run(call, stream)
-            return self._results(outcome, call)
-        finally:
-            handover, reader.handover = reader.handover, None
-            if handover is not None:
-                handover.end()
+                outcome = self._run(handover, call, stream)
+            return self._results(handover, outcome, call)
 
-    def _run(self, call: Call, stream: random.Stream) -> Outcome:
+    def _run(self, handover: Handover, call: Call, stream: random.Stream) -> Outcome:
         reader, reserved = call.reader, stream.reserve(self.draws or 0)
         reader.kept[0] = reserved.words
         token = _call.set(lambda: call)
         drawn = 0
         try:
             outcome = self._ran(call)
+            self._arrived(handover, outcome, call)
             drawn = self._follow(outcome, reserved.words)
         finally:
-            stream.settle(reserved, drawn)
             _call.reset(token)
+            _settle(handover, stream, reserved, drawn)
         return outcome
 
     def _ran(self, call: Call) -> Outcome:
@@ -120,15 +126,14 @@ class Program:
         except OtherFirstStates:
             raise
         except Exception as error:
-            if call.reader.handover is None:
-                self._explain(error, call)
+            self._explain(error, call)
             raise
 
     def _let_go(self) -> None:
         """The engine is about to write over what is donated in the call that is going on."""
-        reader = _call.get()().reader
-        reader.handover = Handover()  # known before anything can fail, so that it ends
-        reader.handover.let_go(self.name, reader)
+        handover = _call.get()().reader.handover
+        assert handover is not None
+        handover.let_go()
 
     def straight(self, kept: list[Any], owners: Sequence[Owner], read: Callable[[], Call]) -> Any:
         """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.
@@ -156,8 +161,15 @@ class Program:
         meaning = outcome.meaning
         if meaning.plain:
             return meaning.result(outcome.arrays, owners)
-        stream.settle(reserved, self._follow(outcome, reserved.words))
-        return self._results(outcome, read())
+        call = read()
+        with Handover(self.name, call.reader) as handover:
+            self._arrived(handover, outcome, call)
+            _settle(handover, stream, reserved, self._follow(outcome, reserved.words))
+            return self._results(handover, outcome, call)
+
+    def _arrived(self, handover: Handover, outcome: Outcome, call: Call) -> None:
+        """From now on signals wait until states and parameters are as the program has left them."""
+        handover.arrived(outcome.arrays, outcome.meaning.continued, lambda: self._load(handover, outcome, call))
 
     def _follow(self, outcome: Outcome, words: Any) -> int:
         """Judge what is checked in a call; how often has it drawn?"""
@@ -169,24 +181,26 @@ class Program:
         self.draws = meaning.draws
         return meaning.draws
 
-    def _results(self, outcome: Outcome, call: Call) -> Any:
+    def _results(self, handover: Handover, outcome: Outcome, call: Call) -> Any:
         """The result of a call, once states and parameters are as it has left them."""
-        reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
-        if reader.donated:
+        if call.reader.donated:
             self._note_donations(call)
-        owners = reader.owners
-        result = meaning.result(arrays, owners)
+        result = outcome.meaning.result(outcome.arrays, call.reader.owners)
+        self._load(handover, outcome, call)
+        return result
+
+    def _load(self, handover: Handover, outcome: Outcome, call: Call) -> None:
+        """Give optimizers their new states, and parameters that were set their values."""
+        reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
         for number, (going, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
+            optimizer = going.optimizer
             stepped = reader.traced[number] if reader.traced else going.ready
-            if stepped is not going.optimizer:
-                going.optimizer.adopt(stepped)
-            going.optimizer.load_packed(make(arrays, owners, going.packed.place))
+            after = stepped, make(arrays, reader.owners, going.packed.place)
+            handover.change(optimizer.go_on, after, dict(vars(optimizer)), undo=vars(optimizer).update)
         for number, place, at, backend in meaning.changed:
             param = reader.modules[number].module.params()[place]
-            param.set(Tensor.from_primitive(arrays[at], backend, param.kind))
-        if reader.handover is not None:
-            reader.handover.done(arrays, meaning.continued)
-        return result
+            value = Tensor.from_primitive(arrays[at], backend, param.kind)
+            handover.change(param.set, value, param.val(), undo=param.take_back)
 
     def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
         """Raise what the first failed check says, unless this is itself part of a program."""
@@ -201,6 +215,12 @@ class Program:
 
     def _explain(self, error: Exception, call: Call) -> None:
         """Raise an error that says more, if there is more to be said, or `Again` if that is all."""
+        no_memory = out_of_memory(self.name, self.backend, error)
+        if no_memory is not None:
+            raise no_memory from error
+        handover = call.reader.handover
+        if handover is not None and handover.lets_go:
+            return
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, Exception) and self.backend.is_record_error(cause):
@@ -217,7 +237,9 @@ class Program:
             arrays = arrays_of(leaves)
             for array in arrays:
                 if self.backend.is_gone(array):
-                    raise used_up(f"{self.name}: {name} was", array) from error
+                    if self.backend.is_gone_error(error):
+                        raise used_up(f"{self.name}: {name} was", array) from error
+                    return  # it was this call that has written over it, before it failed
                 if self.backend.is_left_over(array):
                     raise left_over(f"{self.name}: {name}", self.backend.program_of(array)) from error
             for array in arrays:
@@ -268,6 +290,8 @@ class Program:
     def _body(self, donated: list[Any], kept: list[Any]) -> Outcome:
         """The function on placeholders: what the engine records."""
         call = _call.get()()
+        if call.reader.handover is not None:
+            call.reader.handover.records()
         trace = self.backend.program_of(kept[0])
         if trace is not None:
             note_recording(trace, self.name)

@@ -291,6 +291,15 @@ class Reader:
                 f"{_remedy(value)}"
             ) from None
 
+    def forget(self) -> None:
+        """Let go of all arrays: the call is over."""
+        self.donated.clear()
+        self.kept.clear()
+        self.modules.clear()
+        self.optimizers.clear()
+        self.traced = []
+        self.first = self.handover = None
+
     def read_late(self, first: FirstStates | None = None) -> Hashable:
         """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none.
 

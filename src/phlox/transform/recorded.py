@@ -16,7 +16,7 @@ from phlox.optim import Optimizer
 from phlox.optim.optimizer import recording
 from phlox.optim.packed import Packed
 from phlox.tensor import Tensor
-from phlox.transform.reading import Place, Reader, Rebuilder, first_places
+from phlox.transform.reading import Ids, Place, Reader, Rebuilder, first_places
 from phlox.transform.recompiles import changes_between, module_facets
 from phlox.transform.results import Maker, Returned, StateMaker, Writer
 
@@ -44,7 +44,7 @@ class Meaning:
     checks: list[Check]
     """What is checked after the call; its numbers are the last of the arrays."""
     continued: list[tuple[int, int]]
-    """Donated modules, by number, and the arrays of the ones in the result that have their parameters."""
+    """Modules, by number, and the arrays of the ones in the result that have their parameters."""
     plain: bool = field(init=False)
     """Is the result all that there is to a call?"""
 
@@ -97,13 +97,7 @@ def record(
         makers.append(writer.state(twin, here))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
     reader.traced = twins
-    continued = [
-        (number, one.place)
-        for number, given in enumerate(reader.modules)
-        for one in writer.modules
-        if given.leaves is reader.donated and one.ids == reader.owners[given.owner].ids
-    ]
-    meaning = Meaning(make, makers, changed, stream.position, gathered.checks, continued)
+    meaning = Meaning(make, makers, changed, stream.position, gathered.checks, _continued(reader, writer.modules))
     arrays = [*writer.arrays, *gathered.numbers]
     return Turn(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
 
@@ -134,6 +128,22 @@ def _check_first_states(reader: Reader, twins: Sequence[Optimizer]) -> None:
 def _owned(reader: Reader, place: Place) -> Place:
     """The place among all owners of one among those of modules."""
     return reader.modules[place[0]].owner, place[1]
+
+
+def _continued(reader: Reader, returned: Sequence[Returned]) -> list[tuple[int, int]]:
+    """Modules that were given, by number, and the place of those in the result that have the same parameters.
+
+    Several that have the same ones are continued in their order.
+    """
+    places: dict[Ids, list[int]] = {}
+    for one in returned:
+        places.setdefault(one.ids, []).append(one.place)
+    found: list[tuple[int, int]] = []
+    for number, given in enumerate(reader.modules):
+        mine = places.get(reader.owners[given.owner].ids)
+        if mine:
+            found.append((number, mine.pop(0) if len(mine) > 1 else mine[0]))
+    return found
 
 
 def _changed(

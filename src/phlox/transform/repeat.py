@@ -102,7 +102,7 @@ class Repeat:
             if call is None:
                 return OTHER
             try:
-                return program(call)
+                return program.__call__(call)
             except Again:
                 return OTHER
         if len(values) != len(takes):

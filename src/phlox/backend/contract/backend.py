@@ -322,6 +322,18 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """Was this array given away to a compiled function, and is used up?"""
         return False
 
+    def is_gone_error(self, error: Exception) -> bool:
+        """Did the engine refuse an array that was given away to a compiled function?"""
+        return False
+
+    def is_engine_error(self, error: Exception) -> bool:
+        """Is this of a class that engines raise by themselves, and not one of a program's own?"""
+        return type(error) in (RuntimeError, ValueError, ArithmeticError, FloatingPointError, BufferError)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        """Is this what the engine raises where there is no memory for an array?"""
+        return isinstance(error, MemoryError)
+
     def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
         """`IndexRangeError` for an index outside an axis of `size`, where it can be seen (not under a trace).
 

@@ -122,8 +122,10 @@ class Decorator(Backend):
 
     # --- programs
 
-    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        return self.inner.compile(fn, let_go)
+    def compile(
+        self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
+    ) -> Callable[[Any, Any], Any]:
+        return self.inner.compile(fn, let_go, scalars)
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         self.inner.record_only(fn, donated, kept)
@@ -148,6 +150,15 @@ class Decorator(Backend):
 
     def gathers_checks(self, x: Array) -> bool:
         return self.inner.gathers_checks(self.below(x))
+
+    def is_gone_error(self, error: Exception) -> bool:
+        return self.inner.is_gone_error(error)
+
+    def is_engine_error(self, error: Exception) -> bool:
+        return self.inner.is_engine_error(error)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        return self.inner.is_out_of_memory(error)
 
     def is_record_error(self, error: Exception) -> bool:
         return self.inner.is_record_error(error)

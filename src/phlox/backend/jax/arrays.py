@@ -60,7 +60,7 @@ class Arrays(EngineBackend):
     def device_of(self, x: Array) -> Device:
         if isinstance(x, Tracer):
             return self.device()
-        devices = x.devices()
+        devices = x.sharding.device_set  # of an array that was given away, too
         if len(devices) == 1:
             return Device(self, _device_name(next(iter(devices))))
         # Of an array in shards, the first stands for all.
@@ -136,7 +136,14 @@ class Arrays(EngineBackend):
         return jnp.array(x, copy=True)
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        # JAX ends the process where one asks for the memory of an array that could not be made.
+        if isinstance(x, jax.Array):
+            self.await_array(x)
         return np.asarray(x)
+
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        self.await_array(x)
+        return super().to_dlpack(x, **options)
 
     def await_array(self, x: Array) -> None:
         if not isinstance(x, Tracer):

@@ -148,7 +148,7 @@ class Jax(
             return RangeError(f"{worst} does not fit {self!r}'s integers ({self.jax_int.name})")
 
         if not isinstance(x, Tracer):
-            host = np.asarray(x, np.float64)
+            host = np.asarray(self.to_host(x), np.float64)
             outside = ~((np.trunc(host) >= low) & (np.trunc(host) < high + 1))
             if outside.any():
                 raise error(host[outside].flat[0])
@@ -190,7 +190,7 @@ class Jax(
     def _forbid(self, compare: Callable[[Any, int], Any], x: Any, error: Exception) -> None:
         """Raise the error where an integer compares so with zero; in a program that gathers checks, after the run."""
         if not isinstance(x, Tracer):
-            if np.any(compare(np.asarray(x), 0)):
+            if np.any(compare(self.to_host(x) if isinstance(x, jax.Array) else x, 0)):
                 raise error
         elif self.gathers_checks(x):
             checks.leave(lambda some: error if some else None, jnp.any(compare(x, 0)))

@@ -121,12 +121,12 @@ def _take(x: Array, indices: Array, axis: int) -> Array:
     if not x.shape[axis]:  # of which JAX gets the shape of the result wrong
         nothing = jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0
         return jnp.full((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), nothing, x.dtype)
-    return jnp.take(x, indices, axis, mode="fill")
+    return jnp.take(x, indices, axis=axis, mode="fill")
 
 
 @op(2)
 def _take_along_axis(x: Array, indices: Array, axis: int) -> Array:
-    return jnp.take_along_axis(x, indices, axis, mode="fill")
+    return jnp.take_along_axis(x, indices, axis=axis, mode="fill")
 
 
 @op(2, 3)
@@ -155,7 +155,7 @@ def _scatter(x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
     places = jnp.arange(positions.shape[0], dtype=jnp.int32)
     last = jnp.full(x.shape[:1], -1, jnp.int32).at[positions].max(places, mode="drop")
     winners = jnp.take(last, positions, mode="fill", fill_value=0)
-    return x.at[positions].set(jnp.take(updates, winners, 0, mode="clip"), mode="drop")
+    return x.at[positions].set(jnp.take(updates, winners, axis=0, mode="clip"), mode="drop")
 
 
 class Indexing(Backend):

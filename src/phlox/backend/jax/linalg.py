@@ -24,7 +24,7 @@ def _checked(found: tuple[Any, Array], what: str) -> Any:
     """The result of a function that also says which matrices it cannot do; under a trace that is seen in the result."""
     result, bad = found
     if not isinstance(bad, Tracer):
-        refuse(np.asarray(bad), what)
+        refuse(np.asarray(bad.block_until_ready()), what)
     return result
 
 
@@ -63,7 +63,7 @@ def _solve(a: Array, b: Array) -> tuple[Array, Array]:
     singular = _zero_on_diagonal(lu)
     lu, b = _broadcast(lu, b)
     order = jnp.broadcast_to(order[..., None], (*b.shape[:-1], 1))
-    b = jnp.take_along_axis(b, order, -2)
+    b = jnp.take_along_axis(b, order, axis=-2)
     y = lax.linalg.triangular_solve(lu, b, left_side=True, lower=True, unit_diagonal=True)
     x = lax.linalg.triangular_solve(lu, y, left_side=True, lower=False)
     return jnp.where(singular[..., None, None], jnp.nan, x), singular

@@ -43,7 +43,7 @@ def _extend(x: Array, widths: tuple[tuple[int, int], ...], mode: Any) -> Array:
 @op(1, 2, 3)
 def _windows(x: Array, axis: int, size: int, step: int) -> Array:
     places = places_of((x.shape[axis] - size) // step + 1, size, step)
-    return jnp.moveaxis(jnp.take(x, places, axis, mode="clip"), axis + 1, -1)
+    return jnp.moveaxis(jnp.take(x, places, axis=axis, mode="clip"), axis + 1, -1)
 
 
 class Shaping(Backend):

@@ -87,6 +87,17 @@ class Traces(EngineBackend):
     def is_gone(self, x: Array) -> bool:
         return not isinstance(x, Tracer) and x.is_deleted()
 
+    def is_gone_error(self, error: Exception) -> bool:
+        return isinstance(error, (RuntimeError, ValueError)) and "has been deleted" in str(error)
+
+    def is_engine_error(self, error: Exception) -> bool:
+        return isinstance(error, jax.errors.JaxRuntimeError) or super().is_engine_error(error)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+        return super().is_out_of_memory(error)
+
     def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
         return jax.vjp(fn, *arrays)[1](g)
 
@@ -125,7 +136,7 @@ class Traces(EngineBackend):
         return jnp.expm1(x)
 
     def python_number(self, x: Any) -> Any:
-        return x if isinstance(x, Tracer) else x.item()
+        return x if isinstance(x, Tracer) else self.to_host(x).item()
 
     compiles = True
 

@@ -34,6 +34,9 @@ recording: ContextVar[bool] = ContextVar("phlox_torch_recording", default=False)
 """Is a program being recorded?"""
 
 
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+
+
 class NeedsValue(RuntimeError):
     """A program that is being recorded asks for the value of a placeholder."""
 
@@ -154,6 +157,15 @@ class Placeholders(Backend):
 
     def is_left_over_error(self, error: Exception) -> bool:
         return isinstance(error, LeftOver)
+
+    def is_engine_error(self, error: Exception) -> bool:
+        return type(error).__module__.partition(".")[0] == "torch" or super().is_engine_error(error)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        # Of a processor, PyTorch has no exception of its own.
+        if isinstance(error, RuntimeError):
+            return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
+        return super().is_out_of_memory(error)
 
     def bakes_constants(self) -> bool:
         return recording.get() or is_traced_by_others()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, cast
 
 from typing_extensions import TypeVar
 
+from phlox.backend.signal_guard import Prepared, commit
 from phlox.errors import OptimizerError, RecordError
 from phlox.optim.schedule.checks import is_count, is_number, is_rate, refuse
 from phlox.optim.schedule.sketch import sketch
 from phlox.record import Record
-from phlox.record.gather import on_trial
+from phlox.record.gather import on_trial, undoable
 
 if TYPE_CHECKING:
     from phlox.optim.schedule.compose import ProductLr, SumLr
@@ -76,8 +77,17 @@ class LrSchedule(ABC, Generic[R]):
         do not heed it. Raises OptimizerError for what is no number, or NaN.
         """
         reached = {id(part): part for part in self.listeners(max(self.taken - 1, 0))}
-        for part in reached.values():  # once each, however often it is a part
-            part.hear(metric)
+        before = [(part, dict(vars(part))) for part in reached.values()]
+
+        def hear() -> None:
+            for part in reached.values():  # once each, however often it is a part
+                part.hear(metric)
+
+        def undo() -> None:
+            for part, fields in before:
+                vars(part).update(fields)
+
+        commit(hear, undo)
 
     def hear(self, metric: float) -> None:
         """Heed a metric; by default, not at all."""
@@ -127,7 +137,7 @@ class LrSchedule(ABC, Generic[R]):
             return on_trial(self, record)
         return self._loading(record)
 
-    def _loading(self, record: Record) -> Callable[[], None]:
+    def _loading(self, record: Record) -> Prepared[None]:
         told = record.metadata.get("schedule")
         if told is not None and all(told != kind.__name__ for kind in type(self).__mro__):
             raise RecordError(
@@ -149,10 +159,10 @@ class LrSchedule(ABC, Generic[R]):
                 f"parts.{surplus[0]}: the record has this part, and this {type(self).__name__} has not; make the "
                 "schedule as it was when it was saved"
             )
-        loads: list[Callable[[], object]] = []
+        loads: list[Prepared[object]] = []
         for name, part in parts.items():
             try:
-                loads.append(part.prepare_load(record.select(f"parts.{name}")))
+                loads.append(undoable(part, part.prepare_load(record.select(f"parts.{name}"))))
             except RecordError as error:
                 problems += [f"parts.{name}: {line}" for line in str(error).splitlines()]
         if problems:
@@ -164,7 +174,17 @@ class LrSchedule(ABC, Generic[R]):
             for load_part in loads:
                 load_part()
 
-        return load
+        def keep() -> Callable[[], None]:
+            before = dict(vars(self))
+
+            def undo() -> None:
+                vars(self).update(before)
+                for load_part in loads:
+                    load_part.undo()
+
+            return undo
+
+        return Prepared(load, keep)
 
     def __mul__(self: LrSchedule, other: LrSchedule | float) -> ProductLr:
         from phlox.optim.schedule.compose import ProductLr  # which derives from this class

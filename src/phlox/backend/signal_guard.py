@@ -1,0 +1,150 @@
+"""`SignalGuard`: holds Ctrl-C back while state is between its old and its new value; and updates that are all or none.
+
+Python runs the handler of a signal between any two instructions of the main thread, and the one of Ctrl-C raises
+`KeyboardInterrupt` there. Where half of a model has been written to, the handler has to wait.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from threading import get_ident, main_thread
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+_T = TypeVar("_T")
+
+# What `signal` wraps, where there is such a thing: it makes enums of results, and that takes ten times as long.
+_signals: Any = sys.modules.get("_signal", signal)
+_signal, _getsignal = _signals.signal, _signals.getsignal
+_HELD = (int(signal.SIGINT), int(signal.SIGTERM))
+"""Ctrl-C, and what asks a process to end: programs that save their state then have a handler for it."""
+
+
+class SignalGuard:
+    """A scope in which handlers of Ctrl-C and SIGTERM wait; those that are the user's own are called afterwards, too.
+
+    A signal that has no handler in Python does at once what it always does. On another thread than the main one, where
+    no handlers run, and inside another guard this is an ordinary scope. Handlers are called as often as signals came.
+
+    Args:
+        holds: asked when a signal comes: whether it has to wait. It is not asked any more once `hold` was called.
+        undo: called where a handler has raised an exception at the end, before that goes on: the caller then does not
+            get what it waits for.
+    """
+
+    __slots__ = ("_before", "_came", "_holds", "_mine", "undo")
+
+    def __init__(self, holds: Callable[[], bool] | None = None, undo: Callable[[], object] | None = None) -> None:
+        self._holds = holds
+        self.undo = undo
+        self._before: dict[int, Any] = {}
+        self._came: list[int] = []
+        self._mine: Any = None
+
+    def hold(self) -> None:
+        """From now on signals wait in any case."""
+        self._holds = None
+
+    def deliver(self) -> None:
+        """Call the handlers of the signals that have come."""
+        while self._came:
+            number = self._came.pop(0)
+            self._before[number](number, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+
+    def __enter__(self) -> SignalGuard:
+        if get_ident() == main_thread().ident:
+            self._mine = self._receive  # one object, to know it again
+            try:
+                for number in _HELD:
+                    before = _getsignal(number)
+                    if callable(before):
+                        self._before[number] = before
+                        _signal(number, self._mine)
+            except ValueError:  # the main thread of an interpreter that is not the main one has no signals
+                self._before.clear()
+            except BaseException:  # of a handler that was there before
+                self._restore(list(self._before))
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        mine = self._mine
+        self._holds = None
+        try:
+            if self._came:
+                self.deliver()
+            for number, handler in self._before.items():
+                if _getsignal(number) is mine:  # else a handler has put another in its place
+                    _signal(number, handler)
+            if self._came:  # meanwhile
+                self.deliver()
+        except BaseException:
+            try:
+                if self.undo is not None:
+                    self.undo()
+            finally:
+                self._restore(list(self._before))
+            raise
+        finally:
+            self._mine = None  # or the two would be a cycle
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._holds is None or self._holds():
+            self._came.append(number)
+        else:
+            self._before[number](number, frame)
+
+    def _restore(self, numbers: list[int]) -> None:
+        """Put all handlers back, whatever one of them raises meanwhile."""
+        if numbers:
+            try:
+                if _getsignal(numbers[0]) is self._mine:
+                    _signal(numbers[0], self._before[numbers[0]])
+            finally:
+                self._restore(numbers[1:])
+
+
+def commit(apply: Callable[[], _T], undo: Callable[[], object]) -> _T:
+    """`apply()`, for which signals wait; where it fails or is interrupted, `undo()` follows: all of it, or nothing."""
+    with SignalGuard(undo=undo):
+        try:
+            return apply()
+        except BaseException:
+            undo()
+            raise
+
+
+class Prepared(Generic[_T]):
+    """A change that nothing stands against any more: calling it makes it, all of it or nothing.
+
+    Args:
+        apply: makes it.
+        keep: called before, it gives the function that takes back whatever has been done of it. None where that cannot
+            be: Ctrl-C then waits until it is done, and an error leaves a part of it.
+    """
+
+    __slots__ = ("_apply", "_keep", "_undo")
+
+    def __init__(self, apply: Callable[[], _T], keep: Callable[[], Callable[[], object]] | None) -> None:
+        self._apply = apply
+        self._keep = keep
+        self._undo: Callable[[], object] | None = None
+
+    @property
+    def can_be_undone(self) -> bool:
+        """Can it be taken back?"""
+        return self._keep is not None
+
+    def __call__(self) -> _T:
+        if self._keep is None:
+            with SignalGuard():
+                return self._apply()
+        self._undo = self._keep()
+        return commit(self._apply, self._undo)
+
+    def undo(self) -> None:
+        """Take it back."""
+        if self._undo is not None:
+            self._undo()
