@@ -29,7 +29,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that would be compiled, and are run as they are."""
     found: list[Any] = []
 
-    def seen(graph: Any, _: Any, **__: Any) -> Any:
+    def seen(graph: Any, _: Any) -> Any:
         found.append(graph)
         return graph.forward
 

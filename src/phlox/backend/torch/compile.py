@@ -269,7 +269,8 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     attention_kernel.lower(graph)
     try:
         # Not `torch.compile`, which would record anew what is recorded, and ask at every call whether that still fits.
-        return importlib.import_module("torch._inductor").compile(graph, list(flat), options=OPTIONS)
+        with importlib.import_module("torch._inductor.config").patch(OPTIONS):
+            return importlib.import_module("torch._inductor").compile(graph, list(flat))
     except Exception as error:
         graph.forward(*flat)  # which raises what is no fault of the compiler
         cause = error.__cause__ or error
