@@ -7,7 +7,6 @@ import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
@@ -25,6 +24,7 @@ from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
 from phlox.record.patterns import Patterns
+from phlox.record.reader import PathLike, Readable, is_path
 from phlox.record.renaming import Remap
 from phlox.tensor import Tensor
 
@@ -121,16 +121,17 @@ def _compared(module: Module, record: Record, options: LoadOptions) -> tuple[lis
     return places, match(expected, record, aliases=module.structure().aliases, **options)
 
 
-def load_from(module: Module, source: Record | str | PathLike[str], **options: Unpack[LoadOptions]) -> LoadReport:
+def load_from(module: Module, source: Record | PathLike | Readable, **options: Unpack[LoadOptions]) -> LoadReport:
     """See `Module.load`."""
     if isinstance(source, Record):
         return prepare(module, source, **options)()
+    name = str(Path(source)) if is_path(source) else ""
     try:
         return prepare(module, load(source), **options)()
     except RecordError as error:
-        if str(error).startswith(str(Path(source))):
+        if str(error).startswith(name):
             raise
-        raise RecordError(f"{Path(source)}: {error}") from error
+        raise RecordError(f"{name}: {error}") from error
 
 
 def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Callable[[], LoadReport]:

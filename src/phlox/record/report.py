@@ -15,6 +15,7 @@ NOT_MEANT = "not meant"
 LACKING = "the record lacks it"
 UNFIT = "the record's does not fit"
 SURPLUS = "the module has no such parameter"
+UNREADABLE = "the record's cannot be read"
 DROPPED = "dropped by remap"
 
 
@@ -45,6 +46,8 @@ class LoadReport:
     """Tensors of another kind; a plain value in place of a tensor is of the kind "value"."""
     cast: list[Difference] = field(default_factory=list[Difference])
     """Tensors that fit once cast to the expected element type."""
+    unreadable: dict[str, str] = field(default_factory=dict[str, str])
+    """Paths expected whose entry in the record is unreadable (see `Record`) -> why; other such entries are `ignored`."""
     untied: list[Difference] = field(default_factory=list[Difference])
     """One tensor to whoever loads, two different ones in the record: at `found` and at `expected`."""
     kept: dict[str, str] = field(default_factory=dict[str, str])
@@ -126,6 +129,7 @@ class LoadReport:
             f"{shown(d.path)}: the record has {_with_article(d.found)}, the module expects {_with_article(d.expected)}"
             for d in self.wrong_kind
         ]
+        lines += [f"{shown(path)}: the record's cannot be read: {why}" for path, why in self.unreadable.items()]
         lines += [
             f"{shown(d.path)}: the record has another tensor at {shown(d.found)}, but in the module both are one "
             f"parameter; drop the one that is not meant, with remap"
