@@ -195,7 +195,12 @@ def in_a_row(*arrays: np.ndarray) -> bytes:
 
 
 def test_several_arrays_in_a_row_are_a_positional_record() -> None:
-    arrays = [np.arange(6.0, dtype=np.float32).reshape(2, 3), np.array(7), np.ones(2, ml_dtypes.bfloat16), np.array(True)]
+    arrays = [
+        np.arange(6.0, dtype=np.float32).reshape(2, 3),
+        np.array(7),
+        np.ones(2, ml_dtypes.bfloat16),
+        np.array(True),
+    ]
     record = NpyReader().from_bytes(in_a_row(*arrays))
     assert record.positional and record.paths() == ["0", "1", "2", "3"]
     for path, array in zip(record, arrays, strict=True):
@@ -216,7 +221,9 @@ def test_an_array_in_a_row_that_cannot_be_read() -> None:
 
 def test_what_follows_an_array_and_is_none() -> None:
     for more in (b"x", bytes(64), npy(np.ones(3))[:-1], npy(np.ones(3))[:20]):
-        with pytest.raises(RecordError, match="follow array 1, which are none|takes 24 bytes; the file gives 23|header"):
+        with pytest.raises(
+            RecordError, match="follow array 1, which are none|takes 24 bytes; the file gives 23|header"
+        ):
             NpyReader().from_bytes(npy(np.ones(2)) + more)
 
 

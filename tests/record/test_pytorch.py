@@ -449,7 +449,7 @@ def scripted(program: Any) -> Record:
 def test_torchscript() -> None:
     module = Script().eval()
     with torch.no_grad():
-        module.body[1].running_mean.copy_(torch.tensor([1.0, 2.0, 3.0]))  # pyright: ignore
+        dict(module.named_buffers())["body.1.running_mean"].copy_(torch.tensor([1.0, 2.0, 3.0]))
     for program in (torch.jit.script(module), torch.jit.trace(module, torch.ones(1, 2))):
         record = scripted(program)
         for path, tensor in program.state_dict().items():

@@ -64,7 +64,9 @@ class RecordDifference:
     def ok(self) -> bool:
         """Whether the records have the same entries, with the same values within the tolerance, at any precision."""
         unread = self.unreadable
-        return not (unread or self.only_first or self.only_second or self.kinds or self.shapes or self.values or self.tensors)
+        return not (
+            unread or self.only_first or self.only_second or self.kinds or self.shapes or self.values or self.tensors
+        )
 
     @property
     def identical(self) -> bool:

@@ -1,7 +1,7 @@
 """Flax's MessagePack, as `flax.serialization.to_bytes` writes it: read, without Flax.
 
-A file is a map of maps by the names of a state dict; its leaves are plain values and extension types (Flax,
-`flax/serialization.py`): 1 is an array, `[shape, element type, bytes]` in MessagePack, 2 a complex number, 3 a scalar of
+A file is a map of maps by the names of a state dict; its leaves are plain values and extension types (in Flax:
+`serialization.py`): 1 is an array, `[shape, element type, bytes]` in MessagePack, 2 a complex number, 3 a scalar of
 NumPy, packed as an array. An array of more than 1 GiB is a map with the key "__msgpack_chunked_array__" whose "shape"
 and "chunks" have the keys "0", "1", ...
 """
@@ -106,7 +106,8 @@ class _Decoder:
         tensor = self._source.lazy(path, dtype, shape, lambda: elements(data, dtype))
         if tensor.nbytes != len(data):
             raise RecordError(
-                f"{shown(path)}: {dtype} of shape {tensor.shape} takes {tensor.nbytes} bytes; the file gives {len(data)}"
+                f"{shown(path)}: {dtype} of shape {tensor.shape} takes {tensor.nbytes} bytes; "
+                f"the file gives {len(data)}"
             )
         return NumpyArray(NumpyType(dtype), (), False, bytes(data), True) if code == _SCALAR and not shape else tensor
 

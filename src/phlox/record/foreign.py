@@ -1,4 +1,4 @@
-"""Files that Phlox does not read: what they are, by how they begin or what they are called, and what to do with them."""
+"""Files that Phlox does not read: what they are, by how they begin or what they are called, and what to do instead."""
 
 from __future__ import annotations
 
@@ -23,39 +23,36 @@ class Foreign:
     """Whether a file begins as one of these."""
     names: str | None = None
     """A regular expression that the end of the name of a file, or of a folder, matches where that alone tells it."""
+    holds: tuple[str, ...] = ()
+    """Names of files and folders of which a folder that is one of these has one at least."""
+
+    def __str__(self) -> str:
+        return f"it is {self.what}; {self.remedy}"
 
 
 def foreign_file(head: bytes, name: str) -> str | None:
-    """What to say of a file of another format, which begins so and is called so; None where it is of none that is known.
+    """What to say of a file of another format, which begins so and is called so; None where it is none that is known.
 
     >>> foreign_file(b"GGUF\\3\\0\\0\\0", "model.gguf")
     'it is a GGUF file of llama.cpp; load the original weights, ...'
     """
     for one in FOREIGN:
         if one.is_one is not None and one.is_one(head):
-            return f"it is {one.what}; {one.remedy}"
-    return foreign_name(name)
-
-
-def foreign_name(name: str) -> str | None:
-    """What to say of a file or folder by its name alone."""
-    for one in FOREIGN:
-        if one.names is not None and re.search(one.names, name, re.IGNORECASE):
-            return f"it is {one.what}; {one.remedy}"
-    return None
-
-
-def foreign_suffix(name: str) -> str | None:
-    """The format, other than ours, that the end of a name promises."""
-    return next((one.what for one in FOREIGN if one.names and re.search(one.names, name, re.IGNORECASE)), None)
+            return str(one)
+    return None if (one := promised_by(name)) is None else str(one)
 
 
 def foreign_folder(names: set[str], folder: str) -> str | None:
     """What to say of a folder with files and folders of these names; None where it is of no format that is known."""
-    for lies_in, sentence in _FOLDERS:
-        if lies_in & names:
-            return sentence
-    return foreign_name(folder)
+    for one in FOREIGN:
+        if not names.isdisjoint(one.holds):
+            return str(one)
+    return None if (one := promised_by(folder)) is None else str(one)
+
+
+def promised_by(name: str) -> Foreign | None:
+    """The format that the end of a name promises."""
+    return next((one for one in FOREIGN if one.names and re.search(one.names, name, re.IGNORECASE)), None)
 
 
 def _begins(*starts: bytes, at: int = 0) -> _IsOne:
@@ -76,7 +73,7 @@ def _is_onnx(head: bytes) -> bool:
 
 
 def _is_name(head: bytes) -> bool:
-    """Whether what follows the first field is text, as the name of a producer is: a saved model of TensorFlow has none."""
+    """Whether what follows the first field is text, as the name of a producer: a saved model of TensorFlow has none."""
     return head[2] != 0x12 or (head[3] < 64 and head[4 : 4 + head[3]].isascii() and head[4 : 4 + head[3]].isalnum())
 
 
@@ -102,9 +99,11 @@ _WITH_ORBAX = (
     "load it with orbax.checkpoint.PyTreeCheckpointer().restore(folder), and write flax.serialization.to_bytes of that, "
     "which Phlox reads"
 )
-_WITH_H5 = (
-    "with h5py, save numpy.savez('weights.npz', **arrays) of the datasets that file.visititems() finds, which Phlox reads"
+_WITH_H5PY = (
+    "with h5py, save numpy.savez('weights.npz', **arrays) of the datasets that file.visititems() finds, which Phlox "
+    "reads"
 )
+_OF_COREML = "load the original weights, of which it was made, or save numpy.savez of what coremltools finds in it"
 
 FOREIGN: tuple[Foreign, ...] = (
     Foreign(
@@ -126,7 +125,7 @@ FOREIGN: tuple[Foreign, ...] = (
         _begins(b"MATLAB"),
         r"\.mat$",
     ),
-    Foreign("an HDF5 file, as Keras writes them", _WITH_H5, _begins(b"\x89HDF\r\n\x1a\n"), r"\.(h5|hdf5|he5)$"),
+    Foreign("an HDF5 file, such as Keras wrote", _WITH_H5PY, _begins(b"\x89HDF\r\n\x1a\n"), r"\.(h5|hdf5|he5)$"),
     Foreign(
         "a Keras archive",
         _WITH_KERAS,
@@ -135,7 +134,11 @@ FOREIGN: tuple[Foreign, ...] = (
     ),
     Foreign("a program of torch.export", OF_EXPORT, _zip_of(r"(^|/)serialized_exported_program\.json$"), r"\.pt2$"),
     Foreign(
-        "a SavedModel of TensorFlow", _WITH_TENSORFLOW.replace("path", "folder"), None, r"(^|[/\\])saved_model\.pb(txt)?$"
+        "a SavedModel of TensorFlow",
+        _WITH_TENSORFLOW,
+        None,
+        r"(^|[/\\])saved_model\.pb(txt)?$",
+        ("saved_model.pb", "saved_model.pbtxt"),
     ),
     Foreign(
         "a frozen graph of TensorFlow", "save numpy.savez of its constants, which Phlox reads", None, r"\.pb(txt)?$"
@@ -145,6 +148,7 @@ FOREIGN: tuple[Foreign, ...] = (
         _WITH_TENSORFLOW,
         _begins(b"model_checkpoint_path:"),
         r"\.data-\d+-of-\d+$|\.ckpt[^/\\]*\.(index|meta)$|(^|[/\\])(ckpt|variables|model)[^/\\]*\.index$",
+        ("checkpoint",),
     ),
     Foreign(
         "a model of TensorFlow Lite",
@@ -160,9 +164,30 @@ FOREIGN: tuple[Foreign, ...] = (
     ),
     Foreign(
         "a model of Core ML",
-        "load the original weights, of which it was made, or save numpy.savez of what coremltools finds in it",
+        _OF_COREML,
         None,
         r"\.(mlmodel|mlpackage|mlmodelc)$",
+        ("Manifest.json",),
+    ),
+    Foreign(
+        "a checkpoint of Orbax",
+        _WITH_ORBAX,
+        holds=("manifest.ocdbt", "_CHECKPOINT_METADATA", "_METADATA", "ocdbt.process_0"),
+    ),
+    Foreign(
+        "a distributed checkpoint of PyTorch",
+        "torch.distributed.checkpoint.format_utils.dcp_to_torch_save(folder, 'model.pt') makes one file of it, which "
+        "Phlox reads",
+        None,
+        r"\.distcp$",
+        (".metadata", "__0_0.distcp"),
+    ),
+    Foreign(
+        "a Zarr store",
+        "save its arrays by name with numpy.savez, which Phlox reads",
+        None,
+        r"\.zarr$",
+        (".zarray", ".zgroup", "zarr.json"),
     ),
     Foreign(
         "an ONNX model",
@@ -206,7 +231,10 @@ FOREIGN: tuple[Foreign, ...] = (
     ),
     Foreign("a web page, perhaps an error of the server", "download the file itself again", _is_page),
     Foreign(
-        "an Arrow or Parquet table", _TO_NPZ.format(library="pyarrow"), _begins(b"PAR1", b"ARROW1"), r"\.(parquet|arrow)$"
+        "an Arrow or Parquet table",
+        _TO_NPZ.format(library="pyarrow"),
+        _begins(b"PAR1", b"ARROW1"),
+        r"\.(parquet|arrow)$",
     ),
     Foreign(
         "an archive",
@@ -217,20 +245,3 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("a picture", "weights are in another file", _begins(b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8")),
 )
 """In the order in which they are asked; each with one sentence."""
-
-_FOLDERS: tuple[tuple[set[str], str], ...] = (
-    ({"manifest.ocdbt", "_CHECKPOINT_METADATA", "_METADATA", "ocdbt.process_0"}, f"it is a checkpoint of Orbax; {_WITH_ORBAX}"),
-    ({"saved_model.pb", "saved_model.pbtxt"}, f"it is a SavedModel of TensorFlow; {_WITH_TENSORFLOW}"),
-    ({"checkpoint"}, f"it is a folder of checkpoints of TensorFlow; {_WITH_TENSORFLOW}"),
-    ({"Manifest.json"}, "it is a package of Core ML; load the original weights, of which it was made"),
-    (
-        {".metadata", "__0_0.distcp"},
-        "it is a distributed checkpoint of PyTorch; torch.distributed.checkpoint.format_utils.dcp_to_torch_save(folder, "
-        "'model.pt') makes one file of it, which Phlox reads",
-    ),
-    (
-        {".zarray", ".zgroup", "zarr.json"},
-        "it is a Zarr store; save its arrays by name with numpy.savez, which Phlox reads",
-    ),
-)
-"""Names of which a folder has one -> the sentence."""

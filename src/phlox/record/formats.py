@@ -171,14 +171,16 @@ def recorder_for(
             for named, end in SUFFIXES.items():
                 if name.endswith(suffix + end):
                     return recorder(precision, compression or named, durable=durable)
-    from phlox.record.foreign import foreign_suffix
+    from phlox.record.foreign import promised_by
 
-    promised = next((reader.format for reader in _readers() if reader.has_ending(name)), None) or foreign_suffix(name)
+    promised = next((reader.format for reader in _readers() if reader.has_ending(name)), None)
+    if promised is None and (foreign := promised_by(name)) is not None:
+        promised = foreign.what
     if promised is not None:
         ends = ", ".join(recorder.suffix for recorder in _recorders())
         raise RecordError(
-            f"cannot save {path}: Phlox writes no such file ({promised}); give it one of the ends {ends}, and load it in "
-            "PyTorch with safetensors.torch.load_file, in JAX with safetensors.flax.load_file"
+            f"cannot save {path}: Phlox writes no such file ({promised}); give it one of the ends {ends}, and load it "
+            "in PyTorch with safetensors.torch.load_file, in JAX with safetensors.flax.load_file"
         )
     return SafetensorsRecorder(precision, compression, durable=durable)
 

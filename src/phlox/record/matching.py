@@ -87,7 +87,9 @@ def match(
     kept |= dict.fromkeys(missing, LACKING) | {d.path: UNFIT for d in (*misshapen, *wrong_kind)}
     kept |= dict.fromkeys(unreadable, UNREADABLE)
     ignored = {origin.get(path, path): NOT_MEANT if path in others else SURPLUS for path in left}
-    ignored |= dict.fromkeys(view.dropped, DROPPED) | {path: f"it cannot be read ({why})" for path, why in surplus.items()}
+    ignored |= dict.fromkeys(view.dropped, DROPPED) | {
+        path: f"it cannot be read ({why})" for path, why in surplus.items()
+    }
     meant, hint = _help(expected, names, aliases, found, missing, unexpected, bool(misshapen))
     if hint is None and view.unused and (missing or unexpected):
         hint = f"No path of the record matches {view.unused[0]!r}, which remap is to replace."

@@ -27,8 +27,8 @@ from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
-from phlox.record.reader import Reader
 from phlox.record.limits import MAX_TEXT, check_entries
+from phlox.record.reader import Reader
 from phlox.record.record import Entry, Record, Unheld, check_name
 from phlox.record.recorder import Recorder
 from phlox.record.sink import Sink, element_bytes
@@ -257,7 +257,9 @@ def _parsed(head: bytes, size: int | None, path: str) -> _Layout:
     length = int.from_bytes(head[8 : 8 + width], "little")
     start = 8 + width + length
     if length > _MAX_HEADER or start > len(head):
-        raise RecordError(f"{path}: it claims a header of {length} bytes, of {size or len(head)} in all and at most {_MAX_HEADER}")
+        raise RecordError(
+            f"{path}: it claims a header of {length} bytes, of {size or len(head)} in all and at most {_MAX_HEADER}"
+        )
     items = _items(head[8 + width : start].decode("latin-1"), path)
     dtype, big_endian = _dtype(items["descr"], path)
     shape = checked_shape(_sizes(items["shape"], path), dtype, path)

@@ -47,7 +47,7 @@ class LoadReport:
     cast: list[Difference] = field(default_factory=list[Difference])
     """Tensors that fit once cast to the expected element type."""
     unreadable: dict[str, str] = field(default_factory=dict[str, str])
-    """Paths expected whose entry in the record is unreadable (see `Record`) -> why; other such entries are `ignored`."""
+    """Paths expected whose entry in the record is unreadable (see `Record`) -> why; others of these are `ignored`."""
     untied: list[Difference] = field(default_factory=list[Difference])
     """One tensor to whoever loads, two different ones in the record: at `found` and at `expected`."""
     kept: dict[str, str] = field(default_factory=dict[str, str])

@@ -115,7 +115,9 @@ def read_source(content: Any, name: str, max_bytes: int | None = None, verify: b
         except (OSError, ValueError) as error:  # of which UnsupportedOperation is one, and that it is closed
             raise RecordError(f"{name}: it cannot be read: {error}") from error
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise RecordError(f"{name}: reading it gives {type(data).__name__}; open it in binary mode, as open(path, 'rb')")
+            raise RecordError(
+                f"{name}: reading it gives {type(data).__name__}; open it in binary mode, as open(path, 'rb')"
+            )
     return unpacked(memoryview(data).toreadonly().cast("B"), name, max_bytes, verify=verify)
 
 

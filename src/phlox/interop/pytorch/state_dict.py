@@ -81,9 +81,7 @@ def to_state_dict(module: Module) -> Record:
     return Record(entries, {"format": "pt"})  # as other readers of safetensors want it said
 
 
-def load(
-    module: Module, path: PathLike | Readable, *, prefix: str = "", **options: Unpack[LoadOptions]
-) -> LoadReport:
+def load(module: Module, path: PathLike | Readable, *, prefix: str = "", **options: Unpack[LoadOptions]) -> LoadReport:
     """Loads a file of PyTorch weights into a module; see `load_state_dict`.
 
     The file may be safetensors, what `torch.save(module.state_dict(), path)` or `torch.jit.save` wrote, an index of
@@ -130,7 +128,7 @@ def load_state_dict(module: Module, state: State, *, prefix: str = "", **options
 
 
 def save(module: Module, path: PathLike | Stream, precision: Precision = FULL) -> Path | Stream:
-    """Saves what `to_state_dict` gives as safetensors, and gives the path of the file, or the open file that it was given.
+    """Saves what `to_state_dict` gives as safetensors; gives the path of the file, or the open file that it was given.
 
     PyTorch takes it with `torch_module.load_state_dict(safetensors.torch.load_file(path))`.
     """

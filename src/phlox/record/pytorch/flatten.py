@@ -204,7 +204,7 @@ class _Walk:
 
 
 def _level(node: object) -> Iterable[tuple[object, object]] | None:
-    """The keys and values of what is a level of paths: of a dict, of a module, or of an object that is filled as one."""
+    """The keys and values of what is a level of paths: a dict, a module, or an object that is filled as a dict."""
     if isinstance(node, Pairs):
         return node.items
     if not isinstance(node, Object):
