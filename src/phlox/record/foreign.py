@@ -96,8 +96,8 @@ _WITH_KERAS = (
 )
 OF_EXPORT = "save the state_dict() of torch.export.load(path).module() with safetensors"
 _WITH_ORBAX = (
-    "load it with orbax.checkpoint.PyTreeCheckpointer().restore(folder), and write flax.serialization.to_bytes of that, "
-    "which Phlox reads"
+    "load it with orbax.checkpoint.PyTreeCheckpointer().restore(folder), and write flax.serialization.to_bytes of "
+    "that, which Phlox reads"
 )
 _WITH_H5PY = (
     "with h5py, save numpy.savez('weights.npz', **arrays) of the datasets that file.visititems() finds, which Phlox "

@@ -181,7 +181,7 @@ class NpyReader(Reader):
     def read(self, source: Source) -> Record:
         """See `Reader.read`."""
         data, at, metadata = source.data, 0, {}
-        if data[:1] == b"{":
+        if bytes(data[:1]) == b"{":
             line = bytes(data[:MAX_TEXT]).partition(b"\n")[0]
             at, metadata = len(line) + 1, {"header": line.decode()}
         tensors: dict[str, LazyTensor] = {}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+
+from typing_extensions import TypeIs
 
 from phlox.errors import RecordError
 from phlox.record.compression import SUFFIXES
@@ -34,7 +36,7 @@ Readable: TypeAlias = "bytes | bytearray | memoryview | _CanRead"
 Stream = TypeVar("Stream", bound=CanWrite)
 
 
-def is_path(source: object) -> TypeGuard[PathLike]:
+def is_path(source: object) -> TypeIs[PathLike]:
     """Whether it is a path, and not what is in a file."""
     return isinstance(source, (str, os.PathLike))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -103,7 +103,7 @@ def read_source(content: Any, name: str, max_bytes: int | None = None, verify: b
     RecordError where it is neither, or cannot be read.
     """
     if isinstance(content, (bytes, bytearray, memoryview, mmap.mmap)):
-        data: Any = content
+        data = cast("memoryview", content)
     else:
         read = getattr(content, "read", None)
         if not callable(read):
@@ -111,10 +111,10 @@ def read_source(content: Any, name: str, max_bytes: int | None = None, verify: b
         own = getattr(content, "name", None)
         name = own if isinstance(own, str) and own else name
         try:
-            data = read()
+            data = cast("memoryview", read())
         except (OSError, ValueError) as error:  # of which UnsupportedOperation is one, and that it is closed
             raise RecordError(f"{name}: it cannot be read: {error}") from error
-        if not isinstance(data, (bytes, bytearray, memoryview)):
+        if not isinstance(data, (bytes, bytearray, memoryview)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RecordError(
                 f"{name}: reading it gives {type(data).__name__}; open it in binary mode, as open(path, 'rb')"
             )

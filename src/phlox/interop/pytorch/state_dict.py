@@ -17,11 +17,13 @@ from phlox import record as records
 from phlox.errors import RecordError
 from phlox.interop.adapter import Adapter
 from phlox.interop.pytorch.layers import rules_of
+from phlox.interop.pytorch.parametrized import remedy, with_parametrized
 from phlox.module import Module
 from phlox.module.records import LoadOptions
 from phlox.record import FULL, LazyTensor, LoadReport, Precision, Record, SafetensorsRecorder, TensorEntry
 from phlox.record.dtypes import canonical
 from phlox.record.names import nearest
+from phlox.record.pytorch.reader import CONSTANTS
 from phlox.record.reader import PathLike, Readable, Stream, is_path
 from phlox.record.renaming import renamed
 
@@ -45,7 +47,8 @@ def adapter(module: Module) -> Adapter:
 def from_state_dict(state: State, module: Module, *, prefix: str = "") -> Record:
     """A state dict as a record for this module: our names, our layouts. No tensor is read or copied.
 
-    Entries that the module has no place for stay under their own names, so that `Module.load_record` tells them.
+    Weights that PyTorch computes by weight norm, spectral norm or a mask of pruning are what it computes. Entries that
+    the module has no place for stay under their own names, so that `Module.load_record` tells them.
 
     Args:
         state: a record, or tensors or arrays by name.
@@ -153,7 +156,9 @@ def _read(theirs: Record, module: Module, between: Adapter) -> Record:
             "wrote it, load it with load_record; if their names have something before ours, give prefix=...; if they "
             "are other names, give remap"
         )
-    return between.read(theirs, strict=False)
+    if theirs.metadata.get("format") == "torchscript":  # whose code has constants of its own
+        theirs = renamed(theirs, lambda path: None if path.startswith(f"{CONSTANTS}.") and path not in known else path)
+    return with_parametrized(between, theirs).read(theirs, strict=False)
 
 
 def _record_of(state: State, prefix: str) -> Record:

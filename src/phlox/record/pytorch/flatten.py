@@ -59,7 +59,7 @@ def flatten(root: object, meter: Meter) -> Flat:
     if is_tensor(root) or isinstance(root, Refused):
         root = Pairs([("data", root)])
     walk = _Walk(meter)
-    if _level(root) is None and not (isinstance(root, (list, tuple)) and walk.holds_tensor(root, 0)):
+    if _level(root) is None and not (type(root) in (list, tuple) and walk.holds_tensor(root, 0)):
         raise RecordError(
             f"it holds {called(root)}, and no tensor by name; nothing of it was run. Where you trust it, load it with "
             "what wrote it, and save its tensors by name, in a dict"

@@ -223,12 +223,12 @@ def _jax_array(meter: Meter, function: object, arguments: object, state: object,
 
 def set_numpy_state(meter: Meter, array: NumpyArray, state: object) -> None:
     """What `numpy.ndarray.__setstate__` does; TypeError for another state than it takes."""
-    match state:
+    match cast("tuple[object, ...]", state):
         case (int(), shape, NumpyType() as dtype, is_fortran, bytes() | str() as data):
             meter.charge(len(data))
             array.type, array.shape, array.is_fortran = dtype, shape, bool(is_fortran)
             array.data = data.encode() if isinstance(data, str) else data
-        case (int(), _, Refused() as refused, *_):
+        case (int(), _, Refused() as refused, _, _):
             array.type = refused
         case _:
             raise TypeError

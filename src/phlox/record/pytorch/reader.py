@@ -224,10 +224,11 @@ def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
     types: dict[str, ElementType] = {}
 
     def persistent(value: object) -> object:
-        if isinstance(value, tuple) and value[:1] == ("module",):
-            cls = cast("tuple[object, ...]", value)[1:2]
-            if cls and isinstance(cls[0], Foreign):  # a class of modules, with its source, which is of no use
-                return cls[0]
+        match value:
+            case ("module", Foreign() as cls, str() | None, str() | None):  # a class of modules, with its source, which is of no use
+                return cls
+            case _:
+                pass
         storage = _persistent(value)
         if types.setdefault(storage.key, storage.type) is not storage.type:
             raise RecordError(f"the storage {shown(storage.key)!r} is of two types")
