@@ -216,16 +216,18 @@ def _hint(report: LoadReport, between: Adapter, theirs: Record) -> str | None:
     """What the problems are called in PyTorch, and what probably went wrong."""
     names = {pattern.text: rule for rule in between.rules for pattern in rule.ours}
     paths = dict.fromkeys([*(one.path for one in (*report.misshapen, *report.wrong_kind)), *report.missing])
-    lines = [] if report.hint is None else [report.hint]
+    lines: list[str] = []
+    expected = dict.fromkeys(pattern.text for rule in between.rules for pattern in rule.theirs)
+    if (prefix := _prefix(expected, theirs)) is not None:
+        lines.append(f"Their names all have {prefix!r} before: give prefix={prefix!r}.")
+    else:
+        lines += filter(None, (report.hint, remedy(theirs)))
+        near = {path: nearest(path, expected) for path in report.unexpected[:_SHOWN]}
+        lines += [f"Did you mean {it!r} by {path!r}?" for path, it in near.items() if it and it not in theirs]
     if shown := [path for path in paths if path in names]:
         each = [f"{path} is {_theirs(names[path].theirs)}" for path in shown[:_SHOWN]]
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         lines.append(f"In PyTorch's names: {', '.join(each)}{more}.")
-    expected = dict.fromkeys(pattern.text for rule in between.rules for pattern in rule.theirs)
-    near = {path: nearest(path, expected) for path in report.unexpected[:_SHOWN]}
-    lines += [f"Did you mean {it!r} by {path!r}?" for path, it in near.items() if it is not None and it not in theirs]
-    if (prefix := _prefix(expected, theirs)) is not None:
-        lines.append(f"Their names all have {prefix!r} before: give prefix={prefix!r}.")
     return "\n".join(lines) or None
 
 
