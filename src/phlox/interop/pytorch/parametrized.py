@@ -1,8 +1,9 @@
 """Weights that a PyTorch module computes from other tensors: weight norm, spectral norm and pruning, as their product.
 
-A state dict has the tensors that the weight is computed from, by two naming schemes: that of `torch.nn.utils.weight_norm`
-("weight_g") and that of `torch.nn.utils.parametrize` ("parametrizations.weight.original0"). A module of Phlox has the
-weight; it is loaded as what PyTorch computes in evaluation mode.
+A state dict has the tensors that the weight is computed from, in two ways of naming: that of
+`torch.nn.utils.weight_norm` ("weight_g") and that of `torch.nn.utils.parametrize`
+("parametrizations.weight.original0").
+A module of Phlox has the weight; it is loaded as what PyTorch computes in evaluation mode.
 """
 
 from __future__ import annotations

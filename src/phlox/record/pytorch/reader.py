@@ -225,7 +225,7 @@ def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
 
     def persistent(value: object) -> object:
         match value:
-            case ("module", Foreign() as cls, str() | None, str() | None):  # a class of modules, with its source, which is of no use
+            case ("module", Foreign() as cls, str() | None, str() | None):  # a class of modules, and its source
                 return cls
             case _:
                 pass
