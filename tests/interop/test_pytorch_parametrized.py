@@ -33,7 +33,8 @@ def value_of(module: Any, name: str = "weight") -> np.ndarray:
 
 
 def cases() -> Iterator[tuple[str, Make, Callable[[Any], Any]]]:
-    for name, norm in (("old", weight_norm), ("new", parametrizations.weight_norm)):
+    norms: dict[str, Any] = {"old": weight_norm, "new": parametrizations.weight_norm}
+    for name, norm in norms.items():
         for layer, make, dims in (
             ("conv", CONV, (0, 1, 2, None)),
             ("linear", LINEAR, (0, 1, None)),

@@ -450,7 +450,8 @@ def test_torchscript() -> None:
     module = Script().eval()
     with torch.no_grad():
         dict(module.named_buffers())["body.1.running_mean"].copy_(torch.tensor([1.0, 2.0, 3.0]))
-    for program in (torch.jit.script(module), torch.jit.trace(module, torch.ones(1, 2))):
+    programs: list[Any] = [torch.jit.script(module), torch.jit.trace(module, torch.ones(1, 2))]
+    for program in programs:
         record = scripted(program)
         for path, tensor in program.state_dict().items():
             assert record[path].tensor.read().tolist() == tensor.tolist()

@@ -168,7 +168,7 @@ def test_bad_input(tmp_path: Path) -> None:
         (tmp_path / "t").open("w") as file,
         pytest.raises(RecordError, match=r"open it in binary mode, as open\(path, 'wb"),
     ):
-        model.save(file)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        model.save(file)
     with (tmp_path / "t").open() as file, pytest.raises(RecordError, match=r"reading it gives str; open it in binary"):
         model.load(file)  # pyright: ignore[reportArgumentType]
     for wrong in (3, None, [1], {"w": 1}):

@@ -8,6 +8,7 @@ A module of Phlox has the weight; it is loaded as what PyTorch computes in evalu
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +79,7 @@ def _axes(weight: _Shape, u: _Shape, v: _Shape) -> list[int]:
 
 _WEIGHT_NORM = Parametrized("weight norm", _product_with_norm, _is_norm, 1)
 _SPECTRAL_NORM = Parametrized("spectral norm", _without_spectral_norm, lambda *shapes: bool(_axes(*shapes)), 0)
-_MASK = Parametrized("pruned weight", np.multiply, lambda weight, mask: weight == mask, 0)
+_MASK = Parametrized("pruned weight", np.multiply, operator.eq, 0)
 
 _NAMES: tuple[tuple[tuple[str, ...], Parametrized], ...] = (
     (("{0}{1}_g", "{0}{1}_v"), _WEIGHT_NORM),
