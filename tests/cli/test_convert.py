@@ -243,7 +243,7 @@ def test_memory_is_that_of_one_tensor(
     (["source.safetensor", "x"], ["did you mean source.safetensors"]),
     ([".", "x"], [".", "give the name of the file"]),
     (["broken.safetensors", "x"], ["broken.safetensors", "not a valid safetensors record"]),
-    (["text.txt", "x"], ["text.txt", "neither its content nor its name", "safetensors"]),
+    (["text.txt", "x"], ["text.txt", "its content is that of no format", "safetensors"]),
     (["source", "source"], ["source.safetensors: exists already", "--overwrite"]),
     (["source", "folder.json"], ["folder.json: is a folder"]),
     (["source", "text.txt/x"], ["cannot save text.txt/x.safetensors", "Not a directory"]),
@@ -323,3 +323,15 @@ def test_with_numpy_alone(source: Path, tmp_path: Path) -> None:
     ):  # fmt: skip
         done = run(*arguments, before=without)
         assert (done.returncode, done.stderr) == (0, "") and done.stdout
+
+
+def test_what_cannot_be_read_is_left_out_only_when_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "x.npz", w=np.ones(2), names=np.array(["cat"]))
+    command = ["convert", str(tmp_path / "x.npz"), str(tmp_path / "y.safetensors")]
+    assert main(command) != 0
+    assert "names: text of NumPy's type '<U3'" in (text := capsys.readouterr().err) and "--exclude 'names'" in text
+    assert not (tmp_path / "y.safetensors").exists()
+    assert main([*command, "--exclude", "names"]) == 0
+    assert load(tmp_path / "y.safetensors").paths() == ["w"]

@@ -254,7 +254,7 @@ def test_letters_that_the_terminal_has_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "part"), [
     (["none"], "no such file"), (["."], "give the name of the file"), (["file.safetensor"], "did you mean"),
     (["file", "encodr"], "did you mean `encoder`"), (["file", "encoder", "zzz"], "no path matches `zzz`"),
-    (["cut.safetensors"], "not a valid safetensors record"), (["empty"], "neither its content nor its name"),
+    (["cut.safetensors"], "not a valid safetensors record"), (["empty"], "it is empty"),
 ], ids=str)  # fmt: skip
 def test_bad_input(
     arguments: list[str], part: str, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -275,3 +275,13 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
         main(["inspect", *arguments])
     _, err = capsys.readouterr()
     assert exit_.value.code == 2 and err.count("\n") == 1 and "--help" in err
+
+
+def test_what_cannot_be_read_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "x.npz", w=np.ones(2), names=np.array(["cat"]), z=np.ones(1, complex))
+    assert main(["inspect", str(tmp_path / "x.npz")]) == 0
+    page = capsys.readouterr().out
+    assert "Cannot be read" in page and "names  text of NumPy's type '<U3'" in page and "Total: 1 tensor" in page
+    assert main(["inspect", str(tmp_path / "x.npz"), "z", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["entries"] == [] and list(found["unreadable"]) == ["z"]

@@ -441,3 +441,18 @@ def test_a_function_that_lies_about_the_shape_is_told_when_read() -> None:
 def test_positional_records_are_refused() -> None:
     with pytest.raises(RecordError, match="positional record"):
         Adapter([rename("a", "b")]).read(Record({"0": A}, positional=True))
+
+
+def test_what_is_unreadable_takes_what_would_come_of_it_along() -> None:
+    adapter = Adapter([split("h.*.qkv", ["q.*", "k.*"]), rename("ln", "norm"), join(["a", "b"], "ab"), ignore("mask")])
+    record = Record(
+        {"h.0.qkv": np.ones((2, 2)), "a": np.ones(1)},
+        unreadable={"h.1.qkv": "complex", "ln": "an object", "b": "sparse", "mask": "text", "other": "a date"},
+    )
+    ours = adapter.read(record, strict=False)
+    assert ours.paths() == ["q.0", "k.0"] and ours.unreadable == {
+        "q.1": "h.1.qkv, of which it is made: complex", "k.1": "h.1.qkv, of which it is made: complex",
+        "norm": "ln, of which it is made: an object", "ab": "b, of which it is made: sparse", "other": "a date",
+    }  # fmt: skip
+    with pytest.raises(RecordError, match="other: no rule knows it"):
+        adapter.read(record)

@@ -158,23 +158,73 @@ def test_opening_reads_no_array_and_reading_one_reads_no_other() -> None:
     assert NpzRecorder(verify=False).from_bytes(data)["y"].tensor.read().shape == (1000,)
 
 
-REFUSED = {
-    "objects": (np.array([None, 1]), "x: Python objects .loading them runs code. of NumPy's type '.O'"),
-    "text": (np.array(["a"]), "x: text of NumPy's type '<U1'"),
-    "bytes": (np.array([b"a"]), "x: text of NumPy's type '.S1'"),
-    "complex": (np.ones(2, np.complex64), "x: complex numbers of NumPy's type '<c8'"),
-    "raw": (np.zeros(2, "V2"), "x: raw bytes of NumPy's type '.V2'"),
-    "dates": (np.zeros(2, "M8[s]"), "x: dates of NumPy's type"),
-    "fields": (np.zeros(2, [("a", "f4")]), "x: a structured array"),
-    "float8": (np.ones(2, ml_dtypes.float8_e5m2), "x: elements of NumPy's type '<f1'"),
+UNREADABLE = {
+    "objects": (np.array([None, 1]), "Python objects .loading them runs code. of NumPy's type '.O'"),
+    "text": (np.array(["a"]), "text of NumPy's type '<U1'"),
+    "bytes": (np.array([b"a"]), "text of NumPy's type '.S1'"),
+    "complex": (np.ones(2, np.complex64), "complex numbers of NumPy's type '<c8'"),
+    "raw": (np.zeros(2, "V2"), "raw bytes of NumPy's type '.V2'"),
+    "dates": (np.zeros(2, "M8[s]"), "dates of NumPy's type"),
+    "fields": (np.zeros(2, [("a", "f4")]), "a structured array"),
+    "float8": (np.ones(2, ml_dtypes.float8_e4m3fn), "raw bytes of NumPy's type '.V1'"),
+    "long": (np.ones(2, np.longdouble), "elements of NumPy's type"),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_with_one_sentence(name: str) -> None:
-    array, message = REFUSED[name]
-    with pytest.raises(RecordError, match=r"npz bytes: not a valid npz record: " + message):
-        NpzRecorder().from_bytes(saved(x=array))
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_one_array_that_cannot_be_read_is_listed_and_the_rest_is_read(name: str) -> None:
+    array, message = UNREADABLE[name]
+    record = NpzRecorder().from_bytes(saved(w=np.arange(3.0), x=array, y=np.ones(1)))
+    assert record.paths() == ["w", "y"] and record["w"].tensor.read().tolist() == [0, 1, 2]
+    assert list(record.unreadable) == ["x"]
+    with pytest.raises(RecordError, match=f"^x: {message}"):
+        record["x"]
+    alone = NpyReader().from_bytes(npy(array))
+    assert list(alone.unreadable) == ["data"] and not len(alone)
+
+
+def test_float8_of_the_one_kind_that_has_a_name() -> None:
+    array = np.arange(4).astype(ml_dtypes.float8_e5m2)
+    assert_same_elements(NpzRecorder().from_bytes(saved(x=array))["x"].tensor.read(), array)
+    with pytest.raises(RecordError, match="x: NumPy has no float8_e5m2; save it at another precision"):
+        NpzRecorder(AS_IS).to_bytes(Record({"x": array}))
+
+
+def in_a_row(*arrays: np.ndarray) -> bytes:
+    return b"".join(map(npy, arrays))
+
+
+def test_several_arrays_in_a_row_are_a_positional_record() -> None:
+    arrays = [
+        np.arange(6.0, dtype=np.float32).reshape(2, 3),
+        np.array(7),
+        np.ones(2, ml_dtypes.bfloat16),
+        np.array(True),
+    ]
+    record = NpyReader().from_bytes(in_a_row(*arrays))
+    assert record.positional and record.paths() == ["0", "1", "2", "3"]
+    for path, array in zip(record, arrays, strict=True):
+        assert_same_elements(record[path].tensor.read(), array)
+    record = NpyReader().from_bytes(b'{"width": 3}\n' + in_a_row(arrays[0]))
+    assert record.positional and record.paths() == ["0"] and record.metadata["header"] == '{"width": 3}'
+
+
+def test_an_array_in_a_row_that_cannot_be_read() -> None:
+    one = np.arange(3.0)
+    for other, lost in ((np.ones(2, complex), ["1"]), (np.array(["ab"]), ["1"]), (np.zeros(2, "M8[D]"), ["1"])):
+        record = NpyReader().from_bytes(in_a_row(one, other, one))
+        assert not record.positional and record.paths() == ["0", "2"] and list(record.unreadable) == lost
+        assert record["2"].tensor.read().tolist() == [0, 1, 2]
+    record = NpyReader().from_bytes(in_a_row(one, np.array([None]), one))  # nobody knows where the objects end
+    assert record.paths() == ["0"] and list(record.unreadable) == ["1"] and "all that follows" in record.unreadable["1"]
+
+
+def test_what_follows_an_array_and_is_none() -> None:
+    for more in (b"x", bytes(64), npy(np.ones(3))[:-1], npy(np.ones(3))[:20]):
+        with pytest.raises(
+            RecordError, match="follow array 1, which are none|takes 24 bytes; the file gives 23|header"
+        ):
+            NpyReader().from_bytes(npy(np.ones(2)) + more)
 
 
 HEADERS = {
@@ -230,8 +280,11 @@ def test_header_size_and_other_members() -> None:
         file.writestr("x.txt", b"hello")
     with pytest.raises(RecordError, match=r"'x.txt' is no \.npy file; is it another kind"):
         NpzRecorder().from_bytes(buffer.getvalue())
-    with pytest.raises(RecordError, match=r"'a\.\.b' is no path"):
-        NpzRecorder().from_bytes(saved(False, **{"a..b": np.ones(1)}))
+    with zipfile.ZipFile(buffer, "a") as file:
+        file.writestr("w.npy", npy(np.ones(2)))
+    assert NpzRecorder().from_bytes(buffer.getvalue()).paths() == ["w"]
+    assert NpzRecorder().from_bytes(buffer.getvalue()).unreadable == {"x.txt": "it is no .npy file"}
+    assert "'a..b' is no path" in NpzRecorder().from_bytes(saved(False, **{"a..b": np.ones(1)})).unreadable["a..b"]
     with pytest.raises(RecordError, match="zip bomb"):
         NpzRecorder(max_bytes=1000).from_bytes(saved(True, x=np.zeros(10_000)))
     with pytest.raises(RecordError, match="bytes other than 0 and 1"):

@@ -215,7 +215,7 @@ DAMAGED_BINARY = {
     "no data": binary(),
     "trailing data": binary(b"xy"),
     "unknown code": binary(b"x", codes=b"\xff"),
-    "no such code": binary(b"x", codes=b"\x0e"),
+    "no such code": binary(b"x", codes=b"\x20"),
     "shapes missing": binary(b"x", shapes=[]),
     "values missing": binary(codes=b"\0", shapes=[]),
     "values too many": binary(b"x", values=[1]),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from phlox.record import HALF, LazyTensor, Record, RecordError, TensorEntry
-from tests.record.support import records
+from phlox.record import HALF, LazyTensor, Record, RecordError, TensorEntry, difference, gather, renamed
+from tests.record.support import FORMATS, recorders, records
 
 
 def tied() -> Record:
@@ -144,3 +144,43 @@ def test_repr_is_a_table() -> None:
 def test_ids_are_text() -> None:
     with pytest.raises(RecordError):
         Record({"a": TensorEntry(LazyTensor.from_array(np.zeros(1)), "\ud800")})
+
+
+def with_unreadable() -> Record:
+    return Record({"a.w": np.zeros(2), "b.w": np.ones(2)}, unreadable={"a.args": "an object", "z": "complex"})
+
+
+def test_what_is_unreadable_is_told_and_raises_when_it_is_asked_for() -> None:
+    record = with_unreadable()
+    assert len(record) == 2 and "z" not in record and list(record) == record.paths() == ["a.w", "b.w"]
+    assert record.unreadable == {"a.args": "an object", "z": "complex"}
+    with pytest.raises(RecordError, match=r"^z: complex$"):
+        record["z"]
+    assert "cannot be read: z: complex" in repr(record)
+    with pytest.raises(RecordError, match="'b.w' is both an entry and one that cannot be read"):
+        Record({"b.w": 1}, unreadable={"b.w": "why"})
+
+
+def test_what_is_unreadable_goes_where_its_record_goes() -> None:
+    record = with_unreadable()
+    assert record.select("a").unreadable == {"args": "an object"}
+    assert Record.merge({"m": record}).unreadable == {"m.a.args": "an object", "m.z": "complex"}
+    assert record.with_precision(HALF).unreadable == record.unreadable
+    assert renamed(record, {"^a": "c"}).unreadable == {"c.args": "an object", "z": "complex"}
+    rest = renamed(record, lambda path: None if path in record.unreadable else path)
+    assert not rest.unreadable and rest.paths() == record.paths()
+    assert gather(part=record).unreadable == {"part.a.args": "an object", "part.z": "complex"}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_unreadable_is_not_left_out_in_silence_when_it_is_saved(format: str) -> None:
+    with pytest.raises(RecordError, match=r"a\.args: an object \(1 others likewise\); to save the rest, drop it"):
+        recorders()[format].to_bytes(with_unreadable())
+
+
+def test_differences_tell_what_is_unreadable() -> None:
+    record = with_unreadable()
+    found = difference(record, Record({"a.w": np.zeros(2), "b.w": np.ones(2), "z": np.ones(1)}))
+    assert not found.ok and found.unreadable == [("a.args", "an object", None), ("z", "complex", None)]
+    assert not found.only_second and not difference(record, record).ok
+    assert "2 that cannot be read" in str(found)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phlox.record import BinaryRecorder, LazyTensor, LoadReport, Record, RecordError, match
+from phlox.record import BinaryRecorder, LazyTensor, LoadReport, Record, RecordError, match, renamed
+from phlox.record.report import grouped
 
 LINEAR: dict[str, Any] = {"weight": ((16, 4), "float", None), "bias": ((4,), "float", None)}
 
@@ -135,3 +136,41 @@ def test_positional_records_match_in_order() -> None:
     more = {**LINEAR, "scale": ((4,), "float", None)}
     assert "positional: 2 tensors without names, matched in order; the module expects 3" in text_of(match(more, record))
     assert match({"weight": LINEAR["weight"]}, record).unexpected == ["1"]
+
+
+def test_an_entry_that_is_expected_and_unreadable() -> None:
+    expected: Any = {"w": ((2,), "float", None), "b": ((1,), "float", None)}
+    record = Record({"b": np.ones(1)}, unreadable={"w": "a complex tensor", "args": "an object"})
+    for strict in (True, False):
+        report = match(expected, record, strict=strict)
+        assert not report.ok and report.unreadable == {"w": "a complex tensor"} and not report.missing
+        assert "w: the record's cannot be read: a complex tensor" in str(report)
+    assert "args: in the record, but not in the module" in str(match(expected, record))
+    report = match(expected, record, strict=False, exclude="w")
+    assert report.ok and report.kept["w"] == "not meant"
+    assert "it cannot be read (an object): args" in str(report)
+    assert match({"b": ((1,), "float", None)}, renamed(record, lambda p: p if p == "b" else None)).ok
+    tied = match({"w": ((1,), "float", None)}, Record({"v": np.ones(1)}, unreadable={"w": "x"}), aliases={"v": "w"})
+    assert tied.ok and tied.matches == {"w": "v"}
+
+
+def test_the_hint_comes_first_and_groups_are_told_as_one() -> None:
+    expected: Any = {f"layers.{i}.w": ((1,), "float", None) for i in range(12)}
+    state = {f"optimizer_state.{i}.m": np.ones(1) for i in range(240)}
+    record = Record({**{f"model.{path}": np.ones(1) for path in expected}, **state, "epoch": 3})
+    lines = str(match(expected, record)).split("\n")
+    assert lines[1].startswith("  The record has all that is missing below 'model'")
+    assert lines[2:4] == [
+        "  layers.**: 12 entries missing from the record",
+        "  model.**: 12 entries in the record, but not in the module",
+    ]
+    assert "  optimizer_state.**: 240 entries in the record, but not in the module" in lines
+    fits = Record({**{path: np.ones(1) for path in expected}, **state})
+    assert "no such parameter: optimizer_state.** (240 entries)" in str(match(expected, fits, strict=False))
+
+
+def test_groups_hold_nothing_that_fits() -> None:
+    assert grouped([f"a.b.{i}" for i in range(9)], ["a.c"]) == [("a.b.**", 9)]
+    assert grouped([f"a.{i}" for i in range(9)], ["a.c"]) == [(f"a.{i}", 1) for i in range(9)]
+    assert grouped([f"a.{i}" for i in range(3)], []) == [(f"a.{i}", 1) for i in range(3)]
+    assert grouped([".".join("a" * 500) + str(i) for i in range(9)], ["a"])[0][1] in (1, 9)

@@ -57,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
         raise RecordError(f"{target}: exists already; give another name, or --overwrite to replace it")
     file = opened(options.source, options)
     record = _renamed(_selected(file.record, options), options)
+    for path, why in record.unreadable.items():
+        raise RecordError(f"{options.source}: {path}: {why}; leave it out with --exclude '{path}'")
     written = recorder.save(record, target)
     before = ", ".join(filter(None, (file.format, file.compression, size_text(file.size))))
     after = ", ".join(filter(None, (recorder.format, recorder.compression, size_text(written.stat().st_size))))
@@ -129,7 +131,7 @@ def _selected(record: Record, options: argparse.Namespace) -> Record:
     if not (options.include or options.exclude):
         return record
     _check_named(record, options.source, "--include and --exclude")
-    paths = [*record, *record.aliases]
+    paths = [*record, *record.aliases, *record.unreadable]
     meant = chosen(options.include, paths) if options.include else set(paths)
     meant -= chosen(options.exclude, paths) if options.exclude else set()
     if not meant:

@@ -92,6 +92,7 @@ class _Page:
             lines.append("They were not written of the same names: these may be other entries")
         lines += self._missing("Only in A", found.only_first, self.first.record)
         lines += self._missing("Only in B", found.only_second, self.second.record)
+        lines += self._changes("Cannot be read", found.unreadable)
         lines += self._changes("Other kinds", found.kinds)
         lines += self._changes("Other shapes", found.shapes)
         lines += self._changes("Other values", [Change(p, _value(a), _value(b)) for p, a, b in found.values])

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Carry out the command, and return the exit status."""
     file = opened(options.file, options)
     record = file.record
-    paths = _chosen(record, options.pattern)
+    paths, lost = _chosen(record, options.pattern)
     if options.sort == "name":
         paths.sort()
     elif options.sort == "size":
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     shown = paths[: options.limit]
     found = {p: statistics(record.tensors[p].tensor) for p in shown if options.stats and p in record.tensors}
     if options.json:
-        print(json.dumps(plain(_as_json(file, paths, shown, found)), indent=2, allow_nan=False))
+        print(json.dumps(plain(_as_json(file, paths, shown, found, lost)), indent=2, allow_nan=False))
         return DONE
     print(_about(file))
     if shown:
@@ -63,6 +63,9 @@ def run(options: argparse.Namespace) -> int:
         print(_entries(record, shown, found if options.stats else None))
     if len(paths) > len(shown):
         print(f"... and {len(paths) - len(shown):,} more")
+    if lost:
+        print("\nCannot be read")
+        print(table([[path, why] for path, why in lost.items()], width=terminal_width(), indent=2))
     if record.aliases:
         print("\nAliases")
         print(
@@ -75,14 +78,15 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _chosen(record: Record, patterns: Sequence[str]) -> list[str]:
+def _chosen(record: Record, patterns: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The entries that are meant, and why those that are unreadable are so."""
     if not patterns:
-        return record.paths()
-    names = {path: [path] for path in record}
+        return record.paths(), dict(record.unreadable)
+    names = {path: [path] for path in (*record, *record.unreadable)}
     for alias, path in record.aliases.items():
         names[path].append(alias)
     meant = chosen(patterns, names)
-    return [path for path in record if path in meant]
+    return [path for path in record if path in meant], {p: why for p, why in record.unreadable.items() if p in meant}
 
 
 def _bytes(entry: Any) -> int:
@@ -182,7 +186,11 @@ def _total(record: Record, paths: Sequence[str]) -> str:
 
 
 def _as_json(
-    file: RecordFile, paths: Sequence[str], shown: Sequence[str], found: dict[str, Statistics]
+    file: RecordFile,
+    paths: Sequence[str],
+    shown: Sequence[str],
+    found: dict[str, Statistics],
+    lost: dict[str, str],
 ) -> dict[str, Any]:
     record, header = file.record, file.record.header
     entries: list[dict[str, Any]] = []
@@ -209,6 +217,7 @@ def _as_json(
         "metadata": dict(record.metadata),
         "aliases": dict(record.aliases),
         "entries": entries,
+        "unreadable": lost,
         "totals": {name: asdict(one) for name, one in totals(record[path] for path in paths).items()},
     }
 

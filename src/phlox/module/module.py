@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from os import PathLike
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import off_tapes
@@ -28,6 +27,7 @@ from phlox.random.stream import key_of
 from phlox.record import FULL, LoadReport, Precision, Record
 from phlox.record.compression import Compression
 from phlox.record.patterns import Patterns
+from phlox.record.reader import PathLike, Readable, Stream
 from phlox.record.renaming import Remap
 from phlox.tensor import Tensor
 from phlox.tensor.explain import shown
@@ -342,18 +342,37 @@ class Module(Fields):
         self.map(lambda path, param: param).load_record(record)  # of a way of its own, which is tried on a copy
         return Prepared(lambda: self.load_record(record), lambda: way_back(self.params()))
 
+    @overload
     def save(
         self,
-        path: str | PathLike[str],
+        path: PathLike,
         *,
         precision: Precision = FULL,
         compression: Compression | None = None,
         durable: bool = True,
-    ) -> Path:
+    ) -> Path: ...
+    @overload
+    def save(
+        self,
+        path: Stream,
+        *,
+        precision: Precision = FULL,
+        compression: Compression | None = None,
+        durable: bool = True,
+    ) -> Stream: ...
+    def save(
+        self,
+        path: PathLike | Stream,
+        *,
+        precision: Precision = FULL,
+        compression: Compression | None = None,
+        durable: bool = True,
+    ) -> Path | Stream:
         """Write the parameters to a file, whole or not at all, and return its path.
 
         Args:
-            path: its end names the format, and perhaps the compression (".json.gz"); without one it is safetensors.
+            path: its end names the format, and perhaps the compression (".json.gz"); without one it is safetensors. Or
+                a binary file open for writing, which is returned.
             precision: at which element types, see `phlox.record.PrecisionSettings`; floats as float32 unless given.
             compression: None, "gzip" or "zstd".
             durable: whether to wait until the disk has it, so that it survives a crash of the system.
@@ -370,14 +389,17 @@ class Module(Fields):
 
     def load(
         self,
-        source: Record | str | PathLike[str],
+        source: Record | PathLike | Readable,
         *,
         strict: bool = True,
         include: Patterns | None = None,
         exclude: Patterns | None = None,
         remap: Remap | None = None,
     ) -> LoadReport:
-        """Load a file of any format, or a record, and return the report of what was done; see `load_record`."""
+        """Load a file of any format, or a record, and return the report of what was done; see `load_record`.
+
+        A file is given as its path, as an open binary file, or as bytes.
+        """
         from phlox.module.records import load_from
 
         return load_from(self, source, strict=strict, include=include, exclude=exclude, remap=remap)

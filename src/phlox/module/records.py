@@ -7,7 +7,6 @@ import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -28,6 +27,7 @@ from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
 from phlox.record.patterns import Patterns
+from phlox.record.reader import PathLike, Readable, is_path
 from phlox.record.renaming import Remap, Renamed, rename
 from phlox.record.report import DROPPED
 from phlox.tensor import Tensor
@@ -209,16 +209,17 @@ def _compared_with_children(structure: Structure, record: Record, options: LoadO
     return _Compared(places, whole, rest, found.matches, made.loads, made.cause)
 
 
-def load_from(module: Module, source: Record | str | PathLike[str], **options: Unpack[LoadOptions]) -> LoadReport:
+def load_from(module: Module, source: Record | PathLike | Readable, **options: Unpack[LoadOptions]) -> LoadReport:
     """See `Module.load`."""
     if isinstance(source, Record):
         return prepare(module, source, **options)()
+    name = str(Path(source)) if is_path(source) else ""
     try:
         return prepare(module, load(source), **options)()
     except RecordError as error:
-        if str(error).startswith(str(Path(source))):
+        if str(error).startswith(name):
             raise
-        raise RecordError(f"{Path(source)}: {error}") from error
+        raise RecordError(f"{name}: {error}") from error
 
 
 def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Prepared[LoadReport]:

@@ -43,8 +43,10 @@ from phlox.record.values import Value as Value
 if TYPE_CHECKING:
     from phlox.record.comparison import RecordDifference as RecordDifference
     from phlox.record.comparison import difference as difference
+    from phlox.record.flax import FlaxReader as FlaxReader
     from phlox.record.npz import NpyReader as NpyReader
     from phlox.record.npz import NpzRecorder as NpzRecorder
+    from phlox.record.pickle import PickleReader as PickleReader
     from phlox.record.pytorch import PyTorchReader as PyTorchReader
     from phlox.record.sharded import ShardedReader as ShardedReader
 
@@ -92,7 +94,9 @@ __getattr__, __dir__ = _lazily(
     __name__,
     {
         "comparison": "RecordDifference difference",
+        "flax": "FlaxReader",
         "npz": "NpyReader NpzRecorder",
+        "pickle": "PickleReader",
         "pytorch": "PyTorchReader",
         "sharded": "ShardedReader",
     },

@@ -38,6 +38,8 @@ class RecordDifference:
     """Paths that the second record lacks."""
     only_second: list[str] = field(default_factory=list[str])
     """Paths that the first record lacks."""
+    unreadable: list[Change] = field(default_factory=list[Change])
+    """Entries that cannot be read in one record, or in both: why, or None where there is nothing to say of it."""
     suggestions: dict[str, str] = field(default_factory=dict[str, str])
     """Path that one record lacks -> what has the same id there, or the name that may be meant."""
     kinds: list[Change] = field(default_factory=list[Change])
@@ -68,7 +70,10 @@ class RecordDifference:
     @property
     def ok(self) -> bool:
         """Whether the records have the same entries, with the same values within the tolerance, at any precision."""
-        return not (self.only_first or self.only_second or self.kinds or self.shapes or self.values or self.tensors)
+        unread = self.unreadable
+        return not (
+            unread or self.only_first or self.only_second or self.kinds or self.shapes or self.values or self.tensors
+        )
 
     @property
     def identical(self) -> bool:
@@ -88,6 +93,7 @@ class RecordDifference:
         counts = [
             (len(self.only_first), f"only in {first}"),
             (len(self.only_second), f"only in {second}"),
+            (len(self.unreadable), "that cannot be read"),
             (len(self.kinds), "of another kind"),
             (len(self.shapes), "of another shape"),
             (len(self.values) + len(self.tensors), "of another value"),
@@ -225,8 +231,9 @@ def _named(record: Record, other: Record) -> Record:
 def _note_names(first: Record, second: Record, pairs: Iterable[tuple[str, str]], result: RecordDifference) -> None:
     # An entry that has another name in the other record is not missing there.
     compared = ({one for one, _ in pairs}, {other for _, other in pairs})
-    result.only_first += [path for path in first if path not in compared[0]]
-    result.only_second += [path for path in second if path not in compared[1]]
+    result.unreadable += _changes(first.unreadable, second.unreadable, also_same=True)
+    result.only_first += [p for p in first if p not in compared[0] and p not in second.unreadable]
+    result.only_second += [p for p in second if p not in compared[1] and p not in first.unreadable]
     result.suggestions |= _suggestions(result.only_first, first, result.only_second, second)
     result.suggestions |= _suggestions(result.only_second, second, result.only_first, first)
     result.aliases += _changes(first.aliases, second.aliases)
@@ -249,10 +256,10 @@ def _id(record: Record, path: str) -> str | None:
     return record.tensors[path].id if path in record.tensors else None
 
 
-def _changes(first: Mapping[str, str], second: Mapping[str, str]) -> list[Change]:
+def _changes(first: Mapping[str, str], second: Mapping[str, str], *, also_same: bool = False) -> list[Change]:
     names = dict.fromkeys((*first, *second))
     changes = [Change(name, first.get(name), second.get(name)) for name in names]
-    return [change for change in changes if change.first != change.second]
+    return [change for change in changes if also_same or change.first != change.second]
 
 
 def _compare(path: str, first: Entry, second: Entry, result: RecordDifference, tolerance: Tolerance) -> bool:

@@ -19,6 +19,15 @@ Array: TypeAlias = NDArray[Any]
 Recast: TypeAlias = "Callable[[Array, DType], Array | None]"
 """A faster way to cast floats, see `phlox.backend.EngineBackend.recast`."""
 
+FLOAT8 = {
+    "f8_e4m3": "e4m3fn",
+    "f8_e5m2": "e5m2",
+    "f8_e8m0": "e8m0fnu",
+    "f8_e4m3fnuz": "e4m3fnuz",
+    "f8_e5m2fnuz": "e5m2fnuz",
+}
+"""The floats of 8 bits: short name (that of safetensors) -> what `ml_dtypes` and PyTorch call it after "float8_"."""
+
 DTYPES: dict[str, DType] = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
@@ -33,6 +42,7 @@ DTYPES: dict[str, DType] = {
     "u16": np.dtype(np.uint16),
     "u8": np.dtype(np.uint8),
     "bool": np.dtype(np.bool_),
+    **{name: np.dtype(getattr(ml_dtypes, f"float8_{theirs}")) for name, theirs in FLOAT8.items()},
 }
 """Every element type of a record, by the short name that files carry."""
 
@@ -119,7 +129,8 @@ def _cast_floats(array: Array, dtype: DType, path: str) -> Array:
         result = array.astype(dtype)
         if np.can_cast(array.dtype, dtype):
             return result
-        overflown = _is_infinite(result)
+        # Some of the 8-bit types have NaN for what others make infinite.
+        overflown = ~np.isfinite(result.astype(np.float32)) if dtype.itemsize == 1 else _is_infinite(result)
         if not overflown.any() or not (overflown := overflown & np.isfinite(array)).any():
             return result
     limit = float(cast("Any", ml_dtypes.finfo(dtype)).max)

@@ -12,7 +12,7 @@ import struct
 import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from phlox.backend.mapped import Pages
 from phlox.errors import RecordError
@@ -83,6 +83,87 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bo
             file.close()
     if durable:
         _sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def write_to(stream: Any) -> Generator[IO[bytes]]:
+    """A file whose bytes reach `stream`, which is whatever has a `write`: all of them, or, if the block fails, none.
+
+    They go through a file without a name where the stream cannot seek, or writes at its end wherever it stands. From
+    one that can, what was added at its end is cut off again.
+    """
+    if not _can_seek(stream):
+        import tempfile  # for this alone: it is not small
+
+        with tempfile.TemporaryFile() as file:
+            yield cast("IO[bytes]", file)
+            file.seek(0)
+            while data := file.read(CALL):
+                _write_all(stream, memoryview(data))
+        return
+    if isinstance(stream, io.RawIOBase):  # which may write less than it is given
+        with write_to(buffered := io.BufferedWriter(_Borrowed(stream))) as file:
+            yield file
+        buffered.flush()
+        return
+    start = stream.tell()
+    end = stream.seek(0, os.SEEK_END)
+    stream.seek(start)
+    try:
+        yield stream
+    except BaseException:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.seek(start)
+            if end == start:
+                stream.truncate()
+        raise
+
+
+def _can_seek(stream: Any) -> bool:
+    if not callable(getattr(stream, "seekable", None)) or "a" in str(getattr(stream, "mode", "")):
+        return False
+    try:
+        if not stream.seekable():
+            return False
+        start = stream.tell()
+        stream.seek(0, os.SEEK_END)  # which a file that compresses refuses
+        stream.seek(start)
+        return True
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _write_all(stream: Any, data: memoryview) -> None:
+    while len(data):
+        count = stream.write(data)
+        if count is None and isinstance(stream, io.RawIOBase):
+            raise BlockingIOError(errno.EAGAIN, "it does not wait, and takes nothing now")
+        data = data[len(data) if count is None else count :]
+
+
+class _Borrowed(io.RawIOBase):
+    """A raw file that somebody else closes."""
+
+    def __init__(self, file: io.RawIOBase) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int | None:
+        return self._file.write(data)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None, /) -> int:
+        return self._file.truncate(size)
 
 
 def _temporary(target: Path) -> tuple[Path, _EagerFile]:

@@ -93,7 +93,8 @@ def _gathered(parts: Mapping[str, Any], place: str) -> Record:
     every: dict[str, Entry] = {**{path: whole[path] for path in whole}, **entries}
     order = {name: number for number, name in enumerate(parts)}
     every = dict(sorted(every.items(), key=lambda item: order[item[0].partition(".")[0]]))
-    return Record(every, {**whole.metadata, _PARTS: json.dumps(list(parts))}, aliases=whole.aliases)
+    metadata = {**whole.metadata, _PARTS: json.dumps(list(parts))}
+    return Record(every, metadata, aliases=whole.aliases, unreadable=whole.unreadable)
 
 
 def restore(record: Record, parts: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:

@@ -53,6 +53,12 @@ def check_message_pack(*texts: bytes | memoryview) -> None:
     _check(texts, _message_pack_items)
 
 
+def check_message_pack_items(data: memoryview) -> None:
+    """Raises RecordError where MessagePack holds more items than a file may; what is in a `bin` or `ext` is no item."""
+    if len(data) > MAX_ITEMS and _message_pack_items(data) > MAX_ITEMS:
+        raise RecordError(f"it has more than {MAX_ITEMS} items: hold numbers as arrays")
+
+
 def length_of(data: memoryview) -> int:
     """How many items, or pairs, the MessagePack array or map at the beginning of `data` claims; 0 for all else."""
     first = data[0] if len(data) else 0
@@ -76,7 +82,7 @@ def _json_items(text: bytes) -> int:
     return count
 
 
-def _message_pack_items(data: bytes) -> int:
+def _message_pack_items(data: bytes | memoryview) -> int:
     count = at = 0
     while at < len(data) and count <= MAX_ITEMS:
         first = data[at]

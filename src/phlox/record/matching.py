@@ -14,7 +14,7 @@ from phlox.record.names import fingerprint_of
 from phlox.record.patterns import Patterns, chosen
 from phlox.record.record import Record
 from phlox.record.renaming import Remap, Renamed, rename
-from phlox.record.report import DROPPED, LACKING, NOT_MEANT, SURPLUS, UNFIT, Difference, LoadReport
+from phlox.record.report import DROPPED, LACKING, NOT_MEANT, SURPLUS, UNFIT, UNREADABLE, Difference, LoadReport
 
 Expected: TypeAlias = "tuple[tuple[int, ...], Kind, DType | None]"
 """Of a tensor to be loaded: its shape, its kind, and its element type (None: whichever comes)."""
@@ -78,13 +78,18 @@ def match(
             stored = tensor.dtype
             if dtype is not None and stored != dtype and stored != canonical(dtype, path):
                 cast.append(Difference(path, stored, canonical(dtype, path)))
-    missing = [path for path in expected if path not in found and path not in passed_over]
+    unreadable = _unreadable(expected, names, found, aliases, passed_over)
+    missing = [path for path in expected if not (path in found or path in passed_over or path in unreadable)]
     left, untied = _left_over(found, names, {} if names.positional else aliases)
-    unexpected = [path for path in left if path not in others]
+    surplus = {path: why for path, why in names.unreadable.items() if path not in expected and path not in aliases}
+    unexpected = [path for path in (*left, *surplus) if path not in others]
     kept = {path: NOT_MEANT for path in expected if path in passed_over}
     kept |= dict.fromkeys(missing, LACKING) | {d.path: UNFIT for d in (*misshapen, *wrong_kind)}
+    kept |= dict.fromkeys(unreadable, UNREADABLE)
     ignored = {origin.get(path, path): NOT_MEANT if path in others else SURPLUS for path in left}
-    ignored |= dict.fromkeys(view.dropped, DROPPED)
+    ignored |= dict.fromkeys(view.dropped, DROPPED) | {
+        path: f"it cannot be read ({why})" for path, why in surplus.items()
+    }
     meant, hint = _help(expected, names, aliases, found, missing, unexpected, bool(misshapen))
     if hint is None and view.unused and (missing or unexpected):
         hint = f"No path of the record matches {view.unused[0]!r}, which remap is to replace."
@@ -95,6 +100,7 @@ def match(
         misshapen=misshapen,
         wrong_kind=wrong_kind,
         cast=cast,
+        unreadable=unreadable,
         untied=untied,
         kept=kept,
         ignored=ignored,
@@ -105,6 +111,22 @@ def match(
         hint=hint,
         strict=strict,
     )
+
+
+def _unreadable(
+    expected: Mapping[str, Expected],
+    record: Record,
+    found: Mapping[str, str],
+    aliases: Mapping[str, str],
+    passed_over: set[str],
+) -> dict[str, str]:
+    """Path expected -> why the record's cannot be read; a tied one can, where another of its names can be."""
+    lost: dict[str, str] = {}
+    for name, why in record.unreadable.items():
+        path = aliases.get(name, name)
+        if path in expected and path not in found and path not in passed_over:
+            lost.setdefault(path, why)
+    return lost
 
 
 def _by_order(expected: Mapping[str, Expected], record: Record) -> dict[str, str]:
@@ -140,7 +162,7 @@ def _not_meant(
             if alias in owner and path not in owner:  # the parameter's entry is stored under another name
                 owner[path] = owner[alias]
                 names[owner[alias]].append(path)
-        for path in record:
+        for path in (*record, *record.unreadable):
             names.setdefault(owner.setdefault(path, path), [path])
         for alias, path in record.aliases.items():
             if alias not in owner:
@@ -149,7 +171,7 @@ def _not_meant(
     if exclude is not None:
         meant -= chosen(exclude, names)
     others = set(names) - meant
-    return {path for path in (*expected, *record) if owner.get(path) in others}
+    return {path for path in (*expected, *record, *record.unreadable) if owner.get(path) in others}
 
 
 def _equal(first: object, second: object) -> bool:

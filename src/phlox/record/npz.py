@@ -27,8 +27,9 @@ from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
+from phlox.record.limits import MAX_TEXT, check_entries
 from phlox.record.reader import Reader
-from phlox.record.record import Entry, Record
+from phlox.record.record import Entry, Record, Unheld, check_name
 from phlox.record.recorder import Recorder
 from phlox.record.sink import Sink, element_bytes
 from phlox.record.source import Source, elements
@@ -41,13 +42,15 @@ _MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 10_000  # NumPy's own bound
 _BFLOAT16 = "<V2"
 _ALIGNMENT = 64
+_ALONE = "data"
+"""What the tensor of an .npy file is called."""
 _PADDING = struct.Struct("<HH")  # an extra field: its number, that of Android's alignment, and size
 _LARGE = 1 << 30  # bytes, from which on a member is written with sizes of 64 bits
 _ZIP64_EXTRA = 20
 _ITEM = re.compile(
     r"""\s*['"](descr|fortran_order|shape)['"]\s*:\s*(?:['"]([^'"]{0,20})['"]|(True|False)|\(([\d\s,L]*)\))\s*(,|$)\s*"""
 )
-_DTYPES = {dtype.str[1:]: dtype for name, dtype in DTYPES.items() if name != "bf16"}
+_DTYPES = {dtype.str[1:]: dtype for name, dtype in DTYPES.items() if name != "bf16" and not name.startswith("f8")}
 _KINDS = {
     "O": "Python objects (loading them runs code)",
     "U": "text",
@@ -75,7 +78,7 @@ class NpzRecorder(Recorder):
     """NumPy's .npz: read lazily, as `numpy.savez` and `numpy.savez_compressed` write it; written so that it maps.
 
     Arrays in Fortran order and of any byte order are read right; objects, text, complex numbers and structures are
-    refused, with their names. The CRC-32 that the archive has of each array is verified when it is first read.
+    listed as unreadable. The CRC-32 that the archive has of each array is verified when it is first read.
 
     >>> import numpy as np
     >>> file = io.BytesIO()
@@ -98,6 +101,11 @@ class NpzRecorder(Recorder):
                 file.write(msgspec.json.encode(self._info(record)))
             for path, entry in record.tensors.items():
                 name = path + _NPY
+                if entry.tensor.dtype.itemsize == 1 and entry.tensor.kind == "float":
+                    raise RecordError(
+                        f"{path}: NumPy has no {entry.tensor.dtype}; save it at another precision, such as HALF, or as "
+                        "safetensors"
+                    )
                 if not is_safe_name(name) or len(name.encode()) >= 1 << 16:
                     raise RecordError(f"{path[:200]!r} can be no name in an .npz archive; rename it")
                 header = _npy_header(entry.tensor)
@@ -110,16 +118,25 @@ class NpzRecorder(Recorder):
         """See `Recorder.read`."""
         archive = Archive(source.data, self.max_bytes, verify=source.verify)
         tensors: dict[str, TensorEntry] = {}
-        for name in archive.names():
-            if name == _OURS:
-                continue
+        unreadable: dict[str, str] = {}
+        names = [name for name in archive.names() if name != _OURS]
+        if names and not any(name.endswith(_NPY) for name in names):
+            raise RecordError(f"its member {names[0][:100]!r} is no .npy file; is it another kind of zip archive?")
+        for name in names:
             path = name.removesuffix(_NPY)
-            if path == name:
-                raise RecordError(f"its member {name[:100]!r} is no .npy file; is it another kind of zip archive?")
-            layout = _parsed(bytes(archive.head(name, _MAX_HEADER + 12)), archive.size(name), path)
-            tensors[path] = TensorEntry(_lazy(source, path, layout, _reader(archive, name)))
+            try:
+                if path == name:
+                    raise Unheld("it is no .npy file")
+                check_name(path)
+                layout = _parsed(bytes(archive.head(name, _MAX_HEADER + 12)), archive.size(name), path)
+            except Unheld as error:
+                unreadable[path] = str(error)
+            else:
+                tensors[path] = TensorEntry(_lazy(source, path, layout, _reader(archive, name)))
         if _OURS not in archive:
-            return Record(tensors)
+            return Record(tensors, unreadable=unreadable)
+        for path, why in unreadable.items():  # which Phlox never writes
+            raise RecordError(f"{path}: {why}")
         return _restored(tensors, msgspec.json.decode(archive.read(_OURS), type=Info))
 
     @classmethod
@@ -143,28 +160,81 @@ class NpzRecorder(Recorder):
 
 @final
 class NpyReader(Reader):
-    """NumPy's .npy: a record of one tensor, "data".
+    """NumPy's .npy: a record of one tensor, "data". Several in a row, as Equinox writes them: a positional record.
+
+    Before them may stand one line of JSON, where programs keep their hyper-parameters: the metadata "header".
 
     >>> import numpy as np
     >>> file = io.BytesIO()
     >>> np.save(file, np.arange(3))
     >>> NpyReader().from_bytes(file.getvalue())["data"].tensor.read()
     array([0, 1, 2])
+    >>> np.save(file, np.ones((2, 2)))
+    >>> NpyReader().from_bytes(file.getvalue()).positional
+    True
     """
 
     format = "npy"
     suffix = ".npy"
+    other_suffixes = (".eqx",)
 
     def read(self, source: Source) -> Record:
         """See `Reader.read`."""
-        data = source.data
-        layout = _parsed(bytes(data[: _MAX_HEADER + 12]), len(data), "data")
-        return Record({"data": _lazy(source, "data", layout, lambda: data)})
+        data, at, metadata = source.data, 0, {}
+        if bytes(data[:1]) == b"{":
+            line = bytes(data[:MAX_TEXT]).partition(b"\n")[0]
+            at, metadata = len(line) + 1, {"header": line.decode()}
+        tensors: dict[str, LazyTensor] = {}
+        unreadable: dict[str, str] = {}
+        while at < len(data) or not (tensors or unreadable):
+            count = len(tensors) + len(unreadable)
+            check_entries(count)
+            path, part = str(count) if count or metadata else _ALONE, data[at:]
+            if count and bytes(part[:6]) != _MAGIC:
+                raise RecordError(f"{_ALONE}: {len(part)} bytes follow array {count}, which are none themselves")
+            try:
+                layout = _parsed(bytes(part[: _MAX_HEADER + 12]), None, path)
+            except Unheld as error:
+                unreadable[path] = str(error)
+                size = _size(part)
+                if size is None or size > len(part):  # of Python's objects nobody knows where they end
+                    unreadable[path] += "" if path == _ALONE else "; all that follows cannot be found, either"
+                    break
+            else:
+                size = layout.start + math.prod(layout.shape) * layout.dtype.itemsize
+                if size > len(part):
+                    needed, given = size - layout.start, len(part) - layout.start
+                    raise RecordError(
+                        f"{path}: {layout.dtype} of shape {layout.shape} takes {needed} bytes; the file gives {given}"
+                    )
+                tensors[path] = _lazy(source, path, layout, _view(part[:size]))
+            at += size
+        if len(tensors) + len(unreadable) == 1 and not metadata:
+            return Record(tensors, unreadable=unreadable)
+        named = {"0" if path == _ALONE else path: tensor for path, tensor in tensors.items()}
+        lost = {"0" if path == _ALONE else path: why for path, why in unreadable.items()}
+        return Record(named, metadata, positional=not lost, unreadable=lost)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
         """See `Reader.recognises`."""
-        return head.startswith(_MAGIC)
+        return head.startswith(_MAGIC) or (head[:1] == b"{" and b"\n" + _MAGIC in head)
+
+
+def _view(data: memoryview) -> Callable[[], memoryview]:
+    return lambda: data
+
+
+def _size(data: memoryview) -> int | None:
+    """How many bytes an .npy file takes whose elements a record cannot hold; None where that is not in its head."""
+    head = bytes(data[: _MAX_HEADER + 12])
+    width = {1: 2, 2: 4, 3: 4}[head[6]]
+    start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
+    pattern = rb"'descr':\s*'[<>|=]?([cSUVMmf])(\d{1,9})[^']{0,20}'.*'shape':\s*\(([\d\s,]*)\)"
+    if (found := re.search(pattern, head[:start])) is None:
+        return None
+    each = int(found[2]) * (4 if found[1] == b"U" else 1)
+    return start + each * math.prod(_sizes(found[3].decode(), "shape"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,20 +246,25 @@ class _Layout:
     start: int
 
 
-def _parsed(head: bytes, size: int, path: str) -> _Layout:
-    """What the first bytes of an .npy file of `size` bytes tell; RecordError where they are not those of one."""
+def _parsed(head: bytes, size: int | None, path: str) -> _Layout:
+    """What the first bytes of an .npy file tell; RecordError where they are not those of one of `size` bytes.
+
+    Unheld for elements that a record cannot hold.
+    """
     width = {1: 2, 2: 4, 3: 4}.get(head[6] if len(head) > 6 else 0, 0)
     if not head.startswith(_MAGIC) or not width or head[7:8] != b"\0":
         raise RecordError(f"{path}: it does not begin as an .npy file")
     length = int.from_bytes(head[8 : 8 + width], "little")
     start = 8 + width + length
     if length > _MAX_HEADER or start > len(head):
-        raise RecordError(f"{path}: it claims a header of {length} bytes, of {size} in all and at most {_MAX_HEADER}")
+        raise RecordError(
+            f"{path}: it claims a header of {length} bytes, of {size or len(head)} in all and at most {_MAX_HEADER}"
+        )
     items = _items(head[8 + width : start].decode("latin-1"), path)
     dtype, big_endian = _dtype(items["descr"], path)
     shape = checked_shape(_sizes(items["shape"], path), dtype, path)
     needed = math.prod(shape) * dtype.itemsize
-    if start + needed != size:
+    if size is not None and start + needed != size:
         raise RecordError(f"{path}: {dtype} of shape {shape} takes {needed} bytes; the file gives {size - start}")
     return _Layout(dtype, big_endian, shape, items["fortran_order"] == "True", start)
 
@@ -209,7 +284,7 @@ def _items(text: str, path: str) -> dict[str, str]:
             break
     if text[:1] != "{" or text[-1:] != "}" or at != len(body) or len(items) != 3:
         if re.search(r"""['"]descr['"]\s*:\s*[\[(]""", text):
-            raise RecordError(f"{path}: a structured array, which a record cannot hold; save its fields one by one")
+            raise Unheld("a structured array, which a record cannot hold; save its fields one by one")
         raise RecordError(f"{path}: its header is not that of an .npy file: {text[:100]!r}")
     return items
 
@@ -224,12 +299,12 @@ def _sizes(text: str, path: str) -> list[int]:
 def _dtype(text: str, path: str) -> tuple[DType, bool]:
     if text == _BFLOAT16:
         return DTYPES["bf16"], False
+    if text == "<f1":  # what `ml_dtypes` calls one of its types; the others have no name in such a file
+        return DTYPES["f8_e5m2"], False
     if text[:1] in "<>|=" and text[1:] in _DTYPES:
         return _DTYPES[text[1:]], text[0] == ">"
     kind = _KINDS.get(text.lstrip("<>|=")[:1], "elements")
-    raise RecordError(
-        f"{path}: {kind} of NumPy's type {text!r}; a record holds {', '.join(DTYPES)}. Convert it before saving"
-    )
+    raise Unheld(f"{kind} of NumPy's type {text!r}; a record holds {', '.join(DTYPES)}. Convert it before saving")
 
 
 def _lazy(source: Source, path: str, layout: _Layout, read: Callable[[], memoryview]) -> LazyTensor:

@@ -5,16 +5,41 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+
+from typing_extensions import TypeIs
 
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import RecordError
 from phlox.record.compression import SUFFIXES
 from phlox.record.files import find_file
 from phlox.record.record import Record
-from phlox.record.source import Source, open_source, reason, unpacked
+from phlox.record.source import Source, open_source, read_source, reason
 
 PathLike: TypeAlias = str | os.PathLike[str]
+
+
+class _CanRead(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+class CanWrite(Protocol):
+    """A binary file that is open for writing."""
+
+    def write(self, data: Any, /) -> Any:
+        """Writes bytes."""
+        ...
+
+
+Readable: TypeAlias = "bytes | bytearray | memoryview | _CanRead"
+"""The content of a file: bytes, or an open binary file."""
+
+Stream = TypeVar("Stream", bound=CanWrite)
+
+
+def is_path(source: object) -> TypeIs[PathLike]:
+    """Whether it is a path, and not what is in a file."""
+    return isinstance(source, (str, os.PathLike))
 
 
 class Reader(ABC):
@@ -60,18 +85,20 @@ class Reader(ABC):
         """Every end of its files' names, the usual one first."""
         return (cls.suffix, *cls.other_suffixes)
 
-    def load(self, path: PathLike) -> Record:
+    def load(self, path: PathLike | Readable) -> Record:
         """The record in the file at `path`, given with or without its suffix, of any compression.
 
-        A file that is not compressed is mapped, not read. Raises RecordError, naming file and reason, for a file that
-        is missing, damaged, of another format or of a newer schema.
+        A file that is not compressed is mapped, not read. `path` may be the content as well: bytes, or an open binary
+        file, which is read to its end. Raises RecordError, naming file and reason, for a file that is missing, damaged,
+        of another format or of a newer schema.
         """
+        if not is_path(path):
+            return self.decode(read_source(path, f"{self.format} bytes", self.max_bytes, self.verify))
         return self.decode(open_source(find_file(self._candidates(Path(path))), self.max_bytes, self.verify))
 
     def from_bytes(self, data: bytes | bytearray | memoryview) -> Record:
         """The record in `data`, as `load` gives it; its tensors are views of `data`, which must not change."""
-        view, name = memoryview(data).toreadonly().cast("B"), f"{self.format} bytes"
-        return self.decode(unpacked(view, name, self.max_bytes, verify=self.verify))
+        return self.decode(read_source(data, f"{self.format} bytes", self.max_bytes, self.verify))
 
     def decode(self, source: Source) -> Record:
         """`read`, every failure made a RecordError that names the file."""

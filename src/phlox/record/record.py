@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from phlox.record.header import Header
 
 Entry: TypeAlias = TensorEntry | Value
+
+
+class Unheld(RecordError):
+    """A record cannot hold an entry of a file; the text is the reason that `Record.unreadable` gives."""
+
+
 _SHOWN = 40
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class MissingEntryError(RecordError):
@@ -42,6 +49,9 @@ class Record:
             `alias in record` work; iteration, `paths` and `len` go over stored entries only.
         positional: the paths are "0", "1", ...: places, not names.
         header: of the file that the record was read from.
+        unreadable: what a file has and a record cannot hold (an object of a class, a complex tensor): path -> why.
+            `record[path]` raises RecordError with the reason, and no writer takes a record with such an entry;
+            iteration, `paths`, `len` and `in` pass over it, and `renamed` can drop it.
 
     Raises RecordError for a path that is empty or has an empty part, an alias of nothing, or a value that is not plain.
 
@@ -56,12 +66,13 @@ class Record:
     (7, np.float32(0.0))
     """
 
-    __slots__ = ("_entries", "_tensors", "_values", "aliases", "header", "metadata", "positional")
+    __slots__ = ("_entries", "_tensors", "_values", "aliases", "header", "metadata", "positional", "unreadable")
 
     metadata: Mapping[str, str]
     aliases: Mapping[str, str]
     positional: bool
     header: Header | None
+    unreadable: Mapping[str, str]
 
     def __init__(
         self,
@@ -71,6 +82,7 @@ class Record:
         aliases: Mapping[str, str] | None = None,
         positional: bool = False,
         header: Header | None = None,
+        unreadable: Mapping[str, str] | None = None,
     ) -> None:
         self._entries: dict[str, Entry] = {_checked_path(p): _entry(e, p) for p, e in (entries or {}).items()}
         self._tensors = {p: e for p, e in self._entries.items() if isinstance(e, TensorEntry)}
@@ -79,6 +91,7 @@ class Record:
         self.aliases = MappingProxyType(self._checked_aliases(aliases or {}))
         self.positional = positional
         self.header = header
+        self.unreadable = MappingProxyType(self._checked_unreadable(unreadable)) if unreadable else _NONE
         if positional and list(self._entries) != [str(i) for i in range(len(self._entries))]:
             raise RecordError('the paths of a positional record are "0", "1", ... in order')
 
@@ -107,10 +120,15 @@ class Record:
         return list(self._entries)
 
     def __getitem__(self, path: str) -> Any:
-        """The `TensorEntry` or the plain value at `path` or at what `path` is an alias of; RecordError if none."""
+        """The `TensorEntry` or the plain value at `path` or at what `path` is an alias of; RecordError if none.
+
+        Raises RecordError, too, with the reason, for an entry that is `unreadable`.
+        """
         try:
             return self._entries[self.aliases.get(path, path)]
         except KeyError:
+            if path in self.unreadable:
+                raise RecordError(f"{path}: {self.unreadable[path]}") from None
             near = nearest(path, self._entries)
             hint = f"; did you mean {near!r}?" if near else ""
             raise MissingEntryError(f"the record has no entry {path!r}{hint}", path) from None
@@ -146,7 +164,8 @@ class Record:
             else:
                 entries[alias.removeprefix(start)] = self._entries[path]
         metadata = {k.removeprefix(start): v for k, v in self.metadata.items() if k.startswith(start)}
-        return Record(entries, metadata, aliases=aliases, header=self.header)
+        unreadable = {p.removeprefix(start): why for p, why in self.unreadable.items() if p.startswith(start)}
+        return Record(entries, metadata, aliases=aliases, header=self.header, unreadable=unreadable)
 
     @staticmethod
     def merge(records: Mapping[str, Record]) -> Record:
@@ -159,6 +178,7 @@ class Record:
         entries: dict[str, Entry] = {}
         metadata: dict[str, str] = {}
         aliases: dict[str, str] = {}
+        unreadable: dict[str, str] = {}
         for prefix, record in records.items():
             if record.positional:
                 raise RecordError(f"cannot merge {prefix!r}: a positional record has no names")
@@ -168,7 +188,8 @@ class Record:
                 entries[f"{prefix}.{path}"] = entry
             metadata |= {f"{prefix}.{key}": text for key, text in record.metadata.items()}
             aliases |= {f"{prefix}.{alias}": f"{prefix}.{path}" for alias, path in record.aliases.items()}
-        return Record(entries, metadata, aliases=aliases)
+            unreadable |= {f"{prefix}.{path}": why for path, why in record.unreadable.items()}
+        return Record(entries, metadata, aliases=aliases, unreadable=unreadable)
 
     def with_precision(self, precision: Precision) -> Record:
         """This record with every tensor at its precision, cast when read.
@@ -190,8 +211,14 @@ class Record:
                 cast[path] = TensorEntry(tensor, entry.id)
         if not cast:
             return self
-        entries = self._entries | cast
-        return Record(entries, self.metadata, aliases=self.aliases, positional=self.positional, header=self.header)
+        return Record(
+            self._entries | cast,
+            self.metadata,
+            aliases=self.aliases,
+            positional=self.positional,
+            header=self.header,
+            unreadable=self.unreadable,
+        )
 
     def __repr__(self) -> str:
         rows = [("path", "kind", "shape", "dtype"), *(_row(p, self._entries[p]) for p in self.paths()[:_SHOWN])]
@@ -202,7 +229,18 @@ class Record:
         ]
         if len(self) > _SHOWN:
             lines.append(f"... and {len(self) - _SHOWN} more")
+        lines += [f"cannot be read: {path}: {why}" for path, why in list(self.unreadable.items())[:_SHOWN]]
+        if len(self.unreadable) > _SHOWN:
+            lines.append(f"... and {len(self.unreadable) - _SHOWN} more that cannot be read")
         return "\n".join(lines)
+
+    def _checked_unreadable(self, unreadable: Mapping[str, str]) -> dict[str, str]:
+        for path, why in unreadable.items():
+            checked_text(path, path)
+            checked_text(why, path)
+            if path in self:
+                raise RecordError(f"{path!r} is both an entry and one that cannot be read")
+        return dict(unreadable)
 
     def _checked_aliases(self, aliases: Mapping[str, str]) -> dict[str, str]:
         for alias, path in aliases.items():
@@ -212,6 +250,14 @@ class Record:
             if alias in self._entries:
                 raise RecordError(f"{alias!r} is both an entry and an alias of {path!r}")
         return dict(aliases)
+
+
+def check_name(name: str) -> None:
+    """Raises Unheld where the name of an entry in a file makes no path."""
+    try:
+        _checked_path(name)
+    except RecordError as error:
+        raise Unheld(str(error)) from None
 
 
 def _checked_path(path: object) -> str:

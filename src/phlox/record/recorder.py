@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from abc import abstractmethod
+from collections.abc import Generator
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, overload
 
 from phlox.errors import RecordError
 from phlox.record.compression import SUFFIXES, Compression, compressed
-from phlox.record.files import atomic_write
+from phlox.record.files import atomic_write, write_to
 from phlox.record.header import Header
 from phlox.record.limits import check_entries
 from phlox.record.precision import FULL, Precision, checked_precision, precision_label
-from phlox.record.reader import PathLike, Reader
+from phlox.record.reader import CanWrite, PathLike, Reader, Stream, is_path
 from phlox.record.record import Record
 from phlox.record.sink import Sink
 
@@ -66,24 +68,43 @@ class Recorder(Reader):
     def write(self, record: Record, sink: Sink) -> None:
         """Writes `record`, whose tensors are at the right precision already, reading one tensor at a time."""
 
-    def save(self, record: Record, path: PathLike) -> Path:
+    @overload
+    def save(self, record: Record, path: PathLike) -> Path: ...
+    @overload
+    def save(self, record: Record, path: Stream) -> Stream: ...
+    def save(self, record: Record, path: PathLike | Stream) -> Path | Stream:
         """Writes `record` to `path`, adding the format's suffix where it lacks, and gives the path of the file.
 
         The file appears whole and durably, or not at all: a crash leaves the old one (of the system, unless `durable`
         is False). Extra memory: one tensor, and 16 MiB.
+
+        `path` may be a binary file that is open for writing, too, which is given back, open. What is wrong with the
+        record is told before anything is written where the file cannot seek, as a pipe; otherwise what was written at
+        its end is cut off again.
+
         Raises RecordError for a value that does not fit the precision, and where the file cannot be written.
         """
+        if not is_path(path):
+            self._save_to(record, path)
+            return path
         target = self._target(Path(path))
-        try:
+        with _errors_of(target):
             record = self._checked(record)
             size, smaller = record.nbytes if self.is_raw else 0, self.compression is not None
             with atomic_write(target, size, durable=self.durable, smaller=smaller) as file:
                 self._encode(record, file)
-        except RecordError as error:
-            raise RecordError(f"cannot save {target}: {error}") from error
-        except OSError as error:
-            raise RecordError(f"cannot save {target}: {error.strerror or error}") from error
         return target
+
+    def _save_to(self, record: Record, stream: CanWrite) -> None:
+        name = getattr(stream, "name", None)
+        with _errors_of(name if isinstance(name, str) else type(stream).__name__):
+            if not callable(getattr(stream, "write", None)):
+                raise RecordError(f"expected a path or an open binary file, not {type(stream).__name__}")
+            if isinstance(stream, io.TextIOBase):
+                raise RecordError("it takes text; open it in binary mode, as open(path, 'wb')")
+            record = self._checked(record)
+            with write_to(stream) as file:
+                self._encode(record, file)
 
     def to_bytes(self, record: Record) -> bytes:
         """What `save` writes, in memory."""
@@ -97,6 +118,13 @@ class Recorder(Reader):
 
     def _checked(self, record: Record) -> Record:
         check_entries(len(record))
+        if record.unreadable:
+            path, why = next(iter(record.unreadable.items()))
+            others = f" ({len(record.unreadable) - 1} others likewise)" if len(record.unreadable) > 1 else ""
+            raise RecordError(
+                f"{path}: {why}{others}; to save the rest, drop it: renamed(record, lambda path: None if path in "
+                "record.unreadable else path)"
+            )
         return record.with_precision(self.precision)
 
     def _encode(self, record: Record, file: IO[bytes]) -> None:
@@ -119,3 +147,14 @@ class Recorder(Reader):
     def _endings(self) -> list[str]:
         preferred = SUFFIXES[self.compression]
         return [self.suffix + end for end in sorted(SUFFIXES.values(), key=lambda end: end != preferred)]
+
+
+@contextlib.contextmanager
+def _errors_of(target: object) -> Generator[None]:
+    """Errors of saving say where to."""
+    try:
+        yield
+    except RecordError as error:
+        raise RecordError(f"cannot save {target}: {error}") from error
+    except OSError as error:
+        raise RecordError(f"cannot save {target}: {error.strerror or error}") from error

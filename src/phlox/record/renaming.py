@@ -71,7 +71,15 @@ def rename(record: Record, remap: Remap) -> Renamed:
                 f"remap: {origin[target]!r} and {path!r} are two entries of the record, and both become {target!r}; "
                 "drop one of them (a function that gives None for it), or make their names differ"
             )
-    result = Record(entries, record.metadata, aliases=aliases, header=record.header)
+    unreadable: dict[str, str] = {}
+    for path, why in record.unreadable.items():
+        # What cannot be read need not have a path of names joined by dots, and gives way to what can be.
+        target = _checked(new(path), path, same=path)
+        if target is None:
+            dropped.append(path)
+        elif target not in origin:
+            unreadable.setdefault(target, why)
+    result = Record(entries, record.metadata, aliases=aliases, header=record.header, unreadable=unreadable)
     return Renamed(result, origin, dropped, sorted(unused))
 
 
@@ -109,8 +117,8 @@ def _compiled(pattern: object) -> re.Pattern[str]:
         raise RecordError(f"remap: {pattern!r} is no regular expression: {error}") from None
 
 
-def _checked(target: Any, path: str) -> str | None:
-    if target is None or (isinstance(target, str) and target and all(target.split("."))):
+def _checked(target: Any, path: str, same: str | None = None) -> str | None:
+    if target is None or target == same or (isinstance(target, str) and target and all(target.split("."))):
         return target
     raise RecordError(
         f"remap: {path!r} becomes {target!r}, which is no path (names joined by dots, none of them empty); "

@@ -10,11 +10,15 @@ from phlox.errors import RecordError
 
 _MOST_LINES = 100
 _MOST_NAMES = 6
+_GROUP = 8
+"""Entries that are told as one."""
+_MOST_LEVELS = 64
 
 NOT_MEANT = "not meant"
 LACKING = "the record lacks it"
 UNFIT = "the record's does not fit"
 SURPLUS = "the module has no such parameter"
+UNREADABLE = "the record's cannot be read"
 DROPPED = "dropped by remap"
 
 
@@ -53,6 +57,8 @@ class LoadReport:
     """Tensors of another kind; a plain value in place of a tensor is of the kind "value"."""
     cast: list[Difference] = field(default_factory=list[Difference])
     """Tensors that fit once cast to the expected element type."""
+    unreadable: dict[str, str] = field(default_factory=dict[str, str])
+    """Paths expected whose entry in the record is unreadable (see `Record`) -> why; others of these are `ignored`."""
     untied: list[Difference] = field(default_factory=list[Difference])
     """One tensor to whoever loads, two different ones in the record: at `found` and at `expected`."""
     kept: dict[str, str] = field(default_factory=dict[str, str])
@@ -111,8 +117,12 @@ class LoadReport:
         if self.remapped:
             notes.append("remapped: " + _named(f"{old} to {new}" for old, new in self.remapped.items()))
         head = "; ".join([f"{share} {'loaded' if self.done else 'fit'}", *notes])
-        lines = [f"kept, {why}: {_named(paths)}" for why, paths in _by_reason(self.kept)]
-        lines += [f"ignored in the record, {why}: {_named(paths)}" for why, paths in _by_reason(self.ignored)]
+        lines = [f"kept, {why}: {_summed_up(paths, self.kept, self.matches)}" for why, paths in _by_reason(self.kept)]
+        taken = {*self.matches.values()}
+        lines += [
+            f"ignored in the record, {why}: {_summed_up(paths, self.ignored, taken)}"
+            for why, paths in _by_reason(self.ignored)
+        ]
         near = [f"did you mean `{shown(meant)}` by `{shown(path)}`?" for path, meant in self.suggestions.items()]
         lines += near[:_MOST_NAMES]
         if self.other_structure:
@@ -123,7 +133,8 @@ class LoadReport:
         if len(lines) > _MOST_LINES:
             rest = f"... and {len(lines) - _MOST_LINES} more, which the fields of load_report(...) name"
             lines = [*lines[:_MOST_LINES], rest]
-        return "\n  ".join([head, *lines]) + (f"\n{self.hint}" if self.hint else "")
+        hints = self.hint.split("\n") if self.hint else []
+        return "\n  ".join([head, *hints, *lines])
 
     def _casts(self) -> list[str]:
         ways: dict[str, list[str]] = {}
@@ -140,6 +151,7 @@ class LoadReport:
             f"{shown(d.path)}: the record has {_with_article(d.found)}, the module expects {_with_article(d.expected)}"
             for d in self.wrong_kind
         ]
+        lines += [f"{shown(path)}: the record's cannot be read: {why}" for path, why in self.unreadable.items()]
         lines += [
             f"{shown(d.path)}: the record has another tensor at {shown(d.found)}, but in the module both are one "
             f"parameter; drop the one that is not meant, with remap"
@@ -147,11 +159,18 @@ class LoadReport:
         ]
         lines += [f"{shown(path)}: {why}" for path, why in self.refused.items()]
         if strict:
-            lines += [f"{shown(path)}: missing from the record{self._meant(path)}" for path in self.missing]
-            lines += [
-                f"{shown(path)}: in the record, but not in the module{self._meant(path)}" for path in self.unexpected
-            ]
+            fit = {*self.matches, *(d.path for d in (*self.misshapen, *self.wrong_kind)), *self.unreadable}
+            lines += self._told(self.missing, fit, "missing from the record")
+            found = {*self.matches.values(), *fit, *self.tied, *self.remapped.values()} - {*self.unexpected}
+            lines += self._told(self.unexpected, found, "in the record, but not in the module")
         return lines
+
+    def _told(self, paths: list[str], others: set[str], what: str) -> Iterable[str]:
+        """A line for each path, or for a group of them; what has a suggestion of its own is told alone."""
+        alone = [] if self.hint else [path for path in paths if path in self.suggestions]
+        for label, count in grouped(paths, {*others, *alone}):
+            told = f"{count} entries" if count > 1 else ""
+            yield f"{shown(label)}: {told}{' ' if told else ''}{what}{self._meant(label)}"
 
     def _meant(self, path: str) -> str:
         return f"; did you mean `{shown(self.suggestions[path])}`?" if path in self.suggestions else ""
@@ -178,6 +197,44 @@ def _named(paths: Iterable[str]) -> str:
     names = [shown(path) for path in paths]
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _summed_up(paths: list[str], all_of_them: Iterable[str], others: Iterable[str]) -> str:
+    """The names of some paths, those of a group as one."""
+    rest = {*all_of_them, *others} - {*paths}
+    return _named(f"{label} ({count} entries)" if count > 1 else label for label, count in grouped(paths, rest))
+
+
+def grouped(paths: list[str], others: Iterable[str]) -> list[tuple[str, int]]:
+    """`paths`, in order, and for each 1; many below one module as "module.**", and how many they are.
+
+    A group is the largest that has none of `others`, so that its pattern means all of it and nothing else.
+
+    >>> grouped([f"optimizer.{i}.m" for i in range(240)] + ["bias"], ["weight"])
+    [('optimizer.**', 240), ('bias', 1)]
+    """
+    occupied = {path[:end] for path in (*others,) for end in _ends(path)}
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        # The outermost level that nothing else lies in.
+        start = next((path[:end] for end in _ends(path) if path[:end] not in occupied), path)
+        groups.setdefault(path if path in occupied else start, []).append(path)
+    result: list[tuple[str, int]] = []
+    for start, members in groups.items():
+        if len(members) >= _GROUP:
+            result.append((f"{start}.**", len(members)))
+        else:
+            result += [(path, 1) for path in members]
+    return result
+
+
+def _ends(path: str) -> Iterable[int]:
+    """Where the levels above a path end, the outermost first; at most so many, for it may be a stranger's."""
+    end = -1
+    for _ in range(_MOST_LEVELS):
+        if (end := path.find(".", end + 1)) < 0:
+            return
+        yield end
 
 
 def _by_reason(reasons: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:

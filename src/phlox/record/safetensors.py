@@ -10,6 +10,7 @@ fields of `Info`. Any reader of safetensors reads the file; ours reads any such 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, cast, final
 
 import msgspec
@@ -20,13 +21,14 @@ from phlox.record.dtypes import DTYPES
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
 from phlox.record.limits import MAX_TEXT, check_entries, check_json
-from phlox.record.record import Entry, Record
+from phlox.record.record import Entry, Record, Unheld, check_name
 from phlox.record.recorder import Recorder
 from phlox.record.sink import Sink
 from phlox.record.source import Source
 from phlox.record.values import from_json, to_json
 
-_ORDER = ("u64", "i64", "f64", "f32", "u32", "i32", "bf16", "f16", "u16", "i16", "i8", "u8", "bool")
+_FLOAT8 = ("f8_e5m2fnuz", "f8_e4m3fnuz", "f8_e8m0", "f8_e4m3", "f8_e5m2")
+_ORDER = ("u64", "i64", "f64", "f32", "u32", "i32", "bf16", "f16", "u16", "i16", *_FLOAT8, "i8", "u8", "bool")
 _RANK = {DTYPES[name]: rank for rank, name in enumerate(_ORDER)}
 _ALIGNMENT = 64
 _METADATA = "__metadata__"
@@ -98,20 +100,34 @@ class SafetensorsRecorder(Recorder):
         check_entries(len(header))
         spans: list[tuple[int, int]] = []
         tensors: dict[str, LazyTensor] = {}
+        unreadable: dict[str, str] = {}
         for path, stored in _described(header).items():
-            if stored.dtype not in _DTYPES:
-                raise RecordError(
-                    f"{path}: {stored.dtype[:40]!r} is no element type of a record ({', '.join(_DTYPES)})"
-                )
             start, stop = stored.data_offsets
             spans.append((start, stop))
+            if stored.dtype not in _DTYPES:
+                if not _TYPE.fullmatch(stored.dtype):
+                    raise RecordError(f"{path}: {stored.dtype[:40]!r} is no element type")
+                unreadable[path] = (
+                    f"{stored.dtype[:40]!r} is no element type of a record ({', '.join(_DTYPES)})"
+                    f"{_REMEDIES.get(stored.dtype, '')}"
+                )
+                continue
+            try:
+                check_name(path)
+            except Unheld as error:
+                unreadable[path] = str(error)
+                continue
             dtype = _DTYPES[stored.dtype]
             tensors[path] = source.tensor(path, dtype, stored.shape, data_start + start, data_start + stop)
         _check_cover(spans, len(source.data) - data_start)
         ours = metadata.pop(_OURS, None)
         if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
             raise RecordError(f"its metadata has elsewhere what Phlox keeps under {_OURS!r}: the file is damaged")
-        return Record(tensors, metadata) if ours is None else _restored(tensors, metadata, ours, source)
+        if ours is None:
+            return Record(tensors, metadata, unreadable=unreadable)
+        for path, why in unreadable.items():  # which Phlox never writes
+            raise RecordError(f"{path}: {why}")
+        return _restored(tensors, metadata, ours, source)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
@@ -134,6 +150,9 @@ class SafetensorsRecorder(Recorder):
 
 _DTYPES = {name.upper(): dtype for name, dtype in DTYPES.items()}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_TYPE = re.compile(r"[A-Z]{1,8}[0-9]{1,3}(_[A-Z0-9]{1,12})?")
+"""What an element type is called that the format has, or may have one day."""
+_REMEDIES = {"C64": "; save its real and imaginary parts, as torch.view_as_real gives them"}
 
 
 def _header(data: memoryview) -> tuple[str, int]:

@@ -70,21 +70,23 @@ class ShardedReader(Reader):
         entries: dict[str, Entry] = {}
         aliases: dict[str, str] = {}
         home: dict[str, str] = {}
+        unreadable: dict[str, str] = {}
         for name, paths in shards.items():
             record = self._shard(source.folder / name, source.verify)
-            if lacking := [path for path in paths if path not in record]:
+            if lacking := [path for path in paths if path not in record and path not in record.unreadable]:
                 raise RecordError(
                     f"the shard {name} lacks {_some(lacking)}, which the index says {_are(lacking)} in it"
                 )
-            for path in (*record, *record.aliases):
+            for path in (*record, *record.aliases, *record.unreadable):
                 if path in home:
                     raise RecordError(f"{path!r} is in two shards, {home[path]} and {name}")
                 home[path] = name
             entries |= {path: record[path] for path in record}
             aliases |= record.aliases
+            unreadable |= record.unreadable
             metadata = {**record.metadata, **metadata}
         ordered = {path: entries[path] for path in weights if path in entries} | entries
-        return Record(ordered, metadata, aliases=aliases)
+        return Record(ordered, metadata, aliases=aliases, unreadable=unreadable)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
@@ -111,6 +113,10 @@ def find_in_folder(folder: Path) -> Path:
     """
     found = [folder / name for name in WHOLE if is_file(folder / name)]
     if not found:
+        from phlox.record.foreign import foreign_folder  # only for what is wrong
+
+        if sentence := foreign_folder({entry.name for entry in folder.iterdir()}, str(folder)):
+            raise RecordError(f"{folder}: Phlox cannot read it: {sentence}")
         raise RecordError(f"{folder}: a folder that has none of {', '.join(WHOLE)}; give the name of the file")
     if len(found) > 1:
         names = ", ".join(path.name for path in found)

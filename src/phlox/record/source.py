@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import mmap
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -95,6 +97,30 @@ def open_source(path: Path, max_bytes: int | None = None, verify: bool = True) -
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
     return unpacked(data, str(path), max_bytes, path.parent, verify)
+
+
+def read_source(content: Any, name: str, max_bytes: int | None = None, verify: bool = True) -> Source:
+    """What is in memory, or in an open binary file from where it stands, as a source called `name`, or as the file is.
+
+    RecordError where it is neither, or cannot be read.
+    """
+    if isinstance(content, (bytes, bytearray, memoryview, mmap.mmap)):
+        data = cast("memoryview", content)
+    else:
+        read = getattr(content, "read", None)
+        if not callable(read):
+            raise RecordError(f"expected a path, an open binary file or bytes, not {type(content).__name__}")
+        own = getattr(content, "name", None)
+        name = own if isinstance(own, str) and own else name
+        try:
+            data = cast("memoryview", read())
+        except (OSError, ValueError) as error:  # of which UnsupportedOperation is one, and that it is closed
+            raise RecordError(f"{name}: it cannot be read: {error}") from error
+        if not isinstance(data, (bytes, bytearray, memoryview)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RecordError(
+                f"{name}: reading it gives {type(data).__name__}; open it in binary mode, as open(path, 'rb')"
+            )
+    return unpacked(memoryview(data).toreadonly().cast("B"), name, max_bytes, verify=verify)
 
 
 def unpacked(

@@ -79,7 +79,7 @@ def assigned(record: Record, ways: Sequence[Way]) -> Assigned:
     groups: dict[tuple[int, tuple[str, ...]], Group] = {}
     known: set[str] = set()
     problems: list[str] = []
-    for path in (*record, *record.aliases):
+    for path in (*record, *record.aliases, *record.unreadable):
         matches: list[tuple[Way, int, tuple[str, ...]]] = [(way, i, ()) for way, i in exact.get(path, ())]
         for way, i, pattern in wild:
             if (captures := pattern.captures(path)) is not None:
@@ -92,7 +92,7 @@ def assigned(record: Record, ways: Sequence[Way]) -> Assigned:
         for way, i, captures in matches[:1]:
             known.add(record.aliases.get(path, path))
             groups.setdefault((id(way), captures), Group(way, captures, {})).parts[i] = path
-    unknown = [path for path in record if path not in known]
+    unknown = [path for path in (*record, *record.unreadable) if path not in known]
     return Assigned(list(groups.values()), unknown, problems)
 
 
@@ -112,6 +112,9 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
             if strict:
                 others = ", ".join(map(shown, lacking))
                 problems.append(f"{shown(group.paths[0])}: missing beside it is {others}, which it goes with")
+        elif lost := [path for path in group.paths if path in record.unreadable]:
+            # What would come of it cannot be read, either, by whatever name it is asked for.
+            result.unreadable |= {target: _lost(record, lost[0], target) for target in group.targets()}
         elif way.targets:
             problems += _put(record, group, result)
         elif not way.rule.theirs and not way.rule.is_default(record[group.paths[0]]):
@@ -121,7 +124,10 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
         problems += _unknown(found.unknown, ways)
     else:
         for path in kept:
-            problems += result.add(path, record[path], path, path)
+            if path in record.unreadable:
+                result.unreadable[path] = record.unreadable[path]
+            else:
+                problems += result.add(path, record[path], path, path)
         for alias, path in record.aliases.items():
             if path in kept and alias not in result:
                 problems += result.add(alias, record[path], path, path)
@@ -133,7 +139,13 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         more = [f"... and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         raise RecordError(f"cannot adapt the record, {count}:\n  " + "\n  ".join([*problems[:_SHOWN], *more]))
-    return Record(result.entries, record.metadata, aliases=result.aliases)
+    unreadable = {path: why for path, why in result.unreadable.items() if path not in result}
+    return Record(result.entries, record.metadata, aliases=result.aliases, unreadable=unreadable)
+
+
+def _lost(record: Record, path: str, target: str) -> str:
+    why = record.unreadable[path]
+    return why if path == target else f"{shown(path)}, of which it is made: {why}"
 
 
 class _Result:
@@ -142,6 +154,7 @@ class _Result:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.aliases: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
         self._origins: dict[str, str] = {}
         self._made: dict[object, str] = {}
 

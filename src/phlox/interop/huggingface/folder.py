@@ -170,7 +170,8 @@ def _weights(folder: Path) -> Path:
 
 def _flat(record: Record) -> Record:
     """The record with every name of a tensor as an entry."""
-    return Record({path: record[path] for path in (*record, *record.aliases)}, record.metadata)
+    entries = {path: record[path] for path in (*record, *record.aliases)}
+    return Record(entries, record.metadata, unreadable=record.unreadable)
 
 
 def _cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Path) -> Record:
@@ -186,7 +187,8 @@ def _cleaned(family: Family, config: Any, record: Record, prefix: str, folder: P
                 f"{folder}: {name} differs from {other}, which by tie_word_embeddings in config.json is the same"
             )
         left_out.add(name)
-    return Record({path: record[path] for path in record if path not in left_out}, record.metadata)
+    entries = {path: record[path] for path in record if path not in left_out}
+    return Record(entries, record.metadata, unreadable=record.unreadable)
 
 
 def _equal(one: object, other: object) -> bool:

@@ -11,18 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 from typing_extensions import Unpack
 
 from phlox import record as records
 from phlox.errors import RecordError
 from phlox.interop.adapter import Adapter
 from phlox.interop.pytorch.layers import rules_of
+from phlox.interop.pytorch.parametrized import remedy, with_parametrized
 from phlox.module import Module
 from phlox.module.records import LoadOptions
 from phlox.record import FULL, LazyTensor, LoadReport, Precision, Record, SafetensorsRecorder, TensorEntry
+from phlox.record.dtypes import canonical
 from phlox.record.names import nearest
-from phlox.record.reader import PathLike
+from phlox.record.pytorch.reader import CONSTANTS
+from phlox.record.reader import PathLike, Readable, Stream, is_path
 from phlox.record.renaming import renamed
 
 State = Record | Mapping[str, Any]
@@ -45,7 +47,8 @@ def adapter(module: Module) -> Adapter:
 def from_state_dict(state: State, module: Module, *, prefix: str = "") -> Record:
     """A state dict as a record for this module: our names, our layouts. No tensor is read or copied.
 
-    Entries that the module has no place for stay under their own names, so that `Module.load_record` tells them.
+    Weights that PyTorch computes by weight norm, spectral norm or a mask of pruning are what it computes. Entries that
+    the module has no place for stay under their own names, so that `Module.load_record` tells them.
 
     Args:
         state: a record, or tensors or arrays by name.
@@ -81,17 +84,17 @@ def to_state_dict(module: Module) -> Record:
     return Record(entries, {"format": "pt"})  # as other readers of safetensors want it said
 
 
-def load(module: Module, path: PathLike, *, prefix: str = "", **options: Unpack[LoadOptions]) -> LoadReport:
+def load(module: Module, path: PathLike | Readable, *, prefix: str = "", **options: Unpack[LoadOptions]) -> LoadReport:
     """Loads a file of PyTorch weights into a module; see `load_state_dict`.
 
-    The file may be safetensors, what `torch.save(module.state_dict(), path)` wrote, an index of several, or the folder
-    of them. Nothing in it is executed.
+    The file may be safetensors, what `torch.save(module.state_dict(), path)` or `torch.jit.save` wrote, an index of
+    several, or the folder of them; or the content, as bytes or an open binary file. Nothing in it is executed.
     """
     record = records.load(path)
     try:
         return load_state_dict(module, record, prefix=prefix, **options)
     except RecordError as error:
-        place = str(Path(path))
+        place = str(Path(path)) if is_path(path) else ""
         raise error if str(error).startswith(place) else RecordError(f"{place}: {error}") from error
 
 
@@ -127,12 +130,12 @@ def load_state_dict(module: Module, state: State, *, prefix: str = "", **options
     return replace(report, done=True)
 
 
-def save(module: Module, path: PathLike, precision: Precision = FULL) -> Path:
-    """Saves what `to_state_dict` gives as safetensors, and gives the path of the file.
+def save(module: Module, path: PathLike | Stream, precision: Precision = FULL) -> Path | Stream:
+    """Saves what `to_state_dict` gives as safetensors; gives the path of the file, or the open file that it was given.
 
     PyTorch takes it with `torch_module.load_state_dict(safetensors.torch.load_file(path))`.
     """
-    if Path(path).name.endswith(_PICKLES):
+    if is_path(path) and Path(path).name.endswith(_PICKLES):
         raise RecordError(
             f"{path}: Phlox writes no files that hold code; give it the end .safetensors, and load it in PyTorch with "
             "load_state_dict(safetensors.torch.load_file(path))"
@@ -153,15 +156,17 @@ def _read(theirs: Record, module: Module, between: Adapter) -> Record:
             "wrote it, load it with load_record; if their names have something before ours, give prefix=...; if they "
             "are other names, give remap"
         )
-    return between.read(theirs, strict=False)
+    if theirs.metadata.get("format") == "torchscript":  # whose code has constants of its own
+        theirs = renamed(theirs, lambda path: None if path.startswith(f"{CONSTANTS}.") and path not in known else path)
+    return with_parametrized(between, theirs).read(theirs, strict=False)
 
 
 def _record_of(state: State, prefix: str) -> Record:
-    record = state if isinstance(state, Record) else Record({path: _lazy(it, path) for path, it in state.items()})
+    record = state if isinstance(state, Record) else _held(state)
     if not prefix:
         return record
     below = record.select(prefix)
-    if not len(below):
+    if not len(below) and not below.unreadable:
         folders = dict.fromkeys(path[:end] for path in record for end in range(len(path)) if path[end] == ".")
         near = nearest(prefix, folders)
         meant = f"; did you mean {near!r}?" if near else ""
@@ -169,19 +174,36 @@ def _record_of(state: State, prefix: str) -> Record:
     return below
 
 
+def _held(state: Mapping[str, Any]) -> Record:
+    """The record of what a record can hold; the rest is unreadable in it, as it is in a file."""
+    entries: dict[str, Any] = {}
+    unreadable: dict[str, str] = {}
+    for path, value in state.items():
+        try:
+            entries[path] = Record({path: _lazy(value, path)})[path]
+        except RecordError as error:
+            unreadable[str(path)] = str(error).removeprefix(f"{path}: ")
+    return Record(entries, unreadable=unreadable)
+
+
 def _lazy(value: Any, path: str) -> Any:
     """What `value` is in a record; a tensor of PyTorch is known by what it can do."""
     if not hasattr(value, "detach") or not hasattr(value, "cpu"):
         return value
+    if not str(value.layout).endswith(".strided") or value.is_quantized:
+        raise RecordError(f"{path}: a sparse or quantized tensor; call to_dense() or dequantize() first")
+    dtype = canonical(str(value.dtype).removeprefix("torch."), path)
 
     def read() -> Any:
         tensor = value.detach().cpu()
-        if str(tensor.dtype) != "torch.bfloat16":
+        if dtype.kind != "V" and dtype.itemsize > 1:
             return tensor.numpy()
-        shorts = tensor.contiguous().view(tensor.new_empty(0).short().dtype)  # which NumPy knows
-        return shorts.numpy().view(ml_dtypes.bfloat16)
+        # The element types of `ml_dtypes` go by their bits, which NumPy knows.
+        empty = tensor.new_empty(0)
+        bits = tensor.contiguous().view(empty.short().dtype if dtype.itemsize == 2 else empty.byte().dtype)
+        return bits.numpy().view(dtype)
 
-    return LazyTensor.from_function(tuple(value.shape), str(value.dtype).removeprefix("torch."), read, path)
+    return LazyTensor.from_function(tuple(value.shape), dtype, read, path)
 
 
 def _entry(record: Record, path: str) -> TensorEntry:
@@ -194,16 +216,18 @@ def _hint(report: LoadReport, between: Adapter, theirs: Record) -> str | None:
     """What the problems are called in PyTorch, and what probably went wrong."""
     names = {pattern.text: rule for rule in between.rules for pattern in rule.ours}
     paths = dict.fromkeys([*(one.path for one in (*report.misshapen, *report.wrong_kind)), *report.missing])
-    lines = [] if report.hint is None else [report.hint]
+    lines: list[str] = []
+    expected = dict.fromkeys(pattern.text for rule in between.rules for pattern in rule.theirs)
+    if (prefix := _prefix(expected, theirs)) is not None:
+        lines.append(f"Their names all have {prefix!r} before: give prefix={prefix!r}.")
+    else:
+        lines += filter(None, (report.hint, remedy(theirs)))
+        near = {path: nearest(path, expected) for path in report.unexpected[:_SHOWN]}
+        lines += [f"Did you mean {it!r} by {path!r}?" for path, it in near.items() if it and it not in theirs]
     if shown := [path for path in paths if path in names]:
         each = [f"{path} is {_theirs(names[path].theirs)}" for path in shown[:_SHOWN]]
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         lines.append(f"In PyTorch's names: {', '.join(each)}{more}.")
-    expected = dict.fromkeys(pattern.text for rule in between.rules for pattern in rule.theirs)
-    near = {path: nearest(path, expected) for path in report.unexpected[:_SHOWN]}
-    lines += [f"Did you mean {it!r} by {path!r}?" for path, it in near.items() if it is not None and it not in theirs]
-    if (prefix := _prefix(expected, theirs)) is not None:
-        lines.append(f"Their names all have {prefix!r} before: give prefix={prefix!r}.")
     return "\n".join(lines) or None
 
 

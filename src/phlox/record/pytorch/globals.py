@@ -1,4 +1,4 @@
-"""The globals that a state dict may name, each with an inert meaning of our own: the only ones there are.
+"""The globals that a state dict may name, each with an inert meaning of our own; all others mean nothing.
 
 A function takes the meter and what the pickle gives; where a file gives it other arguments than its own would, it
 raises, and the file is refused.
@@ -10,11 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
+
 from phlox.errors import RecordError
+from phlox.record.dtypes import DTYPES, FLOAT8, DType
 from phlox.record.pytorch.values import (
     STORAGES,
     TYPES,
     ElementType,
+    Foreign,
     Function,
     Meter,
     Name,
@@ -29,14 +33,55 @@ from phlox.record.pytorch.values import (
 
 _NUMPY_CHARS = {"?": "b1", "b": "i1", "h": "i2", "B": "u1", "H": "u2", "e": "f2", "f": "f4", "d": "f8"}
 _NUMPY_NAMES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
-_NUMPY_TYPES = {**_NUMPY_CHARS, **dict(zip(_NUMPY_NAMES, _NUMPY_NAMES, strict=True))}
+_ML_TYPES = {f"ml_dtypes.{DTYPES[name].name}": DTYPES[name] for name in ("bf16", *FLOAT8)}
+_NUMPY_TYPES: dict[str, DType] = {
+    **{name: np.dtype(known) for name, known in _NUMPY_CHARS.items()},
+    **{name: np.dtype(name) for name in _NUMPY_NAMES},
+    **_ML_TYPES,
+}
+
+_OF_THE_SYSTEM = {
+    *(
+        "os",
+        "posix",
+        "nt",
+        "sys",
+        "subprocess",
+        "shutil",
+        "socket",
+        "pty",
+        "ctypes",
+        "importlib",
+        "runpy",
+        "webbrowser",
+    ),
+    *(
+        "pickle",
+        "_pickle",
+        "marshal",
+        "code",
+        "pdb",
+        "bdb",
+        "timeit",
+        "commands",
+        "popen2",
+        "multiprocessing",
+        "signal",
+    ),
+}
+_OF_PYTHON = {"eval", "exec", "execfile", "compile", "__import__", "open", "file", "input", "breakpoint", "apply"}
 
 
 def find_global(module: str, name: str) -> object:
-    """The inert meaning of `name` in `module`; RecordError, with what to do, where it has none.
+    """The inert meaning of `name` in `module`: a `Foreign` name where we know none.
+
+    Safety does not depend on it, since nothing is ever called; but what reaches for the system or for other code has no
+    place in a file of weights, and the file is refused with a RecordError that says so.
 
     >>> find_global("torch", "float32").dtype
     dtype('float32')
+    >>> find_global("argparse", "Namespace")
+    Foreign(name='argparse.Namespace')
     >>> find_global("os", "system")
     Traceback (most recent call last):
     ...
@@ -45,16 +90,14 @@ def find_global(module: str, name: str) -> object:
     meaning = _GLOBALS.get(f"{module}.{name}")
     if meaning is not None:
         return meaning
-    name = shown(f"{module}.{name}")
-    if module.startswith("torch.nn.modules"):
+    full = shown(f"{module}.{name}")
+    package = module.partition(".")[0]
+    if package in _OF_THE_SYSTEM or (module in _BUILTINS and name.partition(".")[0] in _OF_PYTHON):
         raise RecordError(
-            f"it holds a whole module ({name}), whose loading runs code; load it with torch where you trust it, and "
-            "save its state_dict() instead"
+            f"it wants {full}, which no state dict needs and which may be an attack; nothing of it was run. If you "
+            "trust the file, load it with torch, and save its state_dict() with safetensors"
         )
-    raise RecordError(
-        f"it wants {name}, which no state dict needs and which may be an attack; nothing of it was run. If you trust "
-        "the file, load it with torch, and save its state_dict() with safetensors"
-    )
+    return Foreign(full)
 
 
 def _tensor(meter: Meter, storage: object, offset: object, shape: object, strides: object, *rest: object) -> object:
@@ -74,6 +117,15 @@ def _typed_tensor(
         raise TypeError
     result = _tensor(meter, storage, offset, shape, strides, grad, hooks, *metadata)
     return Strided(result.storage, dtype, offset, shape, strides) if isinstance(result, Strided) else result
+
+
+def _storage(meter: Meter, data: object) -> object:
+    from phlox.record.pytorch.reader import storage_in  # which uses this
+
+    if not isinstance(data, bytes):
+        raise TypeError
+    meter.charge(len(data))
+    return storage_in(data, meter)
 
 
 def _parameter(meter: Meter, data: object, *_: object) -> object:
@@ -132,7 +184,9 @@ def _bytes(meter: Meter, data: object = b"", encoding: str = "latin1") -> object
     return _encoded(meter, data, encoding)
 
 
-def _numpy_type(meter: Meter, name: str, *_: object) -> object:
+def _numpy_type(meter: Meter, name: str | Name, *_: object) -> object:
+    if isinstance(name, Name):  # one of `ml_dtypes`, which NumPy has by its class
+        name = name.name
     known = _NUMPY_TYPES.get(name)
     return Refused(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
 
@@ -148,17 +202,40 @@ def _numpy_scalar(meter: Meter, dtype: object, data: bytes | str = b"") -> objec
     return replace(result, is_scalar=True) if isinstance(result, NumpyArray) else result
 
 
-def _numpy_frombuffer(meter: Meter, data: bytes | str, dtype: object, shape: object, order: object) -> object:
+def _numpy_frombuffer(
+    meter: Meter, data: bytes | str, dtype: object, shape: object, order: object, axes: object = None
+) -> object:
     if isinstance(dtype, Refused):
         return dtype
     if not isinstance(dtype, NumpyType):
         raise TypeError
     meter.charge(len(data))
-    return NumpyArray(dtype, shape, order == "F", data.encode() if isinstance(data, str) else data)
+    lie = cast("tuple[int, ...]", axes) if order == "K" and isinstance(axes, tuple) else None
+    return NumpyArray(dtype, shape, order == "F", data.encode() if isinstance(data, str) else data, axes=lie)
 
 
-def _layout(meter: Meter, name: str) -> object:
-    return name
+def _jax_array(meter: Meter, function: object, arguments: object, state: object, aval: object) -> object:
+    # What JAX makes of the same that NumPy pickles.
+    array = NumpyArray()
+    set_numpy_state(meter, array, state)
+    return array
+
+
+def set_numpy_state(meter: Meter, array: NumpyArray, state: object) -> None:
+    """What `numpy.ndarray.__setstate__` does; TypeError for another state than it takes."""
+    match cast("tuple[object, ...]", state):
+        case (int(), shape, NumpyType() as dtype, is_fortran, bytes() | str() as data):
+            meter.charge(len(data))
+            array.type, array.shape, array.is_fortran = dtype, shape, bool(is_fortran)
+            array.data = data.encode() if isinstance(data, str) else data
+        case (int(), _, Refused() as refused, _, _):
+            array.type = refused
+        case _:
+            raise TypeError
+
+
+def _itself(meter: Meter, value: object, *_: object) -> object:
+    return value
 
 
 def _refused(what: str) -> Callable[..., object]:
@@ -201,9 +278,13 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "torch._tensor._rebuild_from_type_v2": _from_type,
     "torch.Size": _items,
     "torch.device": _device,
-    "torch.serialization._get_layout": _layout,
+    "torch.storage._load_from_bytes": _storage,
+    "torch.serialization._get_layout": _itself,
     "_codecs.encode": _encoded,
     "numpy.dtype": _numpy_type,
+    "jax._src.array._reconstruct_array": _jax_array,
+    **{f"torch.jit._pickle.build_{kind}list": _items for kind in ("int", "double", "bool", "tensor")},
+    "torch.jit._pickle.restore_type_tag": _itself,
     **{f"{module}.{name}": make for module in _BUILTINS for name, make in _OF_BUILTINS.items()},
     **{f"{module}.{name}": make for module in _CORES for name, make in _OF_NUMPY.items()},
     "torch._utils._rebuild_qtensor": _refused("a quantized tensor; call dequantize() before saving"),
@@ -223,6 +304,7 @@ _GLOBALS: dict[str, object] = {
     **{name: Name(name) for name in _NAMES},
     **{name: Function(name, make) for name, make in _FUNCTIONS.items()},
     **{name: Function(name, make, makes_tensor=True) for name, make in _MAKES_TENSOR.items()},
+    **{name: Name(name) for name in _ML_TYPES},
     **TYPES,
     **{f"torch.{name}": of for name, of in STORAGES.items()},
     "torch.storage.UntypedStorage": STORAGES["UntypedStorage"],

@@ -1,7 +1,8 @@
 """An inert reader of pickles: it follows their opcodes (Python, `pickletools`) and can make nothing but plain data.
 
 It imports nothing and calls nothing that a file names: whoever runs it gives a function from names to inert values, of
-which a REDUCE can use those that are `Function`s. Opcodes that no state dict needs are refused by name.
+which a REDUCE can use those that are `Function`s. What a file would make of anything else is an inert `Object`. Opcodes
+that no data needs are refused by name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from phlox.record.pytorch.opcodes import OPERATIONS
 from phlox.record.pytorch.values import Meter
 
 _MAX_OPCODES = 20_000_000  # some ten seconds; a large checkpoint has a hundred thousand
-_MAX_LINE = 1 << 16
+_MAX_LINE = 1 << 26
 _STOP = ord(".")
 
 
@@ -81,11 +82,14 @@ class Machine:
 
     def line(self) -> bytes:
         """What is left of the line, without its end."""
-        line = bytes(self.data[self.at : self.at + 256])
-        if b"\n" not in line:
-            line = bytes(self.data[self.at : self.at + _MAX_LINE])
-        if (size := line.find(b"\n")) < 0:
-            raise RecordError("a line of it has no end; truncated?")
+        length = 256
+        while True:  # protocol 0 has whole arrays in one line
+            line = bytes(self.data[self.at : self.at + length])
+            if (size := line.find(b"\n")) >= 0:
+                break
+            if len(line) < length or length >= _MAX_LINE:
+                raise RecordError("a line of it has no end; truncated?")
+            length *= 16
         self.at += size + 1
         return line[:size]
 

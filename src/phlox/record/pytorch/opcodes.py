@@ -1,17 +1,29 @@
 """The opcodes of pickles, protocols 0 to 5, as far as plain data needs them (Python, `pickletools`).
 
 Each is a function of the machine. What a REDUCE "calls" is a `Function` of ours; a BUILD sets the parts of an array or
-an element type of NumPy, and else means nothing. INST, OBJ, NEWOBJ and the extension registry are refused by name.
+an element type of NumPy. Whatever else would call a function, or make an object of a class, makes an inert `Object`
+that says so. The extension registry and buffers outside of the file are refused by name.
 """
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phlox.errors import RecordError
-from phlox.record.pytorch.values import Function, NumpyArray, NumpyType, Pairs, Refused, called
+from phlox.record.pytorch.globals import set_numpy_state
+from phlox.record.pytorch.values import (
+    Foreign,
+    Function,
+    NumpyArray,
+    NumpyType,
+    Object,
+    Pairs,
+    Refused,
+    called,
+)
 
 if TYPE_CHECKING:
     from phlox.record.pytorch.machine import Machine
@@ -50,13 +62,23 @@ def _text(width: int) -> _Operation:
 
 def _old_text(width: int) -> _Operation:
     def operation(machine: Machine) -> None:
-        data = bytes(machine.take(machine.natural(width)))
-        try:
-            machine.push(data.decode())
-        except UnicodeDecodeError:  # Python 2 had one type for both
-            machine.push(data)
+        machine.push(_text_or_bytes(bytes(machine.take(machine.natural(width)))))
 
     return operation
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:  # Python 2 had one type for both
+        return data
+
+
+def _string(machine: Machine) -> None:
+    line = machine.line().strip()
+    if len(line) < 2 or line[:1] not in (b"'", b'"') or line[:1] != line[-1:]:
+        raise RecordError("a STRING without its quotes")
+    machine.push(_text_or_bytes(codecs.escape_decode(line[1:-1])[0]))
 
 
 def _long(width: int) -> _Operation:
@@ -117,12 +139,14 @@ def _tuple(size: int) -> _Operation:
 
 def _append(machine: Machine) -> None:
     item = machine.stack.pop()
-    _list(machine.stack[-1]).append(item)
+    if not isinstance(machine.stack[-1], _INERT):
+        _list(machine.stack[-1]).append(item)
 
 
 def _appends(machine: Machine) -> None:
     items = machine.since_mark()
-    _list(machine.stack[-1]).extend(items)
+    if not isinstance(machine.stack[-1], _INERT):
+        _list(machine.stack[-1]).extend(items)
 
 
 def _set_item(machine: Machine) -> None:
@@ -184,6 +208,9 @@ def _persistent(machine: Machine) -> None:
 
 def _reduce(machine: Machine) -> None:
     arguments, function = machine.stack.pop(), machine.stack.pop()
+    if isinstance(function, _INERT) and isinstance(arguments, tuple):
+        machine.push(_made_by(function))
+        return
     if not isinstance(function, Function) or not isinstance(arguments, tuple):
         raise RecordError(f"a call of {called(function)}, which no state dict makes; it may be an attack")
     try:
@@ -194,19 +221,52 @@ def _reduce(machine: Machine) -> None:
         raise RecordError(f"{function.name} with other arguments than it takes: damaged, or an attack") from error
 
 
+def _new(machine: Machine) -> None:
+    arguments, cls = machine.stack.pop(), machine.stack.pop()
+    if not isinstance(arguments, tuple):
+        raise RecordError("an object made of no arguments")
+    machine.push(_made_by(cls))
+
+
+def _new_by_name(machine: Machine) -> None:
+    if not isinstance(machine.stack.pop(), Pairs):
+        raise RecordError("an object made of no arguments by name")
+    _new(machine)
+
+
+def _object(machine: Machine) -> None:
+    cls, *_ = machine.since_mark()
+    machine.push(_made_by(cls))
+
+
+def _instance(machine: Machine) -> None:
+    _global(machine)
+    cls = machine.stack.pop()
+    machine.since_mark()
+    machine.push(_made_by(cls))
+
+
+def _made_by(maker: object) -> Object:
+    """What a foreign class or function stands for once it is "called"; RecordError for what cannot be."""
+    if not isinstance(maker, _INERT):
+        raise RecordError(f"an object of {called(maker)}, which no state dict makes; it may be an attack")
+    return Object(maker.what if isinstance(maker, Refused) else maker.name)
+
+
 def _build(machine: Machine) -> None:
     state, value = machine.stack.pop(), machine.stack[-1]
     match value, state:
         case Pairs() | Refused(), _:
             pass  # the attributes of an OrderedDict, such as the `_metadata` of a state dict
+        case Object(), _:
+            value.state = state
         case NumpyType(), (int(), str(order), *_):
             value.big_endian = order == ">"
-        case NumpyArray(), (int(), shape, NumpyType() as dtype, is_fortran, bytes() | str() as data):
-            machine.meter.charge(len(data))
-            value.type, value.shape, value.is_fortran = dtype, shape, bool(is_fortran)
-            value.data = data.encode() if isinstance(data, str) else data
-        case NumpyArray(), (int(), _, Refused() as refused, *_):
-            value.type = refused
+        case NumpyArray(), _:
+            try:
+                set_numpy_state(machine.meter, value, state)
+            except TypeError:
+                raise RecordError("a NumPy array with another state than it has: damaged, or an attack") from None
         case _:
             raise RecordError(f"it sets the state of {called(value)}, which has none; it may be an attack")
 
@@ -218,9 +278,15 @@ def _list(value: object) -> list[Any]:
 
 
 def _pairs(value: object) -> list[tuple[object, object]]:
-    if not isinstance(value, Pairs):
+    if isinstance(value, Refused):
+        return []
+    if not isinstance(value, (Pairs, Object)):
         raise RecordError(f"it sets an item of {called(value)}")
     return value.items
+
+
+_INERT = (Foreign, Object, Refused)
+"""What stands for something of a stranger's, and for whatever that would make."""
 
 
 _BY_CODE: dict[int, _Operation] = {
@@ -246,6 +312,7 @@ _BY_CODE: dict[int, _Operation] = {
     0x8C: _text(1),
     0x8D: _text(8),
     ord("V"): lambda m: m.push(m.line().decode("raw-unicode-escape")),
+    ord("S"): _string,
     ord("U"): _old_text(1),
     ord("T"): _old_text(4),
     ord("C"): _bytes(1),
@@ -283,16 +350,16 @@ _BY_CODE: dict[int, _Operation] = {
     ord("Q"): _persistent,
     ord("R"): _reduce,
     ord("b"): _build,
+    # objects, all inert
+    ord("i"): _instance,
+    ord("o"): _object,
+    0x81: _new,
+    0x92: _new_by_name,
     # frames
     0x80: _protocol,
     0x95: lambda m: m.take(8),
     # what no state dict needs
-    ord("S"): _refuse("STRING"),
     ord("P"): _refuse("PERSID"),
-    ord("i"): _refuse("INST"),
-    ord("o"): _refuse("OBJ"),
-    0x81: _refuse("NEWOBJ"),
-    0x92: _refuse("NEWOBJ_EX"),
     0x82: _refuse("EXT1"),
     0x83: _refuse("EXT2"),
     0x84: _refuse("EXT4"),

@@ -8,19 +8,23 @@ machine that can make nothing but plain data, see `machine`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast, final
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast, final
 
+import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
 from phlox.record.compression import unpack_limit
 from phlox.record.dtypes import Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.foreign import OF_EXPORT
 from phlox.record.pytorch.flatten import flatten
 from phlox.record.pytorch.globals import find_global
 from phlox.record.pytorch.machine import Machine
-from phlox.record.pytorch.values import ElementType, Meter, Pairs, Storage, Strided, shown
+from phlox.record.pytorch.values import ElementType, Foreign, Meter, Object, Pairs, Storage, Strided, shown
 from phlox.record.reader import Reader
 from phlox.record.record import Entry, Record
 from phlox.record.source import Source, elements
@@ -31,6 +35,8 @@ _MAGIC_PICKLES = (b"\x8a\x0a" + _MAGIC.to_bytes(10, "little") + b".", b"L1195470
 _PROTOCOL = 1001
 _OF_ARCHIVES = ("data.pkl", "version", "byteorder", "constants.pkl", ".format_version")
 _PARTS_OF_TAR = (b"sys_info\0", b"pickle\0", b"storages\0", b"tensors\0")
+CONSTANTS = "constants"
+"""What the tensors in the code of a program lie below."""
 _MAX_PICKLE = 1 << 26  # bytes, where a file does not say or need not be believed
 
 
@@ -42,10 +48,13 @@ class PyTorchReader(Reader):
     "epoch", "optimizer.state.0.exp_avg". A list without tensors is one plain value. A tensor that is saved alone is
     called "data". Tensors that are the same view of one storage are aliases of the first. Devices are ignored.
 
-    Nothing of the file is run. RecordError, with the remedy, for what is no plain data: whole modules, TorchScript,
-    objects of other classes; and, naming the path, for tensors that a record cannot hold (complex, quantized, sparse,
-    float8). Tensors are views of the mapped file, checked against the size of their storage. `max_bytes` also bounds
-    what expanded tensors take together. Checksums of storages are verified when one is first read.
+    Whole modules, and the programs of TorchScript, are read as their state dicts: parameters, buffers, and, of a
+    program, the constants of its code as "constants.0", ... Its metadata says {"format": "torchscript"}.
+
+    Nothing of the file is run. What is no plain data (objects of other classes) and tensors that a record cannot hold
+    (complex, quantized, sparse) are `Record.unreadable`, with the remedy; RecordError where a file reaches for the
+    system, as attacks do. Tensors are views of the mapped file, checked against the size of their storage. `max_bytes`
+    also bounds what expanded tensors take together. Checksums of storages are verified when one is first read.
 
     >>> import io, zipfile
     >>> pickle = b"\\x80\\x02}X\\x05\\x00\\x00\\x00epochK\\x03s."  # of {"epoch": 3}
@@ -64,10 +73,12 @@ class PyTorchReader(Reader):
         """See `Reader.read`."""
         head = bytes(source.data[:512])
         if head.startswith(b"PK"):
-            return self._record(source, *_from_zip(source, self.max_bytes))
+            return _from_zip(source, self.max_bytes)
         if _is_tar(head):
             raise RecordError("it is a tar archive of PyTorch before 0.4; load it with torch and save it anew")
-        return self._record(source, *_from_legacy(source))
+        meter = meter_for(min(len(source.data), _MAX_PICKLE))
+        root, files = _from_legacy(source.data, meter)
+        return as_record(source, root, meter, self.max_bytes, files)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
@@ -77,31 +88,6 @@ class PyTorchReader(Reader):
             parts = name.split("/")
             return len(parts) > 1 and (parts[-1] in _OF_ARCHIVES or parts[1] in ("data", "code", ".data"))
         return any(magic in head[:48] for magic in _MAGIC_PICKLES) or _is_tar(head)
-
-    def _record(self, source: Source, root: object, meter: Meter, files: _Files) -> Record:
-        limit = max(unpack_limit(len(source.data), self.max_bytes), len(source.data))
-        entries: dict[str, Entry] = {}
-        aliases: dict[str, str] = {}
-        seen: dict[object, str] = {}
-        total = 0
-        for path, leaf in flatten(root, meter).items():
-            if isinstance(leaf, np.ndarray):
-                entries[path] = TensorEntry(LazyTensor.from_array(leaf, path))
-            elif isinstance(leaf, Strided):
-                tensor, view = _lazy(source, files, leaf, path)
-                if seen.setdefault(view, path) != path:
-                    aliases[path] = seen[view]
-                    continue
-                entries[path] = TensorEntry(tensor)
-                total += max(tensor.nbytes, files.cost(leaf.storage.key))
-                if total > limit:
-                    raise RecordError(
-                        f"{shown(path)}: its {len(source.data)} bytes expand to more than {limit}, as those of a bomb "
-                        "do; if it is to be trusted, give the reader or `load` a larger max_bytes"
-                    )
-            else:
-                entries[path] = leaf
-        return Record(entries, aliases=aliases)
 
 
 class _Files:
@@ -120,20 +106,67 @@ class _Files:
         self.big_endian = big_endian
 
 
-def _from_zip(source: Source, max_bytes: int | None) -> tuple[object, Meter, _Files]:
+def _no_storage(key: str) -> Any:
+    raise RecordError(f"it has no storage {shown(key)!r}")
+
+
+_NO_FILES = _Files(_no_storage, _no_storage)
+
+
+def as_record(
+    source: Source,
+    root: object,
+    meter: Meter,
+    max_bytes: int | None,
+    files: _Files = _NO_FILES,
+    metadata: Mapping[str, str] | None = None,
+) -> Record:
+    """The record that an inert pickle is; `files` has the storages of its tensors, unless they have theirs."""
+    limit = max(unpack_limit(len(source.data), max_bytes), len(source.data))
+    entries: dict[str, Entry] = {}
+    aliases: dict[str, str] = {}
+    seen: dict[object, str] = {}
+    total = 0
+    leaves, unreadable = flatten(root, meter)
+    for path, leaf in leaves.items():
+        if isinstance(leaf, np.ndarray):
+            entries[path] = TensorEntry(LazyTensor.from_array(leaf, path))
+        elif isinstance(leaf, LazyTensor):
+            entries[path] = TensorEntry(msgspec.structs.replace(leaf, path=path))
+        elif isinstance(leaf, Strided):
+            tensor, view = _lazy(source, files, leaf, path)
+            if seen.setdefault(view, path) != path:
+                aliases[path] = seen[view]
+                continue
+            entries[path] = TensorEntry(tensor)
+            total += max(tensor.nbytes, files.cost(leaf.storage.key) if leaf.storage.data is None else 0)
+            if total > limit:
+                raise RecordError(
+                    f"{shown(path)}: its {len(source.data)} bytes expand to more than {limit}, as those of a bomb "
+                    "do; if it is to be trusted, give the reader or `load` a larger max_bytes"
+                )
+        else:
+            entries[path] = leaf
+    return Record(entries, metadata, aliases=aliases, unreadable=unreadable)
+
+
+def _from_zip(source: Source, max_bytes: int | None) -> Record:
     archive = Archive(source.data, max_bytes, verify=source.verify)
     names = archive.names()
-    if any(name.endswith("/constants.pkl") or "/code/" in name for name in names):
-        raise RecordError(
-            "it is a TorchScript program; load it with torch.jit.load where you trust it, and save its state_dict()"
-        )
     roots = [name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl") and name.count("/") == 1]
+    if any(name.endswith("/archive_format") for name in names):
+        raise RecordError(f"it is a program of torch.export; {OF_EXPORT}")
     if len(roots) != 1:
+        if any("/code/" in name or name.endswith("/model.json") for name in names):
+            raise RecordError(
+                "it is a TorchScript program of PyTorch before 1.4; load it with torch.jit.load where you trust it, "
+                "and save its state_dict()"
+            )
         raise RecordError(f"it has {len(roots)} members <name>/data.pkl, where torch.save writes one")
     root = roots[0]
 
     def member(key: str) -> str:
-        return f"{root}data/{key}"
+        return f"{root}{key}"
 
     def cost(key: str) -> int:
         return archive.size(member(key)) if archive.is_deflated(member(key)) else 0
@@ -141,25 +174,46 @@ def _from_zip(source: Source, max_bytes: int | None) -> tuple[object, Meter, _Fi
     order = bytes(archive.read(root + "byteorder")) if root + "byteorder" in archive else b"little"
     if order.strip() not in (b"little", b"big"):
         raise RecordError(f"its byte order is {order[:20]!r}, where little or big was expected")
-    if archive.is_deflated(root + "data.pkl") and archive.size(root + "data.pkl") > _MAX_PICKLE:
-        raise RecordError(
-            f"its pickle unpacks to more than {_MAX_PICKLE} bytes; torch.save does not compress it at all"
-        )
-    pickle = archive.read(root + "data.pkl")
-    meter = _meter(len(pickle))
+    # The tensors of a program lie in two folders, each beside its pickle: its attributes, and what its code has.
+    pickles = {part: f"{root}{part}.pkl" for part in ("data", "constants") if f"{root}{part}.pkl" in archive}
+    for name in pickles.values():
+        if archive.is_deflated(name) and archive.size(name) > _MAX_PICKLE:
+            raise RecordError(
+                f"its pickle unpacks to more than {_MAX_PICKLE} bytes; torch.save does not compress it at all"
+            )
+    texts = {part: archive.read(name) for part, name in pickles.items()}
+    meter = meter_for(sum(map(len, texts.values())))
     files = _Files(
         lambda key: archive.size(member(key)), lambda key: archive.read(member(key)), cost, order.strip() == b"big"
     )
-    machine = Machine(pickle, find_global, _persistent, meter)
-    value = machine.load()
-    if machine.at != len(pickle):
-        raise RecordError(f"{len(pickle) - machine.at} bytes follow its pickle")
-    return value, meter, files
+    values: dict[str, object] = {}
+    for part, text in texts.items():
+        machine = Machine(text, find_global, partial(_storage_in, part), meter)
+        values[part] = machine.load()
+        if machine.at != len(text):
+            raise RecordError(f"{len(text) - machine.at} bytes follow its pickle")
+    data, constants = values["data"], values.get("constants")
+    if isinstance(constants, tuple) and constants and isinstance(data, Object):
+        attributes = data.state.items if isinstance(data.state, Pairs) else []
+        data = Object(data.name, Pairs([*attributes, (CONSTANTS, constants)]))
+    metadata = {"format": "torchscript"} if "constants" in values else {}
+    return as_record(source, data, meter, max_bytes, files, metadata)
 
 
-def _from_legacy(source: Source) -> tuple[object, Meter, _Files]:
-    data = source.data
-    meter = _meter(min(len(data), _MAX_PICKLE))
+def _storage_in(folder: str, value: object) -> Storage:
+    storage = _persistent(value)
+    return replace(storage, key=f"{folder}/{storage.key}")
+
+
+def storage_in(data: bytes, meter: Meter) -> Storage:
+    """The storage in what `torch.save` wrote of it alone, as each is within a pickle that was not made by it."""
+    root, files = _from_legacy(memoryview(data), meter)
+    if not isinstance(root, Storage):
+        raise RecordError("a storage was expected")
+    return replace(root, data=files.read(root.key))
+
+
+def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
     plain = Machine(data, None, None, meter)
     if not any(magic in data[:48].tobytes() for magic in _MAGIC_PICKLES) or plain.load() != _MAGIC:
         raise RecordError("it does not begin as what torch.save writes")
@@ -170,6 +224,11 @@ def _from_legacy(source: Source) -> tuple[object, Meter, _Files]:
     types: dict[str, ElementType] = {}
 
     def persistent(value: object) -> object:
+        match value:
+            case ("module", Foreign() as cls, str() | None, str() | None):  # a class of modules, and its source
+                return cls
+            case _:
+                pass
         storage = _persistent(value)
         if types.setdefault(storage.key, storage.type) is not storage.type:
             raise RecordError(f"the storage {shown(storage.key)!r} is of two types")
@@ -202,10 +261,11 @@ def _from_legacy(source: Source) -> tuple[object, Meter, _Files]:
         start, size = place(key)
         return data[start : start + size]
 
-    return root, meter, _Files(lambda key: place(key)[1], read)
+    return root, _Files(lambda key: place(key)[1], read)
 
 
-def _meter(size: int) -> Meter:
+def meter_for(size: int) -> Meter:
+    """What the pickles of a file that has so many bytes of them may cost."""
     return Meter(8 * size + 100_000)
 
 
@@ -222,11 +282,6 @@ def _persistent(value: object) -> Storage:
             return Storage(kind, key, length, offset)
         case _:
             pass
-    if isinstance(value, tuple) and value[:1] == ("module",):
-        raise RecordError(
-            "it holds a whole module, whose loading runs code; load it with torch where you trust it, and save its "
-            "state_dict() instead"
-        )
     raise RecordError("a persistent id that is no storage of PyTorch; it may be an attack")
 
 
@@ -241,7 +296,7 @@ def _lazy(source: Source, files: _Files, view: Strided, path: str) -> tuple[Lazy
         )
     begin = storage.offset * storage.type.itemsize
     end = begin + storage.size * storage.type.itemsize
-    if end > (size := files.size(storage.key)):
+    if end > (size := files.size(storage.key) if storage.data is None else len(storage.data)):
         raise RecordError(
             f"{shown(path)}: its storage {shown(storage.key)!r} is said to have {end} bytes and has {size}"
         )
@@ -260,12 +315,14 @@ def _lazy(source: Source, files: _Files, view: Strided, path: str) -> tuple[Lazy
     def read() -> Array:
         if start == stop:
             return np.empty(shape, dtype)
-        flat = elements(files.read(storage.key)[start:stop], dtype)
+        whole = files.read(storage.key) if storage.data is None else storage.data
+        flat = elements(whole[start:stop], dtype)
         if files.big_endian:
             flat = flat.view(f"u{dtype.itemsize}").byteswap().view(dtype)
         return np.ndarray(shape, dtype, flat, 0, steps)  # checks once more that it stays within
 
-    return source.lazy(path, dtype, shape, read), (storage.key, start, dtype, shape, strides)
+    home = storage.key if storage.data is None else id(storage.data)
+    return source.lazy(path, dtype, shape, read), (home, start, dtype, shape, strides)
 
 
 def _naturals(numbers: object) -> tuple[int, ...] | None:

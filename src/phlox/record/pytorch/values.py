@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import DTYPES, DType
+from phlox.record.dtypes import DTYPES, FLOAT8, DType
 
 _SHOWN = 200
 
@@ -58,6 +58,23 @@ class Function(Name):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Foreign(Name):
+    """A global without an inert meaning, such as a class of a training script: never imported, never called."""
+
+
+@dataclass(eq=False, slots=True)
+class Object:
+    """What a foreign class or function would have made of its arguments, had it been called: it is not.
+
+    `state` is what the pickle would have put into it, `items` what it would have filled it with as it fills a dict.
+    """
+
+    name: str
+    state: object = None
+    items: list[tuple[object, object]] = field(default_factory=list[tuple[object, object]])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class ElementType(Name):
     """An element type of PyTorch, or its storages; `dtype` is None where a record has none such."""
 
@@ -73,6 +90,8 @@ class Storage:
     key: str
     size: int
     offset: int = 0
+    data: memoryview | None = None
+    """Its bytes, where they are not in the file under its key."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,9 +114,9 @@ class Refused:
 
 @dataclass(eq=False, slots=True)
 class NumpyType:
-    """An element type of NumPy, by its name without byte order, such as "f4"; completed by a BUILD."""
+    """An element type of NumPy; its byte order comes with a BUILD."""
 
-    name: str
+    dtype: DType
     big_endian: bool = False
 
 
@@ -110,6 +129,8 @@ class NumpyArray:
     is_fortran: bool = False
     data: bytes = b""
     is_scalar: bool = False
+    axes: tuple[int, ...] | None = None
+    """In which order the axes lie in `data`, where that is neither that of C nor that of Fortran."""
 
 
 def _element_types() -> dict[str, ElementType]:
@@ -117,10 +138,10 @@ def _element_types() -> dict[str, ElementType]:
     names |= {
         f"{sign}{bits}": f"{word}{bits}" for sign, word in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)
     }
+    names |= {ours: f"float8_{theirs}" for ours, theirs in FLOAT8.items()}
     held = [ElementType(f"torch.{name}", DTYPES[ours].itemsize, DTYPES[ours]) for ours, name in names.items()]
     sizes = {"complex32": 4, "complex64": 8, "complex128": 16, "qint8": 1, "quint8": 1, "qint32": 4}
-    sizes |= {"quint4x2": 1, "quint2x4": 1, "float4_e2m1fn_x2": 1, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1}
-    sizes |= {"float8_e5m2": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1, "bits8": 1, "bits16": 2}
+    sizes |= {"quint4x2": 1, "quint2x4": 1, "float4_e2m1fn_x2": 1, "bits8": 1, "bits16": 2}
     return {t.name: t for t in [*held, *(ElementType(f"torch.{name}", size) for name, size in sizes.items())]}
 
 
@@ -148,8 +169,12 @@ def called(value: object) -> str:
     """What a value of an inert pickle is called in a sentence."""
     if isinstance(value, Refused):
         return value.what
+    if isinstance(value, Foreign):
+        return f"the function or class {value.name}"
     if isinstance(value, Name):
         return f"the name {value.name}"
+    if isinstance(value, Object):
+        return f"an object made by {value.name}"
     return _CALLED.get(type(value), f"a value of type {type(value).__name__}")
 
 

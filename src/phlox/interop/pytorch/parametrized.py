@@ -1,0 +1,123 @@
+"""Weights that a PyTorch module computes from other tensors: weight norm, spectral norm and pruning, as their product.
+
+A state dict has the tensors that the weight is computed from, in two ways of naming: that of
+`torch.nn.utils.weight_norm` ("weight_g") and that of `torch.nn.utils.parametrize`
+("parametrizations.weight.original0").
+A module of Phlox has the weight; it is loaded as what PyTorch computes in evaluation mode.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phlox.errors import RecordError
+from phlox.interop.adapter import Adapter, Rule
+from phlox.interop.adapter.pattern import Pattern
+from phlox.record import LazyTensor, Record
+
+_Array = NDArray[Any]
+_Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parametrized:
+    """Several tensors of theirs from which one of ours is computed, in float64, and rounded once."""
+
+    what: str
+    compute: Callable[..., _Array]
+    fits: Callable[..., bool]
+    """Whether the shapes are those of one weight."""
+    like: int
+    """Which of them has the shape and the element type of the weight."""
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `phlox.interop.adapter.layout.Layout`."""
+        model = tensors[self.like]
+        if not self.fits(*(tensor.shape for tensor in tensors)):
+            raise RecordError(f"shapes {', '.join(str(t.shape) for t in tensors)} are not those of one {self.what}")
+
+        def read() -> _Array:
+            with np.errstate(all="ignore"):  # as PyTorch, which divides by a norm of zero
+                return self.compute(*(tensor.read().astype(np.float64) for tensor in tensors)).astype(model.dtype)
+
+        return [LazyTensor.from_function(model.shape, model.dtype, read, model.path, model.recast)]
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `phlox.interop.adapter.layout.Layout`."""
+        raise RecordError(f"a weight is not taken apart again into a {self.what}; write it as it is")
+
+
+def _product_with_norm(g: _Array, v: _Array) -> _Array:
+    # PyTorch keeps the axis that `dim` names, and no other: so g says which ones the norm goes over.
+    over = tuple(axis for axis in range(v.ndim) if g.ndim == 0 or g.shape[axis] == 1)
+    return v * (g / np.sqrt(np.square(v).sum(axis=over, keepdims=True)))
+
+
+def _is_norm(g: _Shape, v: _Shape) -> bool:
+    return not g or (len(g) == len(v) and all(one in (1, other) for one, other in zip(g, v, strict=True)))
+
+
+def _without_spectral_norm(weight: _Array, u: _Array, v: _Array) -> _Array:
+    # Where two axes fit, the right one gives the largest singular value, and the other one a number below it.
+    matrices = [np.moveaxis(weight, axis, 0).reshape(len(u), -1) for axis in _axes(weight.shape, u.shape, v.shape)]
+    return weight / max((u @ matrix @ v for matrix in matrices), key=abs)
+
+
+def _axes(weight: _Shape, u: _Shape, v: _Shape) -> list[int]:
+    """The axes of the weight that may be the rows of its matrix."""
+    if len(u) != 1 or len(v) != 1:
+        return []
+    size = int(np.prod(weight))
+    return [axis for axis, length in enumerate(weight) if length == u[0] and size == length * v[0]]
+
+
+_WEIGHT_NORM = Parametrized("weight norm", _product_with_norm, _is_norm, 1)
+_SPECTRAL_NORM = Parametrized("spectral norm", _without_spectral_norm, lambda *shapes: bool(_axes(*shapes)), 0)
+_MASK = Parametrized("pruned weight", np.multiply, operator.eq, 0)
+
+_NAMES: tuple[tuple[tuple[str, ...], Parametrized], ...] = (
+    (("{0}{1}_g", "{0}{1}_v"), _WEIGHT_NORM),
+    (("{0}parametrizations.{1}.original0", "{0}parametrizations.{1}.original1"), _WEIGHT_NORM),
+    (("{0}{1}_orig", "{0}{1}_u", "{0}{1}_v"), _SPECTRAL_NORM),
+    (
+        ("{0}parametrizations.{1}.original", "{0}parametrizations.{1}.0._u", "{0}parametrizations.{1}.0._v"),
+        _SPECTRAL_NORM,
+    ),
+    (("{0}{1}_orig", "{0}{1}_mask"), _MASK),
+)
+"""What a weight is computed from, by its module's path and its own name, and how."""
+
+
+def with_parametrized(between: Adapter, theirs: Record) -> Adapter:
+    """The adapter for a state dict in which some of the tensors that it expects are parametrized."""
+    known = {pattern.text for rule in between.rules for pattern in rule.theirs}
+    rules: list[Rule] = []
+    for path in known:
+        if path in theirs or path in theirs.unreadable:
+            continue
+        before, dot, name = path.rpartition(".")
+        for names, layout in _NAMES:
+            sources = [text.format(before + dot, name) for text in names]
+            if all(source in theirs and source not in known for source in sources):
+                rules.append(Rule(tuple(map(Pattern, sources)), (Pattern(path),), layout))
+                break
+    return Adapter(rules) | between if rules else between
+
+
+def remedy(theirs: Record) -> str | None:
+    """What to say where a state dict has parametrizations that are not understood; None where it has none."""
+    path = next((path for path in theirs if "parametrizations." in path), None)
+    if path is None:
+        return None
+    module, _, rest = path.rpartition("parametrizations.")
+    name = rest.partition(".")[0]
+    return (
+        f"{module}{name} is parametrized in PyTorch ({path}): before saving, make it a plain tensor with "
+        f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r})."
+    )
