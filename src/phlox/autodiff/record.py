@@ -40,10 +40,12 @@ def note(
     inner: Backend, box: type[Tracked], operands: tuple[Array, ...], saved: Any, differentiate: Differentiate
 ) -> Node:
     """A node whose parents are the operands' and whose gradient `differentiate` hands on to them."""
-    add = inner.float_add
+    add, settle = box.add, box.settle
     needed = tuple(type(x) is box for x in operands)
 
     def push(node: Node, g: Any, found: Found) -> None:
+        if settle is not None:
+            g = {place: settle(one) for place, one in g.items()} if isinstance(g, dict) else settle(g)
         for parent, d in zip(node.parents, differentiate(inner, node.saved, g, needed), strict=True):
             if parent is not None and d is not None:
                 found[parent.id] = add(found[parent.id], d) if parent.id in found else d

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.backend import Backend
@@ -23,6 +23,9 @@ from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.special import SpecialOps
 from phlox.backend.contract.types import Array
 from phlox.backend.contract.update import UpdateOps
+from phlox.backend.element import HALF_ELEMENTS
+
+Convert: TypeAlias = Callable[[Any], Any]
 
 _OTHER_KINDS = ("int_", "bool_", "random_", "float_full", "detach")
 
@@ -41,6 +44,9 @@ COMPUTING: frozenset[str] = frozenset(
 _PRODUCTS = ("linear", "attention", "float_matmul", "float_dot")
 """How the names begin of operations that are matrix products, whose sums engines hold in f32 by themselves."""
 
+_OF_PRODUCTS = ("linear", "conv", "float_dot", "float_argtopk", "float_argsort")
+"""How the names begin of definitions in which nothing is computed but by products."""
+
 CONVOLUTIONS: frozenset[str] = frozenset(name for name in COMPUTING if name.startswith("conv"))
 """Convolution, its derivatives and their parts: as products, unless an engine says otherwise."""
 
@@ -54,8 +60,8 @@ _POINTWISE = (ElementwiseOps, ArithmeticOps, SpecialOps, ActivationOps, SortingO
 """Families of operations that add up nothing."""
 
 _POINTWISE_TOO = (
-    "gelu", "max_pool", "adaptive_max_pool", "float_cummax", "float_cummin", "float_order", "float_index_adjoint", "frame",
-    "im2col",
+    "gelu", "max_pool", "adaptive_max_pool", "float_cummax", "float_cummin", "float_order", "float_index_adjoint",
+    "frame", "im2col",
 )  # fmt: skip
 """How the names of others begin that add up nothing either."""
 
@@ -83,6 +89,13 @@ def _is_delicate(backend: Backend, name: str) -> bool:
     return True
 
 
+DEFINED_IN_STEPS: frozenset[str] = frozenset(
+    name for name in COMPUTING if name in DERIVED and not name.startswith(_OF_PRODUCTS) and name != "adam_update"
+)
+"""What the contract defines in several steps, each of which would round at half precision. Where a decorator has no rule
+for one of these, it follows the definition at full precision."""
+
+
 def composed(operation: Any) -> Any:
     """Mark an engine's function as one that takes several steps, as the contract's definition of it does."""
     operation.is_composed = True
@@ -92,6 +105,26 @@ def composed(operation: Any) -> Any:
 def is_composed(backend: Backend, name: str) -> bool:
     """Is this operation marked by `composed`?"""
     return hasattr(getattr(backend, name), "is_composed")
+
+
+def converters(backend: Backend) -> tuple[Backend, Convert, Convert]:
+    """The backend at full precision; the conversion of one of this backend's floats to it, and the way back.
+
+    Each returns as it is whatever it does not concern. A backend of f32 or f64 is its own, and nothing is converted.
+    """
+    if backend.float_element not in HALF_ELEMENTS:
+        return backend, _same, _same
+    wide = backend.full_precision()
+    return wide, _converter(backend, wide), _converter(wide, backend)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _converter(source: Backend, target: Backend) -> Convert:
+    owns, cast, device_of = source.owns_floats, source.cast, source.device_of
+    return lambda x: cast(x, target, device_of(x).on(target)) if owns(x) else x
 
 
 def widen(
@@ -120,13 +153,13 @@ def widen(
         setattr(backend, name, operation)
 
 
-def _each(convert: Callable[[Any], Any], value: Any) -> Any:
+def each(convert: Callable[[Any], Any], value: Any) -> Any:
     """`convert` of an array, or of each one in nested sequences."""
     if isinstance(value, list):
-        return [_each(convert, part) for part in cast("list[Any]", value)]
+        return [each(convert, part) for part in cast("list[Any]", value)]
     if not isinstance(value, tuple):
         return convert(value)
-    parts = [_each(convert, part) for part in cast("tuple[Any, ...]", value)]
+    parts = [each(convert, part) for part in cast("tuple[Any, ...]", value)]
     return cast(Any, value)._make(parts) if hasattr(cast(Any, value), "_make") else tuple(parts)
 
 
@@ -141,7 +174,7 @@ def _unless(narrow: Callable[..., bool], own: Callable[..., Any], wide: Callable
 def _widened(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: Callable[[Any], Any]) -> Any:
     @wraps(function)
     def operation(*arguments: Any) -> Any:
-        return _each(shrink, function(*[_each(grow, x) for x in arguments]))
+        return each(shrink, function(*[each(grow, x) for x in arguments]))
 
     return operation
 
@@ -149,11 +182,11 @@ def _widened(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: C
 def _widened_forward(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: Callable[[Any], Any]) -> Any:
     @wraps(function)
     def operation(*arguments: Any) -> tuple[Array, Any]:
-        grown = [_each(grow, x) for x in arguments]
+        grown = [each(grow, x) for x in arguments]
         y, saved = function(*grown)
         # What is saved stays wide, so that the backward pass does not start from rounded values; but of an operand the
         # narrow array is kept, which is there anyway.
         given = {id(wide): x for wide, x in zip(grown, arguments, strict=True) if hasattr(x, "shape")}
-        return _each(shrink, y), _each(lambda x: given.get(id(x), x), saved)
+        return each(shrink, y), each(lambda x: given.get(id(x), x), saved)
 
     return operation
