@@ -115,11 +115,13 @@ def build(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable
 def _unary(
     inner: Backend, box: type[Tracked], function: Callable[[Array], Array], rule: Unary
 ) -> Callable[[Array], Array]:
-    add = inner.float_add
+    add, settle = box.add, box.settle
     saves_x, saves_y = "x" in rule.saves, "y" in rule.saves
     derivative = rule.derivative
 
     def push(node: Node, g: Array, found: Found) -> None:
+        if settle is not None:
+            g = settle(g)
         x, y = node.saved
         dx = derivative(inner, g, x, y)
         parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
@@ -161,9 +163,11 @@ def _binary(
     both_x, both_y, both_z = (letter in saves for letter in "xyz")
     lhs_x, lhs_y, lhs_z = (letter in saves_lhs for letter in "xyz")
     rhs_x, rhs_y, rhs_z = (letter in saves_rhs for letter in "xyz")
-    shape, add = inner.shape, inner.float_add
+    shape, add, settle = inner.shape, box.add, box.settle
 
     def push_lhs(node: Node, g: Array, found: Found) -> None:
+        if settle is not None:
+            g = settle(g)
         x, y, z, size, _ = node.saved
         d = lhs(inner, g, x, y, z)
         if size is not None:
@@ -172,6 +176,8 @@ def _binary(
         found[parent] = add(found[parent], d) if parent in found else d
 
     def push_rhs(node: Node, g: Array, found: Found) -> None:
+        if settle is not None:
+            g = settle(g)
         x, y, z, _, size = node.saved
         d = rhs(inner, g, x, y, z)
         if size is not None:
@@ -225,11 +231,13 @@ def _run(forward: Callable[..., Any], inner: Backend, options: tuple[Any, ...], 
 
 
 def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array], rule: General) -> Callable[..., Array]:
-    count, add = rule.operands, inner.float_add
+    count, add, settle = rule.operands, box.add, box.settle
     forward: Callable[..., Result] = rule.forward
     backward: Callable[..., Gradients] = rule.backward
 
     def push(node: Node, g: Array, found: Found) -> None:
+        if settle is not None:
+            g = settle(g)
         saved, needed, options = node.saved
         for parent, d in zip(node.parents, backward(inner, saved, g, needed, *options), strict=True):
             if parent is not None and d is not None:
@@ -276,3 +284,40 @@ def _several(
         )
 
     return operation
+
+
+def as_general(function: Callable[..., Array], rule: Unary | Binary | General) -> General:
+    """A rule in the form that serves all."""
+    if isinstance(rule, General):
+        return rule
+    if isinstance(rule, Unary):
+        return General(1, *_general_unary(function, rule))
+    return General(2, *_general_binary(function, rule))
+
+
+def _general_unary(function: Callable[..., Array], rule: Unary) -> tuple[Any, Any]:
+    def forward(B: Backend, x: Array) -> tuple[Array, Any]:
+        y = function(x)
+        return y, (x if "x" in rule.saves else None, y if "y" in rule.saves else None)
+
+    def backward(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
+        return (rule.derivative(B, g, *saved),)
+
+    return forward, backward
+
+
+def _general_binary(function: Callable[..., Array], rule: Binary) -> tuple[Any, Any]:
+    saves = rule.lhs.saves + rule.rhs.saves
+
+    def forward(B: Backend, x: Any, y: Any) -> tuple[Array, Any]:
+        z = function(x, y)
+        values = tuple(v if letter in saves else None for v, letter in ((x, "x"), (y, "y"), (z, "z")))
+        shapes = tuple(() if isinstance(v, (int, float)) else B.shape(v) for v in (x, y))
+        return z, (values, *shapes)
+
+    def backward(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
+        (x, y, z), *shapes = saved
+        sides = zip((rule.lhs, rule.rhs), shapes, needed, strict=True)
+        return tuple(sum_to(B, d.derivative(B, g, x, y, z), shape) if wanted else None for d, shape, wanted in sides)
+
+    return forward, backward

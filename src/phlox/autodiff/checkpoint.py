@@ -30,6 +30,7 @@ def checkpoint(backend: Autodiff, run: Again) -> Sequence[Array]:
     if not outside:
         return results
     until = frozenset(node.id for node in outside)
+    add = backend.box.add
 
     def push(node: Node, shares: Any, found: Found) -> None:
         again = run(next(iter(shares.values())))
@@ -37,7 +38,7 @@ def checkpoint(backend: Autodiff, run: Again) -> Sequence[Array]:
         # What other operations have found for the nodes outside is added to where it belongs, by their own backends.
         inside: Found = {number: found.pop(number) for number in until if number in found}
         for root, share in zip(roots, shares.values(), strict=True):
-            inside[root.id] = backend.inner.float_add(inside[root.id], share) if root.id in inside else share
+            inside[root.id] = add(inside[root.id], share) if root.id in inside else share
         walk_back(roots, inside, until=until)
         found.update({number: inside[number] for number in until if number in inside})
 

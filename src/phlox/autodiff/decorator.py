@@ -9,12 +9,14 @@ from typing import Any, ClassVar, cast
 from phlox.autodiff.build import build
 from phlox.autodiff.checkpoint import Again, checkpoint
 from phlox.autodiff.loop import Body, entries, scan
+from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Cooked, build_recomputing
 from phlox.autodiff.record import Differentiate, Run, boxed, note, record, record_several
-from phlox.autodiff.rules import CONSTANT, RULES
+from phlox.autodiff.rules import CONSTANT, RULES, WIDE
 from phlox.autodiff.tape import Found, Node, Tracked, is_severed, is_spent, leaf, severed, walk_back
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
+from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen
 from phlox.backend.device import Device
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import AutodiffError, BackendError
@@ -66,7 +68,9 @@ class Autodiff(Decorator):
         self.compiles = inner.compiles
         self.batched = inner.batched
         base: type[Tracked] = Cooked if recompute else Tracked
-        box = cast("type[Tracked]", type("Tracked", (base,), {"__slots__": ()}))
+        add, settle = sums_of_gradients(inner)
+        kind = {"__slots__": (), "add": staticmethod(add), "settle": settle and staticmethod(settle)}
+        box = cast("type[Tracked]", type("Tracked", (base,), kind))
         self.box = box
         make = build_recomputing if recompute else build
         shape = inner.shape
@@ -74,13 +78,17 @@ class Autodiff(Decorator):
         for name in _operations():
             try:
                 if name in RULES:
-                    setattr(self, name, make(inner, box, name, RULES[name]))
+                    rule = at_full_precision(RULES[name], inner, name) if name in WIDE else RULES[name]
+                    setattr(self, name, make(inner, box, name, rule))
                 elif name in CONSTANT:
                     setattr(self, name, _constant(box, getattr(inner, name)))
                 elif name.startswith(_FORWARDED):
                     setattr(self, name, getattr(inner, name))
             except BackendError:
                 continue  # What the inner backend lacks, this one lacks too.
+        wide, grow, shrink = converters(self)
+        if wide is not self:
+            widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - CONSTANT, grow, shrink)
         return cls._made.setdefault(key, self)
 
     def __reduce__(self) -> tuple[Any, ...]:

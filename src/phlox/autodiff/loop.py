@@ -17,6 +17,7 @@ from phlox.autodiff.residuals import Hidden, Made, Saver, end
 from phlox.autodiff.tape import Found, Node, leaf, next_id, walk_back
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients
+from phlox.backend.contract.widening import converters
 
 if TYPE_CHECKING:
     from phlox.autodiff.decorator import Autodiff
@@ -199,15 +200,23 @@ class _WayBack:
 
     def push(self, whole: Node, shares: dict[int, Array], found: Found) -> None:
         """From the gradients of the results to those of the carry, of what was run along, and of what is outside."""
-        inner, add = self.inner, self.inner.float_add
+        inner, add, settle = self.inner, self.backend.box.add, self.backend.box.settle
+        # What adds up over the turns is wide, if the loop can carry it: decorators carry arrays of their own alone.
+        wide, grow, _ = converters(inner) if inner.inner is None else (inner, _same, _same)
+        total_of = _same if settle is None or wide is not inner else settle
         turn, outside, entries = whole.saved
         given = {place: shares[number] for number, place in enumerate(self.tracked) if number in shares}
+        if settle is not None:
+            given = {place: settle(g) for place, g in given.items()}
         device = inner.device_of(next(iter(given.values())))
         rows = [place for place in given if place >= self.count]
         columns = [*turn, *entries, *(given[place] for place in rows)]
 
         def zeros(place: int) -> Array:
             return inner.float_full(self.shapes[place], 0.0, device)
+
+        def settled(g: Array) -> Array:
+            return g if settle is None else settle(g)
 
         def one_turn(totals: Arrays, one: Arrays) -> tuple[list[Array], list[Array | None], list[Array | None]]:
             """The gradients of the carry, of the entry, and towards the outside."""
@@ -224,20 +233,23 @@ class _WayBack:
             for place, total in zip(self.carried, totals, strict=True):
                 g = inside.get(leaves[place])
                 if place in self.same:
-                    after.append(total if g is None else add(total, g))
+                    after.append(total if g is None else total_of(add(total, g)))
                 else:
-                    after.append(zeros(place) if g is None else g)
+                    after.append(zeros(place) if g is None else settled(g))
             into = [inside.get(leaves[self.count + place]) for place in self.entered]
+            into = [g if g is None else settled(g) for g in into]
             return after, into, [inside.get(number) for number in self.entrances]
 
         start = [given[place] if place in given else zeros(place) for place in self.carried]
+        start = [grow(g) if place in self.same else g for place, g in zip(self.carried, start, strict=True)]
         entered, entrances = self._reached(one_turn, start, columns)
-        sums = [inner.float_full(shape, 0.0, device) for shape in entrances.values()]
+        sums = [wide.float_full(shape, 0.0, device.on(wide)) for shape in entrances.values()]
 
         def body(state: Arrays, one: Arrays) -> tuple[Sequence[Array], Sequence[Array]]:
             after, into, out = one_turn(state[: len(start)], one)
             totals = zip(state[len(start) :], entrances, strict=True)
-            return [*after, *(add(total, out[place]) for total, place in totals)], [into[place] for place in entered]
+            sums = [total_of(add(total, out[place])) for total, place in totals]
+            return [*after, *sums], [into[place] for place in entered]
 
         ends, gradients = inner.scan(body, [*start, *sums], columns, self.length, reverse=self.reverse)
         parents = whole.parents
@@ -280,6 +292,10 @@ class _WayBack:
 
         self.inner.record_only(look, [], [])
         return found
+
+
+def _same(x: Array) -> Array:
+    return x
 
 
 def _split(arrays: Arrays, first: int, second: int) -> tuple[Arrays, Arrays, Arrays]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from phlox.autodiff.build import Binary, General, Rule, Several, Unary, build, sum_to
+from phlox.autodiff.build import Rule, Several, as_general, build
 from phlox.autodiff.record import boxed, note
 from phlox.autodiff.rules.arithmetic import ARITHMETIC
 from phlox.autodiff.rules.shape import SHAPE
@@ -65,7 +65,7 @@ def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule)
     if isinstance(rule, Several):
         return build(inner, box, name, rule)
     function = getattr(inner, name)
-    whole = _as_general(function, rule)
+    whole = as_general(function, rule)
     count, cheap = whole.operands, name in CHEAP
     forward: Callable[..., tuple[Array, Any]] = whole.forward
     backward: Callable[..., Gradients] = whole.backward
@@ -104,40 +104,3 @@ def _unpacked(saved: Any) -> Any:
     if isinstance(saved, tuple):
         return tuple(map(_unpacked, cast("tuple[Any, ...]", saved)))
     return saved.make() if type(saved) is Recipe else saved
-
-
-def _as_general(function: Callable[..., Array], rule: Unary | Binary | General) -> General:
-    """A rule in the form that serves all."""
-    if isinstance(rule, General):
-        return rule
-    if isinstance(rule, Unary):
-        return General(1, *_unary(function, rule))
-    return General(2, *_binary(function, rule))
-
-
-def _unary(function: Callable[..., Array], rule: Unary) -> tuple[Any, Any]:
-    def forward(B: Backend, x: Array) -> tuple[Array, Any]:
-        y = function(x)
-        return y, (x if "x" in rule.saves else None, y if "y" in rule.saves else None)
-
-    def backward(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
-        return (rule.derivative(B, g, *saved),)
-
-    return forward, backward
-
-
-def _binary(function: Callable[..., Array], rule: Binary) -> tuple[Any, Any]:
-    saves = rule.lhs.saves + rule.rhs.saves
-
-    def forward(B: Backend, x: Any, y: Any) -> tuple[Array, Any]:
-        z = function(x, y)
-        values = tuple(v if letter in saves else None for v, letter in ((x, "x"), (y, "y"), (z, "z")))
-        shapes = tuple(() if isinstance(v, (int, float)) else B.shape(v) for v in (x, y))
-        return z, (values, *shapes)
-
-    def backward(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
-        (x, y, z), *shapes = saved
-        sides = zip((rule.lhs, rule.rhs), shapes, needed, strict=True)
-        return tuple(sum_to(B, d.derivative(B, g, x, y, z), shape) if wanted else None for d, shape, wanted in sides)
-
-    return forward, backward

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from phlox.backend.contract.types import Array
 from phlox.errors import AutodiffError
@@ -24,7 +24,10 @@ next_id = count().__next__
 
 
 class Node:
-    """One operation of the tape; `push` is None for a leaf, `saved` is dropped once it has been used."""
+    """One operation of the tape; `saved` is dropped once it has been used.
+
+    `push` is None for a leaf, which has saved how its gradient is settled, if it has to be.
+    """
 
     __slots__ = ("id", "parents", "push", "saved")
 
@@ -45,6 +48,10 @@ class Tracked:
 
     value: Array
     node: Node
+    add: ClassVar[Callable[[Array, Array], Array]]
+    """Adds up contributions to a gradient; at half precision the sum is wide until it is settled."""
+    settle: ClassVar[Callable[[Array], Array] | None] = None
+    """Makes a sum by `add` an array of the inner backend's own again, where it is not anyway."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,7 +94,7 @@ def leaf(box: type[Tracked], value: Array) -> Tracked:
     node.id = next_id()
     node.parents = ()
     node.push = None
-    node.saved = None
+    node.saved = box.settle
     result = object.__new__(box)
     result.value = value
     result.node = node
@@ -99,7 +106,7 @@ def walk_back(
 ) -> Found:
     """Complete `found`, the gradients of `roots`, by those of all leaves that they depend on.
 
-    The nodes numbered in `until` are taken for leaves.
+    The nodes numbered in `until` are taken for leaves, and what is found for them need not be settled.
     """
     seen = {root.id: root for root in roots}
     stack = list(roots)
@@ -118,6 +125,9 @@ def walk_back(
         node = seen[number]
         push = node.push
         if push is None:
+            settle = node.saved
+            if settle is not None and number in found:
+                found[number] = settle(found[number])
             continue
         g = found.pop(number, None)
         if g is not None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.types import Array, Kinds, Shape
+from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen
 from phlox.backend.device import Device
 from phlox.batching.build import build
 from phlox.batching.loop import Body, each, scan
@@ -83,6 +84,9 @@ class Batched(Decorator):
                 setattr(self, name, getattr(inner, name))
             except BackendError:
                 continue
+        wide, grow, shrink = converters(self)
+        if wide is not self:
+            widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - {*FORWARDED}, grow, shrink)
         return cls._made.setdefault(inner, self)
 
     def __reduce__(self) -> tuple[Any, ...]:

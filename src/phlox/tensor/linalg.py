@@ -49,6 +49,7 @@ from phlox.tensor.multiplication import (
     vdot,
     vecdot,
 )
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.products import meet
 from phlox.tensor.tensor import Tensor, wrap
 
@@ -239,6 +240,7 @@ def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
     return x._apply("pinv", default_rtol(x, rtol))  # pyright: ignore[reportPrivateUsage]
 
 
+@at_full_precision
 def lstsq(a: Tensor, b: Tensor, *, rtol: float | None = None) -> Lstsq:
     """The x of least norm among those that minimise the norm of a x - b; a is [..., m, n], b is [m] or [..., m, k].
 
@@ -289,6 +291,7 @@ def slogdet(x: Tensor) -> SlogDet:
     return SlogDet(*_several("slogdet", x))
 
 
+@at_full_precision
 def matrix_power(x: Tensor, n: int) -> Tensor:
     """The n-th power of square matrices, by repeated squaring; of the inverse if n is negative.
 

@@ -6,12 +6,14 @@ from typing import Any, Literal, TypeAlias
 
 from phlox.backend import Float, Int
 from phlox.errors import KindError, ShapeError
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor
 
 Order: TypeAlias = float | Literal["fro", "nuc"]
 _SUMMED = {1: -2, -1: -2, float("inf"): -1, float("-inf"): -1}
 
 
+@at_full_precision
 def matrix_norm(x: Tensor, ord: Order = "fro", *, axis: tuple[int, int] = (-2, -1), keepdims: bool = False) -> Tensor:
     """A norm of matrices [..., m, n], or along two other axes: [...].
 
@@ -113,6 +115,7 @@ def matrix_rank(x: Tensor, *, rtol: float | None = None) -> Tensor[Any, Any, Int
     return (s > s[..., :1] * default_rtol(x, rtol)).int().sum(-1)
 
 
+@at_full_precision
 def cond(x: Tensor, p: Order | None = None) -> Tensor:
     """The condition number of matrices: the norm of order `p` times that of the inverse.
 

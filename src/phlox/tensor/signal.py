@@ -22,6 +22,7 @@ from phlox.tensor.fourier import (
     rfft,
     rfftfreq,
 )
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.spectrogram import frame, istft, overlap_add, stft
 from phlox.tensor.tensor import Tensor
 from phlox.tensor.windows import (
@@ -64,6 +65,7 @@ def _fast_length(size: int) -> int:
         size += 1
 
 
+@at_full_precision
 def convolve(x: Tensor, y: Tensor, *, mode: Literal["full", "same", "valid"] = "full") -> Tensor:
     """The convolution sum of x_s y_{t - s} along the last axis, by Fourier transforms; the other axes broadcast.
 
@@ -85,6 +87,7 @@ def convolve(x: Tensor, y: Tensor, *, mode: Literal["full", "same", "valid"] = "
     raise ShapeError(f"convolve: mode must be 'full', 'same' or 'valid', got {mode!r}")
 
 
+@at_full_precision
 def correlate(x: Tensor, y: Tensor, *, mode: Literal["full", "same", "valid"] = "full") -> Tensor:
     """The correlation sum of x_{s + t} y_s: `convolve` with y reversed."""
     return convolve(x, float_of("correlate", y).flip(-1), mode=mode)

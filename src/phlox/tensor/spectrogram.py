@@ -7,6 +7,7 @@ from typing import Literal
 from phlox.errors import ShapeError
 from phlox.tensor.fourier import Complex, Norm, fft, float_of, irfft, rfft, sized
 from phlox.tensor.functions import concat
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor
 from phlox.tensor.windows import rectangular_window
 
@@ -62,6 +63,7 @@ def _window(
     return window.pad(((before, n_fft - length - before),)) if length < n_fft else window, hop
 
 
+@at_full_precision
 def stft(
     x: Tensor,
     n_fft: int,
@@ -120,6 +122,7 @@ def _padded(x: Tensor, width: int, mode: str) -> Tensor:
     return concat([x[..., 1 : width + 1].flip(-1), x, x[..., size - 1 - width : size - 1].flip(-1)], x.ndim - 1)
 
 
+@at_full_precision
 def istft(
     x: tuple[Tensor, Tensor],
     n_fft: int,

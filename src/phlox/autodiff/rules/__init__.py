@@ -13,10 +13,24 @@ from phlox.autodiff.rules.reduction import REDUCTION
 from phlox.autodiff.rules.shape import SHAPE
 from phlox.autodiff.rules.signal import SIGNAL
 from phlox.autodiff.rules.sorting import SORTING
-from phlox.autodiff.rules.special import SPECIAL
+from phlox.autodiff.rules.special import FUNCTIONS, SPECIAL
 
 RULES: dict[str, Rule] = {
     **ARITHMETIC, **SPECIAL, **REDUCTION, **SHAPE, **INDEXING, **SORTING, **LINALG, **SIGNAL, **CONV, **NN,
 }  # fmt: skip
 
-__all__ = ["CONSTANT", "RULES"]
+_ONE_STEP = frozenset({
+    "float_sum", "float_mean", "float_cumsum", "float_windows_adjoint", "float_matmul", "float_dot_general",
+    "float_sinh", "float_cosh", "float_sinc",
+})  # fmt: skip
+
+WIDE: frozenset[str] = frozenset({
+    *REDUCTION, *LINALG, *FUNCTIONS, "float_scatter", "rfft", "irfft", "float_pow", "float_rsqrt", "float_reciprocal",
+    "float_fmod", "float_mod", "float_tan", "float_log1p", "float_expm1", "float_log2", "float_log10",
+}) - _ONE_STEP  # fmt: skip
+"""Whose derivatives take several steps or add up: at half precision they are computed in f32 and rounded once.
+
+Those of `NN` and `CONV` are left to the engines, and so are products of matrices.
+"""
+
+__all__ = ["CONSTANT", "RULES", "WIDE"]

@@ -104,7 +104,7 @@ ARITHMETIC: dict[str, Rule] = {
     "float_log10": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, _LOG10))),
     "float_sqrt": Unary("y", lambda B, g, x, y: B.float_div(B.float_mul(g, 0.5), y)),
     "float_rsqrt": Unary("xy", lambda B, g, x, y: B.float_mul(g, B.float_div(B.float_mul(y, -0.5), x))),
-    "float_square": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_mul(x, 2.0))),
+    "float_square": Unary("x", lambda B, g, x, y: B.float_mul(B.float_mul(g, x), 2.0)),
     "float_reciprocal": Unary("y", lambda B, g, x, y: B.float_neg(B.float_mul(g, B.float_mul(y, y)))),
     "float_sin": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_cos(x))),
     "float_cos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_mul(g, B.float_sin(x)))),

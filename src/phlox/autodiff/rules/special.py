@@ -53,7 +53,7 @@ def _atan2(B: Backend, g: Array, coordinate: Any, y: Any, x: Any) -> Array:
     return _per_length(B, _per_length(B, B.float_mul(g, coordinate), length), length)
 
 
-_FUNCTIONS: dict[str, Rule] = {
+FUNCTIONS: dict[str, Rule] = {
     # Trigonometric
     "float_asin": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_sqrt(_one_minus_square(B, x)))),
     "float_acos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_div(g, B.float_sqrt(_one_minus_square(B, x))))),
@@ -127,4 +127,4 @@ _ACTIVATIONS: dict[str, Rule] = {
     **{f"float_{name}": _activation(f"float_{name}", True) for name in _WITH_OPTIONS},
 }
 
-SPECIAL: dict[str, Rule] = {**_FUNCTIONS, **_ACTIVATIONS}
+SPECIAL: dict[str, Rule] = {**FUNCTIONS, **_ACTIVATIONS}

@@ -20,7 +20,7 @@ from phlox.backend.element import (
     FloatElement,
     IntElement,
 )
-from phlox.backend.kind import Kind
+from phlox.backend.kind import Float, Kind
 from phlox.errors import AutodiffError, IndexRangeError, RangeError, UnsupportedError
 
 
@@ -114,6 +114,10 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
     def element(self, kind: type[Kind]) -> Any:
         """The engine's own type of the elements of a kind."""
         return self.host_dtype(kind)
+
+    def owns_floats(self, x: object) -> bool:
+        """Is this an array of floats in this backend's own element type?"""
+        return getattr(x, "dtype", None) == self.element(Float)
 
     def check_fits(self, x: Array, target: Backend) -> None:
         """`RangeError` for a finite value that `target`'s elements cannot hold, where it can be seen (no trace)."""

@@ -73,6 +73,9 @@ class Decorator(Backend):
     def kind_of(self, x: Array) -> type[Kind]:
         return self.inner.kind_of(self.below(x))
 
+    def owns_floats(self, x: object) -> bool:
+        return self.inner.owns_floats(self.below(x))
+
     def element(self, kind: type[Kind]) -> Any:
         return self.inner.element(kind)
 

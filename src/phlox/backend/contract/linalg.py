@@ -11,10 +11,22 @@ from collections.abc import Callable
 from functools import partial
 
 from phlox.backend.contract import decompositions as host
-from phlox.backend.contract.matrices import arranged, diagonal, identity, last, layout, products_without, transposed
+from phlox.backend.contract.matrices import (
+    Layout,
+    arranged,
+    diagonal,
+    identity,
+    last,
+    layout,
+    products_without,
+    transposed,
+)
 from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes
 from phlox.backend.kind import Float
+
+_LONG = 1 << 12
+"""Numbers of which a dot product is added up as a sum is."""
 
 NEARLY = 0.99
 """Which share of the largest component another must have to be taken for as large."""
@@ -30,7 +42,20 @@ class LinalgOps(SortingOps):
 
         The result's axes are those of `batch`, the others of x in order, the others of y in order.
         """
+        if max([self.shape(x)[axis] for axis in summed[0]], default=0) >= _LONG:
+            plan = layout(self.shape(x), self.shape(y), batch, summed)
+            if plan.m == plan.n == 1:
+                return self._long_dot(x, y, plan)
         return self._dot_general(self.float_matmul, self.float_mul, x, y, batch, summed)
+
+    def _long_dot(self, x: Array, y: Array, plan: Layout) -> Array:
+        """Products of long vectors: as a sum, which engines add up in pairs, where they multiply one by one."""
+        left = arranged(self, x, plan.order_x, plan.matrices_x)
+        right = arranged(self, y, plan.order_y, plan.matrices_y)
+        rank = len(self.shape(left))
+        products = self.float_mul(left, transposed(self, right))
+        total = self.float_sum(products, (rank - 1,), True)
+        return total if plan.result is None else self.reshape(total, plan.result)
 
     def int_dot_general(self, x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
         """See `float_dot_general`."""

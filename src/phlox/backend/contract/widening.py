@@ -7,19 +7,25 @@ then serves what the contract derives in many steps, each of which would round, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
+from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.backend import Backend
-from phlox.backend.contract.catalogue import DERIVED, OPERATIONS, provision, whole
+from phlox.backend.contract.catalogue import DERIVED, OPERATIONS, REQUIRED, provision, whole
+from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.indexing import IndexingOps
-from phlox.backend.contract.linalg import LinalgOps
-from phlox.backend.contract.nn.conv import ConvOps
+from phlox.backend.contract.nn.activation import ActivationOps
 from phlox.backend.contract.required import ShapeOps
 from phlox.backend.contract.shape import ShapingOps
-from phlox.backend.contract.signal import SignalOps
+from phlox.backend.contract.sorting import SortingOps
+from phlox.backend.contract.special import SpecialOps
 from phlox.backend.contract.types import Array
+from phlox.backend.contract.update import UpdateOps
+from phlox.backend.element import HALF_ELEMENTS
+
+Convert: TypeAlias = Callable[[Any], Any]
 
 _OTHER_KINDS = ("int_", "bool_", "random_", "float_full", "detach")
 
@@ -35,30 +41,105 @@ COMPUTING: frozenset[str] = frozenset(
 )
 """The operations that read or make floats other than by moving them."""
 
-_PRODUCTS = ("linear", "attention", "conv", "float_matmul", "float_dot")
+_PRODUCTS = ("linear", "attention", "float_matmul", "float_dot")
 """How the names begin of operations that are matrix products, whose sums engines hold in f32 by themselves."""
 
+_OF_PRODUCTS = ("linear", "conv", "float_dot", "float_argtopk", "float_argsort")
+"""How the names begin of definitions in which nothing is computed but by products."""
 
-def delicate(backend: Backend) -> frozenset[str]:
-    """What an engine whose arithmetic at half precision is sound should still not do at it.
+CONVOLUTIONS: frozenset[str] = frozenset(name for name in COMPUTING if name.startswith("conv"))
+"""Convolution, its derivatives and their parts: as products, unless an engine says otherwise."""
 
-    That is what takes several steps, and decompositions and transforms, which hardly any engine has at half precision.
+ATTENTION: frozenset[str] = frozenset(name for name in COMPUTING if name.startswith("attention"))
+"""Products, too, but with a softmax between them: an engine needs a kernel whose logits are f32."""
+
+_ACCUMULATING = frozenset({"float_sum", "float_prod", "float_cumsum", "max_pool_backward"})
+"""What adds up among operations most of which do not."""
+
+_POINTWISE = (ElementwiseOps, ArithmeticOps, SpecialOps, ActivationOps, SortingOps, UpdateOps)
+"""Families of operations that add up nothing."""
+
+_POINTWISE_TOO = (
+    "gelu", "max_pool", "adaptive_max_pool", "float_cummax", "float_cummin", "float_order", "float_index_adjoint",
+    "frame", "im2col",
+)  # fmt: skip
+"""How the names of others begin that add up nothing either."""
+
+
+def delicate(backend: Backend, sound: Collection[str] = ()) -> frozenset[str]:
+    """What an engine whose arithmetic at half precision is sound should still not do at it: whatever accumulates.
+
+    That is all operations but products, convolutions and those that are elementwise or only compare; and of the latter
+    those that take several steps, each of which would round or overflow. `sound` names what the engine itself adds up
+    in f32 and rounds once.
     """
-    return frozenset(
-        name
-        for name in COMPUTING
-        if not name.startswith(_PRODUCTS)
-        and DERIVED.get(name) is not ConvOps
-        and (DERIVED.get(name) in (LinalgOps, SignalOps) or provision(backend, whole(name)) == "derived")
-    )
+    return frozenset(name for name in COMPUTING if name not in sound and _is_delicate(backend, name))
+
+
+def _is_delicate(backend: Backend, name: str) -> bool:
+    if name.startswith(_PRODUCTS) or name in CONVOLUTIONS:
+        return False
+    if name in _ACCUMULATING:
+        return True
+    if name in REQUIRED:
+        return False
+    if DERIVED[name] in _POINTWISE or name.startswith(_POINTWISE_TOO):
+        how = provision(backend, whole(name))
+        return how == "derived" or (how == "native" and is_composed(backend, name))
+    return True
+
+
+DEFINED_IN_STEPS: frozenset[str] = frozenset(
+    name for name in COMPUTING & DERIVED.keys() if not name.startswith(_OF_PRODUCTS) and name != "adam_update"
+)
+"""What the contract defines in several steps, each of which would round at half precision.
+
+Where a decorator has no rule for one of these, it follows the definition at full precision."""
+
+
+def composed(operation: Any) -> Any:
+    """Mark an engine's function as one that takes several steps, as the contract's definition of it does."""
+    operation.is_composed = True
+    return operation
+
+
+def is_composed(backend: Backend, name: str) -> bool:
+    """Is this operation marked by `composed`?"""
+    return hasattr(getattr(backend, name), "is_composed")
+
+
+def converters(backend: Backend) -> tuple[Backend, Convert, Convert]:
+    """The backend at full precision; the conversion of one of this backend's floats to it, and the way back.
+
+    Each returns as it is whatever it does not concern. A backend of f32 or f64 is its own, and nothing is converted.
+    """
+    if backend.float_element not in HALF_ELEMENTS:
+        return backend, _same, _same
+    wide = backend.full_precision()
+    return wide, _converter(backend, wide), _converter(wide, backend)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _converter(source: Backend, target: Backend) -> Convert:
+    owns, cast, device_of = source.owns_floats, source.cast, source.device_of
+    return lambda x: cast(x, target, device_of(x).on(target)) if owns(x) else x
 
 
 def widen(
-    backend: Backend, wide: Backend, names: Iterable[str], grow: Callable[[Any], Any], shrink: Callable[[Any], Any]
+    backend: Backend,
+    wide: Backend,
+    names: Iterable[str],
+    grow: Callable[[Any], Any],
+    shrink: Callable[[Any], Any],
+    unless: Callable[..., bool] | None = None,
 ) -> None:
     """Make `backend` do the operations `names` as `wide` does.
 
-    `grow` makes one array a wide one, `shrink` a narrow one; each returns as it is whatever it does not concern.
+    `grow` makes one array a wide one, `shrink` a narrow one; each returns as it is whatever it does not concern. With
+    `unless(*arguments)` the operation stays the backend's own for the arguments for which that holds.
     """
     for name in names:
         try:
@@ -67,24 +148,34 @@ def widen(
             continue  # what the engine lacks, it lacks at every precision
         make = _widened_forward if name.endswith("_forward") else _widened
         operation = make(function, grow, shrink)
+        if unless is not None:
+            operation = _unless(unless, getattr(backend, name), operation)
         operation.widened = True
         setattr(backend, name, operation)
 
 
-def _each(convert: Callable[[Any], Any], value: Any) -> Any:
+def each(convert: Callable[[Any], Any], value: Any) -> Any:
     """`convert` of an array, or of each one in nested sequences."""
     if isinstance(value, list):
-        return [_each(convert, part) for part in cast("list[Any]", value)]
+        return [each(convert, part) for part in cast("list[Any]", value)]
     if not isinstance(value, tuple):
         return convert(value)
-    parts = [_each(convert, part) for part in cast("tuple[Any, ...]", value)]
+    parts = [each(convert, part) for part in cast("tuple[Any, ...]", value)]
     return cast(Any, value)._make(parts) if hasattr(cast(Any, value), "_make") else tuple(parts)
+
+
+def _unless(narrow: Callable[..., bool], own: Callable[..., Any], wide: Callable[..., Any]) -> Any:
+    @wraps(own)
+    def operation(*arguments: Any) -> Any:
+        return own(*arguments) if narrow(*arguments) else wide(*arguments)
+
+    return operation
 
 
 def _widened(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: Callable[[Any], Any]) -> Any:
     @wraps(function)
     def operation(*arguments: Any) -> Any:
-        return _each(shrink, function(*[_each(grow, x) for x in arguments]))
+        return each(shrink, function(*[each(grow, x) for x in arguments]))
 
     return operation
 
@@ -92,11 +183,11 @@ def _widened(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: C
 def _widened_forward(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: Callable[[Any], Any]) -> Any:
     @wraps(function)
     def operation(*arguments: Any) -> tuple[Array, Any]:
-        grown = [_each(grow, x) for x in arguments]
+        grown = [each(grow, x) for x in arguments]
         y, saved = function(*grown)
         # What is saved stays wide, so that the backward pass does not start from rounded values; but of an operand the
         # narrow array is kept, which is there anyway.
         given = {id(wide): x for wide, x in zip(grown, arguments, strict=True) if hasattr(x, "shape")}
-        return _each(shrink, y), _each(lambda x: given.get(id(x), x), saved)
+        return each(shrink, y), each(lambda x: given.get(id(x), x), saved)
 
     return operation

@@ -20,7 +20,7 @@ from jax.core import Tracer
 from phlox.backend import checks
 from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Binary, Shape, Unary, native
-from phlox.backend.contract.widening import delicate, widen
+from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
 from phlox.backend.element import HALF_ELEMENTS, INT_RANGES
 from phlox.backend.jax import ops, random, x64
@@ -44,6 +44,9 @@ from phlox.backend.jax.sorting import Sorting
 from phlox.backend.jax.traces import Traces
 from phlox.backend.kind import Int
 from phlox.errors import RangeError
+
+_SOUND = frozenset({"float_sum", "float_mean", "float_var"})
+"""What JAX itself adds up in f32, and rounds once."""
 
 
 def _recast(source: Any, target: Any, x: Any) -> Any:
@@ -74,7 +77,8 @@ class Jax(
                 partial(_recast, self.jax_float, wide.jax_float),
                 partial(_recast, wide.jax_float, self.jax_float),
             )
-            widen(self, wide, delicate(self), grow, shrink)
+            widen(self, wide, delicate(self, _SOUND) | ATTENTION, grow, shrink)
+            widen(self, wide, CONVOLUTIONS, grow, shrink, unless=lambda *_: jax.default_backend() != "cpu")
         if self.float_element == "f64" or self.int_element == "i64":
             x64.switch_on(self, self.jax_float, self.jax_int)
 

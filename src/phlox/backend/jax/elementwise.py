@@ -15,7 +15,7 @@ from phlox.backend.contract.special import SpecialOps
 from phlox.backend.contract.types import Array
 from phlox.backend.jax.activation import Activation
 from phlox.backend.jax.fused import fused
-from phlox.backend.jax.ops import simple
+from phlox.backend.jax.ops import several, simple
 
 
 def _digamma(x: Array) -> Array:
@@ -52,18 +52,18 @@ class Elementwise(Activation):
 
     float_square = simple(jnp.square)
     float_reciprocal = simple(jnp.reciprocal)
-    float_hypot = simple(jnp.hypot)
+    float_hypot = several(jnp.hypot)
     float_cbrt = simple(lax.cbrt)
-    float_exp2 = simple(lambda x: jnp.power(2.0, x))  # lax.exp2 loses five bits
-    float_log2 = simple(jnp.log2)
-    float_log10 = simple(jnp.log10)
-    float_logaddexp = simple(jnp.logaddexp)
+    float_exp2 = several(lambda x: jnp.power(2.0, x))  # lax.exp2 loses five bits
+    float_log2 = several(jnp.log2)
+    float_log10 = several(jnp.log10)
+    float_logaddexp = several(jnp.logaddexp)
     float_xlogy = fused(ElementwiseOps.float_xlogy)
     float_sigmoid = simple(lax.logistic)
     float_sigmoid_backward = fused(ElementwiseOps.float_sigmoid_backward)
     float_tanh_backward = fused(ElementwiseOps.float_tanh_backward)
     float_logit = fused(ElementwiseOps.float_logit)
-    float_sinc = simple(jnp.sinc)
+    float_sinc = several(jnp.sinc)
     float_sinc_backward = fused(ElementwiseOps.float_sinc_backward)
     float_trunc = simple(jnp.trunc)
     float_nan_to_num = fused(ElementwiseOps.float_nan_to_num)

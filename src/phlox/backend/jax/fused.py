@@ -11,15 +11,17 @@ from typing import Any
 
 import jax
 
+from phlox.backend.contract.widening import composed
+
 
 def fused(definition: Callable[..., Any], *static: int) -> Any:
     """A method of a backend whose arguments at these places (the backend itself not counted) are not arrays.
 
-    What it returns holds arrays and None only.
+    What it returns holds arrays and None only. At half precision it would round at every step, or overflow.
     """
     run = jax.jit(definition, static_argnums=(0, *(place + 1 for place in static)), inline=True)
 
     def operation(self: Any, *arguments: Any) -> Any:
         return run(self, *arguments)
 
-    return operation
+    return composed(operation)

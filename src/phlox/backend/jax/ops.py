@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from phlox.backend.contract.types import Array, Axes, Shape
+from phlox.backend.contract.widening import composed
 
 
 def op(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -29,6 +30,11 @@ def op(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def simple(fn: Callable[..., Any]) -> Any:
     """A function of arrays alone, as a backend's attribute."""
     return staticmethod(jax.jit(fn, inline=True))
+
+
+def several(fn: Callable[..., Any]) -> Any:
+    """As `simple`, for a function of several steps, at each of which half precision would round."""
+    return staticmethod(composed(jax.jit(fn, inline=True)))
 
 
 def reduction(fn: Callable[..., Any], **options: Any) -> Any:

@@ -30,6 +30,7 @@ from phlox.backend.numpy.reduction import Reduction
 from phlox.backend.numpy.shape import Shaping
 from phlox.backend.numpy.signal import Signal
 from phlox.backend.numpy.sorting import Sorting
+from phlox.backend.numpy.sums import running, total
 from phlox.backend.numpy.update import Update
 from phlox.errors import DeviceError, RangeError
 
@@ -217,13 +218,13 @@ class NumPy(
     float_less: Binary = staticmethod(np.less)
     float_less_equal: Binary = staticmethod(np.less_equal)
 
-    float_sum = _reduction(np.add)
+    float_sum = staticmethod(total)
     float_prod = _reduction(np.multiply)
     float_max = _reduction(np.maximum)
     float_min = _reduction(np.minimum)
     float_argmax = _arg_reduction(np.argmax)
     float_argmin = _arg_reduction(np.argmin)
-    float_cumsum = staticmethod(np.cumsum)
+    float_cumsum = staticmethod(running)
     float_matmul: Binary = staticmethod(_matmul)
 
     def float_into_int(self, x: Array) -> Array:

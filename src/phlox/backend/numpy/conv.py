@@ -12,6 +12,7 @@ import numpy as np
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.conv import padded_sizes, window_counts
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
+from phlox.backend.numpy.sums import total
 
 _BLOCK = 1 << 17
 """About how many elements a block of images unfolds to: a second-level cache full."""
@@ -123,7 +124,7 @@ class Conv(Backend):
         dx, dw = _gradients(
             plan, g, groups, x if needed[1] else None, weight if needed[0] else None, x.shape, weight.shape
         )
-        return dx, dw, g.sum((0, *range(2, g.ndim))) if needed[2] else None
+        return dx, dw, total(g, (0, *range(2, g.ndim))) if needed[2] else None
 
     def conv_dx(
         self, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int

@@ -9,6 +9,7 @@ import numpy as np
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.numpy.blocks import SMALL, Block, dot, in_blocks, rows_of, scratch
+from phlox.backend.numpy.sums import total
 
 
 class Norm(Backend):
@@ -95,9 +96,9 @@ def _backward(
         normed = scratch(x)
         np.multiply(x if mean is None else np.subtract(x, mean[start:stop], out=normed), r, out=normed)
         if needed[1]:
-            dgammas[start] = np.add.reduce(np.multiply(u, normed, out=scratch(x, 1)), 0)
+            dgammas[start] = total(np.multiply(u, normed, out=scratch(x, 1)), (0,))
         if needed[2]:
-            dbetas[start] = np.add.reduce(u, 0)
+            dbetas[start] = total(u, (0,))
         if dx is None:
             return
         out = dx[start:stop]
@@ -127,4 +128,4 @@ def _total(parts: dict[int, Block], rows: Block) -> Block:
     """The sum of parts, in the order of their blocks."""
     if not parts:
         return np.zeros(rows.shape[1], rows.dtype)
-    return np.add.reduce([parts[start] for start in sorted(parts)], 0)
+    return total(np.stack([parts[start] for start in sorted(parts)]), (0,))

@@ -23,6 +23,15 @@ def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) ->
     return bias is None and kept is None and query.shape[1] == key.shape[1] and query.numel() > 0
 
 
+def attends_narrow(*arguments: Any) -> bool:
+    """Is there a kernel at half precision, whose logits are f32 inside? What the contract derives has none."""
+    first = arguments[0]
+    if isinstance(first, tuple):  # what a forward pass has saved
+        return len(first) != 7
+    query, key, _, bias, _, kept, *_ = arguments
+    return _serves(query, key, bias, kept)
+
+
 def _flash(query: Array, key: Array, value: Array, allowed: Array | None) -> bool:
     """Is there a kernel whose derivative is a kernel too?"""
     return allowed is None and query.device.type == "cpu" and query.shape[3] == value.shape[3]

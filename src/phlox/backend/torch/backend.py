@@ -16,15 +16,14 @@ import numpy as np
 import torch
 
 from phlox.backend.contract import EngineBackend
-from phlox.backend.contract.catalogue import whole
 from phlox.backend.contract.types import Array, Axes, Binary, Shape, Unary, native
-from phlox.backend.contract.widening import COMPUTING, delicate, widen
+from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
 from phlox.backend.kind import Int
 from phlox.backend.torch import random
 from phlox.backend.torch.arrays import ELEMENTS, Arrays
-from phlox.backend.torch.attention import Attention
-from phlox.backend.torch.conv import Conv
+from phlox.backend.torch.attention import Attention, attends_narrow
+from phlox.backend.torch.conv import Conv, convolves_narrow
 from phlox.backend.torch.dense import Dense
 from phlox.backend.torch.elementwise import Elementwise
 from phlox.backend.torch.indexing import Indexing
@@ -43,8 +42,11 @@ from phlox.backend.torch.sorting import Sorting
 from phlox.backend.torch.update import Update
 from phlox.errors import RangeError
 
-_LACKING = frozenset({"avg_pool", "float_pow"})
-"""What PyTorch has not at half precision on a processor, or not right: (-inf) ** 0.5 is NaN there."""
+_LACKING = frozenset({"float_pow"})
+"""What PyTorch has not right at half precision on a processor: (-inf) ** 0.5 is NaN there."""
+
+_SOUND = frozenset({"float_sum", "float_mean", "float_var"})
+"""What PyTorch itself adds up in f32, on every device, and rounds once."""
 
 
 def _reduction(fn: Callable[..., Any]) -> Any:
@@ -193,8 +195,10 @@ class Torch(
         else:
             wide = type(self)(int=self.int_element)
             grow = partial(_recast, self.torch_float, torch.float32)
-            names = [name for name in COMPUTING if name in delicate(self) or whole(name) in _LACKING]
-            widen(self, wide, names, grow, partial(_recast, torch.float32, self.torch_float))
+            shrink = partial(_recast, torch.float32, self.torch_float)
+            widen(self, wide, delicate(self, _SOUND) | _LACKING, grow, shrink)
+            widen(self, wide, ATTENTION, grow, shrink, unless=attends_narrow)
+            widen(self, wide, CONVOLUTIONS, grow, shrink, unless=convolves_narrow)
             for name in _TAKING_NUMBERS:
                 setattr(self, name, _kept(getattr(self, name), self.torch_float))
             for name in _COMPARING:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -48,6 +49,20 @@ def even(x: Array, padding: Widths, value: float = 0.0) -> tuple[Array, Shape]:
 def uneven(padding: Widths) -> Widths:
     """What is left of a padding once the same has been taken from both sides."""
     return tuple((before - min(before, after), after - min(before, after)) for before, after in padding)
+
+
+def convolves_narrow(*arguments: Any) -> bool:
+    """Does PyTorch convolve at half precision by a kernel that adds up in f32? On a processor only oneDNN's does so."""
+    x = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
+    if x.device.type != "cpu":
+        return True
+    return x.dtype is torch.bfloat16 and x.ndim <= 5 and torch.backends.mkldnn.is_available() and _has_bfloat16()
+
+
+@cache
+def _has_bfloat16() -> bool:
+    """Does oneDNN compute with bfloat16 on this processor?"""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class Conv(Backend):

@@ -17,6 +17,10 @@ from phlox.backend.contract.types import Array, Axes, Shape, native
 _aten: Any = torch.ops.aten
 
 
+_LONG = 1 << 12
+"""Elements of which PyTorch's norm, unlike its sum, is not accurate any more: it adds them one by one."""
+
+
 def _values(fn: Callable[..., Any]) -> Any:
     """A function whose results are values and their places, as one of the values."""
     return staticmethod(lambda x, axis: fn(x, axis).values)
@@ -39,11 +43,13 @@ class Reduction(Backend):
         return torch.logsumexp(x, axes, keepdims) if axes else x
 
     def float_norm(self, x: Array, axes: Axes, p: float, keepdims: bool) -> Array:
-        if not axes or x.numel() == 0:
+        if not axes or x.numel() == 0 or self._count(x, axes) > _LONG:
             return super().float_norm(x, axes, p, keepdims)
         return torch.linalg.vector_norm(x, p, axes, keepdims)
 
     def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        if self._counts_too_many(x, axes):
+            return super().bool_count_nonzero(x, axes, keepdims)
         return torch.sum(x, axes, keepdims, dtype=self.torch_int) if axes else x.to(self.torch_int)
 
     float_cumprod = native(torch.cumprod)

@@ -10,9 +10,11 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.explain import failure
 from phlox.tensor.functional.operands import Reduction, compute, expect, expect_pair, meet, reduced
 from phlox.tensor.functions import where
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor
 
 
+@at_full_precision
 def cross_entropy(
     logits: Tensor,
     targets: Tensor[Any, Any, Int] | Tensor,
@@ -109,6 +111,7 @@ def _weighted_mean(
     return losses.sum() / (weights if kept is None else where(kept, weights, 0.0)).sum()
 
 
+@at_full_precision
 def nll_loss(
     log_p: Tensor,
     targets: Tensor[Any, Any, Int],
@@ -141,6 +144,7 @@ def nll_loss(
     return _weighted_mean(losses, targets, weight, ignore_index, reduction, "nll_loss")
 
 
+@at_full_precision
 def binary_cross_entropy(
     p: Tensor, target: Tensor, *, weight: Tensor | None = None, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -154,6 +158,7 @@ def binary_cross_entropy(
     return reduced("binary_cross_entropy", _weighed(losses, weight), reduction)
 
 
+@at_full_precision
 def binary_cross_entropy_with_logits(
     logits: Tensor,
     target: Tensor,

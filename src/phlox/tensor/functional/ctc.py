@@ -11,9 +11,11 @@ from phlox.tensor.creation import arange
 from phlox.tensor.functional.classification import check_classes
 from phlox.tensor.functional.operands import Reduction, compute, expect, meet, reduced
 from phlox.tensor.functions import where
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor
 
 
+@at_full_precision
 def ctc_loss(
     log_p: Tensor,
     targets: Tensor[Any, Any, Int],

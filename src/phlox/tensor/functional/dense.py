@@ -10,6 +10,7 @@ from phlox.tensor.creation import arange
 from phlox.tensor.explain import failure
 from phlox.tensor.functional.operands import compute, expect, meet
 from phlox.tensor.functions import concat, where
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor, wrap
 
 
@@ -38,6 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return compute("linear", x, weight, bias)
 
 
+@at_full_precision
 def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x' weight[o] y + bias[o] for each output o.
 
@@ -78,6 +80,7 @@ def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: 
     return where(padding, found.detach(), found)
 
 
+@at_full_precision
 def rotary_embedding(
     x: Tensor, positions: Tensor[Any, Any, Int] | None = None, *, base: float = 10000.0, interleaved: bool = False
 ) -> Tensor:

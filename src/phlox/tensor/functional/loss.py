@@ -8,24 +8,28 @@ from phlox.backend import Float
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.functional.norm import normalize
 from phlox.tensor.functional.operands import Reduction, expect, expect_pair, reduced
-from phlox.tensor.functions import where
+from phlox.tensor.functions import broadcast_arrays, where
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor
 
 # --- of numbers
 
 
+@at_full_precision
 def mse_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The squared difference; the shapes must be the same."""
     expect_pair("mse_loss", prediction, target)
     return reduced("mse_loss", (prediction - target).square(), reduction)
 
 
+@at_full_precision
 def l1_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The absolute difference; the shapes must be the same."""
     expect_pair("l1_loss", prediction, target)
     return reduced("l1_loss", (prediction - target).abs(), reduction)
 
 
+@at_full_precision
 def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
     """d^2 / 2 up to a difference d of `delta`, then delta (|d| - delta / 2) (Huber 1964)."""
     expect_pair("huber_loss", prediction, target)
@@ -33,6 +37,7 @@ def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduct
     return reduced("huber_loss", _huber(prediction, target, delta), reduction)
 
 
+@at_full_precision
 def smooth_l1_loss(prediction: Tensor, target: Tensor, *, beta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
     """`huber_loss` over its delta, here `beta`: the absolute difference, rounded off at zero; as it is for beta = 0."""
     expect_pair("smooth_l1_loss", prediction, target)
@@ -57,6 +62,7 @@ def _positive(name: str, what: str, value: float) -> None:
 # --- of distributions
 
 
+@at_full_precision
 def kl_div(log_p: Tensor, target: Tensor, *, log_target: bool = False, reduction: Reduction = "mean") -> Tensor:
     """target (log target - log_p), elementwise: summed, the divergence of p from the target (Kullback, Leibler 1951).
 
@@ -71,6 +77,7 @@ def kl_div(log_p: Tensor, target: Tensor, *, log_target: bool = False, reduction
     return reduced("kl_div", losses, reduction)
 
 
+@at_full_precision
 def poisson_nll_loss(
     prediction: Tensor,
     target: Tensor,
@@ -97,6 +104,7 @@ def poisson_nll_loss(
     return reduced("poisson_nll_loss", losses, reduction)
 
 
+@at_full_precision
 def gaussian_nll_loss(
     prediction: Tensor,
     target: Tensor,
@@ -121,6 +129,7 @@ def gaussian_nll_loss(
 # --- of vectors and margins
 
 
+@at_full_precision
 def cosine_similarity(x: Tensor, y: Tensor, *, axis: int = -1, epsilon: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along an axis; x and y broadcast. Lengths count as at least `epsilon`."""
     expect("cosine_similarity", Float, x=x, y=y)
@@ -128,9 +137,12 @@ def cosine_similarity(x: Tensor, y: Tensor, *, axis: int = -1, epsilon: float = 
         raise ShapeError(f"cosine_similarity: x and y need an axis, got shapes {x.shape} and {y.shape}")
     if x.ndim != y.ndim and axis >= 0:
         axis -= max(x.ndim, y.ndim)
+    if not (x.ndim >= -axis <= y.ndim and x.shape[axis] == y.shape[axis]):
+        x, y = broadcast_arrays(x, y)  # one is a number for all of the axis, which the length counts as often
     return (normalize(x, axis=axis, epsilon=epsilon) * normalize(y, axis=axis, epsilon=epsilon)).sum(axis)
 
 
+@at_full_precision
 def hinge_embedding_loss(
     distance: Tensor, target: Tensor, *, margin: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -140,6 +152,7 @@ def hinge_embedding_loss(
     return reduced("hinge_embedding_loss", losses, reduction)
 
 
+@at_full_precision
 def margin_ranking_loss(
     x: Tensor, y: Tensor, target: Tensor, *, margin: float = 0.0, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -148,6 +161,7 @@ def margin_ranking_loss(
     return reduced("margin_ranking_loss", (margin - target * (x - y)).relu(), reduction)
 
 
+@at_full_precision
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,

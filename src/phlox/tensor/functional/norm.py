@@ -9,6 +9,7 @@ from phlox.backend import Float
 from phlox.backend.element import LARGEST
 from phlox.errors import ShapeError
 from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor
 
 
@@ -134,6 +135,7 @@ def batch_norm_train(
     return BatchNorm(*compute("batch_norm_train", x, gamma, beta, epsilon))
 
 
+@at_full_precision
 def batch_norm(
     x: Tensor,
     mean: Tensor,
@@ -155,6 +157,7 @@ def batch_norm(
     return x * scale.reshape(shape) + shift.reshape(shape)
 
 
+@at_full_precision
 def local_response_norm(x: Tensor, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha * mean(x^2))^beta, the mean over `size` channels about each one; beyond the ends count zeros.
 
@@ -171,6 +174,7 @@ def local_response_norm(x: Tensor, size: int, *, alpha: float = 1e-4, beta: floa
     return x * (total * (alpha / size) + k) ** -beta
 
 
+@at_full_precision
 def normalize(x: Tensor, p: float = 2.0, axis: int | tuple[int, ...] | None = -1, *, epsilon: float = 1e-12) -> Tensor:
     """x / max(its p-norm along an axis, epsilon): vectors of length one, but for those that are zero.
 
