@@ -53,7 +53,7 @@ class DenseOps(ActivationOps):
 
     def softmax(self, x: Array, axis: int) -> Array:
         """exp(x) / sum(exp(x)), without overflow."""
-        e = self.float_exp(self.float_sub(x, self.float_max(x, (axis,), True)))
+        e = self.float_exp(self.float_sub(x, self._peak(x, (axis,), True)))
         return self.float_div(e, self.float_sum(e, (axis,), True))
 
     def softmax_forward(self, x: Array, axis: int) -> tuple[Array, Any]:
@@ -68,7 +68,7 @@ class DenseOps(ActivationOps):
 
     def log_softmax(self, x: Array, axis: int) -> Array:
         """x - log(sum(exp(x))), without overflow."""
-        shifted = self.float_sub(x, self.float_max(x, (axis,), True))
+        shifted = self.float_sub(x, self._peak(x, (axis,), True))
         return self.float_sub(shifted, self.float_log(self.float_sum(self.float_exp(shifted), (axis,), True)))
 
     def log_softmax_forward(self, x: Array, axis: int) -> tuple[Array, Any]:
