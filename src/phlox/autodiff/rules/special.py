@@ -47,6 +47,12 @@ def _xlogy_y(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
     return B.float_mul(g, B.where(zero, 0.0, B.float_div(x, B.where(zero, 1.0, y))))
 
 
+def _targets(B: Backend, g: Array, p: Array, target: Array, z: Array) -> Array:
+    """log(1 - p) - log(p), bounded as they are."""
+    rest = B.float_sub(1.0, p)
+    return B.float_mul(g, B.float_sub(B._bounded_log(rest, p), B._bounded_log(p, p)))  # pyright: ignore[reportPrivateUsage]
+
+
 def _atan2(B: Backend, g: Array, coordinate: Any, y: Any, x: Any) -> Array:
     """The other coordinate over x^2 + y^2; zero at the origin."""
     length = B.float_hypot(y, x)
@@ -85,6 +91,9 @@ _FUNCTIONS: dict[str, Rule] = {
         D("xy", lambda B, g, x, y, z: _share(B, g, x, y)), D("xy", lambda B, g, x, y, z: _share(B, g, y, x))
     ),
     "float_xlogy": Binary(D("xy", _xlogy_x), D("xy", _xlogy_y)),
+    "float_binary_cross_entropy": Binary(
+        D("xy", lambda B, g, p, t, z: B.float_binary_cross_entropy_backward(g, p, t)), D("x", _targets)
+    ),
     "float_logit": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, B.float_sub(1.0, x)))),
     # Error and gamma functions
     "float_erf": Unary("x", lambda B, g, x, y: _times_bell(B, g, x, 1.0 / _HALF_SQRT_PI)),
