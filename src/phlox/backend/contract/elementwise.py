@@ -94,7 +94,8 @@ class ElementwiseOps(SpecialOps):
         angle = self.float_mul(self.where(near, x, 0.0), math.pi)
         series = self.float_mul(self._polynomial(_SINC_SLOPE, self.float_mul(angle, angle)), angle)
         far = self.where(near, 0.25, x)
-        slope = self.float_div(self.float_sub(self.float_cos(self.float_mul(far, math.pi)), self.float_sinc(far)), far)
+        turn = self.float_sub(far, self.float_mul(self.float_round(self.float_mul(far, 0.5)), 2.0))  # pi x may overflow
+        slope = self.float_div(self.float_sub(self.float_cos(self.float_mul(turn, math.pi)), self.float_sinc(far)), far)
         return self.float_mul(g, self.where(near, self.float_mul(series, math.pi), slope))
 
     def float_trunc(self, x: Array) -> Array:

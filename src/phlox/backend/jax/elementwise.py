@@ -22,6 +22,11 @@ def _digamma(x: Array) -> Array:
     return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))  # where JAX has NaN
 
 
+def _sinc(x: Array) -> Array:
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))  # pi x may overflow in half precision
+    return jnp.sinc(wide).astype(x.dtype)
+
+
 class Elementwise(Activation):
     """See `phlox.backend.contract.elementwise`, `special` and `arithmetic`."""
 
@@ -63,7 +68,7 @@ class Elementwise(Activation):
     float_sigmoid_backward = fused(ElementwiseOps.float_sigmoid_backward)
     float_tanh_backward = fused(ElementwiseOps.float_tanh_backward)
     float_logit = fused(ElementwiseOps.float_logit)
-    float_sinc = simple(jnp.sinc)
+    float_sinc = simple(_sinc)
     float_sinc_backward = fused(ElementwiseOps.float_sinc_backward)
     float_trunc = simple(jnp.trunc)
     float_nan_to_num = fused(ElementwiseOps.float_nan_to_num)

@@ -13,6 +13,9 @@ INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 TANH_CUBIC = 0.044715
 
+GELU_FAR = 40.0
+"""From here on the normal distribution function is zero or one in double precision, and its density is zero."""
+
 Gate: TypeAlias = Literal["sigmoid", "silu", "gelu"]
 
 
@@ -92,7 +95,8 @@ class DenseOps(ActivationOps):
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
         """dx = g (Phi(x) + x Phi'(x))."""
-        x = saved
+        # Far out the function is zero or x itself; of what is infinite, or has an infinite square, the slope is as there.
+        x = self.float_clip(saved, -GELU_FAR, GELU_FAR)
         cdf = self._normal_cdf(x, approximate)
         x2 = self.float_mul(x, x)
         if approximate:
