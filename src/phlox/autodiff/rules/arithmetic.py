@@ -26,7 +26,7 @@ def _power_exponent(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array
     if isinstance(x, (int, float)) and x != 0:
         return B.float_mul(g, B.float_mul(z, math.log(x) if x > 0 else math.nan))
     if isinstance(x, (int, float)):
-        return B.float_mul(g, B.where(B.float_less_equal(0.0, y), 0.0, B.float_mul(z, -math.inf)))
+        return B.float_mul(g, B.where(B.float_less_equal(0.0, y), 0.0, -math.inf))
     zero = B.bool_and(B.float_equal(x, 0.0), B.float_less_equal(0.0, y))
     return B.float_mul(g, B.where(zero, 0.0, B.float_mul(z, B.float_log(B.where(zero, 1.0, x)))))
 

@@ -23,8 +23,8 @@ def _times_bell(B: Backend, g: Array, x: Array, factor: float) -> Array:
 
 
 def _bounded(B: Backend, x: Array) -> Array:
-    """What has a finite square: zero times the slope of an infinite one would be NaN in further derivatives."""
-    most = math.sqrt(LARGEST[B.float_element]) * 0.5
+    """What is finite: zero times the slope at an infinity would be NaN in further derivatives."""
+    most = LARGEST[B.float_element] * 0.5
     return B.float_clip(x, -most, most)
 
 
@@ -64,11 +64,17 @@ def _targets(B: Backend, g: Array, p: Array, target: Array, z: Array) -> Array:
     return B.float_mul(g, B.float_sub(B._bounded_log(rest, p), B._bounded_log(p, p)))  # pyright: ignore[reportPrivateUsage]
 
 
+def _atan(B: Backend, g: Array, x: Array) -> Array:
+    """g / (1 + x^2), in two steps, since the square may overflow."""
+    length = B.float_hypot(x, 1.0)
+    return B.float_div(B.float_div(g, length), length)
+
+
 def _atan2(B: Backend, g: Array, coordinate: Any, y: Any, x: Any) -> Array:
     """The other coordinate over x^2 + y^2; zero at the origin, and infinitely far from it."""
+    far = B.float_isinf(B.float_hypot(y, x))
+    coordinate, y, x = (v if type(v) in (int, float) else B.where(far, 0.0, v) for v in (coordinate, y, x))
     length = B.float_hypot(y, x)
-    far = B.float_isinf(length)
-    coordinate, length = B.where(far, 0.0, coordinate), B.where(far, 1.0, length)
     return _per_length(B, _per_length(B, B.float_mul(g, coordinate), length), length)
 
 
@@ -76,7 +82,7 @@ _FUNCTIONS: dict[str, Rule] = {
     # Trigonometric
     "float_asin": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_sqrt(_one_minus_square(B, x)))),
     "float_acos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_div(g, B.float_sqrt(_one_minus_square(B, x))))),
-    "float_atan": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_add(B.float_square(_bounded(B, x)), 1.0))),
+    "float_atan": Unary("x", lambda B, g, x, y: _atan(B, g, _bounded(B, x))),
     "float_atan2": Binary(
         D("xy", lambda B, g, x, y, z: _atan2(B, g, y, x, y)),
         D("xy", lambda B, g, x, y, z: B.float_neg(_atan2(B, g, x, x, y))),

@@ -34,7 +34,7 @@ def _checked(found: tuple[Any, ...], *reasons: str) -> Any:
 
 def _without(bad: Array, *results: Array) -> tuple[Array, ...]:
     """NaN in place of what a function makes of matrices that it cannot do."""
-    return tuple([jnp.where(bad.reshape(*bad.shape, *(1,) * (x.ndim - bad.ndim)), jnp.nan, x) for x in results])
+    return tuple([jnp.where(bad.reshape((*bad.shape, *(1,) * (x.ndim - bad.ndim))), jnp.nan, x) for x in results])
 
 
 @op()

@@ -45,7 +45,7 @@ def _of_numbers(function: Callable[[Array], Any], a: Array) -> Any:
 
 
 def _undefined(where: Array, x: Array) -> Array:
-    return torch.where(where.reshape(*where.shape, *(1,) * (x.ndim - where.ndim)), torch.nan, x)
+    return torch.where(where.reshape((*where.shape, *(1,) * (x.ndim - where.ndim))), torch.nan, x)
 
 
 class Linalg(Backend):

@@ -175,8 +175,8 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """The binary cross-entropy of sigmoid(logits), without overflow or loss.
 
-    `weight` multiplies the losses, `pos_weight` the part of the positive targets; both are constants, and broadcast. What
-    a weight is zero for counts for nothing, whatever it is.
+    `weight` multiplies the losses, `pos_weight` the part of the positive targets; both are constants, and broadcast.
+    What a weight is zero for counts for nothing, whatever it is.
 
     >>> import phlox as px
     >>> px.functional.binary_cross_entropy_with_logits(px.tensor([0.0]), px.tensor([1.0])).item()

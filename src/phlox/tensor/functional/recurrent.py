@@ -54,8 +54,8 @@ def lstm(
         weight: [features, 4 * width].
         recurrent: [width, 4 * width].
         bias: [4 * width].
-        mask: [batch, time], true where there is an element; elsewhere the states stay, the result is zero, and x may hold
-            anything, NaN too.
+        mask: [batch, time], true where there is an element; elsewhere the states stay, the result is zero, and x
+            may hold anything, NaN too.
         reverse: from the last step to the first; the results stay in the order of x.
 
     >>> import phlox as px
@@ -95,8 +95,8 @@ def gru(
         recurrent: [width, 3 * width].
         bias: [3 * width].
         recurrent_bias: [width], of N alone: for R and Z it would be the same as the bias.
-        mask: [batch, time], true where there is an element; elsewhere the state stays, the result is zero, and x may hold
-            anything, NaN too.
+        mask: [batch, time], true where there is an element; elsewhere the state stays, the result is zero, and x
+            may hold anything, NaN too.
         reverse: from the last step to the first; the results stay in the order of x.
 
     >>> import phlox as px
@@ -134,8 +134,8 @@ def rnn(
         weight: [features, width].
         recurrent: [width, width].
         bias: [width].
-        mask: [batch, time], true where there is an element; elsewhere the state stays, the result is zero, and x may hold
-            anything, NaN too.
+        mask: [batch, time], true where there is an element; elsewhere the state stays, the result is zero, and x
+            may hold anything, NaN too.
         reverse: from the last step to the first; the results stay in the order of x.
         activation: "tanh" or "relu".
 

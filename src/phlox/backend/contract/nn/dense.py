@@ -95,7 +95,7 @@ class DenseOps(ActivationOps):
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
         """dx = g (Phi(x) + x Phi'(x))."""
-        # Far out the function is zero or x itself; of what is infinite, or has an infinite square, the slope is as there.
+        # Far out the function is zero or x itself, and has that slope, also where the square of x is infinite.
         x = self.float_clip(saved, -GELU_FAR, GELU_FAR)
         cdf = self._normal_cdf(x, approximate)
         x2 = self.float_mul(x, x)

@@ -9,7 +9,6 @@ from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.element import LARGEST, FloatElement
 
-
 LEAST_LOG = -100.0
 """What the logarithms of a binary cross-entropy count as at least."""
 
@@ -32,7 +31,11 @@ class LossOps(NormOps):
     def _bounded_log(self, x: Array, p: Array) -> Array:
         """log x of at least -100, for x = p or x = 1 - p: zero has no logarithm whose slope an engine could take."""
         none = self.float_equal(x, 0.0)
-        log = self.float_log(self.where(none, 1.0, x)) if x is p else self.float_log1p(self.where(none, 0.0, self.float_neg(p)))
+        log = (
+            self.float_log(self.where(none, 1.0, x))
+            if x is p
+            else self.float_log1p(self.where(none, 0.0, self.float_neg(p)))
+        )
         return self.where(none, LEAST_LOG, self.float_maximum(log, LEAST_LOG))
 
     def float_binary_cross_entropy_backward(self, g: Array, p: Array, target: Array) -> Array:
