@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from phlox.backend import Int
+from phlox.errors import ShapeError
 from phlox.tensor import Tensor
 
 Measure: TypeAlias = Callable[..., Tensor[Any, Any, Any]]
@@ -19,6 +20,11 @@ def accuracy(logits: Tensor, labels: Tensor[Any, Any, Int]) -> Tensor:
     >>> accuracy(px.tensor([[0.1, 0.9], [0.8, 0.2]]), px.tensor([1, 1])).item()
     0.5
     """
+    if labels.shape != logits.shape[:-1]:
+        raise ShapeError(
+            f"accuracy: labels of shape {labels.shape} do not fit logits of shape {logits.shape}; one label a row is "
+            f"of shape {logits.shape[:-1]}"
+        )
     return (logits.argmax(axis=-1) == labels).float().mean()
 
 

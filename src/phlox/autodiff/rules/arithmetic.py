@@ -23,8 +23,10 @@ def _power_base(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
 
 def _power_exponent(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
     """z log(x); zero where x is zero and y is not negative, the limit."""
+    if isinstance(x, (int, float)) and x != 0:
+        return B.float_mul(g, B.float_mul(z, math.log(x) if x > 0 else math.nan))
     if isinstance(x, (int, float)):
-        return B.float_mul(g, B.float_mul(z, math.log(x) if x > 0 else 0.0 if x == 0 else math.nan))
+        return B.float_mul(g, B.where(B.float_less_equal(0.0, y), 0.0, -math.inf))
     zero = B.bool_and(B.float_equal(x, 0.0), B.float_less_equal(0.0, y))
     return B.float_mul(g, B.where(zero, 0.0, B.float_mul(z, B.float_log(B.where(zero, 1.0, x)))))
 

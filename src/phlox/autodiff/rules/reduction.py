@@ -144,8 +144,10 @@ def _norm(B: Backend, saved: Any, g: Array, needed: object, axes: Axes, p: float
         return (B.float_mul(shared(B, B.float_abs(x), y, g, axes), B.float_sign(x)),)
     if p == 1:
         return (B.float_mul(spread(B, g, shape, axes), B.float_sign(x)),)
-    y = spread(B, B.where(B.float_equal(y, 0.0), 1.0, y), shape, axes)
-    g = spread(B, g, shape, axes)
+    # Where the norm is zero it is taken to be constant: further derivatives are zero, too.
+    none = B.float_equal(y, 0.0)
+    y = spread(B, B.where(none, 1.0, y), shape, axes)
+    g = spread(B, B.where(none, 0.0, g), shape, axes)
     if p == 2:
         return (B.float_mul(g, B.float_div(x, y)),)
     zero = B.float_equal(x, 0.0)

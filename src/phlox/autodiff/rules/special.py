@@ -8,14 +8,24 @@ from typing import Any
 from phlox.autodiff.build import Binary, D, General, Result, Rule, Unary
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.element import LARGEST
 
 _LOG2 = math.log(2.0)
+_FAR = 100.0
+"""exp(-x^2) is zero there in double precision."""
 _HALF_SQRT_PI = 0.5 * math.sqrt(math.pi)
 
 
 def _times_bell(B: Backend, g: Array, x: Array, factor: float) -> Array:
     """g times factor times exp(-x^2)."""
+    x = B.float_clip(x, -_FAR, _FAR)
     return B.float_mul(g, B.float_mul(B.float_exp(B.float_neg(B.float_mul(x, x))), factor))
+
+
+def _bounded(B: Backend, x: Array) -> Array:
+    """What is finite: zero times the slope at an infinity would be NaN in further derivatives."""
+    most = LARGEST[B.float_element] * 0.5
+    return B.float_clip(x, -most, most)
 
 
 def _one_minus_square(B: Backend, x: Array) -> Array:
@@ -24,8 +34,9 @@ def _one_minus_square(B: Backend, x: Array) -> Array:
 
 
 def _per_length(B: Backend, g: Array, length: Array) -> Array:
-    """g divided by a length; where that is zero, so is what g is a multiple of, and the gradient shall be."""
-    return B.float_div(g, B.where(B.float_equal(length, 0.0), 1.0, length))
+    """g divided by a length; zero where that is, and constant there, so that further derivatives are zero, too."""
+    none = B.float_equal(length, 0.0)
+    return B.where(none, 0.0, B.float_div(g, B.where(none, 1.0, length)))
 
 
 def _share(B: Backend, g: Array, mine: Any, other: Any) -> Array:
@@ -47,8 +58,22 @@ def _xlogy_y(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
     return B.float_mul(g, B.where(zero, 0.0, B.float_div(x, B.where(zero, 1.0, y))))
 
 
+def _targets(B: Backend, g: Array, p: Array, target: Array, z: Array) -> Array:
+    """log(1 - p) - log(p), bounded as they are."""
+    rest = B.float_sub(1.0, p)
+    return B.float_mul(g, B.float_sub(B._bounded_log(rest, p), B._bounded_log(p, p)))  # pyright: ignore[reportPrivateUsage]
+
+
+def _atan(B: Backend, g: Array, x: Array) -> Array:
+    """g / (1 + x^2), in two steps, since the square may overflow."""
+    length = B.float_hypot(x, 1.0)
+    return B.float_div(B.float_div(g, length), length)
+
+
 def _atan2(B: Backend, g: Array, coordinate: Any, y: Any, x: Any) -> Array:
-    """The other coordinate over x^2 + y^2; zero at the origin."""
+    """The other coordinate over x^2 + y^2; zero at the origin, and infinitely far from it."""
+    far = B.float_isinf(B.float_hypot(y, x))
+    coordinate, y, x = (v if type(v) in (int, float) else B.where(far, 0.0, v) for v in (coordinate, y, x))
     length = B.float_hypot(y, x)
     return _per_length(B, _per_length(B, B.float_mul(g, coordinate), length), length)
 
@@ -57,7 +82,7 @@ FUNCTIONS: dict[str, Rule] = {
     # Trigonometric
     "float_asin": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_sqrt(_one_minus_square(B, x)))),
     "float_acos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_div(g, B.float_sqrt(_one_minus_square(B, x))))),
-    "float_atan": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_add(B.float_mul(x, x), 1.0))),
+    "float_atan": Unary("x", lambda B, g, x, y: _atan(B, g, _bounded(B, x))),
     "float_atan2": Binary(
         D("xy", lambda B, g, x, y, z: _atan2(B, g, y, x, y)),
         D("xy", lambda B, g, x, y, z: B.float_neg(_atan2(B, g, x, x, y))),
@@ -65,7 +90,7 @@ FUNCTIONS: dict[str, Rule] = {
     # Hyperbolic
     "float_sinh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_cosh(x))),
     "float_cosh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sinh(x))),
-    "float_asinh": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_hypot(x, 1.0))),
+    "float_asinh": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_hypot(_bounded(B, x), 1.0))),
     "float_acosh": Unary(
         "x",
         lambda B, g, x, y: B.float_div(
@@ -85,6 +110,9 @@ FUNCTIONS: dict[str, Rule] = {
         D("xy", lambda B, g, x, y, z: _share(B, g, x, y)), D("xy", lambda B, g, x, y, z: _share(B, g, y, x))
     ),
     "float_xlogy": Binary(D("xy", _xlogy_x), D("xy", _xlogy_y)),
+    "float_binary_cross_entropy": Binary(
+        D("xy", lambda B, g, p, t, z: B.float_binary_cross_entropy_backward(g, p, t)), D("x", _targets)
+    ),
     "float_logit": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, B.float_sub(1.0, x)))),
     # Error and gamma functions
     "float_erf": Unary("x", lambda B, g, x, y: _times_bell(B, g, x, 1.0 / _HALF_SQRT_PI)),

@@ -40,19 +40,26 @@ def _each(fn: Callable[..., Any], what: str, first: Matrices, *others: Any) -> A
             raise
 
 
+def refuse_undefined(x: Matrices) -> None:
+    """`LinalgError` if any matrix of a stack holds NaN or infinities: of those LAPACK makes one thing or another."""
+    refuse(~np.isfinite(x).all((-2, -1)), NOT_FINITE)
+
+
 def cholesky(x: Matrices) -> Matrices:
     """See the contract."""
+    refuse_undefined(x)
     return _each(np.linalg.cholesky, NOT_POSITIVE, 0.5 * (x + x.mT))
 
 
 def eigh(x: Matrices) -> tuple[Matrices, Matrices]:
     """Of any signs."""
-    refuse(~np.isfinite(x).all((-2, -1)), NOT_FINITE)
+    refuse_undefined(x)
     return np.linalg.eigh(0.5 * (x + x.mT))
 
 
 def solve(a: Matrices, b: Matrices) -> Matrices:
     """See the contract."""
+    refuse_undefined(a)
     return _each(np.linalg.solve, SINGULAR, a, b)
 
 
@@ -67,19 +74,21 @@ def solve_triangular(a: Matrices, b: Matrices, *, lower: bool, unit: bool) -> Ma
 
 def qr(x: Matrices, *, complete: bool) -> tuple[Matrices, Matrices]:
     """Of any signs."""
+    refuse_undefined(x)
     return np.linalg.qr(x, mode="complete" if complete else "reduced")
 
 
 def svd(x: Matrices, *, full: bool) -> tuple[Matrices, Matrices, Matrices]:
     """Of any signs."""
-    refuse(~np.isfinite(x).all((-2, -1)), NOT_FINITE)
+    refuse_undefined(x)
     return np.linalg.svd(x, full_matrices=full)
 
 
 def slogdet(x: Matrices) -> tuple[Matrices, Matrices]:
     """See the contract."""
     with np.errstate(all="ignore"):
-        return np.linalg.slogdet(x)
+        sign, logarithm = np.linalg.slogdet(x)
+    return np.where(np.isnan(logarithm), logarithm, sign), logarithm
 
 
 def det(x: Matrices) -> Matrices:

@@ -7,6 +7,7 @@ from typing import Any
 
 from phlox.backend.contract.special import SpecialOps
 from phlox.backend.contract.types import Array
+from phlox.backend.element import FloatElement
 
 _SINC_SLOPE = tuple((-1.0) ** n * 2 * n / math.factorial(2 * n + 1) for n in range(8, 0, -1))
 """The derivative of sin(x) / x, divided by x, in powers of x^2 from the highest."""
@@ -14,6 +15,8 @@ _SINC_SLOPE = tuple((-1.0) ** n * 2 * n / math.factorial(2 * n + 1) for n in ran
 
 class ElementwiseOps(SpecialOps):
     """One element of the result from one of each operand."""
+
+    float_element: FloatElement
 
     # --- powers and logarithms
 
@@ -92,9 +95,12 @@ class ElementwiseOps(SpecialOps):
         """g (cos(pi x) - sinc(x)) / x, near zero by its series, since the two cancel there."""
         near = self.float_less(self.float_abs(x), 0.25)
         angle = self.float_mul(self.where(near, x, 0.0), math.pi)
-        series = self.float_mul(self._polynomial(_SINC_SLOPE, self.float_mul(angle, angle)), angle)
+        # Half precision has no numbers as small as the first coefficients, and needs none.
+        terms = _SINC_SLOPE if self.float_element in ("f32", "f64") else _SINC_SLOPE[-4:]
+        series = self.float_mul(self._polynomial(terms, self.float_mul(angle, angle)), angle)
         far = self.where(near, 0.25, x)
-        slope = self.float_div(self.float_sub(self.float_cos(self.float_mul(far, math.pi)), self.float_sinc(far)), far)
+        turn = self.float_sub(far, self.float_mul(self.float_round(self.float_mul(far, 0.5)), 2.0))  # pi x may overflow
+        slope = self.float_div(self.float_sub(self.float_cos(self.float_mul(turn, math.pi)), self.float_sinc(far)), far)
         return self.float_mul(g, self.where(near, self.float_mul(series, math.pi), slope))
 
     def float_trunc(self, x: Array) -> Array:

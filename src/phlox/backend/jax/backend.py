@@ -138,8 +138,9 @@ class Jax(
 
     float_sum = reduction(jnp.sum)
     float_prod = reduction(jnp.prod)
-    float_max = reduction(jnp.max)
-    float_min = reduction(jnp.min)
+    float_max = ops.extreme(jnp.max)
+    float_min = ops.extreme(jnp.min)
+    _peak = reduction(jnp.max)
     float_argmax = arg_reduction(lax.argmax)
     float_argmin = arg_reduction(lax.argmin)
     float_cumsum = staticmethod(ops.cumsum)

@@ -20,12 +20,21 @@ from phlox.backend.contract.types import Array, Axes
 from phlox.backend.jax.ops import op, simple
 
 
-def _checked(found: tuple[Any, Array], what: str) -> Any:
-    """The result of a function that also says which matrices it cannot do; under a trace that is seen in the result."""
-    result, bad = found
-    if not isinstance(bad, Tracer):
-        refuse(np.asarray(bad.block_until_ready()), what)
+def _checked(found: tuple[Any, ...], *reasons: str) -> Any:
+    """The result of a function that also says which matrices it cannot do, for each reason; of those it is NaN.
+
+    Under a trace that is all that is seen of them.
+    """
+    result, *bad = found
+    for one, what in zip(bad, reasons, strict=True):
+        if not isinstance(one, Tracer):
+            refuse(np.asarray(one.block_until_ready()), what)
     return result
+
+
+def _without(bad: Array, *results: Array) -> tuple[Array, ...]:
+    """NaN in place of what a function makes of matrices that it cannot do."""
+    return tuple([jnp.where(bad.reshape((*bad.shape, *(1,) * (x.ndim - bad.ndim))), jnp.nan, x) for x in results])
 
 
 @op()
@@ -58,53 +67,62 @@ def _not_finite(a: Array) -> Array:
 
 
 @jax.jit
-def _solve(a: Array, b: Array) -> tuple[Array, Array]:
+def _solve(a: Array, b: Array) -> tuple[Array, Array, Array]:
     lu, _, order = lax.linalg.lu(a)
-    singular = _zero_on_diagonal(lu)
+    singular, undefined = _zero_on_diagonal(lu), _not_finite(a)
     lu, b = _broadcast(lu, b)
     order = jnp.broadcast_to(order[..., None], (*b.shape[:-1], 1))
     b = jnp.take_along_axis(b, order, axis=-2)
     y = lax.linalg.triangular_solve(lu, b, left_side=True, lower=True, unit_diagonal=True)
     x = lax.linalg.triangular_solve(lu, y, left_side=True, lower=False)
-    return jnp.where(singular[..., None, None], jnp.nan, x), singular
+    return *_without(singular | undefined, x), undefined, singular
 
 
 @op(2, 3)
-def _solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> tuple[Array, Array]:
+def _solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> tuple[Array, Array, Array]:
     singular = jnp.zeros(a.shape[:-2], jnp.bool_) if unit else _zero_on_diagonal(a)
+    undefined = _not_finite(jnp.tril(a, -int(unit)) if lower else jnp.triu(a, int(unit)))  # of what is read
     x = lax.linalg.triangular_solve(*_broadcast(a, b), left_side=True, lower=lower, unit_diagonal=unit)
-    return jnp.where(singular[..., None, None], jnp.nan, x), singular
+    return *_without(singular | undefined, x), undefined, singular
 
 
 @op(0)
-def _cholesky(B: Any, a: Array) -> tuple[Array, Array]:
+def _cholesky(B: Any, a: Array) -> tuple[Array, Array, Array]:
     y = lax.linalg.cholesky(B._symmetric(a), symmetrize_input=False)
-    return y, jnp.isnan(jnp.diagonal(y, axis1=-2, axis2=-1)).any(-1)
+    undefined = _not_finite(a)
+    return *_without(undefined, y), undefined, jnp.isnan(jnp.diagonal(y, axis1=-2, axis2=-1)).any(-1)
 
 
 @op(0, 2)
-def _qr(B: Any, a: Array, complete: bool) -> tuple[Array, Array]:
-    return B._without_negatives(*jnp.linalg.qr(a, mode="complete" if complete else "reduced"))
+def _qr(B: Any, a: Array, complete: bool) -> tuple[tuple[Array, ...], Array]:
+    undefined = _not_finite(a)
+    found = B._without_negatives(*jnp.linalg.qr(a, mode="complete" if complete else "reduced"))
+    return _without(undefined, *found), undefined
 
 
 @op(0, 2)
-def _svd(B: Any, a: Array, full: bool) -> tuple[tuple[Array, Array, Array], Array]:
-    return B._oriented_svd(*jnp.linalg.svd(a, full_matrices=full)), _not_finite(a)
+def _svd(B: Any, a: Array, full: bool) -> tuple[tuple[Array, ...], Array]:
+    undefined = _not_finite(a)
+    return _without(undefined, *B._oriented_svd(*jnp.linalg.svd(a, full_matrices=full))), undefined
 
 
 @op()
 def _svdvals(a: Array) -> tuple[Array, Array]:
-    return jnp.linalg.svdvals(a), _not_finite(a)
+    undefined = _not_finite(a)
+    return *_without(undefined, jnp.linalg.svdvals(a)), undefined
 
 
 @op(0)
-def _eigh(B: Any, a: Array) -> tuple[tuple[Array, Array], Array]:
-    return B._oriented_eigh(*jnp.linalg.eigh(B._symmetric(a), symmetrize_input=False)), _not_finite(a)
+def _eigh(B: Any, a: Array) -> tuple[tuple[Array, ...], Array]:
+    undefined = _not_finite(a)
+    found = B._oriented_eigh(*jnp.linalg.eigh(B._symmetric(a), symmetrize_input=False))
+    return _without(undefined, *found), undefined
 
 
 @op(0)
 def _eigvalsh(B: Any, a: Array) -> tuple[Array, Array]:
-    return jnp.linalg.eigvalsh(B._symmetric(a), symmetrize_input=False), _not_finite(a)
+    undefined = _not_finite(a)
+    return *_without(undefined, jnp.linalg.eigvalsh(B._symmetric(a), symmetrize_input=False)), undefined
 
 
 @op()
@@ -123,19 +141,19 @@ class Linalg(Backend):
     matrix_exp = simple(jax.scipy.linalg.expm)
 
     def solve(self, a: Array, b: Array) -> Array:
-        return _checked(_solve(a, b), SINGULAR)
+        return _checked(_solve(a, b), NOT_FINITE, SINGULAR)
 
     def solve_triangular(self, a: Array, b: Array, lower: bool, unit: bool) -> Array:
-        return _checked(_solve_triangular(a, b, lower, unit), SINGULAR)
+        return _checked(_solve_triangular(a, b, lower, unit), NOT_FINITE, SINGULAR)
 
     def slogdet(self, a: Array) -> tuple[Array, Array]:
         return _slogdet(a)
 
     def cholesky(self, a: Array) -> Array:
-        return _checked(_cholesky(self, a), NOT_POSITIVE)
+        return _checked(_cholesky(self, a), NOT_FINITE, NOT_POSITIVE)
 
     def qr(self, a: Array, complete: bool) -> tuple[Array, Array]:
-        return _qr(self, a, complete)
+        return _checked(_qr(self, a, complete), NOT_FINITE)
 
     def svd(self, a: Array, full: bool) -> tuple[Array, Array, Array]:
         return _checked(_svd(self, a, full), NOT_FINITE)

@@ -47,6 +47,17 @@ def reduction(fn: Callable[..., Any], **options: Any) -> Any:
     return staticmethod(reduce)
 
 
+def extreme(fn: Callable[..., Any]) -> Any:
+    """The greatest or the least of floats, NaN if there is one: XLA's kernels for processors do not see it."""
+
+    @op(1, 2)
+    def reduce(x: Array, axes: Axes, keepdims: bool) -> Array:
+        undefined = jnp.isnan(x).any(axis=axes, keepdims=keepdims)
+        return jnp.where(undefined, jnp.nan, fn(x, axis=axes, keepdims=keepdims))
+
+    return staticmethod(reduce)
+
+
 def whole_reduction(fn: Callable[..., Any]) -> Any:
     """A reduction of integers, which wraps around instead of becoming a wider one."""
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import reduce
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,18 +28,23 @@ def _tiled(x: Array, window: Shape) -> Array:
 @op(1)
 def max_pool_tiles(x: Array, window: Shape) -> Array:
     """The greatest value of each tile."""
-    return channels_first(_tiled(channels_last(x), window).max(tuple(range(2, 2 + 2 * len(window), 2))))
+    # Element by element: as a reduction it takes up to four times as long, and on a processor XLA's does not see NaN.
+    return channels_first(reduce(jnp.maximum, _places(_tiled(channels_last(x), window), window)))
+
+
+def _places(tiles: Array, window: Shape) -> list[Array]:
+    """The elements of all tiles at each place in them, in reading order."""
+    at = (itertools.chain(*((slice(None), one) for one in place)) for place in itertools.product(*map(range, window)))
+    return [tiles[(slice(None), *place)] for place in at]
 
 
 @op(3)
 def max_pool_tiles_backward(x: Array, y: Array, g: Array, window: Shape) -> Array:
     """The gradient at the first greatest value of each tile, in reading order; a NaN counts as greatest."""
     x, y, g = channels_last(x), channels_last(y), channels_last(g)
-    tiles = _tiled(x, window)
     taken = jnp.zeros(y.shape, jnp.bool_)
     parts: list[Array] = []
-    for place in itertools.product(*map(range, window)):
-        part = tiles[(slice(None), *itertools.chain(*((slice(None), at) for at in place)))]
+    for part in _places(_tiled(x, window), window):
         hit = (part == y) | jnp.isnan(part)
         parts.append(jnp.where(hit & ~taken, g, 0.0))
         taken |= hit

@@ -58,9 +58,10 @@ def _sort(x: Array, axis: int, descending: bool) -> Array:
 
 @op(1, 2, 3)
 def _float_argtopk(x: Array, k: int, axis: int, largest: bool) -> Array:
-    # XLA's order knows signs of zeros, which `+ 0.0` takes away, and of NaNs: positive ones come first, negative last.
+    # XLA's order knows the signs of zeros (`+ 0.0` would not take them away: in a program it is left out) and those of
+    # NaNs: positive ones come first, negative last.
     x = jnp.moveaxis(x, axis, -1)
-    key = (x if largest else -x) + 0.0
+    key = jnp.where(x == 0.0, jnp.zeros_like(x), x if largest else -x)
     key = jnp.where(jnp.isnan(x), jnp.copysign(jnp.asarray(jnp.nan, x.dtype), 1 if largest else -1), key)
     return jnp.moveaxis(lax.top_k(key, k)[1], -1, axis)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phlox.backend.contract import Backend
-from phlox.backend.contract.nn.dense import INV_SQRT_2PI, SQRT_2_OVER_PI, TANH_CUBIC
+from phlox.backend.contract.nn.dense import GELU_FAR, INV_SQRT_2PI, SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.numpy.blocks import SMALL, Block, by_blocks, by_rows, dot, scratch
 from phlox.backend.numpy.sums import column_sums
@@ -48,6 +48,7 @@ def _gelu(approximate: bool) -> Callable[..., None]:
 
 def _gelu_backward(approximate: bool) -> Callable[..., None]:
     def block(x: Block, g: Block, out: Block) -> None:
+        x = np.clip(x, -GELU_FAR, GELU_FAR, out=scratch(x, 2))
         density = _cdf(x, approximate, out)
         if approximate:
             density *= 6.0 * TANH_CUBIC * SQRT_2_OVER_PI

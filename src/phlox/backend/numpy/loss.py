@@ -22,9 +22,11 @@ class Loss(Backend):
         kept = None if ignored is None else targets != ignored
         targets = targets if kept is None else np.where(kept, targets, 0)
         log_p = self.log_softmax(logits, 1)
+        if kept is not None:
+            log_p[~kept] = 0.0  # whatever the logits are, they count for nothing
         losses = -log_p[np.arange(len(targets)), targets]
         factor = None if weight is None else weight[targets]
-        losses = losses if factor is None else losses * factor
+        losses = losses if factor is None else self._weighed(losses, factor)
         losses = losses if kept is None else np.where(kept, losses, np.zeros((), losses.dtype))
         return losses, (log_p, targets[:, None], factor, weight, kept)
 

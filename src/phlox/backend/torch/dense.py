@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from phlox.backend.contract import Backend
-from phlox.backend.contract.nn.dense import SQRT_2_OVER_PI, TANH_CUBIC
+from phlox.backend.contract.nn.dense import GELU_FAR, SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.torch.matmul import multiply
 from phlox.backend.torch.placeholder import is_fused
@@ -62,7 +62,8 @@ class Dense(Backend):
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
         if approximate and is_fused(saved):
             return super().gelu_backward(saved, g, needed, approximate)
-        return (_aten.gelu_backward(g, saved, approximate="tanh" if approximate else "none"),)
+        x = saved.clamp(-GELU_FAR, GELU_FAR)  # beyond, its kernels meet infinities
+        return (_aten.gelu_backward(g, x, approximate="tanh" if approximate else "none"),)
 
     def _normal_cdf(self, x: Array, approximate: bool) -> Array:
         if not approximate:

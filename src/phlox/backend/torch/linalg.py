@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,16 +29,23 @@ def _checked(result: Array, bad: Array, what: str) -> Array:
     return result
 
 
-def _decomposed(function: Callable[[Array], Any], a: Array, values: Callable[[Any], Array]) -> Any:
-    """`function(a)`; where `values` of it are not finite, or there are none, a was not finite."""
-    try:
-        found = function(a)
-        if is_placeholder(a) or math.isfinite(float(values(found).detach().sum())):
-            return found
-    except _linalg.LinAlgError:
-        found = None
-    refuse(~torch.isfinite(a.detach()).all(-1).all(-1).cpu().numpy(), NOT_FINITE)
-    return function(a) if found is None else found
+def _of_numbers(function: Callable[[Array], Any], a: Array) -> Any:
+    """`function(a)`, of one result or several. Of matrices that are not finite LAPACK makes one thing or another.
+
+    In a program, which cannot raise, it is given zeros in their place, and the results are NaN.
+    """
+    undefined = ~torch.isfinite(a.detach()).all(-1).all(-1)
+    if not is_placeholder(a):
+        refuse(undefined.cpu().numpy(), NOT_FINITE)
+        return function(a)
+    found = function(torch.where(undefined[..., None, None], 0.0, a))
+    if isinstance(found, torch.Tensor):
+        return _undefined(undefined, found)
+    return tuple([_undefined(undefined, x) for x in found])
+
+
+def _undefined(where: Array, x: Array) -> Array:
+    return torch.where(where.reshape((*where.shape, *(1,) * (x.ndim - where.ndim))), torch.nan, x)
 
 
 class Linalg(Backend):
@@ -60,25 +66,26 @@ class Linalg(Backend):
     def solve(self, a: Array, b: Array) -> Array:
         # Given fewer axes than a has, torch might take b for vectors.
         b = b.broadcast_to(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
-        x, info = _linalg.solve_ex(a, b)
+        x, info = _of_numbers(lambda a: _linalg.solve_ex(a, b), a)
         return _checked(x, info != 0, SINGULAR)
 
     def solve_triangular(self, a: Array, b: Array, lower: bool, unit: bool) -> Array:
-        x = _linalg.solve_triangular(a, b, upper=not lower, unitriangular=unit)
+        a = torch.tril(a, -int(unit)) if lower else torch.triu(a, int(unit))  # what is read
+        x = _of_numbers(lambda a: _linalg.solve_triangular(a, b, upper=not lower, unitriangular=unit), a)
         if unit:
             return x
         return _checked(x, (torch.diagonal(a, dim1=-2, dim2=-1) == 0).any(-1), SINGULAR)
 
     def inv(self, a: Array) -> Array:
-        x, info = _linalg.inv_ex(a)
+        x, info = _of_numbers(_linalg.inv_ex, a)
         return _checked(x, info != 0, SINGULAR)
 
     def slogdet(self, a: Array) -> tuple[Array, Array]:
         sign, logarithm = _linalg.slogdet(a)
-        return sign, logarithm
+        return torch.where(logarithm.isnan(), torch.nan, sign), logarithm
 
     def cholesky(self, a: Array) -> Array:
-        y, info = _linalg.cholesky_ex(self._symmetric(a))
+        y, info = _of_numbers(_linalg.cholesky_ex, self._symmetric(a))
         return _checked(y, info != 0, NOT_POSITIVE)
 
     def _signs(self, v: Array) -> Array:
@@ -88,16 +95,16 @@ class Linalg(Backend):
         return torch.where(v.gather(-2, first) < 0, -1.0, 1.0).to(v.dtype)
 
     def qr(self, a: Array, complete: bool) -> tuple[Array, Array]:
-        return self._without_negatives(*_linalg.qr(a, mode="complete" if complete else "reduced"))
+        return self._without_negatives(*_of_numbers(partial(_linalg.qr, mode="complete" if complete else "reduced"), a))
 
     def svd(self, a: Array, full: bool) -> tuple[Array, Array, Array]:
-        return self._oriented_svd(*_decomposed(partial(_linalg.svd, full_matrices=full), a, lambda found: found[1]))
+        return self._oriented_svd(*_of_numbers(partial(_linalg.svd, full_matrices=full), a))
 
     def eigh(self, a: Array) -> tuple[Array, Array]:
-        return self._oriented_eigh(*_decomposed(_linalg.eigh, self._symmetric(a), lambda found: found[0]))
+        return self._oriented_eigh(*_of_numbers(_linalg.eigh, self._symmetric(a)))
 
     def eigvalsh(self, a: Array) -> Array:
-        return _decomposed(_linalg.eigvalsh, self._symmetric(a), lambda w: w)
+        return _of_numbers(_linalg.eigvalsh, self._symmetric(a))
 
     def svdvals(self, a: Array) -> Array:
-        return _decomposed(_linalg.svdvals, a, lambda s: s)
+        return _of_numbers(_linalg.svdvals, a)

@@ -34,10 +34,14 @@ class Loss(Backend):
                 inside = inside | (targets == ignored)
             logits = torch.where(inside.unsqueeze(1), logits, missing(logits.dtype))
             targets = torch.where(inside, targets, 0)
+        if ignored is not None:  # whatever the logits are, they count for nothing
+            logits = torch.where((targets == ignored).unsqueeze(1), 0.0, logits)
         if not smoothing:
             number = -100 if ignored is None else ignored
             log_p = torch.log_softmax(logits, 1)
             losses, total = _aten.nll_loss_forward(log_p, targets, weight, 0, number)
+            if weight is not None:  # a weight of zero, too, of what is infinite
+                losses = torch.where(losses.isnan() & (weight[targets.clamp(0, len(weight) - 1)] == 0.0), 0.0, losses)
             return losses, (log_p, targets, weight, number, total)
         return taped(
             lambda x: functional.cross_entropy(

@@ -28,6 +28,10 @@ _READINGS = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
     """The name of the kernel that does this, if there is one."""
     mode = _MODES.get((plans[0].mode, len(plans)))
+    if any(plan.ratio is not None and plan.size == plan.out for plan in plans):
+        return None  # the kernel would take the pixels as they are, whatever the ratio
+    if any(plan.antialias and plan.out == 1 for plan in plans):
+        return None  # with one column the kernel reads the first row only
     forward = not any(plan.transposed for plan in plans)
     return mode if forward and x.numel() and (len(plans) == 2 or not plans[0].antialias) else None
 

@@ -8,6 +8,7 @@ from typing import Any
 from phlox.backend import Bool, Float
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor
 
 
@@ -31,6 +32,7 @@ def attention(
             (Ainslie et al. 2023); as many groups as heads is the usual case, one is multi-query attention.
         value: [..., groups, m, e].
         mask: Bool, true where a query may see a key; or Float, added to the scores. Broadcasts to [..., heads, n, m].
+            What no query sees may hold anything, NaN too.
         bias: Float, added to the scores besides a Bool mask; broadcasts likewise.
         causal: query i sees keys 0 to i only. With n and m different, both count from the start (as in PyTorch).
         scale: 1 / sqrt(d) unless given.
@@ -66,6 +68,8 @@ def attention(
     shape = (*leading, n, e)
     if not m or not batch * heads * n * e:
         return _nothing(query, key, value, shape)
+    if mask is not None:
+        key, value = _seen(mask, key, value)
     if mask is not None and mask.kind is Float:
         mask, bias = None, mask if bias is None else mask + bias
     scores = (*leading, n, m)
@@ -91,6 +95,24 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"attention: query {q}, key {k} and value {v} do not fit; they must be [..., heads, n, d], "
             f"[..., groups, m, d] and [..., groups, m, e], and the heads must divide into the groups"
         )
+
+
+def _seen(mask: Tensor[Any, Any, Any], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values, zeros in place of those that no query may see: a weight of zero times NaN would be NaN."""
+    if mask.ndim == 0 or mask.ndim > key.ndim:
+        return key, value  # what does not fit is refused elsewhere
+    there = mask if mask.kind is Bool else mask != -math.inf
+    if there.ndim > 1:
+        there = there[..., 0, :] if there.shape[-2] == 1 else there.any(-2)
+    if there.ndim > 1 and there.shape[-2] not in (1, key.shape[-3]):
+        if not key.shape[-3] or there.shape[-2] % key.shape[-3]:
+            return key, value
+        # Of a group of heads that share keys any may see them.
+        there = there.reshape((*there.shape[:-2], key.shape[-3], -1, there.shape[-1])).any(-2)
+    if there.shape[-1] not in (1, key.shape[-2]):
+        return key, value
+    there = there.expand_dims(-1)
+    return where(there, key, 0.0), where(there, value, 0.0)
 
 
 def _nothing(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:

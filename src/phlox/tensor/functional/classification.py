@@ -8,7 +8,16 @@ from typing import Any
 from phlox.backend import Bool, Float, Int
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.explain import failure
-from phlox.tensor.functional.operands import Reduction, compute, expect, expect_pair, meet, reduced
+from phlox.tensor.functional.operands import (
+    Reduction,
+    compute,
+    expect,
+    expect_broadcast,
+    expect_pair,
+    meet,
+    reduced,
+    share_of,
+)
 from phlox.tensor.functions import where
 from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor
@@ -31,9 +40,10 @@ def cross_entropy(
         logits: Float; `axis` is that of the classes, of size `classes`.
         targets: class numbers, an Int tensor of the shape of logits without `axis`; or, for each class its probability,
             a Float tensor of the shape of logits.
-        weight: [classes], by which the losses of a class are multiplied; a constant. The mean is then the weighted one.
+        weight: [classes], by which the losses of a class are multiplied; a constant. The mean is then the weighted one,
+            and a class whose weight is zero counts for nothing.
         label_smoothing: the share of each target that is spread evenly over all classes (Szegedy et al. 2016).
-        ignore_index: rows with this target count for nothing, in the mean too.
+        ignore_index: rows with this target count for nothing, in the mean too, whatever their logits are.
         reduction: "mean", "sum" or "none".
 
     Raises `IndexRangeError` for a class number out of range. The mean over no rows is NaN.
@@ -78,7 +88,7 @@ def _soft_cross_entropy(logits: Tensor, targets: Tensor, place: int, weight: Ten
         targets = targets * (1.0 - smoothing) + smoothing / classes
     if weight is not None:
         targets = targets * weight.reshape((classes, *(1 for _ in logits.shape[place + 1 :])))
-    return -(targets * logits.log_softmax(place)).sum(place)
+    return -share_of(targets, logits.log_softmax(place)).sum(place)
 
 
 def check_classes(name: str, targets: Tensor[Any, Any, Int], classes: int, ignored: int | None) -> None:
@@ -139,7 +149,8 @@ def nll_loss(
     losses = -log_p.take_along_axis(numbers.expand_dims(place), place).squeeze(place)
     if weight is not None:
         weight = weight.detach()
-        losses = losses * weight.take(numbers, 0)
+        factor = weight.take(numbers, 0)
+        losses = where(factor == 0.0, 0.0, losses * factor)
     losses = losses if kept is None else where(kept, losses, 0.0)
     return _weighted_mean(losses, targets, weight, ignore_index, reduction, "nll_loss")
 
@@ -150,12 +161,12 @@ def binary_cross_entropy(
 ) -> Tensor:
     """-(target log p + (1 - target) log(1 - p)) for probabilities p; the logarithms count as at least -100.
 
-    `weight`, a constant, multiplies the losses. From logits `binary_cross_entropy_with_logits` is more accurate.
+    Where p is zero or one, so is its derivative zero. `weight`, a constant that broadcasts, multiplies the losses; what
+    it is zero for counts for nothing, whatever it is. From logits `binary_cross_entropy_with_logits` is more accurate.
     """
-    expect("binary_cross_entropy", Float, weight=weight)
-    expect_pair("binary_cross_entropy", p, target)
-    losses = -(target * p.log().maximum(-100.0) + (1.0 - target) * (-p).log1p().maximum(-100.0))
-    return reduced("binary_cross_entropy", _weighed(losses, weight), reduction)
+    p, target, weight = _binary_operands("binary_cross_entropy", p, target, weight)
+    losses = compute("binary_cross_entropy", p, target, operation="float_binary_cross_entropy")
+    return reduced("binary_cross_entropy", losses if weight is None else losses * weight, reduction)
 
 
 @at_full_precision
@@ -170,18 +181,31 @@ def binary_cross_entropy_with_logits(
     """The binary cross-entropy of sigmoid(logits), without overflow or loss.
 
     `weight` multiplies the losses, `pos_weight` the part of the positive targets; both are constants, and broadcast.
+    What a weight is zero for counts for nothing, whatever it is.
 
     >>> import phlox as px
     >>> px.functional.binary_cross_entropy_with_logits(px.tensor([0.0]), px.tensor([1.0])).item()
     0.693...
     """
-    expect("binary_cross_entropy_with_logits", Float, weight=weight, pos_weight=pos_weight)
-    expect_pair("binary_cross_entropy_with_logits", logits, target)
-    below = (-logits).softplus()  # -log sigmoid(logits)
+    name = "binary_cross_entropy_with_logits"
+    expect(name, Float, pos_weight=pos_weight)
+    expect_broadcast(name, "pos_weight", pos_weight, target.shape)
+    logits, target, weight = _binary_operands(name, logits, target, weight)
     positive = target if pos_weight is None else target * pos_weight.detach()
-    losses = (1.0 - target) * (logits + below) + positive * below
-    return reduced("binary_cross_entropy_with_logits", _weighed(losses, weight), reduction)
+    # -log(1 - sigmoid(logits)) and -log(sigmoid(logits))
+    losses = share_of(1.0 - target, logits.softplus()) + share_of(positive, (-logits).softplus())
+    return reduced(name, losses if weight is None else losses * weight, reduction)
 
 
-def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
-    return losses if weight is None else losses * weight.detach()
+def _binary_operands(
+    name: str, x: Tensor, target: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Predictions and targets of one shape, any number where the weight, a constant, is zero."""
+    expect(name, Float, weight=weight)
+    expect_pair(name, x, target)
+    if weight is None:
+        return x, target, None
+    expect_broadcast(name, "weight", weight, x.shape)
+    weight = weight.detach()
+    counts = weight != 0.0
+    return where(counts, x, 0.5), where(counts, target, 0.5), weight

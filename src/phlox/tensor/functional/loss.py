@@ -7,7 +7,16 @@ import math
 from phlox.backend import Float
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.functional.norm import normalize
-from phlox.tensor.functional.operands import Reduction, expect, expect_pair, reduced
+from phlox.tensor.functional.operands import (
+    Reduction,
+    expect,
+    expect_alike,
+    expect_broadcast,
+    expect_one_covers,
+    expect_pair,
+    reduced,
+    share_of,
+)
 from phlox.tensor.functions import broadcast_arrays, where
 from phlox.tensor.precision import at_full_precision
 from phlox.tensor.tensor import Tensor
@@ -71,7 +80,10 @@ def kl_div(log_p: Tensor, target: Tensor, *, log_target: bool = False, reduction
     """
     expect_pair("kl_div", log_p, target)
     if log_target:
-        return reduced("kl_div", target.exp() * (target - log_p), reduction)
+        # Of what has no probability the logarithm is minus infinity, and may be so of p, too.
+        none = target == -math.inf
+        gap = where(none, 0.0, target) - where(none, 0.0, log_p)
+        return reduced("kl_div", where(none, 0.0, target.exp() * gap), reduction)
     none = target == 0.0
     losses = where(none, 0.0, target * (where(none, 1.0, target).log() - where(none, 0.0, log_p)))
     return reduced("kl_div", losses, reduction)
@@ -94,9 +106,9 @@ def poisson_nll_loss(
     """
     expect_pair("poisson_nll_loss", prediction, target)
     if log_input:
-        losses = prediction.exp() - target * prediction
+        losses = prediction.exp() - share_of(target, prediction)
     else:
-        losses = prediction - target * (prediction + epsilon).log()
+        losses = prediction - target.xlogy(prediction + epsilon)
     if full:
         many = target > 1.0
         count = where(many, target, 2.0)
@@ -116,12 +128,13 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """The negative log-likelihood under normal distributions: (log variance + (prediction - target)^2 / variance) / 2.
 
-    The variance broadcasts, and counts as at least `epsilon`. `full` adds the constant log(2 pi) / 2.
+    The variance broadcasts to the prediction, and counts as at least `epsilon`. `full` adds the constant log(2 pi) / 2.
     """
     expect_pair("gaussian_nll_loss", prediction, target)
     expect("gaussian_nll_loss", Float, variance=variance)
+    expect_broadcast("gaussian_nll_loss", "variance", variance, prediction.shape)
     # Below the bound the variance has a gradient all the same: it should be able to grow.
-    spread = variance + (variance.maximum(epsilon) - variance).detach()
+    spread = where(variance < epsilon, variance - variance.detach() + epsilon, variance)
     losses = (spread.log() + (prediction - target).square() / spread) * 0.5
     return reduced("gaussian_nll_loss", losses + 0.5 * math.log(2.0 * math.pi) if full else losses, reduction)
 
@@ -156,8 +169,10 @@ def hinge_embedding_loss(
 def margin_ranking_loss(
     x: Tensor, y: Tensor, target: Tensor, *, margin: float = 0.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """max(0, margin - target (x - y)): target 1 asks for x above y, -1 for y above x."""
+    """max(0, margin - target (x - y)): target 1 asks for x above y, -1 for y above x; it broadcasts to their shape."""
     expect("margin_ranking_loss", Float, x=x, y=y, target=target)
+    expect_alike("margin_ranking_loss", x=x, y=y)
+    expect_broadcast("margin_ranking_loss", "target", target, x.shape)
     return reduced("margin_ranking_loss", (margin - target * (x - y)).relu(), reduction)
 
 
@@ -177,5 +192,6 @@ def triplet_margin_loss(
     `epsilon` is added to the differences, so that equal vectors have a gradient.
     """
     expect("triplet_margin_loss", Float, anchor=anchor, positive=positive, negative=negative)
+    expect_one_covers("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
     near, far = ((anchor - other + epsilon).norm(p, -1) for other in (positive, negative))
     return reduced("triplet_margin_loss", (near - far + margin).relu(), reduction)

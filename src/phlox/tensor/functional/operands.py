@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, cast
 
+import numpy as np
+
 from phlox.backend import Bool, Float, Int, Kind
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure
+from phlox.tensor.functions import where
 from phlox.tensor.meeting import common, together
 from phlox.tensor.tensor import Tensor, wrap
 
@@ -74,9 +77,7 @@ def expect_pair(name: str, prediction: Tensor, target: Tensor) -> None:
     """What most losses compare: two Float tensors of one shape."""
     expect(name, Float, prediction=prediction, target=target)
     if prediction.shape != target.shape:
-        raise ShapeError(
-            f"{name}: prediction of shape {prediction.shape}, target of shape {target.shape}; they must be the same"
-        )
+        expect_alike(name, prediction=prediction, target=target)
 
 
 def reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
@@ -88,3 +89,40 @@ def reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return losses
     raise RangeError(f"{name}: reduction is 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def expect_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shape: tuple[int, ...]) -> None:
+    """`ShapeError` unless x, or None, broadcasts to `shape` without making it any larger."""
+    if x is None:
+        return
+    fits = x.ndim <= len(shape) and all(
+        mine in (1, theirs) for mine, theirs in zip(reversed(x.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise ShapeError(f"{name}: {what} of shape {x.shape} does not broadcast to the shape of the losses, {shape}")
+
+
+def expect_alike(name: str, **operands: Tensor[Any, Any, Any]) -> None:
+    """`ShapeError` unless all are of one shape: that of one may not grow by another's, unnoticed."""
+    shapes = {what: x.shape for what, x in operands.items()}
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"{what} of shape {shape}" for what, shape in shapes.items())
+        raise ShapeError(f"{name}: {listed}; they must be the same")
+
+
+def expect_one_covers(name: str, **operands: Tensor[Any, Any, Any]) -> None:
+    """`ShapeError` unless all broadcast to the shape of one of them: [n, 1] and [n] would make [n, n] unnoticed."""
+    shapes = [x.shape for x in operands.values()]
+    try:
+        covered = np.broadcast_shapes(*shapes) in shapes
+    except ValueError:
+        covered = False
+    if not covered:
+        listed = ", ".join(f"{what} of shape {x.shape}" for what, x in operands.items())
+        raise ShapeError(f"{name}: {listed}; they must be the same, or broadcast to the largest of them")
+
+
+def share_of(share: Tensor, x: Tensor) -> Tensor:
+    """share x, zero where the share is zero and x is infinite: 0 log 0 = 0."""
+    void = (share == 0.0) & x.isinf()
+    return where(void, 0.0, share * where(void, 0.0, x))

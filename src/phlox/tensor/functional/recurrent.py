@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from phlox.backend import Bool, Float
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor
 
 
@@ -53,7 +54,8 @@ def lstm(
         weight: [features, 4 * width].
         recurrent: [width, 4 * width].
         bias: [4 * width].
-        mask: [batch, time], true where there is an element; elsewhere the states stay, and the result is zero.
+        mask: [batch, time], true where there is an element; elsewhere the states stay, the result is zero, and x
+            may hold anything, NaN too.
         reverse: from the last step to the first; the results stay in the order of x.
 
     >>> import phlox as px
@@ -62,7 +64,7 @@ def lstm(
     [[[0.36...], [0.65...], [0.78...]]]
     """
     expect("lstm", Float, x=x, hidden=hidden, cell=cell, weight=weight, recurrent=recurrent, bias=bias)
-    alive = _checked("lstm", 4, x, hidden, weight, recurrent, bias, mask)
+    x, alive = _checked("lstm", 4, x, hidden, weight, recurrent, bias, mask)
     if cell.shape != hidden.shape:
         raise ShapeError(f"lstm: cell of shape {cell.shape} is not of the shape of hidden, {hidden.shape}")
     operands = (x.swapaxes(0, 1), hidden, cell, weight, recurrent, bias, alive)
@@ -93,7 +95,8 @@ def gru(
         recurrent: [width, 3 * width].
         bias: [3 * width].
         recurrent_bias: [width], of N alone: for R and Z it would be the same as the bias.
-        mask: [batch, time], true where there is an element; elsewhere the state stays, and the result is zero.
+        mask: [batch, time], true where there is an element; elsewhere the state stays, the result is zero, and x
+            may hold anything, NaN too.
         reverse: from the last step to the first; the results stay in the order of x.
 
     >>> import phlox as px
@@ -102,7 +105,7 @@ def gru(
     """
     operands = {"x": x, "hidden": hidden, "weight": weight, "recurrent": recurrent, "bias": bias}
     expect("gru", Float, **operands, recurrent_bias=recurrent_bias)
-    alive = _checked("gru", 3, x, hidden, weight, recurrent, bias, mask)
+    x, alive = _checked("gru", 3, x, hidden, weight, recurrent, bias, mask)
     if recurrent_bias is not None and recurrent_bias.shape != recurrent.shape[:1]:
         raise ShapeError(
             f"gru: recurrent_bias of shape {recurrent_bias.shape} does not have one number for each of the "
@@ -131,7 +134,8 @@ def rnn(
         weight: [features, width].
         recurrent: [width, width].
         bias: [width].
-        mask: [batch, time], true where there is an element; elsewhere the state stays, and the result is zero.
+        mask: [batch, time], true where there is an element; elsewhere the state stays, the result is zero, and x
+            may hold anything, NaN too.
         reverse: from the last step to the first; the results stay in the order of x.
         activation: "tanh" or "relu".
 
@@ -141,7 +145,7 @@ def rnn(
     [[[2.0], [3.0], [4.0]]]
     """
     expect("rnn", Float, x=x, hidden=hidden, weight=weight, recurrent=recurrent, bias=bias)
-    alive = _checked("rnn", 1, x, hidden, weight, recurrent, bias, mask)
+    x, alive = _checked("rnn", 1, x, hidden, weight, recurrent, bias, mask)
     if activation not in ("tanh", "relu"):
         raise RangeError(f"rnn: the activation is 'tanh' or 'relu', got {activation!r}")
     y, hidden = compute("rnn", x.swapaxes(0, 1), hidden, weight, recurrent, bias, alive, reverse, activation)
@@ -157,8 +161,11 @@ def _checked(
     recurrent: Tensor,
     bias: Tensor | None,
     mask: Tensor[Any, Any, Bool] | None,
-) -> Tensor[Any, Any, Bool] | None:
-    """The mask as the contract has it, [time, batch, 1]; `ShapeError` for what does not fit."""
+) -> tuple[Tensor, Tensor[Any, Any, Bool] | None]:
+    """x without what is masked, and the mask as the contract has it, [time, batch, 1]; `ShapeError` if they do not fit.
+
+    Where the mask is false x may hold anything: in the products that make the gradients zero times NaN would be NaN.
+    """
     if x.ndim != 3 or not x.shape[1]:
         raise ShapeError(f"{name}: x must be [batch, time, features] with one step at least, got shape {x.shape}")
     batch, time, features = x.shape
@@ -180,8 +187,9 @@ def _checked(
             f"{name}: hidden must be [batch, width], which is [{batch}, {width}], got shape {hidden.shape}"
         )
     if mask is None:
-        return None
+        return x, None
     expect(name, Bool, mask=mask)
     if mask.shape != (batch, time):
         raise ShapeError(f"{name}: mask must be [batch, time], which is [{batch}, {time}], got shape {mask.shape}")
-    return mask.swapaxes(0, 1).expand_dims(-1)
+    there = mask.expand_dims(-1)
+    return where(there, x, 0.0), there.swapaxes(0, 1)

@@ -100,6 +100,10 @@ def namespace(backend: Backend) -> dict[str, Any]:
         x = px.tensor(values, device=Autodiff(backend)).require_grad()
         return x.grad(fn(x).sum().backward())
 
+    def twice(fn: Any, values: Any) -> Any:
+        first = px.grad(lambda x: fn(x).sum())
+        return px.grad(lambda x: first(x).sum())(t(values))
+
     def empty(*shape: int) -> Any:
         return px.zeros(shape, device=device)
 
@@ -120,6 +124,7 @@ def namespace(backend: Backend) -> dict[str, Any]:
         "t": t,
         "empty": empty,
         "grad": grad,
+        "twice": twice,
         "run": run,
         "checked": checked,
         "backend": backend,
@@ -141,7 +146,7 @@ they are rounded. Beyond these lines, every operation of the contract is given t
 refuses them by the same error, on every backend.
 
 In the code, `t(values)` is `px.tensor(values, device=...)`, `empty(*shape)` a Float tensor without elements,
-`grad(fn, values)` the gradient of `fn(x).sum()`, `run(fn, ...)` is `px.compile(fn)(...)`, `checked(fn, ...)` the same
+`grad(fn, values)` the gradient of `fn(x).sum()`, `twice(fn, values)` that of the sum of this gradient, `run(fn, ...)` is `px.compile(fn)(...)`, `checked(fn, ...)` the same
 within `px.debug.checks()`; `f` is `px.functional`; `least` and `greatest` are the bounds of the backend's integers, and
 `other` is a backend of another precision.
 """

@@ -108,6 +108,9 @@ COMPILED = _section(
      ("run(lambda x, i: x.take(i), t([1.0, 2.0]), t([1, 2, -3]))", [2.0, nan, nan]), ("run(lambda x, i: x.take(i), t([1, 2]), t([5])) == least", [True]),
      ("run(lambda x, i: x[i], t([1.0, 2.0]), t([5]))", [nan]), ("run(lambda x, i: x.at[i].add(1.0), t([1.0, 2.0]), t([5]))", [1.0, 2.0]),
      ("run(lambda i: px.one_hot(i, 2), t([5]))", [[0.0, 0.0]])),
+    ("Nor can it refuse a matrix, of which it makes NaN.",
+     ("run(lambda x: px.linalg.cholesky(x), t([[nan, 0.0], [0.0, 1.0]]))", [[nan, nan], [nan, nan]]), ("run(lambda x: px.linalg.eigvalsh(x), t([[inf, 0.0], [0.0, 1.0]]))", [nan, nan]),
+     ("run(lambda x: px.linalg.inv(x), t([[1.0, 1.0], [1.0, 1.0]]))", [[nan, nan], [nan, nan]])),
     compiled=True,
 ) + _section(
     "Compiled functions",

@@ -7,7 +7,8 @@ from __future__ import annotations
 from math import inf, nan
 from typing import Any
 
-from phlox.testing.conformance.edge import Edge
+from phlox.errors import LinalgError
+from phlox.testing.conformance.edge import Edge, raises
 
 
 def _section(name: str, *entries: tuple[Any, ...], **options: Any) -> list[Edge]:
@@ -36,6 +37,20 @@ FLOATS = _section(
      ("t([2.0, nan, 2.0, nan]).unique()", [2.0, nan]), ("t([nan]).isin(t([nan]))", [False]), ("t([0.0, nan]).count_nonzero()", 1)),
     ("NaN equals nothing and is not less than anything.",
      ("t([nan]) == nan", [False]), ("t([nan]) != t([nan])", [True]), ("t([nan, 1.0]) < t([1.0, nan])", [False, False]), ("t([nan]) >= nan", [False])),
+    ("A matrix that is not finite has no decomposition, solution or inverse; its determinant is NaN.",
+     *((f"px.linalg.{name}(t([[nan, 0.0], [0.0, 1.0]]))", raises(LinalgError, "NaN or infinities")) for name in ("cholesky", "eigvalsh", "eigh", "qr", "svd", "svdvals", "inv", "pinv")),
+     ("px.linalg.cholesky(t([[inf, 0.0], [0.0, 1.0]]))", raises(LinalgError)), ("px.linalg.solve(t([[1.0, 0.0], [-inf, 1.0]]), t([1.0, 2.0]))", raises(LinalgError)),
+     ("px.linalg.solve_triangular(t([[1.0, nan], [0.0, 1.0]]), t([1.0, 2.0]), upper=True)", raises(LinalgError)), ("px.linalg.det(t([[nan, 0.0], [0.0, 1.0]]))", nan),
+     ("px.linalg.slogdet(t([[nan, 0.0], [0.0, 1.0]])).sign", nan)),
+    ("What has no part in a loss makes it neither infinite nor NaN: 0 log 0 = 0.",
+     ("f.binary_cross_entropy(t([0.0, 1.0]), t([0.0, 1.0]))", 0.0), ("f.binary_cross_entropy_with_logits(t([-inf, inf]), t([0.0, 1.0]))", 0.0),
+     ("f.kl_div(t([-inf, 0.0]), t([0.0, 1.0]))", 0.0), ("f.kl_div(t([-inf, 0.0]), t([-inf, 0.0]), log_target=True)", 0.0),
+     ("f.poisson_nll_loss(t([-inf]), t([0.0]))", 0.0), ("f.cross_entropy(t([[0.0, -inf]]), t([[1.0, 0.0]]))", 0.0), ("t([0.0]).xlogy(t([0.0]))", [0.0])),
+    ("What is masked, ignored, or has a weight of zero may be anything.",
+     ("f.cross_entropy(t([[0.0, -inf], [nan, nan]]), t([0, 9]), ignore_index=9)", 0.0), ("f.binary_cross_entropy(t([1.0, nan]), t([1.0, 0.0]), weight=t([1.0, 0.0]))", 0.0),
+     ("f.attention(t([[1.0]]), t([[1.0], [nan]]), t([[2.0], [inf]]), mask=t([[True, False]]))", [[2.0]]),
+     ("f.attention(t([[1.0]]), t([[1.0]]), t([[2.0]]), mask=t([[False]]))", [[0.0]]),
+     ("f.rnn(t([[[1.0], [nan]]]), t([[1.0]]), t([[1.0]]), t([[1.0]]), mask=t([[True, False]]), activation='relu').y", [[[2.0], [0.0]]])),
     ("Softmax of only minus infinities is NaN; what is masked beside others is zero. The logarithm of a sum of nothing but zeros is minus infinity.",
      ("t([0.0, -inf]).softmax()", [1.0, 0.0]), ("t([-inf, -inf]).softmax()", [nan, nan]), ("t([-inf, -inf]).logsumexp(0)", -inf), ("t([inf, 0.0]).logsumexp(0)", inf)),
 )  # fmt: skip
@@ -45,7 +60,7 @@ ROUNDING = _section(
     ("Halves round to even.", ("t([0.5, 1.5, 2.5, -0.5, -1.5]).round()", [0.0, 2.0, 2.0, 0.0, -2.0])),
     ("Sorting is stable, descending, too; zeros of both signs are equal.",
      ("t([2.0, 1.0, 2.0, 1.0]).argsort()", [1, 3, 0, 2]), ("t([2.0, 1.0, 2.0, 1.0]).argsort(descending=True)", [0, 2, 1, 3]), ("t([0.0, -0.0]).argsort()", [0, 1]),
-     ("t([1.0, 3.0, 3.0]).topk(2)[1]", [1, 2])),
+     ("t([1.0, 3.0, 3.0]).topk(2)[1]", [1, 2]), ("t([0.0, -0.0, 0.0]).topk(2)[1]", [0, 1]), ("t([0.0, -0.0, -1.0]).topk(2, largest=False)[1]", [2, 0])),
     ("The remainder of floats has the divisor's sign, as that of integers; `fmod` has the dividend's.",
      ("t([7.0, -7.0]) % 3.0", [1.0, 2.0]), ("t([7.0, -7.0]) // 2.0", [3.0, -4.0]), ("t([-7.0]).fmod(3.0)", [-1.0]), ("t([7.0]) % 0.0", [nan]), ("t([7.0, -7.0]) // 0.0", [inf, -inf])),
     ("Of equal elements the first is the argmax and the argmin.",
@@ -74,7 +89,19 @@ DERIVATIVES = _section(
     ("At a kink the derivative is zero.", ("grad(lambda x: x.abs(), [0.0])", [0.0]), ("grad(lambda x: x.relu(), [0.0])", [0.0]), ("grad(lambda x: x.round(), [0.4])", [0.0])),
     ("At a vertical tangent it is infinite; but the deviation of equal elements does not change at all.",
      ("grad(lambda x: x.sqrt(), [0.0])", [inf]), ("grad(lambda x: x.std(), [1.0, 1.0])", [0.0, 0.0])),
-    ("The norm of zero does not change at all, either.", ("grad(lambda x: x.norm(), [0.0, 0.0])", [0.0, 0.0])),
+    ("The norm of zero, and the angle of the origin, do not change at all, either, however often they are differentiated.",
+     ("grad(lambda x: x.norm(), [0.0, 0.0])", [0.0, 0.0]), ("twice(lambda x: x.norm(), [0.0, 0.0])", [0.0, 0.0]), ("twice(lambda x: x.std(), [1.0, 1.0])", [0.0, 0.0]),
+     ("twice(lambda x: x[0].hypot(x[1]), [0.0, 0.0])", [0.0, 0.0]), ("twice(lambda x: x[0].atan2(x[1]), [0.0, 0.0])", [0.0, 0.0])),
+    ("Where a probability is zero or one, binary cross-entropy is flat: its logarithms are bounded. So it is from infinite logits.",
+     ("grad(lambda p: f.binary_cross_entropy(p, px.tensor([0.0, 1.0, 1.0], device=p.device)), [0.0, 1.0, 0.0])", [0.0, 0.0, 0.0]),
+     ("grad(lambda x: f.binary_cross_entropy(x.sigmoid(), px.tensor([1.0], device=x.device)), [1000.0])", [0.0]),
+     ("grad(lambda x: f.binary_cross_entropy_with_logits(x, px.tensor([1.0], device=x.device)), [inf])", [0.0])),
+    ("Far out, slopes end: they are those of the limit.",
+     ("grad(lambda x: x.gelu(approximate=True), [30000.0, -30000.0])", [1.0, 0.0]), ("twice(lambda x: x.atan(), [inf])", [0.0]), ("twice(lambda x: x.erf(), [-inf])", [0.0]),
+     ("grad(lambda v: f.gaussian_nll_loss(px.tensor([1.0], device=v.device), px.tensor([2.0], device=v.device), v), [inf])", [0.0])),
+    ("What is masked, ignored, or has a weight of zero has no gradient, and lends none to others.",
+     ("grad(lambda x: f.cross_entropy(x, px.tensor([0, 9], device=x.device), ignore_index=9), [[0.0, 0.0], [nan, nan]])", [[-0.5, 0.5], [0.0, 0.0]]),
+     ("grad(lambda v: f.attention(v[:1], v, v, mask=px.tensor([[True, False]], device=v.device)), [[1.0], [nan]])", [[1.0], [0.0]])),
     ("A product's derivative is that of the others, with zeros too.",
      ("grad(lambda x: x.prod(), [0.0, 2.0, 3.0])", [6.0, 0.0, 0.0]), ("grad(lambda x: x.prod(), [0.0, 2.0, 0.0])", [0.0, 0.0, 0.0])),
     ("The branch of `where` that is not taken gets exactly zero; a NaN made further up it is the function's own.",

@@ -102,7 +102,8 @@ class ActivationOps(SignalOps):
 
     def float_softsign_backward(self, g: Array, x: Array) -> Array:
         """g / (1 + |x|)^2."""
-        return self.float_div(g, self.float_square(self.float_add(self.float_abs(x), 1.0)))
+        size = self.float_add(self.float_abs(x), 1.0)  # whose square may overflow
+        return self.float_div(self.float_div(g, size), size)
 
     def float_tanhshrink(self, x: Array) -> Array:
         """x - tanh(x)."""

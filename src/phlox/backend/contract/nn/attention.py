@@ -59,7 +59,7 @@ class AttentionOps(LossOps):
             allowed = earlier if allowed is None else self.bool_and(allowed, earlier)
         if allowed is not None:
             scores = self.where(allowed, scores, -math.inf)
-        highest = self.detach(self.float_max(scores, (3,), True))
+        highest = self.detach(self._peak(scores, (3,), True))
         # Where nothing is to be seen, all is minus infinity; differences from zero are not NaN.
         highest = self.where(self.float_equal(highest, -math.inf), 0.0, highest)
         weights = self.float_exp(self.float_sub(scores, highest))

@@ -13,6 +13,9 @@ INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 TANH_CUBIC = 0.044715
 
+GELU_FAR = 40.0
+"""From here on the normal distribution function is zero or one in double precision, and its density is zero."""
+
 Gate: TypeAlias = Literal["sigmoid", "silu", "gelu"]
 
 
@@ -53,7 +56,7 @@ class DenseOps(ActivationOps):
 
     def softmax(self, x: Array, axis: int) -> Array:
         """exp(x) / sum(exp(x)), without overflow."""
-        e = self.float_exp(self.float_sub(x, self.float_max(x, (axis,), True)))
+        e = self.float_exp(self.float_sub(x, self._peak(x, (axis,), True)))
         return self.float_div(e, self.float_sum(e, (axis,), True))
 
     def softmax_forward(self, x: Array, axis: int) -> tuple[Array, Any]:
@@ -68,7 +71,7 @@ class DenseOps(ActivationOps):
 
     def log_softmax(self, x: Array, axis: int) -> Array:
         """x - log(sum(exp(x))), without overflow."""
-        shifted = self.float_sub(x, self.float_max(x, (axis,), True))
+        shifted = self.float_sub(x, self._peak(x, (axis,), True))
         return self.float_sub(shifted, self.float_log(self.float_sum(self.float_exp(shifted), (axis,), True)))
 
     def log_softmax_forward(self, x: Array, axis: int) -> tuple[Array, Any]:
@@ -92,7 +95,8 @@ class DenseOps(ActivationOps):
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
         """dx = g (Phi(x) + x Phi'(x))."""
-        x = saved
+        # Far out the function is zero or x itself, and has that slope, also where the square of x is infinite.
+        x = self.float_clip(saved, -GELU_FAR, GELU_FAR)
         cdf = self._normal_cdf(x, approximate)
         x2 = self.float_mul(x, x)
         if approximate:

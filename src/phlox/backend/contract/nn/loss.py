@@ -9,12 +9,41 @@ from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.element import LARGEST, FloatElement
 
+LEAST_LOG = -100.0
+"""What the logarithms of a binary cross-entropy count as at least."""
+
 
 class LossOps(NormOps):
     """One number an example."""
 
     if TYPE_CHECKING:  # what every backend says of itself
         float_element: FloatElement
+
+    # --- binary cross-entropy, elementwise: probabilities p and targets of one shape
+
+    def float_binary_cross_entropy(self, p: Array, target: Array) -> Array:
+        """-(target log p + (1 - target) log(1 - p)); the logarithms count as at least -100."""
+        rest = self.float_sub(1.0, p)
+        one = self.float_mul(target, self._bounded_log(p, p))
+        other = self.float_mul(self.float_sub(1.0, target), self._bounded_log(rest, p))
+        return self.float_neg(self.float_add(one, other))
+
+    def _bounded_log(self, x: Array, p: Array) -> Array:
+        """log x of at least -100, for x = p or x = 1 - p: zero has no logarithm whose slope an engine could take."""
+        none = self.float_equal(x, 0.0)
+        log = (
+            self.float_log(self.where(none, 1.0, x))
+            if x is p
+            else self.float_log1p(self.where(none, 0.0, self.float_neg(p)))
+        )
+        return self.where(none, LEAST_LOG, self.float_maximum(log, LEAST_LOG))
+
+    def float_binary_cross_entropy_backward(self, g: Array, p: Array, target: Array) -> Array:
+        """g (p - target) / (p (1 - p)); zero where p is so near zero or one that its logarithm is bounded."""
+        spread = self.float_mul(p, self.float_sub(1.0, p))
+        flat = self.float_less_equal(spread, max(math.exp(LEAST_LOG), 1.0 / LARGEST[self.float_element]))
+        slope = self.float_div(self.float_sub(p, target), self.where(flat, 1.0, spread))
+        return self.float_mul(g, self.where(flat, 0.0, slope))
 
     # --- cross-entropy: logits [n, classes], targets Int [n], class weights [classes] -> losses [n]
 
@@ -24,7 +53,7 @@ class LossOps(NormOps):
         """The negative log-likelihood of each target under softmax(logits), times the weight of its class.
 
         With smoothing s, a share s of each target is spread evenly over all classes (Szegedy et al. 2016). The loss and
-        the gradient of a row whose target is `ignored` are zero.
+        the gradient of a row whose target is `ignored` are zero, whatever its logits are.
         """
         return self.cross_entropy_forward(logits, targets, weight, smoothing, ignored)[0]
 
@@ -36,13 +65,14 @@ class LossOps(NormOps):
         kept = None if ignored is None else self.int_not_equal(targets, ignored)
         if kept is not None:
             targets = self.where(kept, targets, 0)
+            logits = self.where(self.reshape(kept, (rows, 1)), logits, 0.0)
         log_p = self.log_softmax(logits, 1)
         column = self.reshape(targets, (rows, 1))
         picked = self.reshape(self.take_along_axis(log_p, column, 1), (rows,))
         factor = None if weight is None else self.take(weight, targets, 0)
-        likelihood = picked if factor is None else self.float_mul(picked, factor)
+        likelihood = picked if factor is None else self._weighed(picked, factor)
         if smoothing:
-            weighed = log_p if weight is None else self.float_mul(log_p, weight)
+            weighed = log_p if weight is None else self._weighed(log_p, weight)
             spread = self.float_mul(self.float_sum(weighed, (1,), False), smoothing / classes)
             likelihood = self.float_add(self.float_mul(likelihood, 1.0 - smoothing), spread)
         loss = self.float_neg(likelihood)
@@ -68,6 +98,10 @@ class LossOps(NormOps):
         share = evenly if weight is None else self.float_mul(evenly, weight)
         found = self.float_sub(self.float_mul(p, self.float_add(hits, total)), self.float_mul(hit, hits))
         return self.float_sub(found, share), None, None
+
+    def _weighed(self, x: Array, weight: Array) -> Array:
+        """x times constants, of which zero counts for nothing: of what is infinite, too."""
+        return self.where(self.float_equal(weight, 0.0), 0.0, self.float_mul(x, weight))
 
     def _class_numbers(self, like: Array, classes: int) -> Array:
         """0, 1, ..., classes - 1 as a row, on the device of `like`."""

@@ -106,6 +106,8 @@ def _keys(x: np.ndarray[Any, Any], a: float) -> np.ndarray[Any, Any]:
 def _antialiased(plan: Resampling) -> Table:
     """The kernel as wide as the results lie apart, so that a smaller image takes all of the larger into account."""
     ratio = (plan.size - 1) / max(plan.out - 1, 1) if plan.align_corners else _ratio(plan)
+    if plan.align_corners and plan.out == 1:
+        ratio = 0.0  # as without: the one centre that stays is the first
     width = max(ratio, 1.0)
     reach = width * (1.0 if plan.mode == "linear" else 2.0)
     centre = ((np.arange(plan.out) + 0.5) * ratio)[:, None]
