@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from phlox.backend import Float
+from phlox.backend import Backend, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
@@ -26,9 +26,10 @@ from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.skipping import kept_where
 from phlox.optim.state import Mastered, State, flatten, unmastered
 from phlox.optim.state_report import StateReport
+from phlox.optim.terms import continued
 from phlox.optim.together import LEAST, Entry, Job, joins, slot_of
 from phlox.record import LazyTensor
-from phlox.tensor import Tensor, where
+from phlox.tensor import Tensor
 
 _interned: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
 
@@ -43,12 +44,12 @@ class OptimizerAdaptor(Optimizer):
         optimizer: of one tensor.
         groups: parameters that are stepped otherwise.
         grad_clipping: keeps gradients within bounds, each or all together.
-        skip_nonfinite: whether a step whose gradients have an infinity or NaN anywhere changes nothing at all, counts
-            included. Eagerly it is waited for to know it; in a compiled function nothing waits.
+        skip_nonfinite: whether a step whose gradients, as they are given, have an infinity or NaN anywhere changes
+            nothing at all, counts included. Eagerly it is waited for to know it; in a compiled function nothing waits.
         master_weights: whether parameters of half precision have a copy in f32 in the state, which is stepped in their
-            place, all other tensors of the state and the gradient being of f32 too; the parameter is what the copy
-            rounds to. Steps that are too small for half precision add up (Micikevicius et al. 2018: "Mixed precision
-            training"). Elements that have been changed from outside since the last step (loaded, mapped) go on from
+            place; the parameter is what the copy rounds to. Steps that are too small for half precision add up
+            (Micikevicius et al. 2018: "Mixed precision training"). Without it each step is computed in f32, of which
+            the state is in any case, and rounded once; what rounding loses is lost. Elements that have been changed from outside since the last step (loaded, mapped) go on from
             what they were changed to.
         donate: whether a step uses up the parameters that it steps: their memory is written over wherever nothing but
             the module that was given looked at it, so that a step needs none but for its state. Using them in that
@@ -90,9 +91,9 @@ class OptimizerAdaptor(Optimizer):
         return self._numbers.get(id, -1)
 
     def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
-        work = self._wide(tensor)
+        work = tensor.to_full_precision()
         state = self._simple[variant].init(work)
-        return state if work is tensor else Mastered(work, state)
+        return Mastered(work, state) if self._has_master(work, tensor) else state
 
     def settle(self, params: Iterable[Param]) -> None:
         states = self.states
@@ -105,9 +106,9 @@ class OptimizerAdaptor(Optimizer):
                 continue
             value = param.val()
             tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
-            work = self._wide(tensor)
+            work = tensor.to_full_precision()
             state = brought(states[id], work)
-            if work is tensor:
+            if not self._has_master(work, tensor):
                 state = unmastered(state)
             elif not isinstance(state, Mastered):
                 state = Mastered(work, state)
@@ -156,13 +157,14 @@ class OptimizerAdaptor(Optimizer):
         rates = rates_of(lr, self.groups)
         check_arguments(module, grads)
         self._find_groups(module)
-        if self.grad_clipping is not None:
-            grads = self.grad_clipping.of_all(grads)
+        # Before they are clipped, which makes finite numbers of infinities.
         finite = grads.isfinite() if self.skip_nonfinite and len(grads) else None
         if finite is not None and not finite.backend.is_traced(finite.primitive):
             if not finite.item():
                 return module
             finite = None
+        if self.grad_clipping is not None:
+            grads = self.grad_clipping.of_all(grads)
         with self._lock, sharing():
             made = self._stepped(rates, module, grads, finite)
             return module.map(lambda path, param: made.get(path, param))
@@ -191,7 +193,7 @@ class OptimizerAdaptor(Optimizer):
                 return
             order.append(id)
             number = self.variant(id)
-            if not joining[number] or id in seen:
+            if not joining[number] or id in seen or (not self.master_weights and _is_half(param.backend)):
                 step(path, param, grad)
                 return
             slot = slots.get(id)
@@ -298,21 +300,22 @@ class OptimizerAdaptor(Optimizer):
                 f"{result.backend!r}"
             )
         if work is not tensor:
-            before, state = Mastered(work, before), Mastered(result, state)
+            if self.master_weights:
+                before, state = Mastered(work, before), Mastered(result, state)
             result = result.from_full_precision(tensor)
         if finite is not None:
             result, state = kept_where(finite, (result, state), (tensor, before), tensor.device)
         return Tensor.from_primitive(result.primitive, job.param.backend, Float), state
 
-    def _wide(self, tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """What a parameter of this value is stepped as; the very same where no master is needed."""
-        return tensor.to_full_precision() if self.master_weights else tensor
+    def _has_master(self, work: Tensor[Any, Any, Any], tensor: Tensor[Any, Any, Any]) -> bool:
+        """Is what is stepped of this value to be kept beside it?"""
+        return self.master_weights and work is not tensor
 
     def _at_work(
         self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]
     ) -> tuple[Tensor[Any, Any, Any], State, bool]:
         """What is stepped of a parameter, its value or the master of it; the state; and whether that is a first one."""
-        states, optimizer, work = self._states, self._simple[self.variant(id)], self._wide(tensor)
+        states, optimizer, work = self._states, self._simple[self.variant(id)], tensor.to_full_precision()
         if id not in states or (id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape):
             return work, brought(optimizer.init(work), work), True
         state = brought(self._slots[id].state() if id in self._slots else states[id], work)
@@ -324,12 +327,14 @@ class OptimizerAdaptor(Optimizer):
                     f"of shape {tensor.shape}: {wrong}; if it is to start anew, call optimizer.forget(module)"
                 )
         if isinstance(state, Mastered):
-            if work is not tensor:
-                # What the master does not round to has been changed from outside.
-                same = (state.master.from_full_precision(tensor) == tensor).to_full_precision()
-                work = where(same, state.master, work)
+            if self._has_master(work, tensor):
+                work = continued(state.master, tensor)
             state = state.state
         return work, state, False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
+
+
+def _is_half(backend: Backend) -> bool:
+    return backend.full_precision() is not backend

@@ -7,12 +7,16 @@ from typing import Any, Literal
 
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams
+from phlox.module.gradients import norm_of
 from phlox.tensor import Tensor
 
 
 @dataclass(frozen=True)
 class GradientClipping:
-    """Keeps gradients within bounds: make one with `value`, `norm` or `global_norm`."""
+    """Keeps gradients within bounds: make one with `value`, `norm` or `global_norm`.
+
+    Scaled gradients are at no less than full precision: elements that are small beside the norm would vanish at half.
+    """
 
     kind: Literal["value", "norm", "global norm"]
     limit: float
@@ -41,7 +45,7 @@ class GradientClipping:
         if self.kind == "value":
             return grads.map(lambda grad: grad.clip(-self.limit, self.limit))
         if self.kind == "norm":
-            return grads.map(lambda grad: _scaled(grad, self._factor(_norm(grad))))
+            return grads.map(lambda grad: _scaled(grad, self._factor(norm_of([grad]))))
         factor = self._factor(grads.norm())
         return grads.map(lambda grad: _scaled(grad, factor))
 
@@ -49,11 +53,6 @@ class GradientClipping:
         return self.limit / norm.maximum(self.limit)
 
 
-def _norm(grad: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-    return grad.to_full_precision().square().sum().sqrt()
-
-
 def _scaled(grad: Tensor[Any, Any, Any], factor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-    if factor.backend is grad.backend.full_precision() and factor.device.name == grad.device.name:
-        return grad * factor.from_full_precision(grad)
-    return grad * factor.to_device(grad.device)
+    wide = grad.to_full_precision()
+    return wide * (factor if factor.device == wide.device else factor.to_device(wide.device))

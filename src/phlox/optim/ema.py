@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from phlox.errors import OptimizerError
 from phlox.module import Module, Param
+from phlox.optim.terms import continued
 from phlox.tensor import Tensor, tensor, where
 
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 M = TypeVar("M", bound=Module)
 
 
@@ -17,7 +19,8 @@ class Ema(Module, Generic[M]):
     It often predicts better than the model that is trained (Polyak, Juditsky 1992; Tarvainen, Valpola 2017). `average`
     is a model of the same class, without a tape, to be called and saved; what the other has that is not trained
     (running statistics) is taken over as it is. An `Ema` is a module: it may be an argument of a compiled step, and its
-    record is like any other's.
+    record is like any other's. Of weights of half precision there are averages in f32 beside (`masters`), which those
+    of `average` are rounded from: steps of a thousandth of the way, rounded one by one, would lead nowhere.
 
     Args:
         model: whose parameters are there already; the average begins with them.
@@ -41,7 +44,12 @@ class Ema(Module, Generic[M]):
         self.decay = decay
         self.warm_up = warm_up
         plain = model.valid()
-        self.average: M = plain.map(lambda path, param: Param(param.val(), trained=False))
+        self.average: M = plain.map(
+            lambda path, param: Param(param.val(), trained=False, full_precision=param.full_precision)
+        )
+        self.masters = [
+            Param(target.val(), trained=False, full_precision=True) for target in _halves(plain, self.average)
+        ]
         place = plain.params()[0].device if plain.params() else None
         self.updates = Param(tensor(0, device=place), trained=False)
 
@@ -55,10 +63,21 @@ class Ema(Module, Generic[M]):
             raise OptimizerError(f"Ema: the model is not one of the structure that the average began with: {where_}")
         count = self.updates.val() + 1
         decay = self._decay(count)
+        if len(self.masters) != len(halves := _halves(model, self.average)):  # it was moved to another precision
+            self.masters = [Param(target.val(), trained=False, full_precision=True) for target in halves]
+        masters = iter(self.masters)
         for (_, source), (_, target) in zip(new, old, strict=True):
             value, kept = source.val().detach(), target.val()
-            value = value if value.device == kept.device else value.to_device(kept.device)
-            target.set(_moved(kept, value, decay) if source.trainable else value)
+            if not source.trainable:
+                target.set(_on(value, kept))
+            elif kept.backend.full_precision() is kept.backend:
+                target.set(_moved(kept, _on(value, kept), decay))
+            else:
+                master = next(masters)
+                wide = continued(master.val(), kept)
+                moved = _moved(wide, _on(value, wide), decay)
+                master.set(moved)
+                target.set(moved.from_full_precision(kept))
         self.updates.set(count)
 
     def _decay(self, count: Tensor[Any, Any, Any]) -> Any:
@@ -69,7 +88,19 @@ class Ema(Module, Generic[M]):
         return where(rising < self.decay, rising, self.decay)
 
 
-def _moved(old: Tensor[Any, Any, Any], new: Tensor[Any, Any, Any], decay: Any) -> Tensor[Any, Any, Any]:
-    # At full precision: in half of it, a thousandth of the way is often no way at all.
-    wide, target = old.to_full_precision(), new.to_full_precision()
-    return (target + (wide - target) * decay).from_full_precision(old)
+def _halves(model: Module, average: Module) -> list[Param]:
+    """The parameters of the average that are of half precision, and of parameters that are trained."""
+    pairs = zip(model.params(), average.params(), strict=True)
+    return [
+        target
+        for source, target in pairs
+        if source.trainable and target.backend.full_precision() is not target.backend
+    ]
+
+
+def _moved(old: AnyTensor, new: AnyTensor, decay: Any) -> AnyTensor:
+    return new + (old - new) * decay
+
+
+def _on(x: AnyTensor, like: AnyTensor) -> AnyTensor:
+    return x if x.device == like.device else x.to_device(like.device)
