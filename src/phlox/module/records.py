@@ -70,7 +70,7 @@ def into_record(module: Module) -> Record:
         value = param.val()
         if value.backend.is_traced(value.primitive):
             raise _traced(path, param)
-        entries[path] = TensorEntry(lazy(path, value), param.id)
+        entries[path] = TensorEntry(lazy(path, value), param.id, param.full_precision)
     return Record(entries, {"module": type(module).__name__}, aliases=structure.aliases)
 
 

@@ -12,7 +12,7 @@ from phlox.record.compression import SUFFIXES, Compression, compressed
 from phlox.record.files import atomic_write
 from phlox.record.header import Header
 from phlox.record.limits import check_entries
-from phlox.record.precision import FULL, Precision, checked_precision, precision_label
+from phlox.record.precision import FULL, Precision, Underflow, checked_precision, precision_label
 from phlox.record.reader import PathLike, Reader
 from phlox.record.record import Record
 from phlox.record.sink import Sink
@@ -71,11 +71,12 @@ class Recorder(Reader):
 
         The file appears whole and durably, or not at all: a crash leaves the old one (of the system, unless `durable`
         is False). Extra memory: one tensor, and 16 MiB.
-        Raises RecordError for a value that does not fit the precision, and where the file cannot be written.
+        Raises RecordError for a value that does not fit the precision, and where the file cannot be written. Gives one
+        `RecordWarning` where values that are not zero became zero, with their number and the paths.
         """
         target = self._target(Path(path))
         try:
-            record = self._checked(record)
+            record, underflow = self._checked(record)
             size, smaller = record.nbytes if self.is_raw else 0, self.compression is not None
             with atomic_write(target, size, durable=self.durable, smaller=smaller) as file:
                 self._encode(record, file)
@@ -83,21 +84,25 @@ class Recorder(Reader):
             raise RecordError(f"cannot save {target}: {error}") from error
         except OSError as error:
             raise RecordError(f"cannot save {target}: {error.strerror or error}") from error
+        underflow.warn(str(target))
         return target
 
     def to_bytes(self, record: Record) -> bytes:
         """What `save` writes, in memory."""
         buffer = io.BytesIO()
-        self._encode(self._checked(record), buffer)
+        record, underflow = self._checked(record)
+        self._encode(record, buffer)
+        underflow.warn("in memory")
         return buffer.getvalue()
 
     def header(self, record: Record) -> Header:
         """The header that a file of this recorder carries."""
         return Header.of(record, self.format, precision_label(self.precision))
 
-    def _checked(self, record: Record) -> Record:
+    def _checked(self, record: Record) -> tuple[Record, Underflow]:
         check_entries(len(record))
-        return record.with_precision(self.precision)
+        underflow = Underflow()
+        return record.with_precision(self.precision, underflow), underflow
 
     def _encode(self, record: Record, file: IO[bytes]) -> None:
         with compressed(file, self.compression) as stream:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -30,6 +31,15 @@ _NEEDS_VALUES = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+
+
+@lru_cache(maxsize=1024)
+def _program(backend: Any, fn: Callable[..., Any], static: tuple[Any, ...], donate: tuple[int, ...]) -> Any:
+    def run(*arguments: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return fn(backend, *static, *arguments)
+
+    return jax.jit(run, donate_argnums=donate)
 
 
 class Traces(EngineBackend):
@@ -90,6 +100,12 @@ class Traces(EngineBackend):
 
     def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return jax.jit(fn, donate_argnums=0)
+
+    def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        return _program(self, fn, static, donate)
+
+    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+        return x.at[:, place].set(entry)
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         jax.eval_shape(fn, donated, kept)
