@@ -34,6 +34,7 @@ class FlatLayout:
         self.backend: Backend = self.place.backend
         self.shapes: Shapes = tuple([tensor.shape for tensor in tensors])
         self.places = tuple([tensor.device for tensor in tensors])
+        self._wide = tuple(places)
         self.size = sum(map(math.prod, self.shapes))
 
     def __eq__(self, other: object) -> bool:
@@ -50,8 +51,7 @@ class FlatLayout:
         """The tensors that it is made of, each where the first ones were; `wide`, at no less than full precision."""
         arrays = self.backend.in_one_call(_parted, self.shapes)(vector)
         found: list[AnyTensor] = []
-        for array, place in zip(arrays, self.places, strict=True):
-            target = place.on(place.backend.full_precision()) if wide else place
+        for array, target in zip(arrays, self._wide if wide else self.places, strict=True):
             tensor = Tensor.from_primitive(array, self.backend, Float)
             if target == self.place:
                 found.append(tensor)

@@ -185,10 +185,11 @@ class Lbfgs(Optimizer):
         descent = Descent(self.config, rate, memory, evaluate)
         end, reason = descent.run(start)
         self.outcome = LbfgsOutcome(start.loss, end.loss, descent.iterations, descent.evaluations, reason, restarted)
-        if reason in ("not finite", "no step") or descent.iterations:
-            self.states.clear()
-            if reason not in ("not finite", "no step"):
-                self._memory = tuple([param.id for _, param in vector]), memory
+        lost = reason in ("not finite", "no step")
+        if lost or descent.iterations:
+            with self._lock:
+                self._take_loaded({})
+                self._memory = None if lost else (tuple([param.id for _, param in vector]), memory)
         return _moved(module, vector, values if end is start else layout.parted(end.values))
 
     # --- history
