@@ -168,9 +168,7 @@ class Param(Watched):
         return self
 
     @classmethod
-    def revive(
-        cls, ops: Ops, array: Any, trained: bool, trainable: bool, full_precision: bool, id: ParamId
-    ) -> Param:
+    def revive(cls, ops: Ops, array: Any, trained: bool, trainable: bool, full_precision: bool, id: ParamId) -> Param:
         """A parameter around an engine's array."""
         backend = ops.backend
         primitive = backend.tracked(array) if trained and backend.differentiates else array
@@ -406,9 +404,7 @@ class Param(Watched):
 
     def copy(self) -> Param:
         """The same parameter as another object."""
-        return self._made(
-            self._tensor, self._deferred, self.id, self.trained, self.trainable, self.full_precision
-        )
+        return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable, self.full_precision)
 
     def __copy__(self) -> Param:
         return self.copy()

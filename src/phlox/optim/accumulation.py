@@ -36,9 +36,7 @@ class GradientsAccumulator(Module):
     def __init__(self, model: Module, *, mean: bool = True) -> None:
         self.mean = mean
         plain = model.valid()
-        self.sums = [
-            Param(zeros_like(param.val()), trained=False, full_precision=True) for param in plain.params()
-        ]
+        self.sums = [Param(zeros_like(param.val()), trained=False, full_precision=True) for param in plain.params()]
         place = plain.params()[0].device if plain.params() else None
         self.count = Param(tensor(0, device=place), trained=False)
 

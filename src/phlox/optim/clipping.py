@@ -8,7 +8,7 @@ from typing import Any, Literal
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams
 from phlox.module.gradients import norm_of
-from phlox.tensor import Tensor
+from phlox.tensor import Tensor, full_like
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,16 @@ class GradientClipping:
         if self.kind == "value":
             return grads.map(lambda grad: grad.clip(-self.limit, self.limit))
         if self.kind == "norm":
-            return grads.map(lambda grad: _scaled(grad, self._factor(norm_of([grad]))))
-        factor = self._factor(grads.norm())
-        return grads.map(lambda grad: _scaled(grad, factor))
+            return grads.map(lambda grad: _scaled(grad, self._root_factor(norm_of([grad]))))
+        root = self._root_factor(grads.norm())
+        return grads.map(lambda grad: _scaled(grad, root))
 
-    def _factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        return self.limit / norm.maximum(self.limit)
+    def _root_factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        """What to multiply by twice: at once, the factor of large norms may be below the least number (XLA's is zero)."""
+        return full_like(norm, self.limit).sqrt() / norm.maximum(self.limit).sqrt()
 
 
-def _scaled(grad: Tensor[Any, Any, Any], factor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+def _scaled(grad: Tensor[Any, Any, Any], root: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
     wide = grad.to_full_precision()
-    return wide * (factor if factor.device == wide.device else factor.to_device(wide.device))
+    root = root if root.device == wide.device else root.to_device(wide.device)
+    return wide * root * root

@@ -259,9 +259,7 @@ class Memory:
         rows = len(self._differences)
         row = next(row for row in range(rows) if row not in self._order)
         learn = self.layout.backend.in_one_call(_learned, donate=(0,))
-        self._history, found = learn(
-            self._history, row, self._direction, self.length, gradient, self._gradient
-        )
+        self._history, found = learn(self._history, row, self._direction, self.length, gradient, self._gradient)
         products = np.reshape(self.layout.read(found), (2, rows, 3))
         curvature = products[0, row, 1]
         if curvature > _LEAST_CURVATURE:

@@ -178,7 +178,9 @@ class Record:
         checked_precision(precision)
         cast: dict[str, Entry] = {}
         for path, entry in self._tensors.items():
-            tensor = entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype, state=entry.state), path, underflow)
+            tensor = entry.tensor.astype(
+                stored_type(precision, path, entry.tensor.dtype, state=entry.state), path, underflow
+            )
             if tensor is not entry.tensor:
                 cast[path] = TensorEntry(tensor, entry.id, entry.state)
         if not cast:

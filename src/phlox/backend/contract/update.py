@@ -136,9 +136,7 @@ class ManyUpdates:
         parts = [self.index(x, (slice(0, first, 1), part, *whole)) for part in (before, after)]
         return self.concat((parts[0], self.reshape(entry, (first, 1, *rest[1:])), parts[1]), 1)
 
-    def in_one_call(
-        self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()
-    ) -> Callable[..., Any]:
+    def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         """`fn(self, *static, ...)`, a function of arrays and numbers written in operations of this backend.
 
         Where each call costs an engine more than what it computes, it is a program that is one call, and that takes
