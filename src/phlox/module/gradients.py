@@ -102,7 +102,7 @@ class GradientsParams:
         """Is no element of any gradient infinite or NaN? A Bool of rank zero."""
         if not self._tensors:
             return as_tensor(True)
-        return _joined([x.isfinite().all() for x in self._tensors.values()], operator.and_)
+        return _joined([x.isfinite().all() for x in self._tensors.values()], lambda a, b: a & b)
 
     def items(self) -> ItemsView[ParamId, Tensor[Any, Any, Any]]:
         """Ids and gradients."""

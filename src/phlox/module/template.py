@@ -53,16 +53,16 @@ class Template:
             )
         revive = Param.revive
         params: list[Param] = []
-        for (ops, *marks), looks, array, id in zip(self.marks, self._looks, arrays, ids, strict=True):
+        for (ops, trained, able, full), looks, array, id in zip(self.marks, self._looks, arrays, ids, strict=True):
             try:
                 proper = (array.__class__, array.dtype) in looks or is_proper(ops, array)
             except Exception:  # it has no element type, or one that cannot be compared
                 proper = is_proper(ops, array)
             if proper:
-                params.append(revive(ops, array, *marks, id))
+                params.append(revive(ops, array, trained, able, full, id))
             else:
                 instead = array if isinstance(array, UsedUp) else Foreign(array, ops, self.paths[len(params)])
-                params.append(Param.without_array(instead, *marks, id))
+                params.append(Param.without_array(instead, trained, able, full, id))
         return build(self.skeleton, params)
 
     def described(self) -> str:

@@ -21,8 +21,8 @@ class BatchNorm(Module):
 
     In training the statistics are those of the batch, and the running ones follow them: running + momentum (batch -
     running), as in PyTorch, the running variance being the unbiased one. At inference the running ones are taken. They
-    are parameters that are saved and not trained, and kept in f32 on backends of half precision too. Without `track_running_stats` there are none, and those of the batch
-    serve always.
+    are parameters that are saved and not trained, and kept in f32 on backends of half precision too. Without
+    `track_running_stats` there are none, and those of the batch serve always.
 
     What is training says the mode (`train`, `valid`) or, without one, whether x records a tape. Raises `ShapeError` for
     a batch of one value a channel, which has no spread, in training.

@@ -48,9 +48,9 @@ class OptimizerAdaptor(Optimizer):
             nothing at all, counts included. Eagerly it is waited for to know it; in a compiled function nothing waits.
         master_weights: whether parameters of half precision have a copy in f32 in the state, which is stepped in their
             place; the parameter is what the copy rounds to. Steps that are too small for half precision add up
-            (Micikevicius et al. 2018: "Mixed precision training"). Without it each step is computed in f32, of which
-            the state is in any case, and rounded once; what rounding loses is lost. Elements that have been changed from outside since the last step (loaded, mapped) go on from
-            what they were changed to.
+            (Micikevicius et al. 2018: "Mixed precision training"). Elements that have been changed from outside since
+            the last step (loaded, mapped) go on from what they were changed to. Without copies each step is computed in
+            f32, of which the state is in any case, and rounded once.
         donate: whether a step uses up the parameters that it steps: their memory is written over wherever nothing but
             the module that was given looked at it, so that a step needs none but for its state. Using them in that
             module is `DonatedError` from then on. What shares their values (a copy made by `valid`, a record, an

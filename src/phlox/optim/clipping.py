@@ -50,7 +50,7 @@ class GradientClipping:
         return grads.map(lambda grad: _scaled(grad, root))
 
     def _root_factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """What to multiply by twice: at once, the factor of large norms may be below the least number (XLA's is zero)."""
+        """What to multiply by twice: at once, the factor of a large norm may be so small that XLA takes it for zero."""
         return full_like(norm, self.limit).sqrt() / norm.maximum(self.limit).sqrt()
 
 

@@ -7,17 +7,18 @@ are many and small, and a call may cost more than what it computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from phlox.backend import Backend, Device, Float
+from phlox.backend import Backend, Device, Float, Int
 from phlox.optim.state import State
 from phlox.tensor import Tensor
 
 AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 Array: TypeAlias = Any
+Host: TypeAlias = np.ndarray[Any, Any]
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 _LEAST_CURVATURE = 1e-10
@@ -135,9 +136,9 @@ def _downhill(B: Backend, gradient: Array) -> tuple[Array, Array]:
     return direction, B.concat((_dot(B, direction, gradient), B.float_max(B.float_abs(direction), (0,), True)), 0)
 
 
-def _grown(B: Backend, rows: int, history: Array) -> Array:
-    """The history in memory of its own, with so many rows of zeros more."""
-    return B.pad(history, ((0, 0), (0, rows), (0, 0)), 0.0) if rows else B.duplicate(history)
+def _arranged(B: Backend, free: int, history: Array, rows: Array) -> Array:
+    """These rows in this order, and so many of zeros."""
+    return B.pad(B.take(history, rows, 1), ((0, 0), (0, free), (0, 0)), 0.0)
 
 
 def _gram(B: Backend, history: Array) -> Array:
@@ -253,8 +254,8 @@ class Memory:
         slope, greatest = self.layout.read(numbers)
         return direction, slope, greatest
 
-    def _learn(self, gradient: Array, iterations: int) -> np.ndarray[Any, Any]:
-        """The products of all pairs, [2, rows], with the gradient; the last step is a pair if its curvature is enough."""
+    def _learn(self, gradient: Array, iterations: int) -> Host:
+        """The products of all pairs, [2, rows], with the gradient; the last step is one if its curvature is enough."""
         self._make_room(iterations)
         rows = len(self._differences)
         row = next(row for row in range(rows) if row not in self._order)
@@ -272,40 +273,43 @@ class Memory:
 
     def _make_room(self, iterations: int) -> None:
         """See that the history may be written to, and has a free row for each pair to come."""
-        rows, used = len(self._differences), len(self._order)
-        needed = min(used + iterations, self._most) + 1
-        if self._owned and rows >= min(used + 1, self._most) + 1:
+        if self._owned:
             return
-        backend, size, place = self.layout.backend, self.layout.size, self.layout.place
-        target = rows
-        if rows < needed:
-            # Of few sizes, for each is a program on engines that compile.
-            target = min(max(_LEAST_ROWS, 1 << (needed - 1).bit_length()), self._most + 1)
-        if self._history is None:
-            self._history = backend.float_full((2, target, size), 0.0, place)
+        backend, layout, order = self.layout.backend, self.layout, self._order
+        needed = min(len(order) + iterations, self._most) + 1
+        # Of few sizes, for each is a program on engines that compile.
+        rows = min(max(_LEAST_ROWS, 1 << (needed - 1).bit_length()), self._most + 1)
+        free = rows - len(order)
+        if order:
+            # From the oldest to the newest, as in states: what goes on from a record then does so to the last digit.
+            places = backend.from_host(np.array(order), Int, layout.place)
+            self._history = backend.in_one_call(_arranged, free)(self._history, places)
         else:
-            self._history = _grown(backend, target - rows, self._history)
-        more = ((0, target - rows), (0, target - rows))
-        self._steps_differences = np.pad(self._steps_differences, more)
-        self._differences = np.pad(self._differences, more)
-        self._owned = True
+            self._history = backend.float_full((2, rows, layout.size), 0.0, layout.place)
+        for name in ("_steps_differences", "_differences"):
+            setattr(self, name, np.pad(getattr(self, name)[np.ix_(order, order)], (0, free)))
+        self._order, self._owned = list(range(len(order))), True
 
-    def _factors(self, products: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+    def _factors(self, products: Host) -> tuple[Host, float]:
         """Of every row, and of the gradient, in -H g: the two loops, each as a triangular system."""
         order = np.array(self._order)
         by_steps, by_differences = products[0, order], products[1, order]
         triangle = np.triu(self._steps_differences[np.ix_(order, order)])
         with np.errstate(all="ignore"):  # what is not finite is no way down, which the caller sees
-            first = np.linalg.solve(triangle, by_steps)
+            first = _solved(triangle, by_steps)
             left = by_differences - self._differences[np.ix_(order, order)] @ first
-            right = np.diagonal(triangle) * first - self._scale * left
-            second = np.linalg.solve(triangle.T[::-1, ::-1], right[::-1])[::-1]
+            second = _solved(triangle.T[::-1, ::-1], (np.diagonal(triangle) * first - self._scale * left)[::-1])[::-1]
         factors = np.zeros((2, len(self._differences)))
         factors[0, order], factors[1, order] = -second, self._scale * first
         return factors.reshape(1, -1), -self._scale
 
 
-def _as_tensor(array: np.ndarray[Any, Any], like: AnyTensor) -> AnyTensor:
+def _solved(triangle: Host, right: Host) -> Host:
+    solve: Callable[[Host, Host], Host] = np.linalg.solve
+    return solve(triangle, right)
+
+
+def _as_tensor(array: Host, like: AnyTensor) -> AnyTensor:
     backend = like.backend
     host = array.astype(backend.host_dtype(Float))
     return Tensor.from_primitive(backend.from_host(host, Float, like.device), backend, Float)

@@ -342,7 +342,7 @@ def _wrong_of(vector: Sequence[tuple[str, Param]], gradients: Sequence[AnyTensor
 def _is_one(state: State) -> bool:
     return (
         isinstance(state, dict)
-        and cast("dict[str, Any]", state).keys() - {"products"} == _PER_PARAMETER | _COMMON
+        and set(cast("dict[str, Any]", state)) - {"products"} == {*_PER_PARAMETER, *_COMMON}
         and all(isinstance(state[name], list) for name in _LISTS)
     )
 

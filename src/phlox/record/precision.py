@@ -35,13 +35,13 @@ class PrecisionSettings:
     """One element type for all floats and one for all ints, or None: as they are. Raises RecordError for other names.
 
     Floats that accumulate over the steps of a training (moments and averages of optimizers, and parameters that are
-    kept at full precision, as running statistics are) are not narrowed below f32 by `float`, for a training that goes on
-    from them would be ruined. `state` says by name at which type they are written.
+    kept at full precision, as running statistics are) are not narrowed below f32 by `float`, for a training that goes
+    on from them would be ruined. `state` says by name at which type they are written.
 
     >>> str(PrecisionSettings(float="bf16", int="i32"))
     'float=bf16, int=i32'
-    >>> moments = "optimizer.states.1.state.moment_2"
-    >>> HALF.stored(moments, np.dtype(np.float32)), PrecisionSettings("f16", state="f16").stored(moments, np.dtype("f4"))
+    >>> moments, dtype = "optimizer.states.1.state.moment_2", np.dtype(np.float32)
+    >>> HALF.stored(moments, dtype), PrecisionSettings(float="f16", state="f16").stored(moments, dtype)
     (dtype('float32'), dtype('float16'))
     """
 
@@ -135,13 +135,15 @@ def checked_precision(precision: Precision) -> Precision:
 
 
 def stored_type(precision: Precision, path: str, dtype: DType, *, state: bool = False) -> DType:
-    """What `precision.stored` says, or of `state` what `stored_state` does; RecordError naming `path` where that is no element type of the kind of `dtype`.
+    """What `precision.stored` says; RecordError naming `path` where that is no element type of the kind of `dtype`.
+
+    With `state`, of what accumulates over steps, what `stored_state` says where there is one.
 
     >>> stored_type(HALF, "weight", np.dtype(np.float32))
     dtype('float16')
     """
-    by_state = state and isinstance(precision, PrecisionSettings)
-    given = cast("object", precision.stored_state(dtype) if by_state else precision.stored(path, dtype))
+    by_state = precision.stored_state(dtype) if state and isinstance(precision, PrecisionSettings) else None
+    given = cast("object", precision.stored(path, dtype) if by_state is None else by_state)
     # np.dtype would make float64 of None, and of "i8" what is i64 here.
     if not isinstance(given, (np.dtype, type)):
         raise RecordError(

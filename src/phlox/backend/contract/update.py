@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from phlox.backend.contract.nn.sampling import SamplingOps
@@ -127,22 +126,6 @@ class ManyUpdates:
     def flat(self, x: Array) -> Array:
         """A plain array in one dimension; the same memory where its elements are in order."""
         raise NotImplementedError
-
-    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
-        """x with this entry along the second axis replaced; x is given up, for its memory may be what is returned."""
-        before, after = (slice(0, place, 1), slice(place + 1, self.shape(x)[1], 1))
-        first, *rest = self.shape(x)
-        whole = [slice(0, size, 1) for size in rest[1:]]
-        parts = [self.index(x, (slice(0, first, 1), part, *whole)) for part in (before, after)]
-        return self.concat((parts[0], self.reshape(entry, (first, 1, *rest[1:])), parts[1]), 1)
-
-    def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        """`fn(self, *static, ...)`, a function of arrays and numbers written in operations of this backend.
-
-        Where each call costs an engine more than what it computes, it is a program that is one call, and that takes
-        the arrays at the places `donate` for its own. Products are at the precision of the elements.
-        """
-        return partial(fn, self, *static)
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
         """The engine's own update of many tensors by the optimizer of this name, if it has one."""
