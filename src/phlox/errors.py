@@ -95,6 +95,10 @@ class RecordError(PhloxError, ValueError):
     """A record is missing, damaged, or does not fit the module it is loaded into."""
 
 
+class RecordWarning(UserWarning):
+    """What is saved or read at another precision is not an error, but values have been lost: they became zero."""
+
+
 class ModuleError(PhloxError, TypeError):
     """A module is built or used in a way that it cannot be: names the path of the field and the remedy."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -345,6 +346,92 @@ def test_half_precision(backend: Backend) -> None:
     model = optimizer.minimize(1.0, Weights(starts("logistic"), device), loss_of("logistic", device))
     assert optimizer.outcome is not None and optimizer.outcome.last_loss < 0.5 * optimizer.outcome.loss
     assert all(param.val().backend is Autodiff(backend) for param in model.params())
+
+
+@pytest.mark.parametrize("backend", [NumPy(float="f16"), Torch(float="bf16"), Jax(float="bf16")], ids=repr)
+def test_the_history_of_half_precision_is_in_f32(backend: Backend) -> None:
+    """Of a parabola with a minimum that is reached by steps of f32, though the weights are rounded."""
+    device = Autodiff(backend).device()
+    optimizer = optim.LbfgsConfig(max_iter=4).init()
+    optimizer.minimize(0.5, Weights(starts("logistic"), device), loss_of("logistic", device))
+    for state in optimizer.states.values():
+        parts = [state["gradient"], state["direction"], state["products"], *state["steps"], *state["differences"]]
+        assert len(parts) > 4 and all(part.backend is backend.full_precision() for part in parts)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=repr)
+def test_states_may_be_looked_at_in_between_and_may_come_without_products(backend: Backend) -> None:
+    """What is kept as one array goes on as it would have from the states, to the last digit."""
+    device = Autodiff(backend).device()
+    config, loss = optim.LbfgsConfig(max_iter=3, history=4, line_search="strong_wolfe"), loss_of("mlp", device)
+    model = twin = older = Weights(starts("mlp"), device)
+    optimizer, looked, old = config.init(), config.init(), config.init()
+    for _ in range(4):
+        model = optimizer.minimize(1.0, model, loss)
+        twin = looked.minimize(1.0, twin, loss)
+        older = old.minimize(1.0, older, loss)
+        assert len(looked.states) == 4
+        for state in old.states.values():
+            assert state["products"].shape == (2, len(state["steps"]), len(state["steps"]))
+            del state["products"]  # as in records of before
+        assert optimizer.outcome == looked.outcome and optimizer.outcome is not None and old.outcome is not None
+        assert old.outcome.last_loss == pytest.approx(optimizer.outcome.last_loss, rel=1e-9)
+    for a, b, c in zip(arrays(model), arrays(twin), arrays(older), strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, c, rtol=1e-8)
+    copied = copy.deepcopy(optimizer)
+    assert len(copied.states) == 4 and repr(optimizer) == repr(copied) == "Lbfgs(4 states)"
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=repr)
+def test_directions_are_those_of_the_two_loops(backend: Backend) -> None:
+    """A history that has gone round, against the recursion written out in NumPy."""
+    device = Autodiff(backend).device()
+    optimizer = optim.LbfgsConfig(max_iter=12, history=5, line_search="strong_wolfe").init()
+    optimizer.minimize(1.0, Weights(starts("mlp"), device), loss_of("mlp", device))
+    states = list(optimizer.states.values())
+
+    def vector(parts: list[Any]) -> np.ndarray[Any, Any]:
+        return np.concatenate([part.numpy().reshape(-1) for part in parts])
+
+    steps, differences = (
+        [vector([state[name][k] for state in states]) for k in range(5)] for name in ("steps", "differences")
+    )
+    direction, parts = -vector([state["gradient"] for state in states]), []
+    for s, y in zip(reversed(steps), reversed(differences), strict=True):
+        parts.append(s @ direction / (s @ y))
+        direction = direction - y * parts[-1]
+    direction = direction * (steps[-1] @ differences[-1]) / (differences[-1] @ differences[-1])
+    for s, y, part in zip(steps, differences, reversed(parts), strict=True):
+        direction = direction + s * (part - y @ direction / (s @ y))
+    np.testing.assert_allclose(vector([state["direction"] for state in states]), direction, rtol=1e-6, atol=1e-12)
+
+
+def test_parameters_on_several_engines_and_precisions_are_one_vector() -> None:
+    class Mixed(px.Module):
+        def __init__(self, wide: bool) -> None:
+            places: list[Any] = [NumPy(), Torch(), NumPy(float="f64")] if not wide else [NumPy(float="f64")] * 3
+            self.parts = [
+                px.Param(px.tensor([1.5, -2.0], device=Autodiff(place).device(), kind=Float)) for place in places
+            ]
+
+    def closure(model: Any) -> px.Tensor:
+        a, b, c = (param.val().to_device(WIDE) for param in model.parts)
+        return ((a - 1.0).square() * 3.0 + (b * a + c).square() + c.square()).sum()
+
+    ends: list[Any] = []
+    for wide in (False, True):
+        optimizer = optim.LbfgsConfig(line_search="strong_wolfe", max_iter=6).init()
+        ends.append(optimizer.minimize(1.0, Mixed(wide), closure))
+    for one, two in zip(*map(arrays, ends), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_no_elements_at_all() -> None:
+    empty = One().map(lambda path, param: px.Param(px.zeros((0,), device=WIDE)))
+    optimizer = optim.LbfgsConfig().init()
+    after = optimizer.minimize(1.0, empty, lambda m: m.x.val().sum())
+    assert after.x.val().shape == (0,) and optimizer.outcome is not None and optimizer.outcome.reason == "gradient"
 
 
 # --- bad input

@@ -157,7 +157,7 @@ def test_precision_may_change_on_the_way(engine: str, element: str, compiled: bo
         # A record of a run with masters goes on in one without, and the other way round.
         run(model, without, 1e-3, px.ones((3, 2), device=place))
         half_state = without.states[model.weight.id]
-        assert half_state["moment_1"].backend is place and not hasattr(half_state, "master")
+        assert half_state["moment_1"].backend is full and not hasattr(half_state, "master")
     narrow = optim.AdamWConfig().init()
     narrow.load_record(without.into_record())
     model = run(model, narrow, 1e-3, px.ones((3, 2), device=backend))
@@ -278,4 +278,4 @@ def test_a_parameter_without_axes_stays_of_half_precision(engine: str, element: 
         velocity = velocity * 0.9 + 0.5 + number
         weight -= 0.1 * velocity
     assert model.weight.val().item() == pytest.approx(weight, rel=2e-2)
-    assert optimizer.states[model.weight.id]["velocity"].primitive.dtype == model.weight.leaf.dtype
+    assert optimizer.states[model.weight.id]["velocity"].numpy().dtype == np.float32

@@ -98,6 +98,7 @@ class Holder(px.Module):
         self.w = px.Param(px.tensor(values, device=device))
 
 
+@pytest.mark.filterwarnings("ignore::phlox.errors.RecordWarning")
 @pytest.mark.parametrize("precision", [HALF, BFLOAT16], ids=str)
 def test_the_engine_saves_what_numpy_would(precision: Any, tmp_path: Path) -> None:
     dtype = F16 if precision is HALF else BF16

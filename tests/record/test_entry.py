@@ -88,6 +88,11 @@ def test_impossible_shapes_are_refused(shape: Any) -> None:
         LazyTensor.from_function(shape, np.float32, lambda: np.zeros(1))
 
 
+SMALL = pytest.mark.filterwarnings("ignore::phlox.errors.RecordWarning")
+"""Of values that become zero, as the nearest of them."""
+
+
+@SMALL
 @pytest.mark.parametrize("target", FLOATS)
 @pytest.mark.parametrize("source", [dtype for dtype in FLOATS if dtype.itemsize == 2])
 def test_casting_all_16_bit_floats(source: np.dtype[Any], target: np.dtype[Any]) -> None:
@@ -103,6 +108,7 @@ def test_casting_all_16_bit_floats(source: np.dtype[Any], target: np.dtype[Any])
         np.testing.assert_array_equal(result.astype(np.float64), expected)
 
 
+@SMALL
 @pytest.mark.parametrize("target", [np.dtype(np.float32), np.dtype(np.float16), BF16])
 @given(value=st.floats(-6e4, 6e4), nudge=st.integers(-2, 2))
 def test_a_double_rounds_once_to_the_nearest(target: np.dtype[Any], value: float, nudge: int) -> None:

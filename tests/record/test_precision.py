@@ -18,7 +18,9 @@ from phlox.record import (
     PrecisionSettings,
     Record,
     RecordError,
+    RecordWarning,
     SafetensorsRecorder,
+    TensorEntry,
     load,
     save,
 )
@@ -146,3 +148,76 @@ def test_errors_of_a_users_own_precision_are_their_own() -> None:
 
     with pytest.raises(KeyError, match="w"):
         Record({"w": LazyTensor.from_array(np.ones(1))}).with_precision(Broken())
+
+
+TINY = {"f16": 1e-9, "bf16": 1e-41, "f32": 1e-50}
+"""Not zero in float64, and zero at these."""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("element", list(TINY))
+def test_values_that_become_zero_are_told_of_once(name: str, element: Any, tmp_path: Path) -> None:
+    tiny = TINY[element]
+    values = np.array([1.0, tiny, -tiny, 0.0, -0.0])
+    record = Record({"a.w": values, "b": np.tile(values, 100_000), "fits": np.zeros(3)})
+    recorder = recorders(PrecisionSettings(float=element))[name]
+    message = "200002 values that are not zero became zero at .*, in a.w, b$"
+    with pytest.warns(RecordWarning, match=message) as found:
+        path = recorder.save(record, tmp_path / "m")
+    assert len(found) == 1 and str(path) in str(found[0].message)
+    with pytest.warns(RecordWarning, match=message):
+        assert recorder.to_bytes(record)
+    np.testing.assert_array_equal(recorder.load(path)["a.w"].tensor.read().astype(np.float64), [1, 0, 0, 0, 0])
+
+
+def test_values_that_become_zero_when_they_are_read(tmp_path: Path) -> None:
+    record = load(save(Record({"w": np.array([1.0, 1e-9])}), tmp_path / "m", DOUBLE))
+    with pytest.warns(RecordWarning, match=r"^w: values that are not zero became zero at float16"):
+        record.with_precision(HALF)["w"].tensor.read()
+    for precision in (BFLOAT16, FULL):
+        record.with_precision(precision)["w"].tensor.read()
+    save(Record({"w": np.array([0.0, -0.0, 6e-8])}), tmp_path / "m", HALF)
+
+
+STATE = "run.optimizer.states.0a1b.state.moment_2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype", "state", "other"),
+    [
+        (HALF, "float32", "float32", "float16"),
+        (HALF, "float64", "float32", "float16"),
+        (BFLOAT16, "float32", "float32", "bfloat16"),
+        (HALF, "bfloat16", "bfloat16", "float16"),
+        (FULL, "float16", "float32", "float32"),
+        (FULL, "float64", "float32", "float32"),
+        (PrecisionSettings(), "float16", "float16", "float16"),
+        (PrecisionSettings(float="f16", state="bf16"), "float32", "bfloat16", "float16"),
+        (PrecisionSettings(float="f16", state="f64"), "float32", "float64", "float16"),
+        (PrecisionSettings(float="f16", int="i8", state="f16"), "int32", "int8", "int8"),
+    ],
+    ids=str,
+)
+def test_what_optimizers_keep_is_not_narrowed_below_f32(settings: Any, dtype: str, state: str, other: str) -> None:
+    given = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    array = np.ones(2).astype(given)
+    record = Record(
+        {
+            STATE: array,
+            "states.0a1b.state": array,
+            "model.w": array,
+            "model.states": array,
+            "model.sum": TensorEntry(LazyTensor.from_array(array), None, True),
+        }
+    ).with_precision(settings)
+    types = {path: str(entry.tensor.dtype) for path, entry in record.tensors.items()}
+    assert types == {
+        STATE: state, "states.0a1b.state": state, "model.w": other, "model.states": other, "model.sum": state
+    }  # fmt: skip
+
+
+def test_settings_are_told_in_files() -> None:
+    settings = PrecisionSettings(float="f16", state="bf16")
+    assert str(settings) == "float=f16, int=as is, state=bf16"
+    with pytest.raises(RecordError, match=r"PrecisionSettings\(state='half'\): expected None or one of f64"):
+        PrecisionSettings(state="half")  # pyright: ignore[reportArgumentType]

@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator
+import math
+import operator
+from collections.abc import Callable, ItemsView, Iterator, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from phlox.errors import ModuleError
 from phlox.module.module import Module
 from phlox.module.param import ParamId
-from phlox.tensor import Gradients, Tensor
+from phlox.tensor import Gradients, Tensor, where
 from phlox.tensor import tensor as as_tensor
+
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
+
+
+_LEAST_SQUARE = 1e-24
+"""Of a sum of squares in f32 that none of the elements that count has dropped out of."""
+
+
+def norm_of(tensors: Sequence[AnyTensor]) -> AnyTensor:
+    """The Euclidean norm of the elements of all tensors, of rank zero, at no less than full precision.
+
+    Where the sum of squares overflows or vanishes, of elements that are divided by the greatest one. In a program,
+    which cannot look, it always is.
+    """
+    wide = [x.to_full_precision() for x in tensors if 0 not in x.shape]
+    if not wide:
+        return as_tensor(0.0) if not tensors else tensors[0].to_full_precision().sum()
+    if not any(x.backend.batched or x.backend.is_traced(x.primitive) for x in wide):
+        with np.errstate(over="ignore"):  # NumPy would warn of what is mended below
+            total = _joined([x.square().sum() for x in wide], operator.add)
+        value = total.detach().item()
+        if _LEAST_SQUARE < value < math.inf:
+            return total.sqrt()
+    greatest = _joined([x.detach().abs().max() for x in wide], lambda a, b: a.maximum(b))
+    scale = where((greatest > 0.0) & greatest.isfinite(), greatest, 1.0)
+    parts = [(x / (scale if scale.device == x.device else scale.to_device(x.device))).square().sum() for x in wide]
+    return _joined(parts, operator.add).sqrt() * scale
+
+
+def _joined(found: Sequence[AnyTensor], join: Callable[[Any, Any], Any]) -> AnyTensor:
+    place = found[0].device
+    return reduce(join, [x if x.device == place else x.to_device(place) for x in found])
 
 
 class GradientsParams:
@@ -66,24 +102,21 @@ class GradientsParams:
     def norm(self) -> Tensor[Any, Any, Any]:
         """The Euclidean norm of all gradients together, as a Float of rank zero at no less than full precision.
 
+        It is finite where it fits: squares of large gradients do not overflow, and those of tiny ones do not vanish.
+
         >>> import phlox as px
         >>> from phlox import nn
         >>> loss, grads = px.value_and_grad(lambda m: m(px.ones((1, 3))).sum())(nn.Linear(3, 1).train())
         >>> grads.norm().item()
         2.0
         """
-        return self._together(lambda x: x.to_full_precision().square().sum(), lambda a, b: a + b, 0.0).sqrt()
+        return norm_of(list(self._tensors.values()))
 
     def isfinite(self) -> Tensor[Any, Any, Any]:
         """Is no element of any gradient infinite or NaN? A Bool of rank zero."""
-        return self._together(lambda x: x.isfinite().all(), lambda a, b: a & b, True)
-
-    def _together(self, of_one: Callable[[Any], Any], join: Callable[[Any, Any], Any], none: Any) -> Any:
-        found = [of_one(x) for x in self._tensors.values()]
-        if not found:
-            return as_tensor(none)
-        place = found[0].device
-        return reduce(join, [x if x.device == place else x.to_device(place) for x in found])
+        if not self._tensors:
+            return as_tensor(True)
+        return _joined([x.isfinite().all() for x in self._tensors.values()], lambda a, b: a & b)
 
     def items(self) -> ItemsView[ParamId, Tensor[Any, Any, Any]]:
         """Ids and gradients."""

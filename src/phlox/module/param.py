@@ -82,27 +82,44 @@ class Param(Watched):
         value: the tensor.
         trained: whether optimizers change it; Int and Bool parameters, and running statistics, are not trained.
         id: of the parameter that this one continues; a new one unless given.
+        full_precision: whether a Float is kept at no less than f32, wherever it is moved: what accumulates over steps
+            (running statistics, sums, averages) in a module of half precision. Its backend is then
+            `device.backend.full_precision()`, and what computes with it at half precision brings both together.
 
     >>> import phlox as px
     >>> px.Param(px.zeros((2, 3))).shape
     (2, 3)
+    >>> from phlox.backend import NumPy
+    >>> total = px.Param(px.zeros((2,), device=NumPy(float="bf16")), trained=False, full_precision=True)
+    >>> total.backend, total.to_device(NumPy(float="f16")).backend
+    (NumPy(), NumPy())
     """
 
-    __slots__ = ("_deferred", "_tensor", "id", "trainable", "trained")
+    __slots__ = ("_deferred", "_tensor", "full_precision", "id", "trainable", "trained")
 
     id: ParamId
     trained: bool
     """Whether optimizers change it now. Change it through `Module.freeze`."""
     trainable: bool
     """Whether it is trained unless frozen: what it was declared as."""
+    full_precision: bool
+    """Whether it is kept at no less than f32, on backends of half precision too."""
     _tensor: Tensor[Any, Any, Any] | None
     _deferred: Deferred | Foreign | UsedUp | None
 
-    def __init__(self, value: Tensor[Any, Any, Any], *, trained: bool = True, id: ParamId | None = None) -> None:
+    def __init__(
+        self,
+        value: Tensor[Any, Any, Any],
+        *,
+        trained: bool = True,
+        id: ParamId | None = None,
+        full_precision: bool = False,
+    ) -> None:
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"a Param holds a tensor, got {type(value).__name__}; make one with phlox.tensor(...)")
         self.id = new_id() if id is None else id
         self.trained = self.trainable = trained and value.kind is Float
+        self.full_precision = full_precision and value.kind is Float
         self._phlox_watchers = ()
         self._deferred = None
         self._tensor = self._held(value)
@@ -116,6 +133,7 @@ class Param(Watched):
         fans: tuple[int, int] | None = None,
         device: DeviceLike | None = None,
         trained: bool = True,
+        full_precision: bool = False,
     ) -> Param:
         """A Float parameter whose value is made when first needed: normally distributed, unless something else is said.
 
@@ -136,10 +154,10 @@ class Param(Watched):
         shape = sizes
         if fans is None:
             fans = (shape[0], shape[-1]) if shape else (1, 1)
-        place = as_device(device)
+        place = _full(as_device(device)) if full_precision else as_device(device)
         program = engine_of(place.backend).program()
         deferred = Deferred(shape, as_initializer(initializer), fans, place, current().substream(), program)
-        return cls._made(None, deferred, new_id(), trained, trained)
+        return cls._made(None, deferred, new_id(), trained, trained, full_precision)
 
     @classmethod
     def _made(
@@ -149,27 +167,31 @@ class Param(Watched):
         id: ParamId,
         trained: bool,
         trainable: bool,
+        full_precision: bool,
     ) -> Param:
         self = object.__new__(cls)
         self.id = id
         self.trained = trained
         self.trainable = trainable
+        self.full_precision = full_precision
         self._phlox_watchers = ()
         self._deferred = deferred
         self._tensor = tensor
         return self
 
     @classmethod
-    def revive(cls, ops: Ops, array: Any, trained: bool, trainable: bool, id: ParamId) -> Param:
+    def revive(cls, ops: Ops, array: Any, trained: bool, trainable: bool, full_precision: bool, id: ParamId) -> Param:
         """A parameter around an engine's array."""
         backend = ops.backend
         primitive = backend.tracked(array) if trained and backend.differentiates else array
-        return cls._made(wrap(ops, primitive), None, id, trained, trainable)
+        return cls._made(wrap(ops, primitive), None, id, trained, trainable, full_precision)
 
     @classmethod
-    def without_array(cls, instead: Foreign | UsedUp, trained: bool, trainable: bool, id: ParamId) -> Param:
+    def without_array(
+        cls, instead: Foreign | UsedUp, trained: bool, trainable: bool, full_precision: bool, id: ParamId
+    ) -> Param:
         """A parameter whose array was given away, or in whose place a PyTree function has put something else."""
-        return cls._made(None, instead, id, trained, trainable)
+        return cls._made(None, instead, id, trained, trainable, full_precision)
 
     def _held(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         """The value as a new parameter holds it: inside of a differentiated function a history goes on."""
@@ -178,6 +200,8 @@ class Param(Watched):
         return self._leaf(value)
 
     def _leaf(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        if self.full_precision:
+            value = value.to_full_precision()
         if not value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
             return value
         return value.require_grad() if self.trained else value.detach()
@@ -229,12 +253,12 @@ class Param(Watched):
         return self.val().kind if self._deferred is None else self._deferred.kind
 
     @property
-    def mark(self) -> tuple[Ops, bool, bool]:
-        """What a structure remembers of it: backend and kind, and whether it is trained and trainable."""
+    def mark(self) -> tuple[Ops, bool, bool, bool]:
+        """What a structure remembers of it: backend and kind, whether it is trained, trainable, at full precision."""
         deferred = self._deferred
         known = isinstance(deferred, (Foreign, UsedUp))
         ops = deferred.ops if known else self.val()._ops  # pyright: ignore[reportPrivateUsage]
-        return ops, self.trained, self.trainable
+        return ops, self.trained, self.trainable, self.full_precision
 
     def changed(self) -> None:
         """Tell everyone who watches that it is another kind of parameter now; where it stands is as it was."""
@@ -381,28 +405,36 @@ class Param(Watched):
 
     def holding(self, value: Tensor[Any, Any, Any]) -> Param:
         """A parameter with another value, and the same id and marks."""
-        twin = Param(value, trained=self.trained, id=self.id)
+        return self._like(value, self.id)
+
+    def another(self, value: Tensor[Any, Any, Any]) -> Param:
+        """A parameter with another value, an id of its own, and the same marks."""
+        return self._like(value, None)
+
+    def _like(self, value: Tensor[Any, Any, Any], id: ParamId | None) -> Param:
+        twin = Param(value, trained=self.trained, id=id, full_precision=self.full_precision)
         twin.trainable = self.trainable and value.kind is Float
         return twin
 
     def around(self, value: Tensor[Any, Any, Any]) -> Param:
         """The same parameter around this very tensor, whose history goes on: inside a transformation."""
-        return self._made(value, None, self.id, self.trained, self.trainable)
+        return self._made(value, None, self.id, self.trained, self.trainable, self.full_precision)
 
     def to_device(self, device: DeviceLike) -> Param:
         """The same parameter on another device; deferred ones stay deferred."""
-        target = as_device(device)
+        target = _full(as_device(device)) if self.full_precision else as_device(device)
         deferred = self._deferred
         if not isinstance(deferred, Deferred):
             return self.map(lambda value: value.to_device(target))
-        return self._made(None, replace(deferred, device=target), self.id, self.trained, self.trainable)
+        placed = replace(deferred, device=target)
+        return self._made(None, placed, self.id, self.trained, self.trainable, self.full_precision)
 
     def on_backend_of(self, device: Device) -> Param:
         """The same array seen from a decorator, or from below it: no value is moved."""
         deferred = self._deferred
         if isinstance(deferred, Foreign):
             seen = deferred.seen_from(device.backend)
-            return self._made(None, seen, self.id, self.trained, self.trainable)
+            return self._made(None, seen, self.id, self.trained, self.trainable, self.full_precision)
         if deferred is not None:
             return self.to_device(device)
         tensor = self.val()
@@ -419,7 +451,7 @@ class Param(Watched):
 
     def view(self) -> Param:
         """The same parameter as another object, and the same leaf of the tape."""
-        return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable)
+        return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable, self.full_precision)
 
     def tell_apart(self, other: Param, id: ParamId) -> bool:
         """Become another parameter than the one of which it is a copy: another id, and a leaf of its own.
@@ -450,7 +482,7 @@ class Param(Watched):
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.val().detach(), self.id, self.trained, self.trainable)
+        return _restore, (self.val().detach(), self.id, self.trained, self.trainable, self.full_precision)
 
     def remarks(self) -> list[str]:
         """What there is to say of it when it is printed, beside its shape."""
@@ -505,7 +537,14 @@ def way_back(params: Sequence[Param]) -> Callable[[], None]:
     return undo
 
 
-def _restore(value: Tensor[Any, Any, Any], id: ParamId, trained: bool, trainable: bool) -> Param:
-    restored = Param(value, trained=trained, id=id)
+def _full(device: Device) -> Device:
+    """The same place at full precision."""
+    return device.on(device.backend.full_precision())
+
+
+def _restore(
+    value: Tensor[Any, Any, Any], id: ParamId, trained: bool, trainable: bool, full_precision: bool = False
+) -> Param:
+    restored = Param(value, trained=trained, id=id, full_precision=full_precision)
     restored.trainable = trainable
     return restored

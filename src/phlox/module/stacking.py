@@ -46,9 +46,7 @@ def stack_modules(modules: Sequence[M]) -> M:
             if twin.shape != param.shape or twin.mark != param.mark:
                 raise _unlike(f"`{path}`", repr(param), place, repr(twin))
             values.append(twin.val().detach())
-        made = Param(stack(values), trained=param.trained)
-        made.trainable = param.trainable
-        return made
+        return param.another(stack(values))
 
     return modules[0].map(piled)
 
@@ -84,9 +82,7 @@ def unstack_modules(module: M) -> list[M]:
 
     def one(number: int) -> M:
         def entry(path: str, param: Param) -> Param:
-            made = Param(param.val().detach()[number], trained=param.trained)
-            made.trainable = param.trainable
-            return made
+            return param.another(param.val().detach()[number])
 
         return module.map(entry)
 

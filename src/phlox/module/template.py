@@ -35,11 +35,11 @@ class Template:
         self.paths = tuple(structure.paths)
         self.marks = tuple(param.mark for param in structure.params)
         named = zip(self.paths, self.marks, strict=True)
-        self.integers = tuple(path for path, (ops, _, _) in named if ops.kind is not Float)
-        self.plain = not any(ops.backend.differentiates for ops, _, _ in self.marks)
+        self.integers = tuple(path for path, (ops, *_) in named if ops.kind is not Float)
+        self.plain = not any(ops.backend.differentiates for ops, *_ in self.marks)
         self.text: bytes | None = None
         """Kept here by `phlox.module.wire.text_of`."""
-        self._looks = tuple([looks_of(ops) for ops, _, _ in self.marks])
+        self._looks = tuple([looks_of(ops) for ops, *_ in self.marks])
         # An object that is built on first access would miss a field that hides an attribute of its class (except for a
         # property, which comes before the field), and relies on being asked for attributes that are not there.
         hiding = [getattr(cls, str(name)) for name in structure.skeleton.keys if hasattr(cls, str(name))]
@@ -55,22 +55,22 @@ class Template:
             )
         revive = Param.revive
         params: list[Param] = []
-        for (ops, trained, trainable), looks, array, id in zip(self.marks, self._looks, arrays, ids, strict=True):
+        for (ops, trained, able, full), looks, array, id in zip(self.marks, self._looks, arrays, ids, strict=True):
             try:
                 proper = (array.__class__, array.dtype) in looks or is_proper(ops, array)
             except Exception:  # it has no element type, or one that cannot be compared
                 proper = is_proper(ops, array)
             if proper:
-                params.append(revive(ops, array, trained, trainable, id))
+                params.append(revive(ops, array, trained, able, full, id))
             else:
                 instead = array if isinstance(array, UsedUp) else Foreign(array, ops, self.paths[len(params)])
-                params.append(Param.without_array(instead, trained, trainable, id))
+                params.append(Param.without_array(instead, trained, able, full, id))
         return build(self.skeleton, params)
 
     def described(self) -> str:
         """Parameters and static fields in one line, for whoever says that two structures differ."""
         marked = zip(self.paths, self.marks, strict=True)
-        params = [path if trained else f"{path} (not trained)" for path, (_, trained, _) in marked]
+        params = [path if trained else f"{path} (not trained)" for path, (_, trained, *_) in marked]
         fields = [f"{path}={' '.join(repr(value).split())[:60]}" for path, value in _static_fields(self.skeleton, "")]
         return f"{self.cls.__name__}[{'; '.join([', '.join(params), *fields])}]"
 
@@ -215,7 +215,7 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     aux = aux_of(structure)
     template = aux.template
     if not template.plain:
-        arrays = [ops.backend.strip(array) for (ops, _, _), array in zip(template.marks, arrays, strict=True)]
+        arrays = [ops.backend.strip(array) for (ops, *_), array in zip(template.marks, arrays, strict=True)]
     if not _values.issuperset(map(type, arrays)):
         _check_left_over(template, arrays)
     return tuple(arrays), aux
@@ -227,7 +227,7 @@ def integers_of(aux: Any) -> tuple[str, ...]:
 
 
 def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
-    for path, (ops, _, _), leaf in zip(template.paths, template.marks, leaves, strict=True):
+    for path, (ops, *_), leaf in zip(template.paths, template.marks, leaves, strict=True):
         engine = engine_of(ops.backend)
         if isinstance(leaf, UsedUp):
             leaf.taken()
@@ -251,7 +251,7 @@ def give_away(module: Any, taker: str, *, failed: bool = False) -> None:
     template: Template = aux.template
     devices: dict[Backend, Device] = {}
     instead: list[UsedUp] = []
-    for path, (ops, _, _), array in zip(template.paths, template.marks, arrays, strict=True):
+    for path, (ops, *_), array in zip(template.paths, template.marks, arrays, strict=True):
         device = devices.get(ops.backend)
         if device is None:  # one for all, since asking takes longer than all the rest
             device = devices[ops.backend] = engine_of(ops.backend).device_of(array).on(ops.backend)

@@ -74,7 +74,11 @@ def _shell(aux: Distant, arrays: Iterable[Any]) -> Any:
 def text_of(template: Template) -> bytes:
     """All that makes the structure equal to another one."""
     if template.text is None:
-        marks = [[repr(ops.backend), ops.kind.name, trained, able] for ops, trained, able in template.marks]
+        # A mark that few parameters have says nothing where it is not there: texts of before still mean the same.
+        marks = [
+            [repr(ops.backend), ops.kind.name, trained, able, *["full precision"] * full]
+            for ops, trained, able, full in template.marks
+        ]
         told = {"paths": template.paths, "parameters": marks, "parts": _part(template.skeleton)}
         template.text = json.dumps(told, separators=(",", ":")).encode()
     return template.text

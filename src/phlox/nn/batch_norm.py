@@ -9,7 +9,7 @@ from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
 from phlox.module.param import set_together
-from phlox.nn.initializer import Ones, Zeros
+from phlox.nn.initializer import Initializer, Ones, Zeros
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.norm import BatchNorm as Normalised
 
@@ -22,8 +22,8 @@ class BatchNorm(Module):
 
     In training the statistics are those of the batch, and the running ones follow them: running + momentum (batch -
     running), as in PyTorch, the running variance being the unbiased one. At inference the running ones are taken. They
-    are parameters that are saved and not trained. Without `track_running_stats` there are none, and those of the batch
-    serve always.
+    are parameters that are saved and not trained, and kept in f32 on backends of half precision too. Without
+    `track_running_stats` there are none, and those of the batch serve always.
 
     What is training says the mode (`train`, `valid`) or, without one, whether x records a tape. Raises `ShapeError` for
     a batch of one value a channel, which has no spread, in training.
@@ -53,8 +53,8 @@ class BatchNorm(Module):
         self.gamma = Param.deferred(shape, Ones(), device=device) if affine else None
         self.beta = Param.deferred(shape, Zeros(), device=device) if affine else None
         tracks = track_running_stats
-        self.running_mean = Param.deferred(shape, Zeros(), trained=False, device=device) if tracks else None
-        self.running_var = Param.deferred(shape, Ones(), trained=False, device=device) if tracks else None
+        self.running_mean = _statistic(shape, Zeros(), device) if tracks else None
+        self.running_var = _statistic(shape, Ones(), device) if tracks else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._normalised(x)
@@ -69,8 +69,8 @@ class BatchNorm(Module):
             return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
         found = self._by_batch(x, gamma, beta)
         count = math.prod(x.shape) // self.channels
-        spread = count / (count - 1)
-        set_together([self._followed(mean, found.mean, 1.0), self._followed(variance, found.variance, spread)])
+        batch, spread = self._statistics(x, found), count / (count - 1)
+        set_together([self._followed(mean, batch[0], 1.0), self._followed(variance, batch[1], spread)])
         return found.y
 
     def _by_batch(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
@@ -80,12 +80,23 @@ class BatchNorm(Module):
             raise ShapeError(f"x of shape {x.shape} has one value a channel, and no spread; give a larger batch")
         return functional.batch_norm_train(x, gamma, beta, epsilon=self.epsilon)
 
+    def _statistics(self, x: Tensor, found: Normalised) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the batch, at no less than full precision: rounded to half of it they would be off."""
+        if x.backend.full_precision() is x.backend:
+            return found.mean, found.variance
+        wide, axes = x.detach().to_full_precision(), (0, *range(2, x.ndim))
+        return wide.mean(axes), wide.var(axes)
+
     def _followed(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
         before = running.val()
         after = before + (batch.detach() * correction - before) * self.momentum
         while after.backend is not before.backend and after.backend.untaped() is not None:
             after = after.inner()  # only x records a tape, not the module
         return running, after
+
+
+def _statistic(shape: tuple[int, ...], initializer: Initializer, device: DeviceLike | None) -> Param:
+    return Param.deferred(shape, initializer, trained=False, device=device, full_precision=True)
 
 
 class BatchNormConfig(config_of(BatchNorm)):

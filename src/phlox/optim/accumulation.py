@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phlox.backend import Device
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.param import set_together
@@ -12,6 +13,9 @@ from phlox.tensor import Tensor, tensor, where, zeros_like
 
 class GradientsAccumulator(Module):
     """Adds gradients up until they are taken, so that small batches make the step of a large one.
+
+    The sums, and what is taken, are at no less than full precision. Gradients of a scaled loss are added as
+    `LossScaler.unscaled` gives them.
 
     It is a module: it may be an argument of a compiled step, and its record resumes in the middle of a sum.
 
@@ -33,7 +37,7 @@ class GradientsAccumulator(Module):
     def __init__(self, model: Module, *, mean: bool = True) -> None:
         self.mean = mean
         plain = model.valid()
-        self.sums = [Param(zeros_like(param.val()), trained=False) for param in plain.params()]
+        self.sums = [Param(zeros_like(param.val()), trained=False, full_precision=True) for param in plain.params()]
         place = plain.params()[0].device if plain.params() else None
         self.count = Param(tensor(0, device=place), trained=False)
 
@@ -53,7 +57,7 @@ class GradientsAccumulator(Module):
             grad = grads.get(param.id)
             if grad is not None:
                 kept = total.val()
-                sums.append((total, kept + (grad if grad.device == kept.device else grad.to_device(kept.device))))
+                sums.append((total, kept + _on(grad, kept.device)))
         set_together([*sums, (self.count, self.count.val() + 1)])
 
     def take(self, model: Module) -> GradientsParams:
@@ -62,13 +66,13 @@ class GradientsAccumulator(Module):
         All trained parameters have one: zero, where nothing was added.
         """
         number = self.count.val()
-        share = 1.0 / where(number > 0, number, 1).float()
+        share = 1.0 / where(number > 0, number, 1).to_full_precision().float()
         taken: dict[ParamId, Tensor[Any, Any, Any]] = {}
         anew = [(self.count, zeros_like(number))]
         for param, total in zip(self._checked(model), self.sums, strict=True):
             value = total.val()
             if param.trained:
-                taken[param.id] = value * share if self.mean else value
+                taken[param.id] = value * _on(share, value.device) if self.mean else value
             anew.append((total, zeros_like(value)))
         gradients = GradientsParams(taken)
         set_together(anew)
@@ -82,3 +86,7 @@ class GradientsAccumulator(Module):
                 "make another accumulator for it"
             )
         return params
+
+
+def _on(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
+    return x if x.device == place else x.to_device(place)

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from phlox.backend import Float
+from phlox.backend import Backend, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.signal_guard import SignalGuard
@@ -27,9 +27,10 @@ from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.skipping import kept_where
 from phlox.optim.state import Mastered, State, adopted, flatten, unmastered
 from phlox.optim.state_report import StateReport
+from phlox.optim.terms import continued
 from phlox.optim.together import LEAST, Entry, Job, joins, slot_of
 from phlox.record import LazyTensor, Record
-from phlox.tensor import Tensor, where
+from phlox.tensor import Tensor
 
 _interned: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
 
@@ -44,13 +45,13 @@ class OptimizerAdaptor(Optimizer):
         optimizer: of one tensor.
         groups: parameters that are stepped otherwise.
         grad_clipping: keeps gradients within bounds, each or all together.
-        skip_nonfinite: whether a step whose gradients have an infinity or NaN anywhere changes nothing at all, counts
-            included. Eagerly it is waited for to know it; in a compiled function nothing waits.
+        skip_nonfinite: whether a step whose gradients, as they are given, have an infinity or NaN anywhere changes
+            nothing at all, counts included. Eagerly it is waited for to know it; in a compiled function nothing waits.
         master_weights: whether parameters of half precision have a copy in f32 in the state, which is stepped in their
-            place, all other tensors of the state and the gradient being of f32 too; the parameter is what the copy
-            rounds to. Steps that are too small for half precision add up (Micikevicius et al. 2018: "Mixed precision
-            training"). Elements that have been changed from outside since the last step (loaded, mapped) go on from
-            what they were changed to.
+            place; the parameter is what the copy rounds to. Steps that are too small for half precision add up
+            (Micikevicius et al. 2018: "Mixed precision training"). Elements that have been changed from outside since
+            the last step (loaded, mapped) go on from what they were changed to. Without copies each step is computed in
+            f32, of which the state is in any case, and rounded once.
         donate: whether a step uses up the parameters that it steps: their memory is written over wherever nothing but
             the module that was given looked at it, so that a step needs none but for its state. Using them in that
             module is `DonatedError` from then on. What shares their values (a copy made by `valid`, a record, an
@@ -92,9 +93,9 @@ class OptimizerAdaptor(Optimizer):
 
     def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
         """The state, before its first step, of a parameter that is stepped in one of several ways."""
-        work = self._wide(tensor)
+        work = tensor.to_full_precision()
         state = self._simple[variant].init(work)
-        return state if work is tensor else Mastered(work, state)
+        return Mastered(work, state) if self._has_master(work, tensor) else state
 
     def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:
         if wanted is None:
@@ -122,11 +123,11 @@ class OptimizerAdaptor(Optimizer):
                 continue
             value = param.val()
             tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
-            work = self._wide(tensor)
+            work = tensor.to_full_precision()
             state = brought(states[id], work)
             if id in self._unproved:
                 state = self._adopted("a parameter", self._simple[self.variant(id)].init(work), state)
-            if work is tensor:
+            if not self._has_master(work, tensor):
                 state = unmastered(state)
             elif not isinstance(state, Mastered):
                 state = Mastered(work, state)
@@ -180,13 +181,14 @@ class OptimizerAdaptor(Optimizer):
         rates = rates_of(lr, self.groups)
         check_arguments(module, grads)
         self._find_groups(module)
-        if self.grad_clipping is not None:
-            grads = self.grad_clipping.of_all(grads)
+        # Before they are clipped, which makes finite numbers of infinities.
         finite = grads.isfinite() if self.skip_nonfinite and len(grads) else None
         if finite is not None and not finite.backend.is_traced(finite.primitive):
             if not finite.item():
                 return module
             finite = None
+        if self.grad_clipping is not None:
+            grads = self.grad_clipping.of_all(grads)
         # Around all else, for what comes after it runs between a step that has happened and its result.
         with SignalGuard(lambda: False) as guard, self._lock, sharing():
             try:
@@ -232,7 +234,7 @@ class OptimizerAdaptor(Optimizer):
                 return
             order.append(id)
             number = self.variant(id)
-            if not joining[number] or id in seen:
+            if not joining[number] or id in seen or (not self.master_weights and _is_half(param.backend)):
                 step(path, param, grad)
                 return
             slot = slots.get(id)
@@ -356,15 +358,16 @@ class OptimizerAdaptor(Optimizer):
                 f"{result.backend!r}"
             )
         if work is not tensor:
-            before, state = Mastered(work, before), Mastered(result, state)
+            if self.master_weights:
+                before, state = Mastered(work, before), Mastered(result, state)
             result = result.from_full_precision(tensor)
         if finite is not None:
             result, state = kept_where(finite, (result, state), (tensor, before), tensor.device)
         return Tensor.from_primitive(result.primitive, job.param.backend, Float), state
 
-    def _wide(self, tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """What a parameter of this value is stepped as; the very same where no master is needed."""
-        return tensor.to_full_precision() if self.master_weights else tensor
+    def _has_master(self, work: Tensor[Any, Any, Any], tensor: Tensor[Any, Any, Any]) -> bool:
+        """Is what is stepped of this value to be kept beside it?"""
+        return self.master_weights and work is not tensor
 
     def _adopted(self, path: str, fresh: State, state: State) -> State:
         """A loaded state, with the modules and objects in it."""
@@ -377,7 +380,7 @@ class OptimizerAdaptor(Optimizer):
         self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]
     ) -> tuple[Tensor[Any, Any, Any], State, bool]:
         """What is stepped of a parameter, its value or the master of it; the state; and whether that is a first one."""
-        states, optimizer, work = self._states, self._simple[self.variant(id)], self._wide(tensor)
+        states, optimizer, work = self._states, self._simple[self.variant(id)], tensor.to_full_precision()
         misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
         unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
         if id not in states or misbegun or unfit:
@@ -393,12 +396,14 @@ class OptimizerAdaptor(Optimizer):
                     f"of shape {tensor.shape}: {wrong}; if it is to start anew, call optimizer.forget(module)"
                 )
         if isinstance(state, Mastered):
-            if work is not tensor:
-                # What the master does not round to has been changed from outside.
-                same = (state.master.from_full_precision(tensor) == tensor).to_full_precision()
-                work = where(same, state.master, work)
+            if self._has_master(work, tensor):
+                work = continued(state.master, tensor)
             state = state.state
         return work, state, False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
+
+
+def _is_half(backend: Backend) -> bool:
+    return backend.full_precision() is not backend

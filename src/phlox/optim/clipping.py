@@ -7,12 +7,16 @@ from typing import Any, Literal
 
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams
-from phlox.tensor import Tensor
+from phlox.module.gradients import norm_of
+from phlox.tensor import Tensor, full_like
 
 
 @dataclass(frozen=True)
 class GradientClipping:
-    """Keeps gradients within bounds: make one with `value`, `norm` or `global_norm`."""
+    """Keeps gradients within bounds: make one with `value`, `norm` or `global_norm`.
+
+    Scaled gradients are at no less than full precision: elements that are small beside the norm would vanish at half.
+    """
 
     kind: Literal["value", "norm", "global norm"]
     limit: float
@@ -41,19 +45,16 @@ class GradientClipping:
         if self.kind == "value":
             return grads.map(lambda grad: grad.clip(-self.limit, self.limit))
         if self.kind == "norm":
-            return grads.map(lambda grad: _scaled(grad, self._factor(_norm(grad))))
-        factor = self._factor(grads.norm())
-        return grads.map(lambda grad: _scaled(grad, factor))
+            return grads.map(lambda grad: _scaled(grad, self._root_factor(norm_of([grad]))))
+        root = self._root_factor(grads.norm())
+        return grads.map(lambda grad: _scaled(grad, root))
 
-    def _factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        return self.limit / norm.maximum(self.limit)
-
-
-def _norm(grad: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-    return grad.to_full_precision().square().sum().sqrt()
+    def _root_factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        """What to multiply by twice: at once, the factor of a large norm may be so small that XLA takes it for zero."""
+        return full_like(norm, self.limit).sqrt() / norm.maximum(self.limit).sqrt()
 
 
-def _scaled(grad: Tensor[Any, Any, Any], factor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-    if factor.backend is grad.backend.full_precision() and factor.device.name == grad.device.name:
-        return grad * factor.from_full_precision(grad)
-    return grad * factor.to_device(grad.device)
+def _scaled(grad: Tensor[Any, Any, Any], root: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    wide = grad.to_full_precision()
+    root = root if root.device == wide.device else root.to_device(wide.device)
+    return wide * root * root

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
+from typing_extensions import Unpack
+
+from phlox.backend import Float
 from phlox.errors import OptimizerError
 from phlox.module import Module, Param
 from phlox.module.param import set_together
+from phlox.module.records import LoadOptions, prepare
+from phlox.optim.terms import continued
+from phlox.record import LoadReport, Record
 from phlox.tensor import Tensor, tensor, where
 
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 M = TypeVar("M", bound=Module)
 
 
@@ -18,7 +27,9 @@ class Ema(Module, Generic[M]):
     It often predicts better than the model that is trained (Polyak, Juditsky 1992; Tarvainen, Valpola 2017). `average`
     is a model of the same class, without a tape, to be called and saved; what the other has that is not trained
     (running statistics) is taken over as it is. An `Ema` is a module: it may be an argument of a compiled step, and its
-    record is like any other's.
+    record is like any other's. Of weights of half precision there are averages in f32 beside (`masters`), which those
+    of `average` are rounded from (steps of a thousandth of the way, rounded one by one, would lead nowhere); a record
+    has only these, under the paths of `average`, so that it fits averages of every precision.
 
     Args:
         model: whose parameters are there already; the average begins with them.
@@ -42,7 +53,10 @@ class Ema(Module, Generic[M]):
         self.decay = decay
         self.warm_up = warm_up
         plain = model.valid()
-        self.average: M = plain.map(lambda path, param: Param(param.val(), trained=False))
+        self.average: M = plain.map(
+            lambda path, param: Param(param.val(), trained=False, full_precision=param.full_precision)
+        )
+        self.masters = _masters(self.average)
         place = plain.params()[0].device if plain.params() else None
         self.updates = Param(tensor(0, device=place), trained=False)
 
@@ -56,12 +70,86 @@ class Ema(Module, Generic[M]):
             raise OptimizerError(f"Ema: the model is not one of the structure that the average began with: {where_}")
         count = self.updates.val() + 1
         decay = self._decay(count)
-        moved = [(self.updates, count)]
+        if len(self.masters) != len(halves := _halves(self.average)):  # it was moved to another precision
+            self.masters = _masters(self.average)
+        masters = dict(zip(map(id, halves), self.masters, strict=True))
+        after = [(self.updates, count)]
         for (_, source), (_, target) in zip(new, old, strict=True):
-            value, kept = source.val().detach(), target.val()
-            value = value if value.device == kept.device else value.to_device(kept.device)
-            moved.append((target, _moved(kept, value, decay) if source.trainable else value))
-        set_together(moved)
+            value, kept, master = source.val().detach(), target.val(), masters.get(id(target))
+            if master is None:
+                value = _on(value, kept)
+                after.append((target, _moved(kept, value, decay) if source.trainable else value))
+                continue
+            wide = continued(master.val(), kept)
+            value = _on(value, wide)
+            moved = _moved(wide, value, decay) if source.trainable else value
+            after += [(master, moved), (target, moved.from_full_precision(kept))]
+        set_together(after)
+
+    # --- records: of the averages at the precision that they have, and alike whatever that of the model is
+
+    def into_record(self) -> Record:
+        """See `Module.into_record`."""
+        return super().into_record() if not self.masters else self._wide().into_record()
+
+    def load_record(self, record: Record, **options: Unpack[LoadOptions]) -> Self:
+        """See `Module.load_record`."""
+        self._prepare(record, **options)()
+        return self
+
+    def load(self, source: Record | str | PathLike[str], **options: Unpack[LoadOptions]) -> LoadReport:
+        """See `Module.load`."""
+        if not self.masters:
+            return super().load(source, **options)
+        twin = self._wide()
+        report = twin.load(source, **options)
+        self._taker(twin)()
+        return report
+
+    def load_report(self, record: Record, **options: Unpack[LoadOptions]) -> LoadReport:
+        """See `Module.load_report`."""
+        return super(Ema, self._wide() if self.masters else self).load_report(record, **options)
+
+    def prepare_load(self, record: Record) -> Callable[[], object]:
+        """See `Module.prepare_load`."""
+        return self._prepare(record)
+
+    def _prepare(self, record: Record, **options: Unpack[LoadOptions]) -> Callable[[], object]:
+        if not self.masters:
+            return prepare(self, record, **options)
+        twin = self._wide()
+        prepare(twin, record, **options)()
+        return self._taker(twin)
+
+    def _wide(self) -> Ema[M]:
+        """The same average at full precision, which needs no masters."""
+        masters = dict(zip(map(id, _halves(self.average)), self.masters, strict=True))
+
+        def widened(path: str, param: Param) -> Param:
+            if id(param) not in masters:
+                return param.copy()
+            value = continued(masters[id(param)].val(), param.val())
+            return Param(value, trained=False, id=param.id, full_precision=True)
+
+        twin = self.map(lambda path, param: param.copy())
+        twin.average, twin.masters = self.average.map(widened), []
+        return twin
+
+    def _taker(self, twin: Ema[M]) -> Callable[[], None]:
+        """Takes over what a twin at full precision holds; all that can fail is done now."""
+        mine, theirs = [*self.average.params(), self.updates], [*twin.average.params(), twin.updates]
+        wide = dict(zip(map(id, mine), theirs, strict=True))
+        values = [_on(twin.val(), param.val()) for param, twin in zip(mine, theirs, strict=True)]
+        masters = [wide[id(param)].val() for param in _halves(self.average)]
+
+        def take() -> None:
+            for param, twin, value in zip(mine, theirs, values, strict=True):
+                param.set(value)
+                param.set_id(twin.id)
+            for param, value in zip(self.masters, masters, strict=True):
+                param.set(value)
+
+        return take
 
     def _decay(self, count: Tensor[Any, Any, Any]) -> Any:
         if not self.warm_up:
@@ -71,7 +159,22 @@ class Ema(Module, Generic[M]):
         return where(rising < self.decay, rising, self.decay)
 
 
-def _moved(old: Tensor[Any, Any, Any], new: Tensor[Any, Any, Any], decay: Any) -> Tensor[Any, Any, Any]:
-    # At full precision: in half of it, a thousandth of the way is often no way at all.
-    wide, target = old.to_full_precision(), new.to_full_precision()
-    return (target + (wide - target) * decay).from_full_precision(old)
+def _halves(average: Module) -> list[Param]:
+    """The parameters that are of half precision."""
+    return [
+        param
+        for param in average.params()
+        if param.kind is Float and param.backend.full_precision() is not param.backend
+    ]
+
+
+def _masters(average: Module) -> list[Param]:
+    return [Param(param.val(), trained=False, full_precision=True) for param in _halves(average)]
+
+
+def _moved(old: AnyTensor, new: AnyTensor, decay: Any) -> AnyTensor:
+    return new + (old - new) * decay
+
+
+def _on(x: AnyTensor, like: AnyTensor) -> AnyTensor:
+    return x if x.device == like.device else x.to_device(like.device)

@@ -14,7 +14,7 @@ from phlox.backend.signal_guard import commit
 from phlox.config import Config
 from phlox.errors import CompileError, ConfigError, OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
-from phlox.optim.curvature import AnyTensor, Memory, Vector, greatest
+from phlox.optim.curvature import AnyTensor, Array, FlatLayout, Memory
 from phlox.optim.descent import Descent, Found
 from phlox.optim.optimizer import M, Optimizer, Rate, recording
 from phlox.optim.packed import brought
@@ -91,8 +91,8 @@ class Lbfgs(Optimizer):
 
     Nocedal, Wright 2006: "Numerical optimization", algorithm 7.4. As it evaluates the loss several times for a step, it
     takes a function that does, `minimize(lr, module, closure)`, in place of gradients. All parameters are one vector,
-    also where they are on several devices; what is remembered is kept by parameter id, and begins anew when another set
-    of parameters is stepped (layers inserted or removed, frozen or unfrozen).
+    also where they are on several devices, of f32 at least; what is remembered is kept by parameter id, and begins anew
+    when another set of parameters is stepped (layers inserted or removed, frozen or unfrozen).
 
     The loss must be the same function at every call: of all data or of one large batch, and without dropout.
 
@@ -111,6 +111,30 @@ class Lbfgs(Optimizer):
         self.config = config
         self.outcome: LbfgsOutcome | None = None
         """Of the last call of `minimize`."""
+        self._memory: tuple[tuple[ParamId, ...], Memory] | None = None
+        """What is remembered of these parameters: taken apart into states when somebody looks at those."""
+
+    @property
+    def states(self) -> dict[ParamId, State]:
+        """See `Optimizer.states`."""
+        with self._lock:
+            if self._memory is not None:
+                ids, memory = self._memory
+                self._states, self._memory = dict(zip(ids, memory.states(), strict=True)), None
+            return super().states
+
+    def _take_loaded(self, states: dict[ParamId, State]) -> None:
+        with self._lock:
+            self._memory = None
+            super()._take_loaded(states)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            _ = self.states
+            return super().__getstate__()
+
+    def _number_of_states(self) -> int:
+        return super()._number_of_states() if self._memory is None else len(self._memory[0])
 
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
         raise OptimizerError(
@@ -143,45 +167,55 @@ class Lbfgs(Optimizer):
         loss, first = _evaluated(module, closure, None)
         vector = [(path, param) for path, param in module.named_params() if param.id in first]
         values = [_inner(param) for _, param in vector]
-        start = Found(values, loss, [first[param.id] for _, param in vector])
+        if not any(value.size for value in values):
+            self.outcome = LbfgsOutcome(loss, loss, 0, 1, "gradient", False)
+            return _moved(module, vector, values)
+        layout = FlatLayout(values)
+        gradients = [first[param.id] for _, param in vector]
+        gradient = layout.joined(gradients)
+        start = Found(layout.joined(values), loss, gradient, *layout.numbers_of(gradient, gradient))
         if not start.finite:
-            what = "the loss" if not math.isfinite(start.loss) else _wrong_of(vector, start.gradient)
+            what = "the loss" if not math.isfinite(start.loss) else _wrong_of(vector, gradients)
             raise OptimizerError(
                 f"{what} is not finite before the first step of L-BFGS, and the parameters are as they were"
             )
-        memory, restarted = self._remembered(vector)
-        descent = Descent(self.config, rate, memory, lambda values: _found(module, vector, values, closure))
+        memory, restarted = self._remembered(vector, layout)
+
+        def evaluate(values: Array, direction: Array) -> Found:
+            return _found(module, vector, layout, values, direction, closure)
+
+        descent = Descent(self.config, rate, memory, evaluate)
         end, reason = descent.run(start)
         outcome = LbfgsOutcome(start.loss, end.loss, descent.iterations, descent.evaluations, reason, restarted)
-        moved = _moved(module, vector, end.values)
-        states, before = self.states, dict(self.states)
-        after = before
-        if reason in ("not finite", "no step"):
-            after = {}
-        elif descent.iterations:
-            after = dict(zip((param.id for _, param in vector), memory.states(), strict=True))
+        lost = reason in ("not finite", "no step")
+        moved = _moved(module, vector, values if end is start else layout.parted(end.values))
+        held = dict(vars(self))
 
-        def keep(outcome: LbfgsOutcome | None, after: dict[ParamId, State]) -> M:
+        def keep() -> M:
             self.outcome = outcome
-            states.clear()
-            states.update(after)
+            if lost or descent.iterations:
+                with self._lock:
+                    self._take_loaded({})
+                    self._memory = None if lost else (tuple([param.id for _, param in vector]), memory)
             return moved
 
-        return commit(partial(keep, outcome, after), partial(keep, self.outcome, before))
+        return commit(keep, partial(vars(self).update, held))
 
     # --- history
 
-    def _remembered(self, vector: Sequence[tuple[str, Param]]) -> tuple[Memory, bool]:
+    def _remembered(self, vector: Sequence[tuple[str, Param]], layout: FlatLayout) -> tuple[Memory, bool]:
         """What is known from calls before, and whether it had to be forgotten."""
-        states = self.states
         ids = [param.id for _, param in vector]
+        if self._memory is not None and self._memory[0] == tuple(ids) and self._memory[1].layout == layout:
+            return self._memory[1].copy(), False
+        states = self.states
         if not states:
-            return Memory(self.config.history), False
+            return Memory(self.config.history, layout), False
         if set(states) != set(ids):
-            return Memory(self.config.history), True
+            return Memory(self.config.history, layout), True
         found: list[State] = []
         for path, param in vector:
-            here = _inner(param)
+            here = _inner(param).to_full_precision()
             state = brought(states[param.id], here)
             shapes = {part.shape for part in _tensors(state)}
             if shapes != {here.shape}:
@@ -190,7 +224,7 @@ class Lbfgs(Optimizer):
                     f"{here.shape}; make a new optimizer"
                 )
             found.append(state)
-        return Memory(self.config.history, found), False
+        return Memory.of(self.config.history, layout, found), False
 
     def _misfit(self, states: dict[ParamId, State]) -> str | None:
         common: Any = None
@@ -262,10 +296,18 @@ def _evaluated(
     return float(value.detach().item()), found
 
 
-def _found(module: M, vector: Sequence[tuple[str, Param]], values: Vector, closure: Callable[[M], Any]) -> Found:
+def _found(
+    module: M,
+    vector: Sequence[tuple[str, Param]],
+    layout: FlatLayout,
+    values: Array,
+    direction: Array,
+    closure: Callable[[M], Any],
+) -> Found:
     ids = [param.id for _, param in vector]
-    loss, gradients = _evaluated(_moved(module, vector, values), closure, ids)
-    return Found(values, loss, [gradients[id] for id in ids])
+    loss, gradients = _evaluated(_moved(module, vector, layout.parted(values)), closure, ids)
+    gradient = layout.joined([gradients[id] for id in ids])
+    return Found(values, loss, gradient, *layout.numbers_of(gradient, direction))
 
 
 def _inside() -> CompileError:
@@ -290,7 +332,7 @@ def _inner(param: Param) -> AnyTensor:
     return value.inner() if value.backend.differentiates else value
 
 
-def _moved(module: M, vector: Sequence[tuple[str, Param]], values: Vector) -> M:
+def _moved(module: M, vector: Sequence[tuple[str, Param]], values: Sequence[AnyTensor]) -> M:
     """The module with these values for these parameters."""
     new = {param.id: value for (_, param), value in zip(vector, values, strict=True)}
 
@@ -301,15 +343,15 @@ def _moved(module: M, vector: Sequence[tuple[str, Param]], values: Vector) -> M:
     return cast("M", cast("Module", module).map(move))
 
 
-def _wrong_of(vector: Sequence[tuple[str, Param]], gradient: Vector) -> str:
-    paths = [path for (path, _), part in zip(vector, gradient, strict=True) if not math.isfinite(greatest([part]))]
+def _wrong_of(vector: Sequence[tuple[str, Param]], gradients: Sequence[AnyTensor]) -> str:
+    paths = [path for (path, _), part in zip(vector, gradients, strict=True) if not part.isfinite().all().item()]
     return f"the gradient of {', '.join(paths)}"
 
 
 def _is_one(state: State) -> bool:
     return (
         isinstance(state, dict)
-        and cast("dict[str, Any]", state).keys() == _PER_PARAMETER | _COMMON
+        and set(cast("dict[str, Any]", state)) - {"products"} == {*_PER_PARAMETER, *_COMMON}
         and all(isinstance(state[name], list) for name in _LISTS)
     )
 

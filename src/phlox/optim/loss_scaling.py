@@ -24,6 +24,8 @@ class LossScaler(Module):
         initial: the first scale; by default the largest power of two that f16 has, for the loss has it as a gradient.
         interval: of how many good steps it grows.
         growth, backoff: what it is multiplied by when it grows, and when it was too large.
+        minimum: what it does not fall below, however many steps are not finite (divided by zero, no gradient would ever
+            be finite again); by default the smallest normal number of f16.
         device: where the losses are.
 
     Raises `OptimizerError` for numbers that make no sense.
@@ -47,6 +49,7 @@ class LossScaler(Module):
         interval: int = 2000,
         growth: float = 2.0,
         backoff: float = 0.5,
+        minimum: float = 2.0**-14,
         device: DeviceLike | None = None,
     ) -> None:
         if not (initial > 0.0 and math.isfinite(initial)):
@@ -56,10 +59,12 @@ class LossScaler(Module):
                 f"LossScaler: interval is at least one, growth at least 1, backoff between 0 and 1, got {interval}, "
                 f"{growth} and {backoff}"
             )
-        self.interval, self.growth, self.backoff = interval, growth, backoff
+        if not 0.0 < minimum <= initial:
+            raise OptimizerError(f"LossScaler: the minimum lies above zero, up to {initial}, got {minimum}")
+        self.interval, self.growth, self.backoff, self.minimum = interval, growth, backoff, minimum
         given = as_device(device)
         place = given.on(off_tapes(given.backend).full_precision())
-        self.scale = Param(tensor(float(initial), device=place), trained=False)
+        self.scale = Param(tensor(float(initial), device=place), trained=False, full_precision=True)
         self.good_steps = Param(tensor(0, device=place), trained=False)
 
     def scaled(self, loss: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
@@ -89,5 +94,5 @@ class LossScaler(Module):
         scale, good = self.scale.val(), self.good_steps.val() + 1
         grows = finite & (good >= self.interval)
         grown = where((scale * self.growth).isfinite(), scale * self.growth, scale)
-        after = where(finite, where(grows, grown, scale), scale * self.backoff)
+        after = where(finite, where(grows, grown, scale), (scale * self.backoff).maximum(self.minimum))
         set_together([(self.scale, after), (self.good_steps, where(grows | ~finite, good * 0, good))])

@@ -62,6 +62,9 @@ class OptaxAdaptor(Optimizer):
     belongs to none (counts of steps) beside it; where layers have come, only theirs begins anew. It is saved and loaded
     like any other, and steps inside `phlox.compile`, where its state can be donated.
 
+    Parameters of half precision, and their gradients, come to it in f32, of which the state then is; what a step gives
+    is rounded once.
+
     Args:
         transformation: with `init(params)` and `update(gradients, state, params)`, which return PyTrees of arrays.
 
@@ -130,7 +133,10 @@ class OptaxAdaptor(Optimizer):
         def update(path: str, param: Param) -> Param:
             if param.id not in paths:
                 return param
-            return param.holding(Tensor.from_primitive(new[paths[param.id]], param.backend, Float))
+            backend = engine_of(param.backend)
+            stepped = Tensor.from_primitive(new[paths[param.id]], backend.full_precision(), Float)
+            rounded = stepped.from_full_precision(backend).primitive
+            return param.holding(Tensor.from_primitive(rounded, param.backend, Float))
 
         result = module.map(update)
         states, before, loaded = self.states, dict(self.states), set(self._loaded)

@@ -115,9 +115,10 @@ def stepped_of(module: Module, grads: GradientsParams) -> list[Stepped]:
                 f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
                 f"{inner.shape}; is it the gradient of another model?"
             )
-        if grad.backend is not inner.backend or grad.device != inner.device:
-            grad = grad.to_device(inner.device)
-        found.append(Stepped(path, param, inner, grad))
+        work = inner.to_full_precision()
+        if grad.backend is not work.backend or grad.device != work.device:
+            grad = grad.to_device(work.device)
+        found.append(Stepped(path, param, work, grad))
     return found
 
 

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from phlox.backend import Backend
 from phlox.backend.contract.update import Real
+from phlox.module.gradients import norm_of
 from phlox.optim.sharing import shared
-from phlox.tensor import Tensor
+from phlox.tensor import Tensor, where
 
 AnyTensor = Tensor[Any, Any, Any]
 
@@ -87,8 +88,17 @@ def greatest(a: Real, b: Real, backend: Backend) -> Real:
 
 
 def norm(x: AnyTensor) -> AnyTensor:
-    """The Euclidean norm, as a tensor of rank zero; half precision would overflow at little."""
-    return x.to_full_precision().square().sum().sqrt().from_full_precision(x)
+    """The Euclidean norm, as a tensor of rank zero, whose squares do not overflow."""
+    return norm_of([x]).from_full_precision(x)
+
+
+def continued(master: AnyTensor, value: AnyTensor) -> AnyTensor:
+    """What a value of half precision goes on from: its master, where that still rounds to it.
+
+    Elements that do not have been changed from outside (loaded, mapped), and go on from what they were changed to.
+    """
+    same = (master.from_full_precision(value) == value).to_full_precision()
+    return where(same, master, value.to_full_precision())
 
 
 def root_mean_square(x: AnyTensor) -> AnyTensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phlox.errors import RecordError as RecordError
+from phlox.errors import RecordWarning as RecordWarning
 from phlox.lazy import lazily as _lazily
 from phlox.lazy import lend as _lend
 from phlox.record.binary import BinaryRecorder as BinaryRecorder

@@ -97,18 +97,31 @@ def checked_shape(shape: object, dtype: DType, path: str = "tensor") -> tuple[in
     return sizes
 
 
-def cast_elements(array: Array, dtype: DType, path: str = "tensor", recast: Recast = halves.recast) -> Array:
+def cast_elements(
+    array: Array,
+    dtype: DType,
+    path: str = "tensor",
+    recast: Recast = halves.recast,
+    underflow: Callable[[int], object] | None = None,
+) -> Array:
     """`array`, contiguous, at another element type of its kind, each value rounded to the nearest.
 
     Beyond the result it takes a small block of memory. Raises RecordError for a value that does not fit: a finite float
-    that would become infinite, an int out of range.
+    that would become infinite, an int out of range. `underflow` is told how many became zero that were not, if any.
     """
     if kind_of(array.dtype) != kind_of(dtype):
         raise RecordError(f"{path}: a record does not cast between kinds, here {array.dtype} to {dtype}")
     if array.dtype == dtype:
         return array
-    if (done := recast(array, dtype)) is not None:
-        return done
+    result = recast(array, dtype)
+    if result is None:
+        result = _cast(array, dtype, path)
+    if underflow is not None and kind_of(dtype) == "float" and (count := _became_zero(array, result)):
+        underflow(count)
+    return result
+
+
+def _cast(array: Array, dtype: DType, path: str) -> Array:
     result = np.empty(array.shape, dtype)
     source, target = array.reshape(-1), result.reshape(-1)
     cast_block = _cast_ints if dtype.kind in "iu" else _cast_floats
@@ -120,6 +133,24 @@ def cast_elements(array: Array, dtype: DType, path: str = "tensor", recast: Reca
 
     spread(work, source.size, halves.SHARE, halves.THREADS)
     return result
+
+
+def _became_zero(array: Array, result: Array) -> int:
+    """How many floats that are not zero are in the result."""
+    if not result.size or np.can_cast(array.dtype, result.dtype) or not _has_zeros(result):
+        return 0
+    source, bits, count = array.reshape(-1), result.reshape(-1).view(f"u{result.dtype.itemsize}"), 0
+    for at in range(0, source.size, BLOCK):  # in NumPy, the 16-bit floats have no fast comparisons either
+        zeros = np.flatnonzero((bits[at : at + BLOCK] << 1) == 0)
+        count += int(np.count_nonzero(source[at : at + BLOCK][zeros])) if zeros.size else 0
+    return count
+
+
+def _has_zeros(array: Array) -> bool:
+    # By bits, as two minima: that of 0.0 is the least as a natural number, that of -0.0 as an integer.
+    bits, width = array.reshape(-1), array.dtype.itemsize
+    signed = bits.view(f"i{width}")
+    return bool(bits.view(f"u{width}").min() == 0 or signed.min() == np.iinfo(signed.dtype).min)
 
 
 def _cast_floats(array: Array, dtype: DType, path: str) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 
 from phlox.backend import halves
-from phlox.errors import RecordError
+from phlox.errors import RecordError, RecordWarning
 from phlox.record.dtypes import (
     Array,
     DType,
@@ -21,6 +22,7 @@ from phlox.record.dtypes import (
     checked_shape,
     kind_of,
 )
+from phlox.record.precision import Underflow, underflow_message
 
 LARGE = 1 << 24
 """Bytes of a tensor that is not read while another such one is."""
@@ -50,6 +52,8 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     """Named in errors."""
     recast: Recast = halves.recast
     """How floats are cast where there is a faster way than NumPy's: by the engine of a model's tensors."""
+    underflow: Underflow | None = None
+    """What counts the values that casts make zero; without one each read warns of them."""
 
     @staticmethod
     def from_array(array: Any, path: str = "tensor") -> LazyTensor:
@@ -93,7 +97,8 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     def read(self) -> Array:
         """The array: C-contiguous, in native byte order, perhaps a read-only view of a mapped file.
 
-        Raises RecordError where a value does not fit `dtype`, or the source does not give what it promised.
+        Raises RecordError where a value does not fit `dtype`, or the source does not give what it promised. Gives
+        `RecordWarning` where values that are not zero become zero.
         """
         return self.cast(self._stored())
 
@@ -108,9 +113,15 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
 
     def cast(self, array: Array) -> Array:
         """A part of what is stored at the element type of this, in the same order; several threads may do so."""
-        return cast_elements(array, self.dtype, self.path, self.recast) if self.is_cast else array
+        return cast_elements(array, self.dtype, self.path, self.recast, self._tell) if self.is_cast else array
 
-    def astype(self, dtype: Any, path: str | None = None) -> LazyTensor:
+    def _tell(self, count: int) -> None:
+        if self.underflow is not None:
+            self.underflow.add(self.path, self.dtype, count)
+        else:
+            warnings.warn(f"{self.path}: {underflow_message('values', self.dtype)}", RecordWarning, stacklevel=5)
+
+    def astype(self, dtype: Any, path: str | None = None, underflow: Underflow | None = None) -> LazyTensor:
         """This tensor at another element type of the same kind, cast when read.
 
         Raises RecordError at once for another kind; at reading, for a value that does not fit. Errors name `path`.
@@ -123,7 +134,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
             raise RecordError(f"{path}: a record does not cast between kinds, here {self.dtype} to {dtype}")
         # A view of a view casts twice, as the same casts of the array would.
         source = self.read if self.is_cast else self.source
-        return LazyTensor(self.shape, dtype, self.dtype, source, path, self.recast)
+        return LazyTensor(self.shape, dtype, self.dtype, source, path, self.recast, underflow)
 
     def map(self, function: Callable[[Array], Array], shape: tuple[int, ...]) -> LazyTensor:
         """What `function` makes of the array when it is read: of this shape, and of the same element type.
@@ -162,3 +173,5 @@ class TensorEntry(msgspec.Struct, frozen=True, eq=False):
 
     tensor: LazyTensor
     id: str | None = None
+    state: bool = False
+    """Whether it accumulates over the steps of a training, see `PrecisionSettings`; files do not say it."""

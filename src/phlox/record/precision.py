@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
-from phlox.errors import RecordError
+from phlox.errors import RecordError, RecordWarning
 from phlox.record.dtypes import DTYPES, DType, canonical, kind_of
 
 FloatName: TypeAlias = Literal["f64", "f32", "f16", "bf16"]
@@ -31,28 +34,57 @@ class Precision(Protocol):
 class PrecisionSettings:
     """One element type for all floats and one for all ints, or None: as they are. Raises RecordError for other names.
 
+    Floats that accumulate over the steps of a training (moments and averages of optimizers, and parameters that are
+    kept at full precision, as running statistics are) are not narrowed below f32 by `float`, for a training that goes
+    on from them would be ruined. `state` says by name at which type they are written.
+
     >>> str(PrecisionSettings(float="bf16", int="i32"))
     'float=bf16, int=i32'
+    >>> moments, dtype = "optimizer.states.1.state.moment_2", np.dtype(np.float32)
+    >>> HALF.stored(moments, dtype), PrecisionSettings(float="f16", state="f16").stored(moments, dtype)
+    (dtype('float32'), dtype('float16'))
     """
 
     float: FloatName | None = None
     int: IntName | None = None
+    state: FloatName | None = None
 
     def __post_init__(self) -> None:
-        for field, name, names in (("float", self.float, FloatName), ("int", self.int, IntName)):
+        for field, name, names in (
+            ("float", self.float, FloatName), ("int", self.int, IntName), ("state", self.state, FloatName)
+        ):  # fmt: skip
             if name is not None and name not in get_args(names):
                 raise RecordError(
                     f"PrecisionSettings({field}={name!r}): expected None or one of {', '.join(get_args(names))}"
                 )
 
     def stored(self, path: str, dtype: DType) -> DType:
-        """See `Precision.stored`; here the path does not matter."""
+        """See `Precision.stored`; the path matters for what optimizers keep."""
+        return self.stored_state(dtype) if _OF_OPTIMIZER.search(path) else self._stored(dtype)
+
+    def stored_state(self, dtype: DType) -> DType:
+        """As `stored`, of what accumulates over the steps of a training."""
+        chosen = self._stored(dtype)
+        if kind_of(dtype) != "float":
+            return chosen
+        if self.state is not None:
+            return DTYPES[self.state]
+        if chosen.itemsize > 2 or chosen == dtype:
+            return chosen
+        return DTYPES["f32"] if dtype.itemsize > 2 else dtype
+
+    def _stored(self, dtype: DType) -> DType:
         kind = kind_of(dtype)
         name = self.float if kind == "float" else self.int if kind == "int" else None
         return dtype if name is None else DTYPES[name]
 
     def __str__(self) -> str:
-        return f"float={self.float or 'as is'}, int={self.int or 'as is'}"
+        state = f", state={self.state}" if self.state else ""
+        return f"float={self.float or 'as is'}, int={self.int or 'as is'}{state}"
+
+
+_OF_OPTIMIZER = re.compile(r"(?:^|\.)states\.[^.]+\.state(?:\.|$)")
+"""The paths of what an optimizer's record holds, in whichever record it is a part of."""
 
 
 DOUBLE = PrecisionSettings(float="f64")
@@ -61,23 +93,57 @@ HALF = PrecisionSettings(float="f16")
 BFLOAT16 = PrecisionSettings(float="bf16")
 
 
+class Underflow:
+    """Counts values that casts have made zero, by path, to tell of all together."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, DType], int] = {}
+        self._lock = Lock()
+
+    def add(self, path: str, dtype: DType, count: int) -> None:
+        """Count some; several threads may do so."""
+        with self._lock:
+            self._counts[path, dtype] = self._counts.get((path, dtype), 0) + count
+
+    def warn(self, what: str) -> None:
+        """`RecordWarning` of what was counted, if anything."""
+        if self._counts:
+            paths = [path for path, _ in self._counts]
+            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+            dtypes = {str(dtype): None for _, dtype in self._counts}
+            count = sum(self._counts.values())
+            message = f"{what}: {underflow_message(f'{count} values', ' and '.join(dtypes))}"
+            warnings.warn(f"{message}, in {', '.join(paths[:_SHOWN])}{more}", RecordWarning, stacklevel=4)
+
+
+_SHOWN = 5
+
+
+def underflow_message(what: str, dtype: object) -> str:
+    """What there is to say of values that do not fit since they are too small."""
+    return f"{what} that are not zero became zero at {dtype}, which has none as small; BFLOAT16 and FULL keep them"
+
+
 def checked_precision(precision: Precision) -> Precision:
     """`precision` itself; RecordError where it is none."""
     if callable(getattr(precision, "stored", None)) and not isinstance(precision, type):
         return precision
     raise RecordError(
-        f"precision={precision!r}: expected FULL, HALF, BFLOAT16, DOUBLE, a PrecisionSettings(float=..., int=...), "
-        "or an object with a method stored(path, dtype)"
+        f"precision={precision!r}: expected FULL, HALF, BFLOAT16, DOUBLE, a PrecisionSettings(float=..., int=..., "
+        "state=...), or an object with a method stored(path, dtype)"
     )
 
 
-def stored_type(precision: Precision, path: str, dtype: DType) -> DType:
+def stored_type(precision: Precision, path: str, dtype: DType, *, state: bool = False) -> DType:
     """What `precision.stored` says; RecordError naming `path` where that is no element type of the kind of `dtype`.
+
+    With `state`, of what accumulates over steps, what `stored_state` says where there is one.
 
     >>> stored_type(HALF, "weight", np.dtype(np.float32))
     dtype('float16')
     """
-    given = cast("object", precision.stored(path, dtype))
+    by_state = precision.stored_state(dtype) if state and isinstance(precision, PrecisionSettings) else None
+    given = cast("object", precision.stored(path, dtype) if by_state is None else by_state)
     # np.dtype would make float64 of None, and of "i8" what is i64 here.
     if not isinstance(given, (np.dtype, type)):
         raise RecordError(

@@ -12,7 +12,7 @@ from phlox.errors import RecordError
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.names import fingerprint_of as fingerprint_of
 from phlox.record.names import nearest
-from phlox.record.precision import Precision, checked_precision, stored_type
+from phlox.record.precision import Precision, Underflow, checked_precision, stored_type
 from phlox.record.values import Value, checked_text, checked_value
 
 if TYPE_CHECKING:
@@ -191,11 +191,12 @@ class Record:
             unreadable |= {f"{prefix}.{path}": why for path, why in record.unreadable.items()}
         return Record(entries, metadata, aliases=aliases, unreadable=unreadable)
 
-    def with_precision(self, precision: Precision) -> Record:
+    def with_precision(self, precision: Precision, underflow: Underflow | None = None) -> Record:
         """This record with every tensor at its precision, cast when read.
 
         Raises RecordError, naming the path, where the precision gives no element type, or one of another kind; when a
-        tensor is read, for a value that does not fit.
+        tensor is read, for a value that does not fit. A value that is not zero and becomes zero is a `RecordWarning`
+        when it is read, or is counted by `underflow`.
 
         >>> import numpy as np
         >>> from phlox.record.precision import PrecisionSettings
@@ -206,9 +207,11 @@ class Record:
         checked_precision(precision)
         cast: dict[str, Entry] = {}
         for path, entry in self._tensors.items():
-            tensor = entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype), path)
+            tensor = entry.tensor.astype(
+                stored_type(precision, path, entry.tensor.dtype, state=entry.state), path, underflow
+            )
             if tensor is not entry.tensor:
-                cast[path] = TensorEntry(tensor, entry.id)
+                cast[path] = TensorEntry(tensor, entry.id, entry.state)
         if not cast:
             return self
         return Record(

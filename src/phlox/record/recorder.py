@@ -14,7 +14,7 @@ from phlox.record.compression import SUFFIXES, Compression, compressed
 from phlox.record.files import atomic_write, write_to
 from phlox.record.header import Header
 from phlox.record.limits import check_entries
-from phlox.record.precision import FULL, Precision, checked_precision, precision_label
+from phlox.record.precision import FULL, Precision, Underflow, checked_precision, precision_label
 from phlox.record.reader import CanWrite, PathLike, Reader, Stream, is_path
 from phlox.record.record import Record
 from phlox.record.sink import Sink
@@ -82,41 +82,47 @@ class Recorder(Reader):
         record is told before anything is written where the file cannot seek, as a pipe; otherwise what was written at
         its end is cut off again.
 
-        Raises RecordError for a value that does not fit the precision, and where the file cannot be written.
+        Raises RecordError for a value that does not fit the precision, and where the file cannot be written. Gives one
+        `RecordWarning` where values that are not zero became zero, with their number and the paths.
         """
         if not is_path(path):
             self._save_to(record, path)
             return path
         target = self._target(Path(path))
         with _errors_of(target):
-            record = self._checked(record)
+            record, underflow = self._checked(record)
             size, smaller = record.nbytes if self.is_raw else 0, self.compression is not None
             with atomic_write(target, size, durable=self.durable, smaller=smaller) as file:
                 self._encode(record, file)
+        underflow.warn(str(target))
         return target
 
     def _save_to(self, record: Record, stream: CanWrite) -> None:
         name = getattr(stream, "name", None)
-        with _errors_of(name if isinstance(name, str) else type(stream).__name__):
+        target = name if isinstance(name, str) else type(stream).__name__
+        with _errors_of(target):
             if not callable(getattr(stream, "write", None)):
                 raise RecordError(f"expected a path or an open binary file, not {type(stream).__name__}")
             if isinstance(stream, io.TextIOBase):
                 raise RecordError("it takes text; open it in binary mode, as open(path, 'wb')")
-            record = self._checked(record)
+            record, underflow = self._checked(record)
             with write_to(stream) as file:
                 self._encode(record, file)
+        underflow.warn(target)
 
     def to_bytes(self, record: Record) -> bytes:
         """What `save` writes, in memory."""
         buffer = io.BytesIO()
-        self._encode(self._checked(record), buffer)
+        record, underflow = self._checked(record)
+        self._encode(record, buffer)
+        underflow.warn("in memory")
         return buffer.getvalue()
 
     def header(self, record: Record) -> Header:
         """The header that a file of this recorder carries."""
         return Header.of(record, self.format, precision_label(self.precision))
 
-    def _checked(self, record: Record) -> Record:
+    def _checked(self, record: Record) -> tuple[Record, Underflow]:
         check_entries(len(record))
         if record.unreadable:
             path, why = next(iter(record.unreadable.items()))
@@ -125,7 +131,8 @@ class Recorder(Reader):
                 f"{path}: {why}{others}; to save the rest, drop it: renamed(record, lambda path: None if path in "
                 "record.unreadable else path)"
             )
-        return record.with_precision(self.precision)
+        underflow = Underflow()
+        return record.with_precision(self.precision, underflow), underflow
 
     def _encode(self, record: Record, file: IO[bytes]) -> None:
         with compressed(file, self.compression) as stream:

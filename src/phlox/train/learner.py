@@ -72,6 +72,7 @@ class Learner(Generic[M]):
     def device(self) -> Device:
         """Where the model is, and batches are brought."""
         params = self.model.params()
+        params = [param for param in params if not param.full_precision] or params
         return params[0].device if params else as_device(None)
 
     def fit(

@@ -141,7 +141,7 @@ class Packed:
             value = param.val()
             self._leaf(value.detach() if self._own else value, f"{path}.{name}")
         self._parts.append(Part(path, None, aux_of(structure).template, f"a {type(module).__name__}"))
-        around = _another if self._own else Param.around
+        around = Param.another if self._own else Param.around
         return lambda tensors: structure.build([around(param, next(tensors)) for param in structure.params])
 
     def _static(self, value: Any, path: str) -> Build:
@@ -159,13 +159,6 @@ class Packed:
             ) from None
         self._parts.append(Part(path, None, form, repr(value)))
         return lambda tensors: value
-
-
-def _another(param: Param, value: AnyTensor) -> Param:
-    """A parameter of another model with the marks of this one."""
-    made = Param(value, trained=param.trained)
-    made.trainable = param.trainable
-    return made
 
 
 def _of_number(value: Any, device: Device) -> AnyTensor:

@@ -109,7 +109,7 @@ def first_backend(values: Iterable[Any]) -> Backend | None:
             if pending is None:
                 backends = [param.backend for param in value.structure().params[:1]]
             else:
-                backends = [ops.backend for ops, _, _ in pending[0].template.marks[:1]]
+                backends = [ops.backend for ops, *_ in pending[0].template.marks[:1]]
             if backends:
                 return plain_backend(backends[0])
             continue

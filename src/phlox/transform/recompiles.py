@@ -220,11 +220,12 @@ def module_facets(module: Module, path: str) -> Iterator[tuple[str, Facet]]:
     def walk(part: Part, path: str) -> Iterator[tuple[str, Facet]]:
         match part:
             case Leaf(number):
-                ops, trained, trainable = template.marks[number]
+                ops, trained, trainable, full = template.marks[number]
                 shape = ops.backend.shape(arrays[number])
                 marks = "" if trained else ", frozen" if trainable else ", not trained"
+                marks += ", kept at full precision" if full else ""
                 text = f"a Param, {ops.kind.__name__} {shape} on {ops.backend!r}{marks}"
-                yield path, Facet((ops, shape, trained, trainable, number), text)
+                yield path, Facet((ops, shape, trained, trainable, full, number), text)
             case Static(value):
                 yield path, Facet(_key(value), _shown(value), _FIELD)
             case Shared(number):

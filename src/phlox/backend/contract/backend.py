@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -306,6 +307,22 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
     def piled(self, arrays: Sequence[Array]) -> Array:
         """Arrays of one shape, stacked on a new first axis."""
         return self.concat(tuple([self.reshape(x, (1, *self.shape(x))) for x in arrays]), 0)
+
+    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+        """x with this entry along the second axis replaced; x is given up, for its memory may be what is returned."""
+        before, after = (slice(0, place, 1), slice(place + 1, self.shape(x)[1], 1))
+        first, *rest = self.shape(x)
+        whole = [slice(0, size, 1) for size in rest[1:]]
+        parts = [self.index(x, (slice(0, first, 1), part, *whole)) for part in (before, after)]
+        return self.concat((parts[0], self.reshape(entry, (first, 1, *rest[1:])), parts[1]), 1)
+
+    def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        """`fn(self, *static, ...)`, a function of arrays and numbers written in operations of this backend.
+
+        Where each call costs an engine more than what it computes, it is a program that is one call, and that takes
+        the arrays at the places `donate` for its own. Products are at the precision of the elements.
+        """
+        return partial(fn, self, *static)
 
     def strip(self, x: Array) -> Array:
         """The array of the innermost backend behind decorators."""

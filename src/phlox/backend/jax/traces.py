@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -38,6 +39,15 @@ _NEEDS_VALUES = (
 def _narrowed(x: Any, dtype: Any) -> Any:
     """A number of 32 bits, as Python's own come in: weakly typed, of the type of what it meets."""
     return convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=True, sharding=None)
+
+
+@lru_cache(maxsize=1024)
+def _program(backend: Any, fn: Callable[..., Any], static: tuple[Any, ...], donate: tuple[int, ...]) -> Any:
+    def run(*arguments: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return fn(backend, *static, *arguments)
+
+    return jax.jit(run, donate_argnums=donate)
 
 
 class Traces(EngineBackend):
@@ -153,6 +163,12 @@ class Traces(EngineBackend):
 
         # Numbers come in with 64 bits, and nothing else has any.
         return in_x64(jax.jit(narrow, donate_argnums=0))
+
+    def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        return _program(self, fn, static, donate)
+
+    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+        return x.at[:, place].set(entry)
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         jax.eval_shape(fn, donated, kept)

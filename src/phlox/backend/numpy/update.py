@@ -69,6 +69,10 @@ class Update(Backend):
     def flat(self, x: Array) -> Array:
         return x.reshape(-1)
 
+    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+        x[:, place] = entry
+        return x
+
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
         if not isinstance(numbers, AdamNumbers) or self.float_element not in ("f32", "f64"):
             return None

@@ -99,6 +99,10 @@ class Update(Backend):
     def flat(self, x: Array) -> Array:
         return x if x.ndim == 1 and x.is_contiguous() else x.reshape(-1)
 
+    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+        x[:, place] = entry
+        return x
+
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
         known, run = _KERNELS.get(name, ("", None))
         if run is None or self.float_element not in ("f32", "f64") or not hasattr(torch, known):

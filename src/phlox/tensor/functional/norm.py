@@ -147,14 +147,20 @@ def batch_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta with statistics that are given, as at inference.
 
-    For x [n, channels, ...]; the others are [channels]. `batch_norm_train` takes the statistics from x itself.
+    For x [n, channels, ...]; the others are [channels]. `batch_norm_train` takes the statistics from x itself. At half
+    precision it is computed in f32, and the statistics may be of f32 too.
     """
     channels = _channels("batch_norm", x, mean=mean, variance=variance, gamma=gamma, beta=beta)
+    given = x
+    if x.backend.full_precision() is not x.backend:
+        x, mean, variance = (one.to_full_precision() for one in (x, mean, variance))
+        gamma, beta = (None if one is None else one.to_full_precision() for one in (gamma, beta))
     scale = (variance + epsilon).rsqrt()
     scale = scale if gamma is None else scale * gamma
     shift = -mean * scale if beta is None else beta - mean * scale
     shape = (channels, *(1 for _ in x.shape[2:]))
-    return x * scale.reshape(shape) + shift.reshape(shape)
+    y = x * scale.reshape(shape) + shift.reshape(shape)
+    return y if x is given else y.from_full_precision(given)
 
 
 @at_full_precision
