@@ -86,7 +86,9 @@ def test_rounded_products_are_differentiated_and_batched() -> None:
     v = np.random.default_rng(2).normal(size=(5, 2, 3))
     x, y = (px.tensor(v[:, at], device=Autodiff(Jax())).require_grad() for at in range(2))
     grads = px.cross(x, y).sum().backward()
-    np.testing.assert_allclose(x.grad(grads).numpy(), np.cross(v[:, 1], np.ones((5, 3))), rtol=1e-5)
+    found = x.grad(grads)
+    assert found is not None
+    np.testing.assert_allclose(found.numpy(), np.cross(v[:, 1], np.ones((5, 3))), rtol=1e-5)
     one, other = (px.tensor(v[:, at], device=Jax()) for at in range(2))
     for found in _both(px.vmap(px.cross), one, other):
         np.testing.assert_allclose(found, np.cross(v[:, 0], v[:, 1]), rtol=1e-5, atol=1e-6)

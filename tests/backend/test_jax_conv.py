@@ -15,7 +15,7 @@ from phlox.backend import Jax, NumPy
 from phlox.backend.jax import conv as on_jax
 
 Shape = tuple[int, ...]
-CASES: dict[str, tuple[Shape, Shape, Shape, Any, Shape, int]] = {
+CASES: dict[str, tuple[Any, ...]] = {
     "short": ((2, 3, 20), (4, 3, 5), (1,), ((2, 2),), (1,), 1),
     "long": ((2, 1, 200), (4, 1, 64), (4,), ((3, 0),), (1,), 1),
     "long, dilated": ((2, 2, 90), (3, 2, 20), (2,), ((0, 5),), (3,), 1),

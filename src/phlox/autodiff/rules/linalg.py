@@ -19,6 +19,9 @@ from phlox.backend.contract.types import Array, Axes, Gradients, Needed
 
 def _matmul(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
     x, y = saved
+    if len(B.shape(x)) > 2 and len(B.shape(y)) == 2:
+        dx, dy, _ = B.linear_backward(saved, g, (needed[0], needed[1], False))
+        return dx, dy
     dx = _towards_left(B, x, y, g) if needed[0] else None
     dy = _towards_right(B, x, y, g) if needed[1] else None
     return dx, dy
@@ -41,10 +44,6 @@ def _towards_right(B: Backend, x: Array, y: Array, g: Array) -> Array:
     shared = _shared(B, y, x, g)
     if not shared:
         return sum_to(B, B.float_matmul(transposed(B, x), g), shape)
-    if len(shape) == 2:  # a linear map
-        dy = B.linear_backward((x, y), g, (False, True, False))[1]
-        assert dy is not None
-        return dy
     alone = tuple(axis for axis in range(rank - 2) if axis not in shared)
     summed = (*shared, rank - 2)
     return B.reshape(B.float_dot_general(x, g, (alone, alone), (summed, summed)), shape)
