@@ -143,7 +143,7 @@ class LoadReport:
             f"parameter; drop the one that is not meant, with remap"
             for d in self.untied
         ]
-        if strict:
+        if strict and (self.missing or self.unexpected):
             fit = {*self.matches, *(d.path for d in (*self.misshapen, *self.wrong_kind)), *self.unreadable}
             lines += self._told(self.missing, fit, "missing from the record")
             found = {*self.matches.values(), *fit, *self.tied, *self.remapped.values()} - {*self.unexpected}
