@@ -457,6 +457,7 @@ def test_torchscript() -> None:
             assert record[path].tensor.read().tolist() == tensor.tolist()
         assert {*record} - {*program.state_dict()} <= {"extra.0", "constants.0"} and not record.values
         assert record.metadata["format"] == "torchscript" and not record.unreadable
+    record = scripted(programs[1])
     assert record["constants.0"].tensor.read().tolist() == [1, 2, 3]
     frozen = scripted(torch.jit.freeze(torch.jit.script(module)))  # all that it has is in its code
     shapes = sorted(entry.tensor.shape for entry in frozen.tensors.values())

@@ -158,7 +158,7 @@ class LoadReport:
             for d in self.untied
         ]
         lines += [f"{shown(path)}: {why}" for path, why in self.refused.items()]
-        if strict:
+        if strict and (self.missing or self.unexpected):
             fit = {*self.matches, *(d.path for d in (*self.misshapen, *self.wrong_kind)), *self.unreadable}
             lines += self._told(self.missing, fit, "missing from the record")
             found = {*self.matches.values(), *fit, *self.tied, *self.remapped.values()} - {*self.unexpected}

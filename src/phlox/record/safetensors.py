@@ -112,11 +112,6 @@ class SafetensorsRecorder(Recorder):
                     f"{_REMEDIES.get(stored.dtype, '')}"
                 )
                 continue
-            try:
-                check_name(path)
-            except Unheld as error:
-                unreadable[path] = str(error)
-                continue
             dtype = _DTYPES[stored.dtype]
             tensors[path] = source.tensor(path, dtype, stored.shape, data_start + start, data_start + stop)
         _check_cover(spans, len(source.data) - data_start)
@@ -124,7 +119,7 @@ class SafetensorsRecorder(Recorder):
         if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
             raise RecordError(f"its metadata has elsewhere what Phlox keeps under {_OURS!r}: the file is damaged")
         if ours is None:
-            return Record(tensors, metadata, unreadable=unreadable)
+            return _of_strangers(tensors, metadata, unreadable)
         for path, why in unreadable.items():  # which Phlox never writes
             raise RecordError(f"{path}: {why}")
         return _restored(tensors, metadata, ours, source)
@@ -153,6 +148,19 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _TYPE = re.compile(r"[A-Z]{1,8}[0-9]{1,3}(_[A-Z0-9]{1,12})?")
 """What an element type is called that the format has, or may have one day."""
 _REMEDIES = {"C64": "; save its real and imaginary parts, as torch.view_as_real gives them"}
+
+
+def _of_strangers(tensors: dict[str, LazyTensor], metadata: dict[str, str], unreadable: dict[str, str]) -> Record:
+    try:
+        return Record(tensors, metadata, unreadable=unreadable)
+    except RecordError:  # looked for here alone, since nearly all names are paths
+        for path in list(tensors):
+            try:
+                check_name(path)
+            except Unheld as error:
+                del tensors[path]
+                unreadable[path] = str(error)
+    return Record(tensors, metadata, unreadable=unreadable)
 
 
 def _header(data: memoryview) -> tuple[str, int]:
