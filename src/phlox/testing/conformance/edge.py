@@ -146,9 +146,9 @@ they are rounded. Beyond these lines, every operation of the contract is given t
 refuses them by the same error, on every backend.
 
 In the code, `t(values)` is `px.tensor(values, device=...)`, `empty(*shape)` a Float tensor without elements,
-`grad(fn, values)` the gradient of `fn(x).sum()`, `twice(fn, values)` that of the sum of this gradient, `run(fn, ...)` is `px.compile(fn)(...)`, `checked(fn, ...)` the same
-within `px.debug.checks()`; `f` is `px.functional`; `least` and `greatest` are the bounds of the backend's integers, and
-`other` is a backend of another precision.
+`grad(fn, values)` the gradient of `fn(x).sum()`, `twice(fn, values)` that of the sum of this gradient, `run(fn, ...)`
+is `px.compile(fn)(...)`, `checked(fn, ...)` the same within `px.debug.checks()`; `f` is `px.functional`; `least` and
+`greatest` are the bounds of the backend's integers, and `other` is a backend of another precision.
 """
 
 
