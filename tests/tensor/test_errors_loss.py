@@ -24,7 +24,47 @@ def zeros(device: Any, *shape: int) -> Any:
     return px.zeros(shape, kind=px.Int, device=device)
 
 
+def growing(name: str, *shapes: tuple[int, ...], **named: tuple[int, ...]) -> Any:
+    """Operands that would broadcast to [3, 3], and no one would notice."""
+    call: Callable[[Any], Any] = lambda d: getattr(f, name)(  # noqa: E731
+        *(ones(d, *shape) for shape in shapes), **{what: ones(d, *shape) for what, shape in named.items()}
+    )
+    return call, ShapeError, (name, "(3,)", "(3, 1)")
+
+
+_COLUMN, _ROW = (3, 1), (3,)
+
 CASES: dict[str, tuple[Callable[[Any], Any], type[Exception], tuple[str, ...]]] = {
+    **{
+        f"{name} of a column and a row": growing(name, _COLUMN, _ROW)
+        for name in (
+            "mse_loss",
+            "l1_loss",
+            "huber_loss",
+            "smooth_l1_loss",
+            "kl_div",
+            "poisson_nll_loss",
+            "hinge_embedding_loss",
+            "binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+        )
+    },
+    "gaussian_nll_loss, target": growing("gaussian_nll_loss", _COLUMN, _ROW, _COLUMN),
+    "gaussian_nll_loss, variance": growing("gaussian_nll_loss", _ROW, _ROW, _COLUMN),
+    "margin_ranking_loss, operands": growing("margin_ranking_loss", _COLUMN, _ROW, _ROW),
+    "margin_ranking_loss, target": growing("margin_ranking_loss", _ROW, _ROW, _COLUMN),
+    "margin_ranking_loss, target of a row": growing("margin_ranking_loss", _COLUMN, _COLUMN, _ROW),
+    "triplet_margin_loss, positive": growing("triplet_margin_loss", _ROW, _COLUMN, _ROW),
+    "triplet_margin_loss, batches": (
+        lambda d: f.triplet_margin_loss(ones(d, 3, 4), ones(d, 3, 1, 4), ones(d, 3, 4)),
+        ShapeError,
+        ("triplet_margin_loss", "positive of shape (3, 1, 4)", "anchor of shape (3, 4)"),
+    ),
+    "binary_cross_entropy, weight": growing("binary_cross_entropy", _ROW, _ROW, weight=_COLUMN),
+    "binary_cross_entropy_with_logits, weight": growing("binary_cross_entropy_with_logits", _ROW, _ROW, weight=_COLUMN),
+    "binary_cross_entropy_with_logits, pos_weight": growing(
+        "binary_cross_entropy_with_logits", _ROW, _ROW, pos_weight=_COLUMN
+    ),
     "cross_entropy shapes": (
         lambda d: f.cross_entropy(ones(d, 2, 3), zeros(d, 3)),
         ShapeError,

@@ -231,13 +231,17 @@ def test_table_eager_on_jax() -> None:
 # --- what is masked
 
 
+def gradient(x: Any, found: Any) -> np.ndarray[Any, Any]:
+    return x.grad(found).numpy()
+
+
 def gradients(fn: Callable[..., Any], *values: np.ndarray[Any, Any], device: Any) -> list[np.ndarray[Any, Any]]:
     """The result and the gradient of w . result towards each operand, for some w."""
     operands = [px.tensor(x, device=Autodiff(device)).require_grad() for x in values]
     y = fn(*operands)
     weights = np.random.default_rng(1).normal(size=y.shape)
     found = (y * beside(y, weights)).sum().backward()
-    return [y.inner().numpy(), *(x.grad(found).numpy() for x in operands)]
+    return [y.inner().numpy(), *(gradient(x, found) for x in operands)]
 
 
 ATTENTION = ["keys", "heads", "groups", "causal", "added", "one head"]
@@ -290,8 +294,8 @@ def test_recurrent_layers_do_not_read_padding(backend: Any, layer: Any) -> None:
         x = px.tensor(np.where(inside[..., None], values, beyond), device=device).require_grad()
         y, _ = model(x, lengths=lengths)
         found = (y * beside(y, np.arange(y.size).reshape(y.shape) / y.size)).sum().backward()
-        assert not x.grad(found).numpy()[~inside].any()
-        return [y.inner().numpy(), x.grad(found).numpy(), *(p.val().grad(found).numpy() for p in model.params())]
+        assert not gradient(x, found)[~inside].any()
+        return [y.inner().numpy(), gradient(x, found), *(gradient(p.val(), found) for p in model.params())]
 
     for got, right in zip(run(nan), run(0.0), strict=True):
         np.testing.assert_allclose(got, right, 1e-5, 1e-6)
@@ -316,7 +320,7 @@ def test_dropped_elements_may_be_anything(backend: Any) -> None:
     device = Autodiff(backend)
     x = px.tensor([inf, nan] * 4, device=device).require_grad()
     y = nn.Dropout(1.0)(x)
-    assert not y.inner().numpy().any() and not x.grad(y.sum().backward()).numpy().any()
+    assert not y.inner().numpy().any() and not gradient(x, y.sum().backward()).any()
 
 
 # --- what engines overlook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -87,8 +87,10 @@ def svd(x: Matrices, *, full: bool) -> tuple[Matrices, Matrices, Matrices]:
 def slogdet(x: Matrices) -> tuple[Matrices, Matrices]:
     """See the contract."""
     with np.errstate(all="ignore"):
-        sign, logarithm = np.linalg.slogdet(x)
-    return np.where(np.isnan(logarithm), logarithm, sign), logarithm
+        found: Any = np.linalg.slogdet(x)
+    undefined = np.isnan(found.logabsdet)
+    sign = cast("Matrices", np.where(undefined, found.logabsdet, found.sign))
+    return sign, found.logabsdet
 
 
 def det(x: Matrices) -> Matrices:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from phlox import functional as f
 from phlox.testing.conformance.row import Row, exact, normal, tf, torch, unit
 
@@ -26,6 +28,28 @@ _SIZES: dict[str, tuple[Any, tuple[dict[str, Any], ...]]] = {
     "nearest-exact": (_TWO, ({"size": (7, 3)}, {"scale_factor": 2.0}, {"scale_factor": 0.5})),
     "area": (_TWO, ({"size": (2, 3)}, {"size": (7, 2)}, {"scale_factor": 0.5})),
 }  # fmt: skip
+
+
+def _by_factors(x: Any, factors: tuple[float, ...], mode: str) -> Any:
+    """By the formula, with the factors that are given, whatever the rounded sizes are."""
+
+    def kernel(d: Any) -> Any:
+        d = np.abs(d)
+        if mode == "bilinear":
+            return np.maximum(1.0 - d, 0.0)
+        a = -0.75
+        far = a * (d**3 - 5 * d**2 + 8 * d - 4)
+        return np.where(d <= 1, (a + 2) * d**3 - (a + 3) * d**2 + 1, np.where(d < 2, far, 0.0))
+
+    for axis, factor in zip((2, 3), factors, strict=True):
+        size = x.shape[axis]
+        source = (np.arange(int(size * factor)) + 0.5) / factor - 0.5
+        source = np.maximum(source, 0.0) if mode == "bilinear" else source
+        places = np.arange(-4, size + 4)
+        weights = np.zeros((len(source), size))
+        np.add.at(weights, (slice(None), np.clip(places, 0, size - 1)), kernel(source[:, None] - places))
+        x = np.moveaxis(np.moveaxis(x, axis, -1) @ weights.T, -1, axis)
+    return x
 
 
 def _interpolated(mode: str, options: dict[str, Any]) -> Any:
@@ -48,6 +72,19 @@ INTERPOLATE = [
 ] + [
     Row("interpolate cubic", lambda x: f.interpolate(x, 8, mode="cubic"),
         lambda x: tf.interpolate(torch.tensor(x)[:, :, None], size=(1, 8), mode="bicubic")[:, :, 0].numpy(), ((_ONE,),), factor=4),
+    *(
+        Row(f"interpolate {mode} by {factors}", lambda x, m=mode, s=factors: f.interpolate(x, scale_factor=s, mode=m),
+            lambda x, m=mode, s=factors: _by_factors(x, s, m), ((normal(1, 1, 2, 6),),), factor=4)
+        for mode in ("bilinear", "bicubic") for factors in ((1.3, 0.5), (2.0, 1.1), (1.3, 1.1))
+    ),
+    Row("interpolate to one column", lambda x: f.interpolate(x, scale_factor=(2.0, 0.5), mode="bilinear", antialias=True),
+        lambda x: tf.interpolate(torch.tensor(x.swapaxes(2, 3)), scale_factor=(0.5, 2.0), mode="bilinear", antialias=True).numpy().swapaxes(2, 3),
+        ((normal(1, 1, 2, 2),),), factor=4),
+    *(
+        Row(f"interpolate {mode} to one row, corners", lambda x, m=mode: f.interpolate(x, (1, 3), mode=m, antialias=True, align_corners=True),
+            _by_torch(_interpolated(mode, {"size": (1, 3), "antialias": True, "align_corners": True})), ((normal(1, 1, 4, 3),),), factor=4)
+        for mode in ("bilinear", "bicubic")
+    ),
     Row("interpolate many", lambda x: f.interpolate(x, (3, 40), mode="area"), _by_torch(_interpolated("area", {"size": (3, 40)})),
         ((normal(1, 1, 16, 7),),), factor=4),
 ]  # fmt: skip
