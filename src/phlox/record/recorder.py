@@ -12,7 +12,7 @@ from phlox.record.compression import SUFFIXES, Compression, compressed
 from phlox.record.files import atomic_write
 from phlox.record.header import Header
 from phlox.record.limits import check_entries
-from phlox.record.precision import FULL, Precision, Underflow, checked_precision, precision_label
+from phlox.record.precision import FULL, Precision, Underflow, checked_precision, precision_label, warn_of_underflow
 from phlox.record.reader import PathLike, Reader
 from phlox.record.record import Record
 from phlox.record.sink import Sink
@@ -84,7 +84,8 @@ class Recorder(Reader):
             raise RecordError(f"cannot save {target}: {error}") from error
         except OSError as error:
             raise RecordError(f"cannot save {target}: {error.strerror or error}") from error
-        underflow.warn(str(target))
+        if underflow:
+            warn_of_underflow(underflow, str(target))
         return target
 
     def to_bytes(self, record: Record) -> bytes:
@@ -92,7 +93,8 @@ class Recorder(Reader):
         buffer = io.BytesIO()
         record, underflow = self._checked(record)
         self._encode(record, buffer)
-        underflow.warn("in memory")
+        if underflow:
+            warn_of_underflow(underflow, "in memory")
         return buffer.getvalue()
 
     def header(self, record: Record) -> Header:
@@ -101,7 +103,7 @@ class Recorder(Reader):
 
     def _checked(self, record: Record) -> tuple[Record, Underflow]:
         check_entries(len(record))
-        underflow = Underflow()
+        underflow: Underflow = []
         return record.with_precision(self.precision, underflow), underflow
 
     def _encode(self, record: Record, file: IO[bytes]) -> None:
