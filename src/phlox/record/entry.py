@@ -53,7 +53,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     recast: Recast = halves.recast
     """How floats are cast where there is a faster way than NumPy's: by the engine of a model's tensors."""
     underflow: Underflow | None = None
-    """What counts the values that casts make zero; without one each read warns of them."""
+    """Where it is noted how many values casts make zero; without it each read warns of them."""
 
     @staticmethod
     def from_array(array: Any, path: str = "tensor") -> LazyTensor:
@@ -117,7 +117,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
 
     def _tell(self, count: int) -> None:
         if self.underflow is not None:
-            self.underflow.add(self.path, self.dtype, count)
+            self.underflow.append((self.path, self.dtype, count))
         else:
             warnings.warn(f"{self.path}: {underflow_message('values', self.dtype)}", RecordWarning, stacklevel=5)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass
-from threading import Lock
 from typing import Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
@@ -60,23 +59,23 @@ class PrecisionSettings:
 
     def stored(self, path: str, dtype: DType) -> DType:
         """See `Precision.stored`; the path matters for what optimizers keep."""
-        return self.stored_state(dtype) if _OF_OPTIMIZER.search(path) else self._stored(dtype)
+        kind = kind_of(dtype)
+        name = self.float if kind == "float" else self.int if kind == "int" else None
+        chosen = dtype if name is None else DTYPES[name]
+        if (chosen.itemsize <= 2 or self.state) and _OF_OPTIMIZER.search(path):
+            return self.stored_state(dtype)
+        return chosen
 
     def stored_state(self, dtype: DType) -> DType:
         """As `stored`, of what accumulates over the steps of a training."""
-        chosen = self._stored(dtype)
         if kind_of(dtype) != "float":
-            return chosen
+            return self.stored("", dtype)
         if self.state is not None:
             return DTYPES[self.state]
-        if chosen.itemsize > 2 or chosen == dtype:
+        chosen = self.stored("", dtype)
+        if chosen.itemsize > 2:
             return chosen
         return DTYPES["f32"] if dtype.itemsize > 2 else dtype
-
-    def _stored(self, dtype: DType) -> DType:
-        kind = kind_of(dtype)
-        name = self.float if kind == "float" else self.int if kind == "int" else None
-        return dtype if name is None else DTYPES[name]
 
     def __str__(self) -> str:
         state = f", state={self.state}" if self.state else ""
@@ -93,30 +92,18 @@ HALF = PrecisionSettings(float="f16")
 BFLOAT16 = PrecisionSettings(float="bf16")
 
 
-class Underflow:
-    """Counts values that casts have made zero, by path, to tell of all together."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, DType], int] = {}
-        self._lock = Lock()
-
-    def add(self, path: str, dtype: DType, count: int) -> None:
-        """Count some; several threads may do so."""
-        with self._lock:
-            self._counts[path, dtype] = self._counts.get((path, dtype), 0) + count
-
-    def warn(self, what: str) -> None:
-        """`RecordWarning` of what was counted, if anything."""
-        if self._counts:
-            paths = [path for path, _ in self._counts]
-            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-            dtypes = {str(dtype): None for _, dtype in self._counts}
-            count = sum(self._counts.values())
-            message = f"{what}: {underflow_message(f'{count} values', ' and '.join(dtypes))}"
-            warnings.warn(f"{message}, in {', '.join(paths[:_SHOWN])}{more}", RecordWarning, stacklevel=4)
-
-
+Underflow: TypeAlias = "list[tuple[str, DType, int]]"
+"""How many values of which tensor were made zero by casts, at which element type; several threads append to it."""
 _SHOWN = 5
+
+
+def warn_of_underflow(found: Underflow, what: str) -> None:
+    """One `RecordWarning` of all."""
+    paths = list(dict.fromkeys([path for path, _, _ in found]))
+    dtypes = " and ".join(dict.fromkeys([str(dtype) for _, dtype, _ in found]))
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    message = underflow_message(f"{sum([count for _, _, count in found])} values", dtypes)
+    warnings.warn(f"{what}: {message}, in {', '.join(paths[:_SHOWN])}{more}", RecordWarning, stacklevel=4)
 
 
 def underflow_message(what: str, dtype: object) -> str:
@@ -134,7 +121,7 @@ def checked_precision(precision: Precision) -> Precision:
     )
 
 
-def stored_type(precision: Precision, path: str, dtype: DType, *, state: bool = False) -> DType:
+def stored_type(precision: Precision, path: str, dtype: DType, state: bool = False) -> DType:
     """What `precision.stored` says; RecordError naming `path` where that is no element type of the kind of `dtype`.
 
     With `state`, of what accumulates over steps, what `stored_state` says where there is one.
@@ -142,8 +129,9 @@ def stored_type(precision: Precision, path: str, dtype: DType, *, state: bool = 
     >>> stored_type(HALF, "weight", np.dtype(np.float32))
     dtype('float16')
     """
-    by_state = precision.stored_state(dtype) if state and isinstance(precision, PrecisionSettings) else None
-    given = cast("object", precision.stored(path, dtype) if by_state is None else by_state)
+    given = cast("object", precision.stored(path, dtype))
+    if state and isinstance(precision, PrecisionSettings):
+        given = precision.stored_state(dtype)
     # np.dtype would make float64 of None, and of "i8" what is i64 here.
     if not isinstance(given, (np.dtype, type)):
         raise RecordError(

@@ -196,7 +196,7 @@ class Record:
 
         Raises RecordError, naming the path, where the precision gives no element type, or one of another kind; when a
         tensor is read, for a value that does not fit. A value that is not zero and becomes zero is a `RecordWarning`
-        when it is read, or is counted by `underflow`.
+        when it is read, or is noted in `underflow`.
 
         >>> import numpy as np
         >>> from phlox.record.precision import PrecisionSettings
@@ -207,9 +207,7 @@ class Record:
         checked_precision(precision)
         cast: dict[str, Entry] = {}
         for path, entry in self._tensors.items():
-            tensor = entry.tensor.astype(
-                stored_type(precision, path, entry.tensor.dtype, state=entry.state), path, underflow
-            )
+            tensor = entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype, entry.state), path, underflow)
             if tensor is not entry.tensor:
                 cast[path] = TensorEntry(tensor, entry.id, entry.state)
         if not cast:

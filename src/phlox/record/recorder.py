@@ -14,7 +14,7 @@ from phlox.record.compression import SUFFIXES, Compression, compressed
 from phlox.record.files import atomic_write, write_to
 from phlox.record.header import Header
 from phlox.record.limits import check_entries
-from phlox.record.precision import FULL, Precision, Underflow, checked_precision, precision_label
+from phlox.record.precision import FULL, Precision, Underflow, checked_precision, precision_label, warn_of_underflow
 from phlox.record.reader import CanWrite, PathLike, Reader, Stream, is_path
 from phlox.record.record import Record
 from phlox.record.sink import Sink
@@ -94,7 +94,8 @@ class Recorder(Reader):
             size, smaller = record.nbytes if self.is_raw else 0, self.compression is not None
             with atomic_write(target, size, durable=self.durable, smaller=smaller) as file:
                 self._encode(record, file)
-        underflow.warn(str(target))
+        if underflow:
+            warn_of_underflow(underflow, str(target))
         return target
 
     def _save_to(self, record: Record, stream: CanWrite) -> None:
@@ -108,14 +109,16 @@ class Recorder(Reader):
             record, underflow = self._checked(record)
             with write_to(stream) as file:
                 self._encode(record, file)
-        underflow.warn(target)
+        if underflow:
+            warn_of_underflow(underflow, target)
 
     def to_bytes(self, record: Record) -> bytes:
         """What `save` writes, in memory."""
         buffer = io.BytesIO()
         record, underflow = self._checked(record)
         self._encode(record, buffer)
-        underflow.warn("in memory")
+        if underflow:
+            warn_of_underflow(underflow, "in memory")
         return buffer.getvalue()
 
     def header(self, record: Record) -> Header:
@@ -131,7 +134,7 @@ class Recorder(Reader):
                 f"{path}: {why}{others}; to save the rest, drop it: renamed(record, lambda path: None if path in "
                 "record.unreadable else path)"
             )
-        underflow = Underflow()
+        underflow: Underflow = []
         return record.with_precision(self.precision, underflow), underflow
 
     def _encode(self, record: Record, file: IO[bytes]) -> None:
