@@ -97,7 +97,7 @@ def test_an_interrupted_step_has_happened_or_has_not(place: str, donate: tuple[s
         assert any(which), moment
         happened += which[1]
         one.step(run)  # and it can go on
-    assert happened > 0
+    assert happened or "model" not in donate or place == "torch"  # where arrays this small are not written over
 
 
 class Kept(Exception):

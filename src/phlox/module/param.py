@@ -331,7 +331,9 @@ class Param(Watched):
         """Let go of the value, for `taker` may write over it; using it is `DonatedError` from now on."""
         value = self.val()
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
-        self.give_away(UsedUp(ops, value.shape, value.device, path, taker, failed))
+        # An engine does not know where an array was that it has lost.
+        device = ops.backend.device() if failed else value.device
+        self.give_away(UsedUp(ops, value.shape, device, path, taker, failed))
 
     def give_away(self, used_up: UsedUp) -> None:
         """As `use_up`, where it is known what to say."""

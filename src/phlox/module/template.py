@@ -254,7 +254,10 @@ def give_away(module: Any, taker: str, *, failed: bool = False) -> None:
     for path, (ops, *_), array in zip(template.paths, template.marks, arrays, strict=True):
         device = devices.get(ops.backend)
         if device is None:  # one for all, since asking takes longer than all the rest
-            device = devices[ops.backend] = engine_of(ops.backend).device_of(array).on(ops.backend)
+            engine = engine_of(ops.backend)
+            # An engine does not know where an array was that it has lost.
+            device = engine.device() if failed else engine.device_of(array)
+            device = devices[ops.backend] = device.on(ops.backend)
         instead.append(UsedUp(ops, array.shape, device, path, taker, failed))
     set_slot(module, "_phlox_pending", (aux, tuple(instead)))
 

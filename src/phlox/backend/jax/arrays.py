@@ -60,7 +60,7 @@ class Arrays(EngineBackend):
     def device_of(self, x: Array) -> Device:
         if isinstance(x, Tracer):
             return self.device()
-        devices = x.sharding.device_set  # of an array that was given away, too
+        devices = x.devices()
         if len(devices) == 1:
             return Device(self, _device_name(next(iter(devices))))
         # Of an array in shards, the first stands for all.
