@@ -331,9 +331,11 @@ class OptimizerAdaptor(Optimizer):
     ) -> tuple[Tensor[Any, Any, Any], State, bool]:
         """What is stepped of a parameter, its value or the master of it; the state; and whether that is a first one."""
         states, optimizer, work = self._states, self._simple[self.variant(id)], self._wide(tensor)
-        misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
-        unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
-        if id not in states or misbegun or unfit:
+        if (
+            id not in states
+            or (id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape)
+            or (self._begun and self._begun.get(id, self.variant(id)) != self.variant(id))
+        ):
             return work, brought(optimizer.init(work), work), True
         state = brought(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:

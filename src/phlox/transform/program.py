@@ -72,17 +72,11 @@ class Program:
     """A function of certain structures, as the engine runs it."""
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        history: History,
-        backend: Backend,
-        checked: bool,
-        turns: Turns | None,
-        scalars: bool,
+        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Turns | None
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
         self.history = history
-        self.run = backend.compile(self._body, self._let_go, scalars)
+        self.run = backend.compile(self._body, self._let_go)
         self.draws: int | None = None
         """How often the last call has drawn; None until there has been one."""
         self._reserved: tuple[random.Stream, Reserved] | None = None
@@ -92,36 +86,49 @@ class Program:
         try:
             stream = random.current()
             # Two threads on one stream must not draw from one position: the next starts where this one will end.
-            with _nothing if self.draws is not None else stream.drawing:
-                outcome = self._run(call, stream)
+            if self.draws == 0:
+                outcome = self._run(call, stream, self._start(stream))
+            else:
+                with _nothing if self.draws else stream.drawing:
+                    outcome = self._run(call, stream, stream.reserve(self.draws or 0))
             return self._results(outcome, call)
         finally:
             handover, reader.handover = reader.handover, None
             if handover is not None:
                 handover.end()
 
-    def _run(self, call: Call, stream: random.Stream) -> Outcome:
-        reader, reserved = call.reader, stream.reserve(self.draws or 0)
-        reader.kept[0] = reserved.words
+    def _start(self, stream: random.Stream) -> Reserved:
+        """Where a stream stands, for a program that probably does not draw."""
+        known = self._reserved
+        if known is not None and known[0] is stream and known[1][1] is stream.key and known[1][2] == stream.position:
+            return known[1]
+        reserved = stream.reserve(0)
+        # Those of other streams may be placeholders.
+        self._reserved = (stream, reserved) if type(stream) is random.Stream else None
+        return reserved
+
+    def _run(self, call: Call, stream: random.Stream, reserved: Reserved) -> Outcome:
+        call.reader.kept[0] = reserved[0]
         token = _call.set(lambda: call)
         drawn = 0
         try:
-            outcome = self._ran(call)
-            drawn = self._follow(outcome, reserved.words)
+            try:
+                outcome: Outcome = self.run(call.reader.donated, call.reader.kept)
+            except OtherFirstStates:
+                raise
+            except Exception as error:
+                if call.reader.handover is None:
+                    self._explain(error, call)
+                raise
+            meaning = outcome.meaning
+            if meaning.draws or meaning.checks:
+                drawn = self._follow(outcome, reserved[0])
+            self.draws = drawn
         finally:
-            stream.settle(reserved, drawn)
+            if drawn != reserved[3]:
+                stream.settle(reserved, drawn)
             _call.reset(token)
         return outcome
-
-    def _ran(self, call: Call) -> Outcome:
-        try:
-            return self.run(call.reader.donated, call.reader.kept)
-        except OtherFirstStates:
-            raise
-        except Exception as error:
-            if call.reader.handover is None:
-                self._explain(error, call)
-            raise
 
     def _let_go(self) -> None:
         """The engine is about to write over what is donated in the call that is going on."""
@@ -136,13 +143,7 @@ class Program:
         the function for other shapes, to explain an error, or because the function does more than to return something.
         """
         stream = random.current()
-        known = self._reserved
-        if known is not None and known[0] is stream and known[1][1] is stream.key and known[1][2] == stream.position:
-            reserved = known[1]
-        else:
-            reserved = stream.reserve(0)
-            # Those of other streams may be placeholders.
-            self._reserved = (stream, reserved) if type(stream) is random.Stream else None
+        reserved = self._start(stream)
         kept[0] = reserved[0]
         token = _call.set(read)
         try:
@@ -155,7 +156,8 @@ class Program:
         meaning = outcome.meaning
         if meaning.plain:
             return meaning.result(outcome.arrays, owners)
-        stream.settle(reserved, self._follow(outcome, reserved.words))
+        self.draws = drawn = self._follow(outcome, reserved[0])
+        stream.settle(reserved, drawn)
         return self._results(outcome, read())
 
     def _follow(self, outcome: Outcome, words: Any) -> int:
@@ -165,7 +167,6 @@ class Program:
             self._judge(outcome.arrays, meaning.checks)
         if meaning.draws:
             self._check_stream(outcome.arrays, words)
-        self.draws = meaning.draws
         return meaning.draws
 
     def _results(self, outcome: Outcome, call: Call) -> Any:
@@ -175,11 +176,11 @@ class Program:
             self._note_donations(call)
         owners = reader.owners
         result = meaning.result(arrays, owners)
-        for number, (going, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
-            stepped = reader.traced[number] if reader.traced else going.ready
-            if stepped is not going.optimizer:
-                going.optimizer.adopt(stepped)
-            going.optimizer.load_packed(make(arrays, owners, going.packed.place))
+        for twin, going in zip(reader.twins, reader.optimizers, strict=False):
+            if twin is not going.optimizer:
+                going.optimizer.adopt(twin)
+        for (optimizer, packed, _, _, _), make in zip(reader.optimizers, meaning.states, strict=True):
+            optimizer.load_packed(make(arrays, owners, packed.place))
         for number, place, at, backend in meaning.changed:
             param = reader.modules[number].module.params()[place]
             param.set(Tensor.from_primitive(arrays[at], backend, param.kind))

@@ -96,7 +96,7 @@ def record(
         states.append((len(writer.arrays), twin.pack(here)))
         makers.append(writer.state(twin, here))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
-    reader.traced = twins
+    reader.twins = twins
     continued = [
         (number, one.place)
         for number, given in enumerate(reader.modules)
