@@ -75,7 +75,7 @@ def test_with_steps(backend: Backend) -> None:
         return state.map(lambda path, param: param.map(lambda w: w + x.sum() - y.sum() * 2.0)), (x - y).sum()
 
     run = px.compile(moved, steps=2, over=("x", "y"))
-    one, other = (px.tensor(np.float32(rows), device=backend) for rows in ([[1.0, 2.0], [3.0, 4.0]], [[5.0], [6.0]]))
+    one, other = (px.tensor(rows, device=backend) for rows in ([[1.0, 2.0], [3.0, 4.0]], [[5.0], [6.0]]))
     other = other.broadcast_to((2, 2)) + 0.0
     for a, b in ((one, one), (other, one), (one, other)):
         found, losses = run(nn.Linear(2, 2, device=backend.device(), initializer=nn.Zeros()), a, b)
@@ -150,19 +150,7 @@ def train(model: Any, ema: Any, accumulator: Any, optimizer: Any, x: px.Tensor) 
     return model, ema, accumulator, loss
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
-@both
-@pytest.mark.parametrize("size", [3, 1100], ids=["small", "as large as is written over"])
-@pytest.mark.parametrize(
-    "donate", [(), ("model",), ("model", "optimizer"), ("model", "ema", "accumulator", "optimizer")]
-)
-def test_what_begins_with_the_models_own_arrays(
-    backend: Backend, donate: tuple[str, ...], size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if size > 3 and (isinstance(backend, Jax) or len(donate) < 4):
-        pytest.skip("only PyTorch writes over, and it compiles a program for it")
-    if size > 3:
-        monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
+def begun_with_the_models_arrays(backend: Backend, donate: tuple[str, ...], size: int) -> None:
     device = Autodiff(backend).device()
     x, run, found = px.ones((2, size), device=device), px.compile(train, donate=donate), list[Any]()
     for call in (train, run, run):  # a second model, whose call is read in a shorter way
@@ -177,6 +165,20 @@ def test_what_begins_with_the_models_own_arrays(
         close(model, found[0][0])
         close(average, found[0][1])
         np.testing.assert_allclose(losses, found[0][2], rtol=1e-4)
+
+
+@both
+@pytest.mark.parametrize(
+    "donate", [(), ("model",), ("model", "optimizer"), ("model", "ema", "accumulator", "optimizer")], ids=len
+)
+def test_what_begins_with_the_models_own_arrays(backend: Backend, donate: tuple[str, ...]) -> None:
+    begun_with_the_models_arrays(backend, donate, 3)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+def test_what_begins_with_the_models_own_arrays_and_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
+    begun_with_the_models_arrays(Torch(), ("model", "ema", "accumulator", "optimizer"), 1100)
 
 
 @both
@@ -569,7 +571,7 @@ def test_a_number_meets_each_tensor_at_its_own_precision(engine: Any) -> None:
 def test_integers_beyond_32_bits(backend: Backend) -> None:
     run, x = px.compile(lambda x, n: (x * n, x + n // 3)), px.tensor([1.0, 2.0], device=backend)
     for n in (2**40, -(2**62), 7):
-        for found, wanted in zip(run(x, n), (np.float32([1, 2]) * n, np.float32([1, 2]) + n // 3), strict=True):
+        for found, wanted in zip(run(x, n), (np.array([1.0, 2.0]) * n, np.array([1.0, 2.0]) + n // 3), strict=True):
             np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6)
     assert (x * 10**30).tolist() == pytest.approx([1e30, 2e30])
 

@@ -127,3 +127,15 @@ def test_every_shape_is_counted() -> None:
         run(px.ones((rows,), device=Jax()))
     assert run.programs == 1 and run.recordings == 3
     np.testing.assert_array_equal(run(ONE).numpy(), [2.0, 2.0])
+
+
+def test_many_programs_are_told_once() -> None:
+    run, x = px.compile(lambda x, mode: x * 2.0), px.ones((2,), device=Jax())
+    for mode in range(63):
+        run(x, f"mode {mode}")
+    with pytest.warns(RuntimeWarning, match=r"compiled 64 times.*phlox\.debug\.explain_recompiles") as told:
+        run(x, "mode 63")
+    assert len(told) == 1
+    for mode in range(64, 70):
+        run(x, f"mode {mode}")  # any warning more is an error
+    assert run.recordings == 70

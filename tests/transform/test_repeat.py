@@ -7,6 +7,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -79,6 +80,21 @@ def test_held_numbers_are_not_recorded_anew() -> None:
     for number in (2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0):
         assert scaled(x, number).tolist() == [number] * 2
     assert scaled.recordings == 1
+
+
+def test_a_number_that_is_held_within_another_trace_is_a_number_afterwards() -> None:
+    scaled = px.compile(lambda number, x: x * number)
+    x = px.ones((2,), device=Jax())
+    scaled(2.0, x)
+
+    @jax.jit
+    def traced(array: jax.Array) -> jax.Array:
+        given = px.Tensor.from_primitive(array, Jax(), px.Float)
+        return [scaled(3.0, given) for _ in range(3)][-1].primitive
+
+    np.testing.assert_array_equal(traced(jax.numpy.ones(2)), [3.0, 3.0])
+    for _ in range(3):
+        assert scaled(3.0, x).tolist() == [3.0, 3.0]
 
 
 def test_a_number_may_be_donated() -> None:

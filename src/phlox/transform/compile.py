@@ -167,13 +167,15 @@ class Compiled(Generic[P, R]):
     def _begin(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates) -> Any:
         """A call for which there is no program, as its optimizers' states are."""
         call, key = self._read(backend, values, kwargs, first)
-        program = self._programs.get(key)
-        if program is None:
-            scalars = call.reader.has_scalars()
-            program = Program(self._fn, self._history, backend, checks_are_on(), self._turns, scalars)
-        result = self._call(program, call, lambda: self._read(backend, values, kwargs, first)[0])
-        self._programs.setdefault(key, program)
-        return result
+        known = self._programs.get(key)
+        if known is None:
+            made = Program(self._fn, self._history, backend, checks_are_on(), self._turns)
+            known = self._programs.setdefault(key, made)
+        try:
+            return self._call(known, call, lambda: self._read(backend, values, kwargs, first)[0])
+        except OtherFirstStates:
+            self._programs.pop(key, None)  # nobody will have such states
+            raise
 
     def _call(self, program: Program, call: Call, read: Callable[[], Call]) -> Any:
         # Made before the call, which uses up what is donated.
@@ -236,5 +238,5 @@ class Compiled(Generic[P, R]):
                 key.append(reader.read(value, name, leaves))
             named.append((name, value, leaves))
         key.append(reader.read_late(first))
-        reader.separate()
+        reader.complete()
         return Call(reader, named, len(kwargs), over), tuple(key)

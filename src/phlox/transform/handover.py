@@ -85,7 +85,6 @@ class Handover:
             if going.leaves is donated:
                 going.optimizer.give_away()
                 going.ready.give_away()
-                going.ready.give_away()
                 reader.optimizers[number] = going._replace(packed=going.packed._replace(leaves=()))
         donated.clear()
         reader.first = None

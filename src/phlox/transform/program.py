@@ -82,17 +82,11 @@ class Program:
     """A function of certain structures, as the engine runs it."""
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        history: History,
-        backend: Backend,
-        checked: bool,
-        turns: Turns | None,
-        scalars: bool,
+        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Turns | None
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
         self.history = history
-        self.run = backend.compile(self._body, self._let_go, scalars)
+        self.run = backend.compile(self._body, self._let_go)
         self.draws: int | None = None
         """How often the last call has drawn; None until there has been one."""
         self._reserved: tuple[random.Stream, Reserved] | None = None
@@ -102,32 +96,45 @@ class Program:
         with Handover(self.name, reader) as handover:
             stream = random.current()
             # Two threads on one stream must not draw from one position: the next starts where this one will end.
-            with _nothing if self.draws is not None else stream.drawing:
-                outcome = self._run(handover, call, stream)
+            if self.draws == 0:
+                outcome = self._run(handover, call, stream, self._start(stream))
+            else:
+                with _nothing if self.draws else stream.drawing:
+                    outcome = self._run(handover, call, stream, stream.reserve(self.draws or 0))
             return self._results(handover, outcome, call)
 
-    def _run(self, handover: Handover, call: Call, stream: random.Stream) -> Outcome:
-        reader, reserved = call.reader, stream.reserve(self.draws or 0)
-        reader.kept[0] = reserved.words
+    def _start(self, stream: random.Stream) -> Reserved:
+        """Where a stream stands, for a program that probably does not draw."""
+        known = self._reserved
+        if known is not None and known[0] is stream and known[1][1] is stream.key and known[1][2] == stream.position:
+            return known[1]
+        reserved = stream.reserve(0)
+        # Those of other streams may be placeholders.
+        self._reserved = (stream, reserved) if type(stream) is random.Stream else None
+        return reserved
+
+    def _run(self, handover: Handover, call: Call, stream: random.Stream, reserved: Reserved) -> Outcome:
+        call.reader.kept[0] = reserved[0]
         token = _call.set(lambda: call)
         drawn = 0
         try:
-            outcome = self._ran(call)
+            try:
+                outcome: Outcome = self.run(call.reader.donated, call.reader.kept)
+            except OtherFirstStates:
+                raise
+            except Exception as error:
+                self._explain(error, call)
+                raise
             self._arrived(handover, outcome, call)
-            drawn = self._follow(outcome, reserved.words)
+            meaning = outcome.meaning
+            if meaning.draws or meaning.checks:
+                drawn = self._follow(outcome, reserved[0])
+            self.draws = drawn
         finally:
             _call.reset(token)
-            _settle(handover, stream, reserved, drawn)
+            if drawn or reserved[3]:
+                _settle(handover, stream, reserved, drawn)
         return outcome
-
-    def _ran(self, call: Call) -> Outcome:
-        try:
-            return self.run(call.reader.donated, call.reader.kept)
-        except OtherFirstStates:
-            raise
-        except Exception as error:
-            self._explain(error, call)
-            raise
 
     def _let_go(self) -> None:
         """The engine is about to write over what is donated in the call that is going on."""
@@ -142,13 +149,7 @@ class Program:
         the function for other shapes, to explain an error, or because the function does more than to return something.
         """
         stream = random.current()
-        known = self._reserved
-        if known is not None and known[0] is stream and known[1][1] is stream.key and known[1][2] == stream.position:
-            reserved = known[1]
-        else:
-            reserved = stream.reserve(0)
-            # Those of other streams may be placeholders.
-            self._reserved = (stream, reserved) if type(stream) is random.Stream else None
+        reserved = self._start(stream)
         kept[0] = reserved[0]
         token = _call.set(read)
         try:
@@ -164,7 +165,8 @@ class Program:
         call = read()
         with Handover(self.name, call.reader) as handover:
             self._arrived(handover, outcome, call)
-            _settle(handover, stream, reserved, self._follow(outcome, reserved.words))
+            self.draws = drawn = self._follow(outcome, reserved[0])
+            _settle(handover, stream, reserved, drawn)
             return self._results(handover, outcome, call)
 
     def _arrived(self, handover: Handover, outcome: Outcome, call: Call) -> None:
@@ -178,7 +180,6 @@ class Program:
             self._judge(outcome.arrays, meaning.checks)
         if meaning.draws:
             self._check_stream(outcome.arrays, words)
-        self.draws = meaning.draws
         return meaning.draws
 
     def _results(self, handover: Handover, outcome: Outcome, call: Call) -> Any:
@@ -194,8 +195,8 @@ class Program:
         reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
         for number, (going, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
             optimizer = going.optimizer
-            stepped = reader.traced[number] if reader.traced else going.ready
-            after = stepped, make(arrays, reader.owners, going.packed.place)
+            twin = reader.twins[number] if reader.twins else optimizer
+            after = twin, make(arrays, reader.owners, going.packed.place)
             handover.change(optimizer.go_on, after, dict(vars(optimizer)), undo=vars(optimizer).update)
         for number, place, at, backend in meaning.changed:
             param = reader.modules[number].module.params()[place]

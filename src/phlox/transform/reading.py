@@ -85,7 +85,8 @@ _INT_RANGE = range(-(2**63), 2**63)
 
 def arrays_of(leaves: Iterable[Any]) -> list[Any]:
     """The arrays among leaves, some of which are tuples of them, and some numbers."""
-    return [part for leaf in leaves for part in _parts(leaf) if hasattr(part, "shape")]
+    parts = [part for leaf in leaves for part in _parts(leaf)]
+    return [part for part in parts if hasattr(part, "shape") and not isinstance(part, np.ndarray)]
 
 
 def _parts(leaf: Any) -> tuple[Any, ...]:
@@ -202,7 +203,7 @@ class Reader:
         "modules",
         "optimizers",
         "owners",
-        "traced",
+        "twins",
     )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
@@ -217,8 +218,8 @@ class Reader:
         """Of what is donated, once the engine has asked for it."""
         self.guess = False
         """Is it a guess which states a first step makes?"""
-        self.traced: list[Optimizer] = []
-        """If the function was traced in this call, the twins that it stepped, in the order of the optimizers."""
+        self.twins: list[Optimizer] = []
+        """Of the optimizers, if there are any: those that the function stepped if it was traced, or those made ready."""
         self._late: list[tuple[Optimizer, list[Any]]] = []
         self._place: Device | None = None
         self._known: Backend | None = None  # the backend that was last seen to be one of this engine
@@ -297,7 +298,7 @@ class Reader:
         self.kept.clear()
         self.modules.clear()
         self.optimizers.clear()
-        self.traced = []
+        self.twins = []
         self.first = self.handover = None
 
     def read_late(self, first: FirstStates | None = None) -> Hashable:
@@ -320,6 +321,7 @@ class Reader:
                         ready.begin(given.module, wanted)
                 packed = self._with_arrays(ready.pack(self.place))
             self.optimizers.append(Going(optimizer, packed, leaves, len(leaves), ready))
+            self.twins.append(ready)
             leaves.append(packed.leaves)
             key.append((optimizer.settings(), packed.form, self._own(packed)))
         return tuple(key)
@@ -329,13 +331,25 @@ class Reader:
         held = self.backend.held_number
         return packed._replace(leaves=tuple([held(x) if isinstance(x, float) else x for x in packed.leaves]))
 
-    def separate(self) -> None:
+    def complete(self) -> None:
+        """Make of the leaves what a program takes."""
+        for leaves in (self.donated, self.kept):
+            leaves[:] = [self._with_scalars(leaf) for leaf in leaves]
+        if self.donated:
+            self._separate()
+
+    def _with_scalars(self, leaf: Any) -> Any:
+        if isinstance(leaf, (float, int)):
+            return self.backend.scalar_argument(leaf)
+        if isinstance(leaf, tuple) and isinstance(next(iter(cast("tuple[Any, ...]", leaf)), None), (float, int)):
+            return tuple([self.backend.scalar_argument(part) for part in cast("tuple[Any, ...]", leaf)])
+        return leaf
+
+    def _separate(self) -> None:
         """Copy what is donated wherever it stands among the arguments a second time: no engine takes it so.
 
         An average of weights begins with those of the model, a student may be a copy of its teacher.
         """
-        if not self.donated:
-            return
         seen = {id(array) for array in arrays_of(self.kept)}
 
         def alone(leaf: Any) -> Any:
@@ -349,10 +363,6 @@ class Reader:
             return leaf
 
         self.donated[:] = [alone(leaf) for leaf in self.donated]
-
-    def has_scalars(self) -> bool:
-        """Are there numbers among the arguments?"""
-        return any(isinstance(part, (float, int)) for leaf in (*self.donated, *self.kept) for part in _parts(leaf))
 
     def shares_donated(self) -> bool:
         """Does something that is donated stand among the arguments a second time?"""
@@ -453,11 +463,9 @@ class Rebuilder:
         if isinstance(value, Tensor):
             return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]
         if kind is Numbers:
-            return TracedScalar(self.backend, next(leaves), isinstance(value.values[0], int))
+            return self._scalar(next(leaves), isinstance(value.values[0], int))
         if kind is float or kind is int or _is_number(value):
-            return TracedScalar(
-                self.backend, next(leaves), isinstance(value, int) or (kind is not float and _is_whole(value))
-            )
+            return self._scalar(next(leaves), isinstance(value, int) or (kind is not float and _is_whole(value)))
         if isinstance(value, Optimizer):
             return next(twin for optimizer, twin in self._twins if optimizer is value)
         if isinstance(value, (list, tuple)):
@@ -471,6 +479,11 @@ class Rebuilder:
         if fields is not None:
             return with_fields(value, {name: self.rebuild(part, leaves) for name, part in fields.items()})
         return value
+
+    def _scalar(self, tracer: Any, whole: bool) -> Any:
+        if isinstance(tracer, (float, int)):  # somebody else traces, and the function is simply called
+            return tracer
+        return TracedScalar(self.backend, self.backend.scalar_of(tracer, whole), whole)
 
     def twins_of(self, optimizers: Sequence[Going]) -> list[Optimizer]:
         """The optimizers that the function will see: what happens to them must not show as long as it is traced."""

@@ -96,7 +96,7 @@ def record(
         states.append((len(writer.arrays), twin.pack(here)))
         makers.append(writer.state(twin, here))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
-    reader.traced = twins
+    reader.twins = twins
     meaning = Meaning(make, makers, changed, stream.position, gathered.checks, _continued(reader, writer.modules))
     arrays = [*writer.arrays, *gathered.numbers]
     return Turn(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)

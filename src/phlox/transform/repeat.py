@@ -82,7 +82,7 @@ class Repeat:
                 if given is not None and given.module is value:
                     take, owner = _module(given, reader), given.owner
             elif type(value) is float:
-                take = _number(value, reader.backend, donated=leaves is reader.donated)
+                take = _number(value, reader.backend)
             elif value is None or isinstance(value, bool):
                 take = _constant(value)
             elif isinstance(value, Optimizer):
@@ -210,9 +210,8 @@ def _module(last: Given, reader: Reader) -> Take | None:
     return take
 
 
-def _number(last: float, backend: Backend, *, donated: bool) -> Take:
-    # A rate that stays is given to the engine once: handing over a number anew takes longer than all the rest here.
-    # (Donated, it would be gone after a call.)
+def _number(last: float, backend: Backend) -> Take:
+    # A rate that stays is made ready for the engine once.
     known: tuple[float, Any] = (last, last)
 
     def take(value: Any, leaves: list[Any]) -> bool:
@@ -220,10 +219,7 @@ def _number(last: float, backend: Backend, *, donated: bool) -> Take:
         if value.__class__ is not float:
             return False
         number, held = known
-        if value != number or value == 0.0:  # zeros have signs
-            known = value, value
-            held = value
-        elif held is number and not donated:
+        if value != number or value == 0.0 or held.__class__ is float:  # zeros have signs
             held = backend.scalar_argument(value)
             known = value, held
         leaves.append(held)

@@ -191,8 +191,12 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         return value
 
     def scalar_argument(self, value: float) -> Any:
-        """As `held_number`, for a number that is itself an argument, and so of 64 bits; see `TracedScalar`."""
+        """A number that is an argument of a program as that takes it, with all its 64 bits; see `TracedScalar`."""
         return value
+
+    def scalar_of(self, x: Any, whole: bool) -> Any:
+        """The tracer of a number, of the tracer of what `scalar_argument` has given."""
+        return x
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
         """An operation on tracers of numbers, and Python numbers, in 64 bits: as ints if `whole`, else as floats."""
@@ -245,12 +249,8 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
     compiles: bool = False
     """Can this backend record a function as one program? Where not, `phlox.compile` calls the function itself."""
 
-    def compile(
-        self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
-    ) -> Callable[[Any, Any], Any]:
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
         """The function as a program of two lists of arrays, (donated, kept); it is recorded at the first call.
-
-        With `scalars` there are Python numbers among them, whose tracers have 64 bits.
 
         An engine that cannot tell who else holds an array calls `let_go()` before a run in which it writes over what is
         donated: the caller then drops all that it holds of it, the entries of the list included.

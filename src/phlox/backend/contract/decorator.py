@@ -125,10 +125,8 @@ class Decorator(Backend):
 
     # --- programs
 
-    def compile(
-        self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
-    ) -> Callable[[Any, Any], Any]:
-        return self.inner.compile(fn, let_go, scalars)
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        return self.inner.compile(fn, let_go)
 
     def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         self.inner.record_only(fn, donated, kept)

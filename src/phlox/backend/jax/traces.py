@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
@@ -24,7 +24,6 @@ from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.jax.left_over import has_ended, is_outside
-from phlox.backend.jax.x64 import in_x64
 from phlox.backend.kind import Float, Kind
 from phlox.backend.scalar import TracedScalar
 
@@ -36,8 +35,8 @@ _NEEDS_VALUES = (
 )
 
 
-def _narrowed(x: Any, dtype: Any) -> Any:
-    """A number of 32 bits, as Python's own come in: weakly typed, of the type of what it meets."""
+def _weakly(x: Any, dtype: Any) -> Any:
+    """A number as Python's own come in: weakly typed, it takes the type of what it meets."""
     return convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=True, sharding=None)
 
 
@@ -48,6 +47,12 @@ def _program(backend: Any, fn: Callable[..., Any], static: tuple[Any, ...], dona
             return fn(backend, *static, *arguments)
 
     return jax.jit(run, donate_argnums=donate)
+
+
+@cache
+def _computes_doubles() -> bool:
+    """Has the device numbers of 64 bits? Those of TPUs are made of several, and cannot be read from their bits."""
+    return jax.default_backend() in ("cpu", "gpu", "cuda", "rocm")
 
 
 class Traces(EngineBackend):
@@ -123,8 +128,17 @@ class Traces(EngineBackend):
             return jnp.asarray(value)
 
     def scalar_argument(self, value: float) -> Any:
-        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-            return jnp.asarray(value)
+        # As two words of 32 bits it passes whatever JAX's switch says, and faster than a Python number.
+        if not _computes_doubles():
+            return value
+        return np.array([value], np.int64 if isinstance(value, int) else np.float64).view(np.uint32)
+
+    def scalar_of(self, x: Any, whole: bool) -> Any:
+        if getattr(x, "dtype", None) != np.uint32:
+            return x
+        with jax.enable_x64(True):
+            dtype = np.dtype(np.int64 if whole else np.float64)
+            return _weakly(lax.bitcast_convert_type(x, dtype), dtype)
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
         # All are weakly typed and stay so: what they meet takes them at its own precision.
@@ -132,11 +146,11 @@ class Traces(EngineBackend):
             return op(*operands)
 
     def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
-        return x if self._is_wide() else _narrowed(x, np.float32 if kind is Float else np.int32)
+        return x if self._is_wide() else _weakly(x, np.float32 if kind is Float else np.int32)
 
     def scalar_beside(self, x: Any, other: Any) -> Any:
         whole = x.dtype.kind == "i"
-        return x if other.dtype.itemsize == 8 else _narrowed(x, np.int32 if whole else np.float32)
+        return x if other.dtype.itemsize == 8 else _weakly(x, np.int32 if whole else np.float32)
 
     def _is_wide(self) -> bool:
         """Has it elements of 64 bits, of which JAX has a switch of its own?"""
@@ -150,19 +164,8 @@ class Traces(EngineBackend):
 
     compiles = True
 
-    def compile(
-        self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
-    ) -> Callable[[Any, Any], Any]:
-        if not scalars:
-            return jax.jit(fn, donate_argnums=0)
-
-        def narrow(donated: Any, kept: Any) -> Any:
-            with jax.enable_x64(False):
-                found = fn(donated, kept)
-                return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, (float, int)) else x, found)
-
-        # Numbers come in with 64 bits, and nothing else has any.
-        return in_x64(jax.jit(narrow, donate_argnums=0))
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        return jax.jit(fn, donate_argnums=0)
 
     def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return _program(self, fn, static, donate)
@@ -196,6 +199,5 @@ class Traces(EngineBackend):
             return tuple(after), tuple(y)
 
         # Numbers stay weakly typed in an array that is made of nothing else: they take the type of what they meet.
-        with jax.enable_x64(True):
-            arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
+        arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
         return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)

@@ -69,9 +69,7 @@ def switch_on(backend: EngineBackend, wanted_float: Any, wanted_int: Any) -> Non
         setattr(backend, name, in_x64(getattr(backend, name)))
     compile, in_one_call = backend.compile, backend.in_one_call
 
-    def compile_in_x64(
-        fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
-    ) -> Callable[[Any, Any], Any]:
+    def compile_in_x64(fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return in_x64(compile(fn, let_go))
 
     def in_one_call_in_x64(fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:

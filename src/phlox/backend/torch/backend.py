@@ -93,13 +93,17 @@ def _with_numbers(
         if recording.get():
             return recorded(lhs, rhs)
         # Zeros of both signs are the same key to a cache, so they go uncached, as torch wraps them.
-        try:
-            if type(rhs) is float or type(rhs) is int:
+        # Where somebody else traces, tracers meet numbers only as torch wraps them.
+        if type(rhs) is float or type(rhs) is int:
+            try:
                 return function(lhs, _number(rhs, dtype)) if rhs else recorded(lhs, rhs)
-            if type(lhs) is float or type(lhs) is int:
+            except Exception:
+                return recorded(lhs, rhs)
+        if type(lhs) is float or type(lhs) is int:
+            try:
                 return function(_number(lhs, dtype), rhs) if lhs else recorded(lhs, rhs)
-        except Exception:  # somebody else traces, whose tracers meet numbers only as PyTorch wraps them
-            return recorded(lhs, rhs)
+            except Exception:
+                return recorded(lhs, rhs)
         return function(lhs, rhs)
 
     return operation

@@ -126,9 +126,7 @@ class Placeholders(Backend):
     torch_int: torch.dtype
     compiles = True
 
-    def compile(
-        self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object], scalars: bool = False
-    ) -> Callable[[Any, Any], Any]:
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
         from phlox.backend.torch.compile import Program  # which takes longer to load than much else
 
         return Program(fn, let_go, *self._numbers())
@@ -185,7 +183,9 @@ class Placeholders(Backend):
         return torch.tensor(value, dtype=self._numbers()[0], device="cpu") if makes_plain_tensors() else value
 
     def scalar_argument(self, value: float) -> Any:
-        return torch.tensor(value, dtype=torch.float64, device="cpu") if makes_plain_tensors() else value
+        if not makes_plain_tensors():
+            return value
+        return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64, device="cpu")
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
         if not whole:  # by itself, PyTorch would make 32 bits of ints and of what they meet
