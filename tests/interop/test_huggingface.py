@@ -565,7 +565,7 @@ MISFITS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], dict[s
         "pooler.dense.bias: the record has an int tensor, the module expects a float tensor",
     ),
     "layers": ("gpt2", lambda w: w, {"n_layer": 10**9}, "there are 1000000000 layers, but the file"),
-    "fewer layers": ("gpt2", lambda w: w, {"n_layer": 1}, r"transformer\.h\.1\.\*\*: 12 entries in the record, but not"),
+    "fewer layers": ("gpt2", lambda w: w, {"n_layer": 1}, r"transformer\.h\.1\.\*\*: 12 entries in the record, but"),
     "huge": ("gpt2", lambda w: w, {"vocab_size": 10**15}, r"wte.weight: .* expects \(1000000000000000, 12\)"),
     "beyond": ("gpt2", lambda w: w, {"vocab_size": 10**30}, "10{30}"),
     "wide heads": ("llama 3", lambda w: w, {"head_dim": 2 * 10**9}, r"q_proj.weight: .* \(8000000000, 16\)"),

@@ -100,8 +100,16 @@ class Program:
                 outcome = self._run(handover, call, stream, self._start(stream))
             else:
                 with _nothing if self.draws else stream.drawing:
-                    outcome = self._run(handover, call, stream, stream.reserve(self.draws or 0))
+                    outcome = self._run(handover, call, stream, self._reserve(handover, stream))
             return self._results(handover, outcome, call)
+
+    def _reserve(self, handover: Handover, stream: random.Stream) -> Reserved:
+        """Take the positions that a call will probably draw from; a call that has not happened gives them back."""
+        draws = self.draws or 0
+        if draws:  # told before they are taken, for Ctrl-C may come at once
+            expected = Reserved(None, stream.key, stream.position, draws)
+            handover.on_undo(partial(stream.settle, expected, 0))
+        return stream.reserve(draws)
 
     def _start(self, stream: random.Stream) -> Reserved:
         """Where a stream stands, for a program that probably does not draw."""
