@@ -52,7 +52,7 @@ def test_numpy_computes_on_the_values(backend: Any, name: str) -> None:
     x = px.tensor(values, device=backend)
     fn = getattr(np, name)
     for options in ({}, {"axis": 1}) if name != "squeeze" else ({},):
-        found = fn(x, **options)
+        found: Any = fn(x, **options)
         assert isinstance(found, (np.ndarray, np.generic))
         np.testing.assert_allclose(found, fn(values, **options), rtol=1e-6)
 
@@ -67,7 +67,7 @@ SIZES = {"i64": np.int64(4), "i32": np.int32(4), "tensor": px.tensor(4), "0-d": 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_sizes_are_whatever_is_an_integer(size: Any) -> None:
-    made = [
+    made: list[Any] = [
         nn.Linear(size, size),
         nn.Conv2d(size, size, size),
         nn.Embedding(size, size),
@@ -80,7 +80,7 @@ def test_sizes_are_whatever_is_an_integer(size: Any) -> None:
         nn.LinearConfig(size, size).init(),
     ]
     for layer in made:
-        assert all(type(n) is int for param in layer.params() for n in param.shape)  # type: ignore[attr-defined]
+        assert all(type(n) is int for param in layer.params() for n in param.shape)
     assert px.zeros(size).shape == (4,) and px.random.normal(size).shape == (4,)
     assert px.full((size, 1), 2.0).shape == (4, 1) and px.ones((4, 4)).reshape((size, size)).shape == (4, 4)
     assert px.scan(lambda c, _: (c + 1.0, c), px.tensor(0.0), length=size)[0].item() == 4.0

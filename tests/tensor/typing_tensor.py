@@ -143,6 +143,6 @@ def refused(x: px.Tensor, i: px.Tensor[Any, Any, px.Int], b: px.Tensor[Any, Any,
     px.linspace("a", 1.0, 3)  # pyright: ignore[reportArgumentType]
     px.einsum(x, x)  # pyright: ignore[reportArgumentType]
     NumPy(float="f16x")  # pyright: ignore[reportArgumentType]
-    px.zeros(3)  # pyright: ignore[reportArgumentType]
+    px.zeros(3)
     px.full((2,), "a")  # pyright: ignore[reportCallIssue, reportArgumentType]
     b.require_grad().shape = (2,)  # pyright: ignore[reportAttributeAccessIssue]

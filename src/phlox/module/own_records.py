@@ -12,10 +12,11 @@ from functools import lru_cache, partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from phlox.backend.signal_guard import Prepared
 from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.module.fields import Fields
 from phlox.record import Record
-from phlox.record.gather import on_trial
+from phlox.record.gather import on_trial, undoable
 from phlox.record.patterns import Patterns, chosen
 from phlox.record.record import MissingEntryError
 from phlox.record.report import LACKING, NOT_MEANT, LoadReport, MisfitError
@@ -77,10 +78,10 @@ def without(record: Record, children: list[Child]) -> Record:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedChildren:
     """What the children make of a record: the functions that load them, and what there is to report."""
 
-    loads: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
+    loads: list[Prepared[object]] = field(default_factory=list[Prepared[object]])
     matches: dict[str, str] = field(default_factory=dict[str, str])
     missing: list[str] = field(default_factory=list[str])
     unexpected: list[str] = field(default_factory=list[str])
@@ -108,9 +109,9 @@ class Prepared:
         )
 
 
-def prepare_children(children: list[Child], record: Record, strict: bool, meant: set[str] | None) -> Prepared:
+def prepare_children(children: list[Child], record: Record, strict: bool, meant: set[str] | None) -> PreparedChildren:
     """Let each child check its part of a record, of which only the paths in `meant` are to be loaded."""
-    made = Prepared()
+    made = PreparedChildren()
     for child in children:
         part = record.select(child.path)
         theirs = [f"{child.path}.{path}" for path in (*part, *part.aliases)]
@@ -128,7 +129,7 @@ def prepare_children(children: list[Child], record: Record, strict: bool, meant:
                 made.missing += lacking
                 made.kept |= dict.fromkeys(lacking, LACKING)
             else:
-                made.loads.append(_prepared(child.part, part, strict))
+                made.loads.append(undoable(child.part, _prepared(child.part, part, strict)))
                 made.matches |= {f"{child.path}.{path}": f"{child.path}.{path}" for path in part.tensors}
                 made.by_themselves.append(child.path)
         except Exception as error:
@@ -164,7 +165,7 @@ def _takes_strict(load: Callable[..., Any]) -> bool:
     return "strict" in parameters or any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
 
 
-def _note(child: Child, error: Exception, made: Prepared) -> None:
+def _note(child: Child, error: Exception, made: PreparedChildren) -> None:
     """What a child says does not fit, with the paths that it has in the whole."""
     if isinstance(error, MissingEntryError):
         made.missing.append(f"{child.path}.{error.path}")

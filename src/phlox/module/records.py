@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -156,7 +155,7 @@ class _Compared(NamedTuple):
     """Of what is no child's, with the names that remap gives."""
     matches: dict[str, str]
     """Path of a parameter -> path in that record."""
-    children: list[Callable[[], object]]
+    children: list[Prepared[object]]
     """What loads the children that are loaded by themselves."""
     cause: Exception | None = None
 
@@ -240,14 +239,19 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> P
         return load
 
     def load_all() -> LoadReport:
-        for load_child in compared.children:
-            load_child()
+        for child in compared.children:
+            child()
         return load()
 
-    return load_all
+    def undo() -> None:
+        for one in (load, *reversed(compared.children)):
+            one.undo()
+
+    can_be_undone = all(one.can_be_undone for one in (load, *compared.children))
+    return Prepared(load_all, (lambda: undo) if can_be_undone else None)
 
 
-def _prepare_params(module: Module, compared: _Compared) -> Callable[[], LoadReport]:
+def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]:
     all_places, found, record, matches = compared[:4]
     places = [place for place in all_places if place.path in matches]
     entries: list[TensorEntry] = [record[matches[place.path]] for place in places]

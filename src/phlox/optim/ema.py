@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import PathLike
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from typing_extensions import Unpack
@@ -15,6 +14,7 @@ from phlox.module.param import set_together
 from phlox.module.records import LoadOptions, prepare
 from phlox.optim.terms import continued
 from phlox.record import LoadReport, Record
+from phlox.record.reader import PathLike, Readable
 from phlox.tensor import Tensor, tensor, where
 
 AnyTensor: TypeAlias = Tensor[Any, Any, Any]
@@ -97,7 +97,7 @@ class Ema(Module, Generic[M]):
         self._prepare(record, **options)()
         return self
 
-    def load(self, source: Record | str | PathLike[str], **options: Unpack[LoadOptions]) -> LoadReport:
+    def load(self, source: Record | PathLike | Readable, **options: Unpack[LoadOptions]) -> LoadReport:
         """See `Module.load`."""
         if not self.masters:
             return super().load(source, **options)

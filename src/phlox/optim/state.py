@@ -90,8 +90,9 @@ class ModuleParts:
     def build(self, values: Iterable[Any]) -> Module:
         """A module of this structure around these tensors."""
         params: list[Param] = []
-        for (_, trained, trainable), id, value in zip(self.template.marks, self.ids, values, strict=True):
-            param = Param(value, trained=trained, id=id)
+        marks = zip(self.template.marks, self.ids, values, strict=True)
+        for (_, trained, trainable, full_precision), id, value in marks:
+            param = Param(value, trained=trained, id=id, full_precision=full_precision)
             param.trainable = trainable
             params.append(param)
         return build(self.template.skeleton, params)

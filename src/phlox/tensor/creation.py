@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import index
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from phlox.tensor.tensor import Tensor, wrap
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
 K = TypeVar("K", bound=Kind)
 
-Shape: TypeAlias = int | Sequence[int]
+Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """The size of each axis; one integer is the size of the only one."""
 
 _PYTHON: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "bool": bool}

@@ -90,7 +90,7 @@ def slogdet(x: Matrices) -> tuple[Matrices, Matrices]:
         found: Any = np.linalg.slogdet(x)
     undefined = np.isnan(found.logabsdet)
     sign = cast("Matrices", np.where(undefined, found.logabsdet, found.sign))
-    return sign, found.logabsdet
+    return sign, cast("Matrices", found.logabsdet)
 
 
 def det(x: Matrices) -> Matrices:
