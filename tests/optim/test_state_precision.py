@@ -176,6 +176,9 @@ def test_an_average_goes_on_from_what_it_is_changed_to_and_at_other_precisions(e
     for number in range(1, 4):
         ema.update(Weights([2.0, 2.0], half))
         np.testing.assert_allclose(host(ema.masters[0].val()), 2.0 - 0.999**number, rtol=1e-6)
+    back = ema.to_device(full)
+    assert back.into_record().paths() == ["average.weight", "updates"] and not back.masters
+    np.testing.assert_array_equal(host(back.average.weight.val()), host(ema.average.weight.val()))
     ema.average.weight.set(px.tensor([1.0, 4.0], device=half))
     ema.update(Weights([2.0, 2.0], half))
     np.testing.assert_allclose(host(ema.masters[0].val()), [2.0 - 0.999**4, 4.0 - 0.002], rtol=1e-6)

@@ -167,7 +167,7 @@ class Param(Watched):
         id: ParamId,
         trained: bool,
         trainable: bool,
-        full_precision: bool,
+        full_precision: bool = False,
     ) -> Param:
         self = object.__new__(cls)
         self.id = id
@@ -180,7 +180,9 @@ class Param(Watched):
         return self
 
     @classmethod
-    def revive(cls, ops: Ops, array: Any, trained: bool, trainable: bool, full_precision: bool, id: ParamId) -> Param:
+    def revive(
+        cls, ops: Ops, array: Any, trained: bool, trainable: bool, id: ParamId, full_precision: bool = False
+    ) -> Param:
         """A parameter around an engine's array."""
         backend = ops.backend
         primitive = backend.tracked(array) if trained and backend.differentiates else array
@@ -188,7 +190,7 @@ class Param(Watched):
 
     @classmethod
     def without_array(
-        cls, instead: Foreign | UsedUp, trained: bool, trainable: bool, full_precision: bool, id: ParamId
+        cls, instead: Foreign | UsedUp, trained: bool, trainable: bool, id: ParamId, full_precision: bool = False
     ) -> Param:
         """A parameter whose array was given away, or in whose place a PyTree function has put something else."""
         return cls._made(None, instead, id, trained, trainable, full_precision)

@@ -61,10 +61,10 @@ class Template:
             except Exception:  # it has no element type, or one that cannot be compared
                 proper = is_proper(ops, array)
             if proper:
-                params.append(revive(ops, array, trained, able, full, id))
+                params.append(revive(ops, array, trained, able, id, full))
             else:
                 instead = array if isinstance(array, UsedUp) else Foreign(array, ops, self.paths[len(params)])
-                params.append(Param.without_array(instead, trained, able, full, id))
+                params.append(Param.without_array(instead, trained, able, id, full))
         return build(self.skeleton, params)
 
     def described(self) -> str:

@@ -130,7 +130,7 @@ class Batch:
                 if mastered:
                     below: Any = outer.backend.untaped() if outer.backend.differentiates else outer.backend
                     array = Tensor.from_primitive(array, slot.inner.backend, Float).from_full_precision(below).primitive
-                made[path] = Param.revive(outer, array, param.trained, param.trainable, param.full_precision, param.id)
+                made[path] = Param.revive(outer, array, param.trained, param.trainable, param.id, param.full_precision)
         return made
 
     @property

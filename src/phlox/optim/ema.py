@@ -70,9 +70,7 @@ class Ema(Module, Generic[M]):
             raise OptimizerError(f"Ema: the model is not one of the structure that the average began with: {where_}")
         count = self.updates.val() + 1
         decay = self._decay(count)
-        if len(self.masters) != len(halves := _halves(self.average)):  # it was moved to another precision
-            self.masters = _masters(self.average)
-        masters = dict(zip(map(id, halves), self.masters, strict=True))
+        masters = dict(zip(map(id, _halves(self.average)), self._masters(), strict=True))
         after = [(self.updates, count)]
         for (_, source), (_, target) in zip(new, old, strict=True):
             value, kept, master = source.val().detach(), target.val(), masters.get(id(target))
@@ -90,7 +88,7 @@ class Ema(Module, Generic[M]):
 
     def into_record(self) -> Record:
         """See `Module.into_record`."""
-        return super().into_record() if not self.masters else self._wide().into_record()
+        return self._wide().into_record() if self._masters() else super().into_record()
 
     def load_record(self, record: Record, **options: Unpack[LoadOptions]) -> Self:
         """See `Module.load_record`."""
@@ -99,7 +97,7 @@ class Ema(Module, Generic[M]):
 
     def load(self, source: Record | PathLike | Readable, **options: Unpack[LoadOptions]) -> LoadReport:
         """See `Module.load`."""
-        if not self.masters:
+        if not self._masters():
             return super().load(source, **options)
         twin = self._wide()
         report = twin.load(source, **options)
@@ -108,18 +106,24 @@ class Ema(Module, Generic[M]):
 
     def load_report(self, record: Record, **options: Unpack[LoadOptions]) -> LoadReport:
         """See `Module.load_report`."""
-        return super(Ema, self._wide() if self.masters else self).load_report(record, **options)
+        return super(Ema, self._wide() if self._masters() else self).load_report(record, **options)
 
     def prepare_load(self, record: Record) -> Callable[[], object]:
         """See `Module.prepare_load`."""
         return self._prepare(record)
 
     def _prepare(self, record: Record, **options: Unpack[LoadOptions]) -> Callable[[], object]:
-        if not self.masters:
+        if not self._masters():
             return prepare(self, record, **options)
         twin = self._wide()
         prepare(twin, record, **options)()
         return self._taker(twin)
+
+    def _masters(self) -> list[Param]:
+        """The masters, begun anew where it was moved to half precision, and dropped where it was moved from there."""
+        if len(self.masters) != len(_halves(self.average)):
+            self.masters = _masters(self.average)
+        return self.masters
 
     def _wide(self) -> Ema[M]:
         """The same average at full precision, which needs no masters."""

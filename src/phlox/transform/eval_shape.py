@@ -172,10 +172,10 @@ def _map(leaf: Callable[[TensorSpec], Any], value: Any, path: str, token: object
 def _param(leaf: Callable[[TensorSpec], Any], name: str, param: Param, token: object | None) -> Param:
     found = leaf(TensorSpec(param.shape, param.kind, param.device))
     ops = ops_of(param.backend, param.kind)
-    marks = param.trained, param.trainable, param.full_precision
+    marks = param.trained, param.trainable, param.id, param.full_precision
     if token is not None:
-        return Param.revive(ops, found, *marks, param.id)
-    return Param.without_array(Foreign(found, ops, name), *marks, param.id)
+        return Param.revive(ops, found, *marks)
+    return Param.without_array(Foreign(found, ops, name), *marks)
 
 
 def _twin(optimizer: Optimizer, token: object | None) -> Optimizer:
