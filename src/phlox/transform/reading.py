@@ -228,7 +228,6 @@ class Reader:
         """Let go of all arrays: the call is over."""
         self.donated.clear()
         self.kept.clear()
-        self.modules.clear()
         self.optimizers.clear()
         self.first = self.handover = None
 
