@@ -9,9 +9,8 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from threading import get_ident, main_thread
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 _T = TypeVar("_T")
 
@@ -53,23 +52,23 @@ class SignalGuard:
             number = self._came.pop(0)
             self._before[number](number, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
-    def __enter__(self) -> SignalGuard:
-        if get_ident() == main_thread().ident:
-            self._mine = self._receive  # one object, to know it again
-            try:
-                for number in _HELD:
-                    before = _getsignal(number)
-                    if callable(before):
-                        self._before[number] = before
-                        _signal(number, self._mine)
-            except ValueError:  # the main thread of an interpreter that is not the main one has no signals
-                self._before.clear()
-            except BaseException:  # of a handler that was there before
-                self._restore(list(self._before))
+    def __enter__(self) -> Self:
+        self._mine = self._receive  # one object, to know it again
+        try:
+            for number in _HELD:
+                before = _getsignal(number)
+                if callable(before):
+                    self._before[number] = before
+                    _signal(number, self._mine)
+        except BaseException as error:
+            self._restore(list(self._before))
+            self._before.clear()
+            # Other threads, and other interpreters, have no handlers; all else is of a handler that was there before.
+            if type(error) is not ValueError or "main thread" not in str(error):
                 raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
         mine = self._mine
         self._holds = None
         try:
@@ -82,16 +81,24 @@ class SignalGuard:
                 self.deliver()
         except BaseException:
             try:
-                if self.undo is not None:
-                    self.undo()
+                self.interrupted()
             finally:
                 self._restore(list(self._before))
             raise
         finally:
             self._mine = None  # or the two would be a cycle
 
+    def must_wait(self) -> bool:
+        """Has a signal that has come to wait?"""
+        return self._holds is None or self._holds()
+
+    def interrupted(self) -> None:
+        """A handler has raised an exception at the end."""
+        if self.undo is not None:
+            self.undo()
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._holds is None or self._holds():
+        if self.must_wait():
             self._came.append(number)
         else:
             self._before[number](number, frame)

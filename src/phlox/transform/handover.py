@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from phlox.backend.signal_guard import SignalGuard
 from phlox.errors import DonatedError
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from phlox.transform.reading import Reader
 
 
-class Handover:
+class Handover(SignalGuard):
     """A scope from the moment at which a program is started until modules and optimizers have what follows.
 
     Ctrl-C waits while a donated value is lost and its successor is nowhere yet: as soon as the engine has begun to
@@ -23,9 +23,10 @@ class Handover:
     lost what was donated: then that is said where it is used.
     """
 
-    __slots__ = ("_changes", "_function", "_guard", "_load", "_reader", "_results", "_waits", "lets_go")
+    __slots__ = ("_changes", "_function", "_load", "_reader", "_results", "_waits", "lets_go")
 
     def __init__(self, function: str, reader: Reader) -> None:
+        super().__init__()
         self._function, self._reader = function, reader
         self.lets_go = False
         """Has the engine asked for that?"""
@@ -33,35 +34,38 @@ class Handover:
         self._results: list[tuple[Any, Sequence[Any]]] = []
         self._load: Callable[[], object] | None = None
         self._changes: list[tuple[Callable[[Any], object], Any]] = []
-        self._guard = SignalGuard(lambda: self._waits or self._has_begun(), self._settle)
 
-    def __enter__(self) -> Handover:
+    def __enter__(self) -> Self:
         self._reader.handover = self
-        self._guard.__enter__()
-        return self
+        return super().__enter__()
 
-    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        guard, self._guard = self._guard, cast("Any", None)  # which knows this object
+    def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
         try:
-            if error is None:
+            if error is not None:
+                self._settle(error)
+            elif self._came:
                 try:
-                    guard.deliver()
+                    self.deliver()
                 except BaseException:
                     self._settle()
                     raise
-            else:
-                self._settle(error)
         finally:
             # While an engine frees arrays other threads run, and signals come: so it is done before the end.
             self._load = None
             self._changes.clear()
             self._reader.forget()
-            guard.__exit__()
+            super().__exit__()
+
+    def must_wait(self) -> bool:
+        return self._waits or self._has_begun()
+
+    def interrupted(self) -> None:
+        self._settle()
 
     def records(self) -> None:
         """The program is recorded and compiled before it is run, which takes long: so long signals need not wait."""
         self._waits = False
-        self._guard.deliver()
+        self.deliver()
 
     def _has_begun(self) -> bool:
         """Has the engine begun to write over what is donated?"""
@@ -94,7 +98,7 @@ class Handover:
 
         `load` gives optimizers, and parameters that were set, what is theirs. Signals wait from now on.
         """
-        self._guard.hold()
+        self._waits = True
         self._results = [(self._reader.modules[number].module, arrays[place]) for number, place in continued]
         self._load = load
 

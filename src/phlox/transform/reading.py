@@ -296,7 +296,6 @@ class Reader:
         """Let go of all arrays: the call is over."""
         self.donated.clear()
         self.kept.clear()
-        self.modules.clear()
         self.optimizers.clear()
         self.twins = []
         self.first = self.handover = None
