@@ -17,6 +17,7 @@ import numpy as np
 
 from phlox.backend import Int
 from phlox.errors import ShapeError
+from phlox.lazy import lazily
 from phlox.tensor.creation import eye
 from phlox.tensor.einsum import einsum
 from phlox.tensor.explain import failure
@@ -57,6 +58,8 @@ __all__ = [
     "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve",
     "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vdot", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {})
 
 
 class QR(NamedTuple):

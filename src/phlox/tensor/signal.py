@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from phlox.errors import ShapeError
+from phlox.lazy import lazily
 from phlox.tensor.fourier import (
     Complex,
     fft,
@@ -38,6 +39,8 @@ __all__ = [
     "gaussian_window", "hamming_window", "hann_window", "ifft", "ifftshift", "irfft", "istft", "kaiser_window",
     "overlap_add", "rectangular_window", "rfft", "rfftfreq", "stft",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {})
 
 
 def _full_convolution(name: str, x: Tensor, y: Tensor) -> Tensor:
