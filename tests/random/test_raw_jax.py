@@ -205,7 +205,6 @@ def test_a_seed_inside_a_program_does_not_hide_a_raw_loop() -> None:
 KEYS: dict[str, Any] = {
     "typed": lambda seed: jax.random.key(seed),
     "raw": lambda seed: jax.random.PRNGKey(seed),
-    "words": lambda seed: np.asarray(jax.random.PRNGKey(seed)),
 }
 
 

@@ -475,7 +475,9 @@ class Param(Watched):
     def become_a_leaf(self) -> None:
         """See to it that the gradient is of this parameter alone; a value that is computed keeps its history."""
         value = self._tensor
-        if value is not None and value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
+        if value is None or not value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
+            return
+        if not is_followed(value.backend, value.primitive):  # a function around is differentiated towards it
             self._tensor = value._with(value.backend.another_leaf(value.primitive))  # pyright: ignore[reportPrivateUsage]
 
     def __copy__(self) -> Param:

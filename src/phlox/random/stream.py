@@ -312,12 +312,12 @@ def _opened(source: Any) -> Stream:
     words = read_key(source)
     if words is not None:
         return Stream(cast("Key", words)) if isinstance(words, tuple) else TracedStream(words)
-    if getattr(source, "dtype", None) != np.uint32 or source.shape not in ((3,), (2,)):
+    if getattr(source, "dtype", None) != np.uint32 or source.shape != (3,):
         raise KindError(
             "a random stream opens on a seed, a key (two integers, or one of JAX), a Stream, or an array of three "
             f"uint32 words (key and position), got {source!r}"
         )
     if isinstance(source, np.ndarray):
-        high, low, position = (*(int(word) for word in source), 0)[:3]
+        high, low, position = (int(word) for word in source)
         return Stream((high, low), position)
     return TracedStream(source)
