@@ -176,9 +176,10 @@ class Program:
             self._note_donations(call)
         owners = reader.owners
         result = meaning.result(arrays, owners)
-        for twin, going in zip(reader.twins, reader.optimizers, strict=False):
-            if twin is not going.optimizer:
-                going.optimizer.adopt(twin)
+        if reader.twins:
+            for twin, going in zip(reader.twins, reader.optimizers, strict=True):
+                if twin is not going.optimizer:
+                    going.optimizer.adopt(twin)
         for (optimizer, packed, _, _, _), make in zip(reader.optimizers, meaning.states, strict=True):
             optimizer.load_packed(make(arrays, owners, packed.place))
         for number, place, at, backend in meaning.changed:

@@ -218,7 +218,7 @@ class Reader:
         self.guess = False
         """Is it a guess which states a first step makes?"""
         self.twins: list[Optimizer] = []
-        """Of the optimizers, if there are any: those that the function stepped if it was traced, or those made ready."""
+        """Of the optimizers, if there are any: those that were stepped in a trace, or those made ready."""
         self._late: list[tuple[Optimizer, list[Any]]] = []
         self._place: Device | None = None
         self._known: Backend | None = None  # the backend that was last seen to be one of this engine
