@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from struct import Struct
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from phlox.backend.jax.left_over import has_ended, is_outside
 from phlox.backend.kind import Float, Kind
 from phlox.backend.scalar import TracedScalar
 
+_DOUBLE, _LONG = Struct("=d"), Struct("=q")
 _PROBE = np.zeros((), np.float32)
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -131,7 +133,7 @@ class Traces(EngineBackend):
         # As two words of 32 bits it passes whatever JAX's switch says, and faster than a Python number.
         if not _computes_doubles():
             return value
-        return np.array([value], np.int64 if isinstance(value, int) else np.float64).view(np.uint32)
+        return np.frombuffer((_DOUBLE if value.__class__ is float else _LONG).pack(value), np.uint32)
 
     def scalar_of(self, x: Any, whole: bool) -> Any:
         if getattr(x, "dtype", None) != np.uint32:
