@@ -20,6 +20,8 @@ from phlox.backend.jax.fused import fused
 class Loss(Backend):
     """See `phlox.backend.contract.nn.loss`."""
 
+    float_binary_cross_entropy = fused(LossOps.float_binary_cross_entropy)
+    float_binary_cross_entropy_backward = fused(LossOps.float_binary_cross_entropy_backward)
     cross_entropy_forward = fused(LossOps.cross_entropy_forward, 3, 4)
     cross_entropy_backward = fused(LossOps.cross_entropy_backward, 2, 3, 4)
     ctc_loss_forward = fused(LossOps.ctc_loss_forward, 4)
