@@ -9,15 +9,21 @@ from phlox.autodiff.build import Binary, General, Rule, Several, Unary, as_gener
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.contract.widening import Convert, converters, each
+from phlox.errors import UnsupportedError
 
 
 def sums_of_gradients(backend: Backend) -> tuple[Callable[[Array, Array], Array], Convert | None]:
     """`add` and `settle` of `Tracked` for values of this backend."""
     wide, grow, shrink = converters(backend)
     if wide is backend:
-        return backend.float_add, None
-    add = wide.float_add
+        return getattr(backend, "float_add", _lacking), None
+    add = getattr(wide, "float_add", _lacking)
     return lambda lhs, rhs: add(grow(lhs), grow(rhs)), shrink
+
+
+def _lacking(lhs: Array, rhs: Array) -> Array:
+    """In place of the sum for a backend that has none, which has no use for a tape."""
+    raise UnsupportedError("gradients cannot be added up without `float_add`")
 
 
 def at_full_precision(rule: Rule, backend: Backend, name: str) -> Rule:

@@ -11,7 +11,7 @@ from phlox.backend.contract.types import Array, Axes
 
 _SHORT = 1 << 10
 """Elements: of so few a sum is accurate in whatever order they are added."""
-_STEPS = 256
+_STEPS = 128
 """So many are added one by one."""
 _ROW = 256
 """Elements behind an axis that are worth a loop of their own."""
