@@ -11,7 +11,9 @@ from phlox.backend.contract.catalogue import DERIVED, REQUIRED, provision
 from phlox.errors import BackendError
 from phlox.testing.report import Failure, Report
 
-Part: TypeAlias = Literal["contract", "values", "gradients", "second derivatives", "empty tensors", "draws", "edges"]
+Part: TypeAlias = Literal[
+    "contract", "values", "gradients", "second derivatives", "accumulation", "empty tensors", "draws", "edges"
+]
 PARTS: tuple[Part, ...] = get_args(Part)
 """The parts of the suite, in the order in which they are run."""
 
@@ -37,8 +39,9 @@ def check_backend(
 
     Every operation of the contract is called on a table of samples, plain, on views, under `Autodiff` and on its tape;
     compared are values, shapes, kinds and element types (with NumPy and SciPy in float64), gradients (with PyTorch's,
-    and finite differences), second derivatives, the answers to tensors without elements, random draws (bit for bit
-    with the reference generator), and every line of the edge-case contract. Failures are gathered, not the first alone.
+    and finite differences), second derivatives, sums of many and of large numbers (which half precision adds up in
+    f32), the answers to tensors without elements, random draws (bit for bit with the reference generator), and every
+    line of the edge-case contract. Failures are gathered, not the first alone.
     What the backend says it does not support, and what lacks a library to compare with (SciPy, PyTorch), is left out,
     and the report says so.
 
@@ -83,7 +86,7 @@ def check_backend(
 
 def cases(backend: Backend) -> Iterator[Case]:
     """Every comparison of the suite, in order of `PARTS`."""
-    from phlox.testing.conformance import checks, running
+    from phlox.testing.conformance import accumulation, checks, running
     from phlox.testing.conformance.edges import EDGES, check_edge
     from phlox.testing.conformance.rows import ROWS
 
@@ -101,6 +104,8 @@ def cases(backend: Backend) -> Iterator[Case]:
         if row.second and n < 2:
             run: Callable[[], None] = lambda r=row, n=n: checks.second_gradients(r, backend, n)  # noqa: E731
             yield Case("second derivatives", row.name, run)
+    for sums in accumulation.ROWS:
+        yield Case("accumulation", sums.name, lambda r=sums: accumulation.check(r, backend))
     for row in rows:
         yield Case("empty tensors", row.name, lambda r=row: checks.nothing(r, backend))
     for name in checks.DRAWS:

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from functools import partial
 
 from phlox.backend.contract import decompositions as host
-from phlox.backend.contract.matrices import Layout, arranged, diagonal, identity, last, layout, products_without, transposed
+from phlox.backend.contract.matrices import (
+    Layout,
+    arranged,
+    diagonal,
+    identity,
+    last,
+    layout,
+    products_without,
+    transposed,
+)
 from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes
 from phlox.backend.kind import Float

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
 
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.shape import part
 from phlox.backend.contract.types import Array, Axes, Shape
+from phlox.backend.element import INT_RANGES
+from phlox.backend.kind import Int
 
 Between: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
 """Where a quantile falls between two elements: in proportion, at either, at the nearer one (of two equally near the
@@ -96,8 +101,17 @@ class ReductionOps(ElementwiseOps):
         return self.squeeze(self.float_quantile(x, axes, (0.5,), "linear", keepdims), (0,))
 
     def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
-        """How many are true, as integers."""
+        """How many are true, as integers.
+
+        Of more elements than those can count they are counted on the host, and a count that does not fit is RangeError.
+        """
+        if self._counts_too_many(x, axes):
+            return self.on_host(Int, partial(np.sum, axis=axes, keepdims=keepdims, dtype=np.int64), x)
         return self.int_sum(self.bool_into_int(x), axes, keepdims)
+
+    def _counts_too_many(self, x: Array, axes: Axes) -> bool:
+        """Are these more elements than an integer may be?"""
+        return self._count(x, axes) > INT_RANGES[self.int_element][1]
 
     # --- scans
 

@@ -49,6 +49,7 @@ from phlox.errors import RangeError
 _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
 """What JAX itself adds up in f32, and rounds once."""
 
+
 def _recast(source: Any, target: Any, x: Any) -> Any:
     """An array of one float type as one of another, anything else as it is."""
     return ops.cast(x, target) if getattr(x, "dtype", None) == source else x

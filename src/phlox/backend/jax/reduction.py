@@ -34,6 +34,11 @@ def _var(x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
     return jnp.var(x, axes, correction=correction, keepdims=keepdims)
 
 
+@op(1, 2, 3)
+def _count_true(x: Array, axes: Axes, keepdims: bool, dtype: Any) -> Array:
+    return jnp.sum(x, axes, dtype, keepdims=keepdims)
+
+
 @op(0, 2)
 def _logcumsumexp(B: Backend, x: Array, axis: int) -> Array:
     # XLA's own (lax.cumlogsumexp) takes fifteen times as long on a processor.
@@ -51,6 +56,7 @@ def _windows_adjoint(g: Array, axis: int, size: int, step: int, shape: Shape) ->
 class Reduction(Backend):
     """See `phlox.backend.contract.reduction`."""
 
+    jax_int: Any
     float_mean = reduction(jnp.mean)
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
@@ -59,7 +65,12 @@ class Reduction(Backend):
         return _var(x, axes, correction, keepdims)
 
     float_logsumexp = staticmethod(_logsumexp)
-    bool_count_nonzero = reduction(jnp.sum, dtype=jnp.int32)
+
+    def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        if self._counts_too_many(x, axes):
+            return super().bool_count_nonzero(x, axes, keepdims)
+        return _count_true(x, axes, keepdims, self.jax_int)
+
     float_cumprod = _scan(lax.cumprod)
     int_cumprod = _scan(lax.cumprod)
     float_cummax = _scan(lax.cummax)

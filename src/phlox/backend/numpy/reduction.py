@@ -23,6 +23,8 @@ class Reduction(Backend):
         return self._ranked(found, x.shape, axes, keepdims)
 
     def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        if self._counts_too_many(x, axes):
+            return super().bool_count_nonzero(x, axes, keepdims)
         return np.add.reduce(x, axis=axes, keepdims=keepdims, dtype=self.host_int_dtype)
 
     float_cumprod = native(_quiet(np.cumprod))

@@ -47,9 +47,7 @@ class Norm(Backend):
             return super().group_norm_backward(saved, g, needed, groups, epsilon)
         x, mean, rstd, gamma, sizes = saved
         mask = [needed[0], needed[1], needed[2] and gamma is not None]  # without a gamma it finds nothing for beta
-        dx, dgamma, dbeta = _aten.native_group_norm_backward(
-            g.contiguous(), x, mean, rstd, gamma, *sizes, groups, mask
-        )
+        dx, dgamma, dbeta = _aten.native_group_norm_backward(g.contiguous(), x, mean, rstd, gamma, *sizes, groups, mask)
         return dx, dgamma, g.sum(_but_channels(g)) if needed[2] and gamma is None else dbeta
 
     def batch_norm_train_forward(

@@ -48,6 +48,8 @@ class Reduction(Backend):
         return torch.linalg.vector_norm(x, p, axes, keepdims)
 
     def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        if self._counts_too_many(x, axes):
+            return super().bool_count_nonzero(x, axes, keepdims)
         return torch.sum(x, axes, keepdims, dtype=self.torch_int) if axes else x.to(self.torch_int)
 
     float_cumprod = native(torch.cumprod)
