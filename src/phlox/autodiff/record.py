@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from phlox.autodiff.tape import Found, Node, Push, Tracked, next_id
 from phlox.backend.contract import Backend
@@ -45,7 +45,9 @@ def note(
 
     def push(node: Node, g: Any, found: Found) -> None:
         if settle is not None:
-            g = {place: settle(one) for place, one in g.items()} if isinstance(g, dict) else settle(g)
+            # A node of several results has a gradient for each, by place.
+            shares = cast("dict[int, Array]", g)
+            g = {place: settle(share) for place, share in shares.items()} if type(g) is dict else settle(g)
         for parent, d in zip(node.parents, differentiate(inner, node.saved, g, needed), strict=True):
             if parent is not None and d is not None:
                 found[parent.id] = add(found[parent.id], d) if parent.id in found else d

@@ -48,8 +48,8 @@ from phlox.tensor.multiplication import (
     vdot,
     vecdot,
 )
-from phlox.tensor.products import meet
 from phlox.tensor.precision import at_full_precision
+from phlox.tensor.products import meet
 from phlox.tensor.tensor import Tensor, wrap
 
 __all__ = [

@@ -25,26 +25,27 @@ def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def operation(*args: P.args, **kwargs: P.kwargs) -> R:
         # One operand speaks for all: tensors that meet have floats of one type.
-        if args and isinstance(args[0], Tensor) and not _is_half(args[0]):
+        if args and isinstance(args[0], Tensor) and args[0].backend.float_element not in HALF_ELEMENTS:
             return function(*args, **kwargs)
         back: dict[Backend, Backend] = {}
 
         def grow(x: Any) -> Any:
-            if not isinstance(x, Tensor) or not _is_half(x):
+            backend = _backend_of(x)
+            if backend is None or backend.float_element not in HALF_ELEMENTS:
                 return x
             wide = x.to_full_precision()
-            back[wide.backend] = x.backend
+            back[wide.backend] = backend
             return wide
 
-        found: Any = function(*each(grow, args), **{name: each(grow, x) for name, x in kwargs.items()})  # pyright: ignore[reportCallIssue]
-        return each(lambda x: x.from_full_precision(back[x.backend]) if _is_of(x, back) else x, found)
+        def shrink(x: Any) -> Any:
+            backend = _backend_of(x)
+            return x.from_full_precision(back[backend]) if backend in back else x
+
+        given: Any = each(grow, args)
+        return each(shrink, function(*given, **{name: each(grow, x) for name, x in kwargs.items()}))
 
     return operation
 
 
-def _is_half(x: Tensor[Any, Any, Any]) -> bool:
-    return x._ops.backend.float_element in HALF_ELEMENTS  # pyright: ignore[reportPrivateUsage]
-
-
-def _is_of(x: Any, backends: dict[Backend, Backend]) -> bool:
-    return isinstance(x, Tensor) and x.backend in backends
+def _backend_of(x: object) -> Backend | None:
+    return x.backend if isinstance(x, Tensor) else None

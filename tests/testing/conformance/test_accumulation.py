@@ -1,4 +1,4 @@
-"""Whatever adds up does so wide enough: the table of `phlox.testing.conformance.accumulation` on every engine.
+"""Whatever adds up does so wide enough: the table of `conformance.rows.accumulation` on every engine.
 
 NumPy and PyTorch are compared on all of it at each precision. On JAX, which compiles every operation of every row, each
 precision takes some of the rows, and a row of large numbers f16; `python -m phlox.testing` takes all.
@@ -17,7 +17,8 @@ from phlox.backend.contract import reduction
 from phlox.backend.contract.widening import ATTENTION, delicate
 from phlox.errors import RangeError, UnsupportedError
 from phlox.testing import check_backend
-from phlox.testing.conformance.accumulation import ROWS, Accumulation, check
+from phlox.testing.conformance.accumulation import Accumulation, check
+from phlox.testing.conformance.rows.accumulation import ROWS
 from tests.backend.plain import Plain
 
 ELEMENTS: tuple[Any, ...] = ("f32", "bf16", "f16")
@@ -46,20 +47,26 @@ def test_adds_up_wide_enough(row: Accumulation, engine: Any) -> None:
 
 ON_JAX: list[tuple[str, Any]] = [
     *((name, "bf16") for name in (
-        "sum over axis 0", "cumsum over axis 1", "mean of large numbers", "var of columns far from zero", "prod", "linear of sequences",
-        "x + row", "concat of one", "take", "take_along_axis", "at[i].add of numbers", "at[i].mul", "bincount with weights",
-        "unfold of windows", "functional.fold", "conv2d by depth", "max_pool2d", "interpolate nearest", "layer_norm of many rows",
-        "batch_norm far from zero", "nll_loss mean", "cross_entropy sum", "attention with large logits", "rnn over many steps", "scan",
+        "sum over axis 0", "cumsum over axis 1", "mean of large numbers", "var of columns far from zero", "prod",
+        "linear of sequences",
+        "x + row", "concat of one", "take", "take_along_axis", "at[i].add of numbers", "at[i].mul",
+        "bincount with weights",
+        "unfold of windows", "functional.fold", "conv2d by depth", "max_pool2d", "interpolate nearest",
+        "layer_norm of many rows",
+        "batch_norm far from zero", "nll_loss mean", "cross_entropy sum", "attention with large logits",
+        "rnn over many steps", "scan",
     )),
     *((name, "f16") for name in (
-        "std of large numbers", "lerp of large numbers", "avg_pool2d of large numbers", "adaptive_avg_pool2d of large numbers",
+        "std of large numbers", "lerp of large numbers", "avg_pool2d of large numbers",
+        "adaptive_avg_pool2d of large numbers",
         "interpolate area of large numbers", "layer_norm of large numbers", "rms_norm of large numbers",
         "group_norm of large numbers", "batch_norm_train of large numbers", "normalize of large numbers",
         "mse_loss of large numbers", "cosine_similarity of large numbers", "attention, masked, with large logits",
         "hypot of large numbers",
     )),
     *((name, "f32") for name in (
-        "mean of long columns", "std of constant columns", "norms of long columns", "dot of long vectors", "linear of very many rows",
+        "mean of long columns", "std of constant columns", "norms of long columns", "dot of long vectors",
+        "linear of very many rows",
         "cumsum of a long axis",
     )),
 ]  # fmt: skip
@@ -162,7 +169,7 @@ def test_a_backend_that_adds_up_narrowly_is_found() -> None:
     class Narrow(NumPy):
         def setup(self) -> None:
             super().setup()
-            self.float_sum = lambda x, axes, keepdims: np.cumsum(x, axes[0], x.dtype).take(-1, axes[0])  # type: ignore[method-assign]
+            self.float_sum = lambda x, axes, keepdims: np.cumsum(x, axes[0], x.dtype).take(-1, axes[0])
 
     with pytest.raises(AssertionError, match="sum over axis 0: 3 of 3 elements are off"):
         check_backend(Narrow(float="bf16"), only="sum over axis 0", parts=["accumulation"])

@@ -90,10 +90,11 @@ def _is_delicate(backend: Backend, name: str) -> bool:
 
 
 DEFINED_IN_STEPS: frozenset[str] = frozenset(
-    name for name in COMPUTING if name in DERIVED and not name.startswith(_OF_PRODUCTS) and name != "adam_update"
+    name for name in COMPUTING & DERIVED.keys() if not name.startswith(_OF_PRODUCTS) and name != "adam_update"
 )
-"""What the contract defines in several steps, each of which would round at half precision. Where a decorator has no rule
-for one of these, it follows the definition at full precision."""
+"""What the contract defines in several steps, each of which would round at half precision.
+
+Where a decorator has no rule for one of these, it follows the definition at full precision."""
 
 
 def composed(operation: Any) -> Any:

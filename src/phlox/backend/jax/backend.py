@@ -45,7 +45,6 @@ from phlox.backend.jax.traces import Traces
 from phlox.backend.kind import Int
 from phlox.errors import RangeError
 
-
 _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
 """What JAX itself adds up in f32, and rounds once."""
 
