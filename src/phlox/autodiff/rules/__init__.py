@@ -6,6 +6,7 @@ from phlox.autodiff.build import Rule
 from phlox.autodiff.rules.arithmetic import ARITHMETIC
 from phlox.autodiff.rules.constant import CONSTANT
 from phlox.autodiff.rules.conv import CONV
+from phlox.autodiff.rules.decompositions import DECOMPOSITIONS
 from phlox.autodiff.rules.indexing import INDEXING
 from phlox.autodiff.rules.linalg import LINALG
 from phlox.autodiff.rules.nn import NN
@@ -27,10 +28,11 @@ _ONE_STEP = frozenset({
 WIDE: frozenset[str] = frozenset({
     *REDUCTION, *LINALG, *FUNCTIONS, "float_scatter", "rfft", "irfft", "float_pow", "float_rsqrt", "float_reciprocal",
     "float_fmod", "float_mod", "float_tan", "float_log1p", "float_expm1", "float_log2", "float_log10",
-}) - _ONE_STEP  # fmt: skip
+}) - _ONE_STEP - DECOMPOSITIONS.keys()  # fmt: skip
 """Whose derivatives take several steps or add up: at half precision they are computed in f32 and rounded once.
 
-Those of `NN` and `CONV` are left to the engines, and so are products of matrices.
+Those of `NN` and `CONV` are left to the engines, and so are products of matrices. Those of decompositions divide by
+differences of singular values, and know equal ones by how they are rounded.
 """
 
 __all__ = ["CONSTANT", "RULES", "WIDE"]
