@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from phlox.autodiff.record import boxed, link, record_several
+from phlox.autodiff.record import boxed, link, record_several, settled
 from phlox.autodiff.tape import Found, Node, Tracked, next_id
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape
@@ -115,17 +115,17 @@ def build(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable
 def _unary(
     inner: Backend, box: type[Tracked], function: Callable[[Array], Array], rule: Unary
 ) -> Callable[[Array], Array]:
-    add, settle = box.add, box.settle
+    add = box.add
     saves_x, saves_y = "x" in rule.saves, "y" in rule.saves
     derivative = rule.derivative
 
     def push(node: Node, g: Array, found: Found) -> None:
-        if settle is not None:
-            g = settle(g)
         x, y = node.saved
         dx = derivative(inner, g, x, y)
         parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
         found[parent] = add(found[parent], dx) if parent in found else dx
+
+    to_parents = settled(push, box)
 
     def operation(x: Array) -> Array:
         if type(x) is not box:
@@ -135,7 +135,7 @@ def _unary(
         node = _new(Node)
         node.id = next_id()
         node.parents = (x.node,)
-        node.push = push
+        node.push = to_parents
         node.saved = (value if saves_x else None, y if saves_y else None)
         result = _new(box)
         result.value = y
@@ -163,11 +163,9 @@ def _binary(
     both_x, both_y, both_z = (letter in saves for letter in "xyz")
     lhs_x, lhs_y, lhs_z = (letter in saves_lhs for letter in "xyz")
     rhs_x, rhs_y, rhs_z = (letter in saves_rhs for letter in "xyz")
-    shape, add, settle = inner.shape, box.add, box.settle
+    shape, add = inner.shape, box.add
 
     def push_lhs(node: Node, g: Array, found: Found) -> None:
-        if settle is not None:
-            g = settle(g)
         x, y, z, size, _ = node.saved
         d = lhs(inner, g, x, y, z)
         if size is not None:
@@ -176,8 +174,6 @@ def _binary(
         found[parent] = add(found[parent], d) if parent in found else d
 
     def push_rhs(node: Node, g: Array, found: Found) -> None:
-        if settle is not None:
-            g = settle(g)
         x, y, z, _, size = node.saved
         d = rhs(inner, g, x, y, z)
         if size is not None:
@@ -189,6 +185,8 @@ def _binary(
         push_lhs(node, g, found)
         push_rhs(node, g, found)
 
+    to_lhs, to_rhs, to_both = settled(push_lhs, box), settled(push_rhs, box), settled(push_both, box)
+
     def operation(x: Array, y: Any) -> Array:
         if type(x) is box:
             a = x.value
@@ -197,14 +195,14 @@ def _binary(
                 b = y.value
                 z = function(a, b)
                 node.parents = (x.node, y.node)
-                node.push = push_both
+                node.push = to_both
                 shape_a, shape_b = shape(a), shape(b)
                 kept = (a if both_x else None, b if both_y else None, z if both_z else None)
                 node.saved = (*kept, None, None) if shape_a == shape_b else (*kept, shape_a, shape_b)
             else:
                 z = function(a, y)
                 node.parents = (x.node,)
-                node.push = push_lhs
+                node.push = to_lhs
                 size = None if type(y) is float or type(y) is int else shape(a)
                 node.saved = (a if lhs_x else None, y if lhs_y else None, z if lhs_z else None, size, None)
         elif type(y) is box:
@@ -212,7 +210,7 @@ def _binary(
             z = function(x, b)
             node = _new(Node)
             node.parents = (y.node,)
-            node.push = push_rhs
+            node.push = to_rhs
             size = None if type(x) is float or type(x) is int else shape(b)
             node.saved = (x if rhs_x else None, b if rhs_y else None, z if rhs_z else None, None, size)
         else:
@@ -231,17 +229,17 @@ def _run(forward: Callable[..., Any], inner: Backend, options: tuple[Any, ...], 
 
 
 def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array], rule: General) -> Callable[..., Array]:
-    count, add, settle = rule.operands, box.add, box.settle
+    count, add = rule.operands, box.add
     forward: Callable[..., Result] = rule.forward
     backward: Callable[..., Gradients] = rule.backward
 
     def push(node: Node, g: Array, found: Found) -> None:
-        if settle is not None:
-            g = settle(g)
         saved, needed, options = node.saved
         for parent, d in zip(node.parents, backward(inner, saved, g, needed, *options), strict=True):
             if parent is not None and d is not None:
                 found[parent.id] = add(found[parent.id], d) if parent.id in found else d
+
+    to_parents = settled(push, box)
 
     def operation(*arguments: Any) -> Array:
         parents: list[Node | None] = []
@@ -260,7 +258,7 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
         options = arguments[count:]
         y, saved = forward(inner, *values, *options)
         needed = tuple([parent is not None for parent in parents])
-        return boxed(box, y, link(tuple(parents), push, (saved, needed, options)))
+        return boxed(box, y, link(tuple(parents), to_parents, (saved, needed, options)))
 
     return operation
 

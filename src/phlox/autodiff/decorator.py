@@ -69,6 +69,7 @@ class Autodiff(Decorator):
         add, settle = sums_of_gradients(inner)
         kind = {"__slots__": (), "add": staticmethod(add), "settle": settle and staticmethod(settle)}
         box = cast("type[Tracked]", type("Tracked", (base,), kind))
+        Tracked.some_settle |= settle is not None
         self.box = box
         make = build_recomputing if recompute else build
         shape = inner.shape

@@ -36,23 +36,33 @@ def boxed(box: type[Tracked], value: Array, node: Node) -> Tracked:
     return result
 
 
+def settled(push: Push, box: type[Tracked]) -> Push:
+    """What a node does with its gradient once that is settled; see `Tracked`."""
+    settle = box.settle
+    if settle is None:
+        return push
+
+    def settled_push(node: Node, g: Any, found: Found) -> None:
+        # A node of several results has a gradient for each, by place.
+        shares = cast("dict[int, Array]", g)
+        push(node, {n: settle(share) for n, share in shares.items()} if type(g) is dict else settle(g), found)
+
+    return settled_push
+
+
 def note(
     inner: Backend, box: type[Tracked], operands: tuple[Array, ...], saved: Any, differentiate: Differentiate
 ) -> Node:
     """A node whose parents are the operands' and whose gradient `differentiate` hands on to them."""
-    add, settle = box.add, box.settle
+    add = box.add
     needed = tuple(type(x) is box for x in operands)
 
     def push(node: Node, g: Any, found: Found) -> None:
-        if settle is not None:
-            # A node of several results has a gradient for each, by place.
-            shares = cast("dict[int, Array]", g)
-            g = {place: settle(share) for place, share in shares.items()} if type(g) is dict else settle(g)
         for parent, d in zip(node.parents, differentiate(inner, node.saved, g, needed), strict=True):
             if parent is not None and d is not None:
                 found[parent.id] = add(found[parent.id], d) if parent.id in found else d
 
-    return link(tuple(x.node if type(x) is box else None for x in operands), push, saved)
+    return link(tuple(x.node if type(x) is box else None for x in operands), settled(push, box), saved)
 
 
 def record(

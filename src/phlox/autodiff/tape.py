@@ -52,6 +52,8 @@ class Tracked:
     """Adds up contributions to a gradient; at half precision the sum is wide until it is settled."""
     settle: ClassVar[Callable[[Array], Array] | None] = None
     """Makes a sum by `add` an array of the inner backend's own again, where it is not anyway."""
+    some_settle: ClassVar[bool] = False
+    """Has any of the subclasses a `settle`?"""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -125,9 +127,6 @@ def walk_back(
         node = seen[number]
         push = node.push
         if push is None:
-            settle = node.saved
-            if settle is not None and number in found:
-                found[number] = settle(found[number])
             continue
         g = found.pop(number, None)
         if g is not None:
@@ -135,4 +134,9 @@ def walk_back(
         if not retain:
             node.push = _spent
             node.saved = None
+    if Tracked.some_settle:
+        for number, g in found.items():
+            node = seen.get(number)
+            if node is not None and node.push is None and node.saved is not None:
+                found[number] = node.saved(g)
     return found

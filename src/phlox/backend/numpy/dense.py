@@ -12,7 +12,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.dense import INV_SQRT_2PI, SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.numpy.blocks import SMALL, Block, by_blocks, by_rows, dot, scratch
-from phlox.backend.numpy.sums import column_sums
+from phlox.backend.numpy.sums import ROWS, column_sums
 
 # The normal distribution function is (1 + tanh(x P(x^2))) / 2. For gelu's approximation P is of degree one; this P, of
 # least greatest error, makes it exact to 1e-7: NumPy has a fast tanh and no error function.
@@ -115,7 +115,9 @@ class Dense(Backend):
         g = g.reshape(-1, weight.shape[1]) if g.size else g.reshape(math.prod(x.shape[:-1]), weight.shape[1])
         dx = np.matmul(g, weight.T).reshape(x.shape) if needed[0] else None
         dw = np.matmul(x.reshape(len(g), weight.shape[0]).T, g) if needed[1] else None
-        return dx, dw, column_sums(g) if needed[2] else None
+        if not needed[2]:
+            return dx, dw, None
+        return dx, dw, np.matmul(np.ones(len(g), g.dtype), g) if len(g) <= ROWS else column_sums(g)
 
     def gelu(self, x: Array, approximate: bool) -> Array:
         return by_blocks(_GELU[approximate], x) if x.dtype == np.float32 else super().gelu(x, approximate)

@@ -9,19 +9,19 @@ import numpy as np
 
 from phlox.backend.contract.types import Array, Axes
 
-_SHORT = 1 << 10
-"""Elements: of so few a sum is accurate in whatever order they are added."""
+_FEW = 1 << 8
+"""Of so few numbers a sum is accurate in whatever order they are added."""
 _STEPS = 128
 """So many are added one by one."""
 _ROW = 256
 """Elements behind an axis that are worth a loop of their own."""
-_ROWS = 1 << 11
+ROWS = 1 << 11
 """Rows that one product with ones adds up."""
 
 
 def total(x: Array, axes: Axes, keepdims: bool = False) -> Array:
     """`np.add.reduce` with an error that hardly grows with the number of elements, whichever the axes."""
-    if x.size <= _SHORT or not axes:
+    if math.prod(map(x.shape.__getitem__, axes)) <= _FEW:
         return np.add.reduce(x, axis=axes, keepdims=keepdims)
     count = 0
     if x.flags.c_contiguous:  # the last axes are added up in pairs, all at once
@@ -42,7 +42,7 @@ def total(x: Array, axes: Axes, keepdims: bool = False) -> Array:
 def _along(x: Array, axis: int) -> Array:
     """The sum along one axis, in blocks, and of their sums in blocks again."""
     size = x.shape[axis]
-    if size <= 2 * _STEPS:
+    if size <= _FEW:
         return np.add.reduce(x, axis)
     before: Any = (slice(None),) * axis
     blocks = size // _STEPS
@@ -58,19 +58,16 @@ def _along(x: Array, axis: int) -> Array:
 
 def running(x: Array, axis: int) -> Array:
     """`np.cumsum` of floats; of many they are added up in f64, for it is one by one that they are."""
-    if x.dtype != np.float32 or x.shape[axis] <= _SHORT:
+    if x.dtype != np.float32 or x.shape[axis] <= _FEW:
         return np.cumsum(x, axis)
     with np.errstate(over="ignore"):
         return np.cumsum(x, axis, dtype=np.float64).astype(np.float32)
 
 
 def column_sums(x: Array) -> Array:
-    """The sums of the columns of a matrix [rows, columns], by products with ones."""
-    rows = len(x)
-    if rows <= _ROWS:
-        return np.matmul(np.ones(rows, x.dtype), x)
-    blocks = rows // _ROWS
-    parts = x[: blocks * _ROWS].reshape(blocks, _ROWS, x.shape[1])
-    found = _along(np.matmul(np.ones(_ROWS, x.dtype), parts), 0)
-    rest = x[blocks * _ROWS :]
+    """The sums of the columns of a matrix [rows, columns] of more than `ROWS` rows, by products with ones."""
+    blocks = len(x) // ROWS
+    parts = x[: blocks * ROWS].reshape(blocks, ROWS, x.shape[1])
+    found = _along(np.matmul(np.ones(ROWS, x.dtype), parts), 0)
+    rest = x[blocks * ROWS :]
     return found + np.matmul(np.ones(len(rest), x.dtype), rest) if len(rest) else found

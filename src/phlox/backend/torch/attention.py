@@ -24,12 +24,15 @@ def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) ->
 
 
 def attends_narrow(*arguments: Any) -> bool:
-    """Is there a kernel at half precision, whose logits are f32 inside? What the contract derives has none."""
-    first = arguments[0]
+    """Is there a kernel at half precision that holds its logits, and what it sums in its derivative, in f32?
+
+    So do those of a GPU. That of a processor takes in its derivative the result for exact that it has rounded.
+    """
+    first: Any = arguments[0]
     if isinstance(first, tuple):  # what a forward pass has saved
-        return len(first) != 7
+        return len(first) != 7 and first[0].device.type != "cpu"
     query, key, _, bias, _, kept, *_ = arguments
-    return _serves(query, key, bias, kept)
+    return query.device.type != "cpu" and _serves(query, key, bias, kept)
 
 
 def _flash(query: Array, key: Array, value: Array, allowed: Array | None) -> bool:
