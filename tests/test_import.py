@@ -8,6 +8,7 @@ import json
 import pickle
 import subprocess
 import sys
+import typing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,9 @@ print(same, [name for name, value in after.items() if type(value).__name__ == "m
 """
     same, _, modules = run(program).strip().partition(" ")
     assert same == "True"
-    if package != "phlox.record":  # whose modules are among what `dir` gives, for it has no `__all__`
-        offered = {"autodiff", "backend", "config", "errors", "functional", "linalg", "module", "nn", "optim", "random"}
-        assert set(ast.literal_eval(modules)) <= offered | {"interop", "record", "signal", "transform", "debug"}
+    offered = {"autodiff", "backend", "config", "data", "debug", "errors", "functional", "interop", "linalg", "models"}
+    offered |= {"module", "nn", "optim", "random", "record", "signal", "train", "transform"}
+    assert set(ast.literal_eval(modules)) <= offered
 
 
 def test_a_config_of_a_layer_that_was_not_used_yet_is_found() -> None:
@@ -324,3 +325,36 @@ assert Pair(1).x == 1
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def _public() -> list[Any]:
+    """Every public function, and of every public class itself, its constructor and its call."""
+    packages = "phlox phlox.nn phlox.optim phlox.random phlox.record phlox.transform phlox.tensor phlox.backend "
+    packages += "phlox.tensor.functional phlox.tensor.linalg phlox.module phlox.config phlox.data phlox.train "
+    packages += "phlox.models phlox.autodiff phlox.batching phlox.testing phlox.interop.pytorch"
+    found: list[Any] = []
+    for package in packages.split():
+        module = import_module(package)
+        for name in module.__all__:
+            value = getattr(module, name)
+            if isinstance(value, type):
+                methods = [vars(value).get(method) for method in ("__init__", "__call__")]
+                found += [value, *filter(callable, methods)]
+            elif callable(value):
+                found.append(value)
+    return found
+
+
+def test_annotations_mean_something_at_run_time() -> None:
+    for value in _public():
+        if isinstance(value, type) or hasattr(value, "__annotations__"):
+            typing.get_type_hints(value)
+    # As they stand in a script, where they are evaluated.
+    program = (
+        "import phlox as px\nfrom phlox import nn\nfrom phlox.backend import DeviceLike\n"
+        "class Scale(px.Module):\n"
+        "    def __init__(self, d: int, *, device: DeviceLike | None = None) -> None:\n"
+        "        self.gamma = px.Param.deferred((d,), nn.Ones(), device=device)\n"
+        "print(Scale(3).gamma.shape)"
+    )
+    assert run(program).strip() == "(3,)"

@@ -55,7 +55,7 @@ from phlox.tensor import (
 from phlox.version import __version__
 
 if TYPE_CHECKING:
-    from phlox import autodiff, config, interop, nn, optim, random, record, transform
+    from phlox import autodiff, config, data, interop, models, nn, optim, random, record, train, transform
     from phlox.config import Config, config_of
     from phlox.transform import (
         TensorSpec,
@@ -99,6 +99,7 @@ __all__ = [
     "config_of",
     "cross",
     "custom_gradient",
+    "data",
     "debug",
     "default_device",
     "diag",
@@ -130,6 +131,7 @@ __all__ = [
     "maximum",
     "meshgrid",
     "minimum",
+    "models",
     "module",
     "nn",
     "one_hot",
@@ -146,6 +148,7 @@ __all__ = [
     "tensor",
     "tensordot",
     "trace",
+    "train",
     "transform",
     "tri",
     "unstack_modules",
@@ -164,11 +167,14 @@ __getattr__, __dir__ = lazily(
     {
         "autodiff": "",
         "config": "Config config_of",
+        "data": "",
         "interop": "",
+        "models": "",
         "nn": "",
         "optim": "",
         "random": "",
         "record": "",
+        "train": "",
         "transform": "TensorSpec checkpoint compile custom_gradient debug eval_shape grad hessian hvp jacobian jvp "
         "scan value_and_grad vjp vmap",
     },

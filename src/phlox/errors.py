@@ -6,6 +6,30 @@ knows nothing of Phlox still catches it.
 
 from __future__ import annotations
 
+__all__ = [
+    "AutodiffError",
+    "BackendError",
+    "CompileError",
+    "ConfigError",
+    "DataError",
+    "DeviceError",
+    "DonatedError",
+    "EngineNotInstalledError",
+    "ExtraNotInstalledError",
+    "IndexRangeError",
+    "KindError",
+    "LinalgError",
+    "ModuleError",
+    "OptimizerError",
+    "PhloxError",
+    "RandomnessError",
+    "RangeError",
+    "RecordError",
+    "RunError",
+    "ShapeError",
+    "UnsupportedError",
+]
+
 
 class PhloxError(Exception):
     """Base of every error that Phlox raises on purpose."""
@@ -89,3 +113,7 @@ class DataError(PhloxError, ValueError):
 
 class RunError(PhloxError, ValueError):
     """A run folder exists already, is missing, or is incomplete."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -324,3 +326,11 @@ def test_a_stream_in_a_program_has_no_state() -> None:
     for act in acts:
         with pytest.raises(RandomnessError, match="being recorded"):
             px.compile(lambda x, act=act: (act(), x)[1])(x)
+
+
+def test_a_copy_goes_on_from_the_same_place() -> None:
+    stream = px.random.Stream((1, 2), 5)
+    for twin in (copy.copy(stream), copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))):  # noqa: S301
+        assert twin is not stream and twin.state() == stream.state()
+        twin.take()
+        assert stream.position == 5

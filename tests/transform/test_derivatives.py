@@ -155,7 +155,7 @@ def test_bad_input_is_explained() -> None:
         px.jvp(lambda x: x, (x,), (px.ones((3,)),))
     with pytest.raises(ShapeError, match=r"vjp: the cotangent must have shape \(2,\), got \(2,\) and \(2,\)"):
         px.vjp(lambda x: x, x)[1]((x, x))
-    with pytest.raises(KindError, match="jacobian: the function must return a Float tensor, got float"):
+    with pytest.raises(KindError, match="jacobian: the function must return Float tensors, got float"):
         px.jacobian(lambda x: 1.0)(x)
     with pytest.raises(AutodiffError, match="the direction for a module is GradientsParams"):
         px.hvp(lambda m: m(x).sum(), nn.Linear(2, 1), x)

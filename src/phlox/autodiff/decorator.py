@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 from phlox.autodiff.build import build
+from phlox.autodiff.checkpoint import Again, checkpoint
 from phlox.autodiff.loop import Body, entries, scan
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Cooked, build_recomputing
-from phlox.autodiff.record import boxed, note, record
+from phlox.autodiff.record import Differentiate, Run, boxed, note, record, record_several
 from phlox.autodiff.rules import CONSTANT, RULES, WIDE
 from phlox.autodiff.tape import Found, Node, Tracked, is_severed, is_spent, leaf, severed, walk_back
 from phlox.backend.contract import Backend, Decorator
@@ -96,6 +97,9 @@ class Autodiff(Decorator):
     def __repr__(self) -> str:
         return f"Autodiff({self.inner!r}{', recompute=True' * self.recompute})"
 
+    def spec(self) -> tuple[str, dict[str, Any]]:
+        return "autodiff", {"recompute": self.recompute}
+
     # --- the tape
 
     value = Decorator.below
@@ -105,6 +109,9 @@ class Autodiff(Decorator):
 
     def node_of(self, x: Array) -> Node | None:
         return x.node if type(x) is self.box else None
+
+    def is_leaf(self, x: Array) -> bool:
+        return type(x) is self.box and x.node.push is None
 
     def leads_back(self, x: Array) -> bool:
         return type(x) is self.box and not is_spent(x.node)
@@ -128,6 +135,12 @@ class Autodiff(Decorator):
             ones = self.inner.float_full(shape, 1.0, self.inner.device_of(x.value))
             cotangent = self.inner.beside(ones, x.value)
         return walk_back([x.node], {x.node.id: cotangent}, retain=retain)
+
+    def record_function(self, operands: tuple[Array, ...], run: Run, differentiate: Differentiate) -> tuple[Array, ...]:
+        return record_several(self.inner, self.box, operands, run, differentiate)
+
+    def checkpoint(self, run: Again) -> Sequence[Array]:
+        return checkpoint(self, run)
 
     # --- arrays and devices
 

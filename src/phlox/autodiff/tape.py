@@ -17,7 +17,7 @@ from phlox.errors import AutodiffError
 Found: TypeAlias = dict[int, Array]
 """Gradients found so far, by node."""
 
-Push: TypeAlias = "Callable[[Node, Array, Found], None]"
+Push: TypeAlias = Callable[["Node", Array, Found], None]
 """`(node, gradient, found)`: add to `found` what the node's gradient means for its parents."""
 
 next_id = count().__next__

@@ -18,7 +18,9 @@ from phlox.backend.registry import (  # noqa: E402
     load,
     load_backend,
     register_backend,
+    register_decorator,
 )
+from phlox.other_names import in_module  # noqa: E402
 
 if TYPE_CHECKING:
     from phlox.autodiff import Autodiff
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Autodiff", "Backend", "Batched", "Bool", "Decorator", "Device", "DeviceLike", "EngineBackend", "Float", "Int",
     "Jax", "Kind", "NumPy", "Torch", "as_device", "backend_by_name", "backend_names", "default_device",
-    "load_backend", "register_backend",
+    "load_backend", "register_backend", "register_decorator",
 ]  # fmt: skip
 
 
@@ -38,4 +40,8 @@ def __getattr__(name: str) -> Any:
     # By location, so that this floor imports neither an engine before it is wanted nor the floor above.
     if name in EXPORTS:
         return load(EXPORTS[name])
-    raise AttributeError(f"module 'phlox.backend' has no attribute {name!r}")
+    raise AttributeError(in_module(__name__, name, __all__))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

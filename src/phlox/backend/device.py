@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ForwardRef, TypeAlias
 
 from phlox.backend import settings
 from phlox.backend.registry import backend_by_name, backend_names
@@ -47,7 +47,10 @@ class Device:
         return f"{self.backend!r}.device({self.name!r})"
 
 
-DeviceLike: TypeAlias = "Device | Backend | str"
+if TYPE_CHECKING:
+    DeviceLike: TypeAlias = Device | Backend | str
+else:  # a type while a program runs too, for annotations that are evaluated
+    DeviceLike = Device | ForwardRef("Backend", module="phlox.backend.contract.backend") | str
 """What stands for a device: the device, a backend (its default device) or a name (`"jax"`, `"torch:gpu:0"`)."""
 
 _default: ContextVar[Device | None] = ContextVar("phlox_default_device", default=None)

@@ -18,6 +18,7 @@ _BACKENDS: dict[str, str] = {
     "torch": "phlox.backend.torch:Torch",
 }
 
+_DECORATORS: dict[str, str] = {"autodiff": "phlox.autodiff:Autodiff"}
 
 EXPORTS: dict[str, str] = {
     "NumPy": _BACKENDS["numpy"],
@@ -43,6 +44,18 @@ def register_backend(name: str, location: str) -> None:
     _BACKENDS[name] = location
 
 
+def register_decorator(name: str, location: str) -> None:
+    """Make a decorator of backends known by `name`, for programs that are exported to a file; see `Decorator.spec`."""
+    _DECORATORS[name] = location
+
+
+def load_decorator(name: str) -> Any:
+    """The decorator called `name`; `DeviceError` if none is."""
+    if name not in _DECORATORS:
+        raise DeviceError(f"there is no decorator {name!r}; phlox.backend.register_decorator makes one known")
+    return load(_DECORATORS[name])
+
+
 def backend_names() -> list[str]:
     """The names of all known backends, installed or not."""
     return sorted({*_BACKENDS, *(point.name for point in _installed())})
@@ -61,12 +74,10 @@ def load_backend(name: str) -> type[Backend]:
     if location is None:
         location = next((point.value for point in _installed() if point.name == name), None)
     if location is None:
-        from difflib import get_close_matches
+        from phlox.other_names import DEVICES, remark
 
         known = backend_names()
-        close = get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise DeviceError(f"unknown device {name!r}{hint} (known: {', '.join(known)})")
+        raise DeviceError(f"unknown device {name!r}{remark(name, DEVICES, known)} (known: {', '.join(known)})")
     return load(location)
 
 

@@ -15,6 +15,7 @@ from phlox.batching.build import build
 from phlox.batching.loop import Body, each, scan
 from phlox.batching.rules import FORWARDED, RULES
 from phlox.errors import AutodiffError, BackendError, UnsupportedError
+from phlox.lazy import lend
 
 
 class Mapped:
@@ -148,6 +149,9 @@ class Batched(Decorator):
     def node_of(self, x: Array) -> Any:
         return self.inner.node_of(self.below(x))
 
+    def is_leaf(self, x: Array) -> bool:
+        return self.inner.is_leaf(self.below(x))
+
     def severed(self, x: Array, why: str) -> Array:
         return self._like(x, self.inner.severed(self.below(x), why))
 
@@ -249,3 +253,6 @@ class Batched(Decorator):
         if not self.records_loops():
             return super().scan(body, carry, xs, length, reverse=reverse)
         return scan(self, body, carry, xs, length, reverse)
+
+
+lend(["phlox.batching.frames"], Batched=Batched)

@@ -5,5 +5,8 @@ from __future__ import annotations
 from phlox.config.base import BaseConfig, Config
 from phlox.config.frozen import FrozenDict, FrozenList
 from phlox.config.layer import LayerConfig, config_of
+from phlox.lazy import lazily
 
 __all__ = ["BaseConfig", "Config", "FrozenDict", "FrozenList", "LayerConfig", "config_of"]
+
+__getattr__, __dir__ = lazily(__name__, {})

@@ -18,6 +18,7 @@ from phlox.config.reading import Reading, did_you_mean
 from phlox.config.schema import Schema
 from phlox.config.storage import format_json, parse_json, read_text, write_text
 from phlox.errors import ConfigError
+from phlox.other_names import option_remark
 
 
 class BaseConfig(Structured):
@@ -54,7 +55,9 @@ class BaseConfig(Structured):
 
     @classmethod
     def __phlox_unknown__(cls, name: object) -> str:
-        return f"unknown key{did_you_mean(name, cls.__phlox_schema__().fields)}"
+        fields = cls.__phlox_schema__().fields
+        near = did_you_mean(name, fields)
+        return f"unknown key{near or option_remark(str(name), fields)}"
 
     if not TYPE_CHECKING:  # it knows better constructors, and that nothing can be set or deleted
 

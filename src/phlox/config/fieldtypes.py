@@ -6,8 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from operator import index
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
@@ -60,9 +61,9 @@ def _bool(value: object) -> bool:
 
 
 def _int(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ValueError
-    return int(value)
+    return index(cast("SupportsIndex", value))
 
 
 def _float(value: object) -> float:

@@ -8,14 +8,13 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar, cast
 
+from phlox.backend import DeviceLike
 from phlox.config.annotations import Scope, mentioned
 from phlox.config.base import BaseConfig, Config
 from phlox.config.declare import own_annotations
 from phlox.errors import ConfigError
 
 if TYPE_CHECKING:
-    from phlox.backend import DeviceLike
-
     # To a type checker, a subclass of Config has the constructor that its own annotations make, and none is inherited.
     _Parent = BaseConfig
 else:

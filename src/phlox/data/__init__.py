@@ -6,5 +6,8 @@ from phlox.data.augment import RandomAffine
 from phlox.data.batches import Batches, Transform
 from phlox.data.digits import Digits, Split, load_digits, split
 from phlox.data.files import Images, read_images
+from phlox.lazy import lazily
 
 __all__ = ["Batches", "Digits", "Images", "RandomAffine", "Split", "Transform", "load_digits", "read_images", "split"]
+
+__getattr__, __dir__ = lazily(__name__, {})

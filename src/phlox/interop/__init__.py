@@ -11,4 +11,10 @@ if TYPE_CHECKING:
     from phlox.interop import pytorch as pytorch
     from phlox.interop.adapter import Adapter as Adapter
 
+__all__ = [
+    "Adapter",
+    "huggingface",
+    "pytorch",
+]
+
 __getattr__, __dir__ = lazily(__name__, {"adapter": "Adapter", "huggingface": "", "pytorch": ""})

@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 from phlox.backend.pytree import meet_engines
 from phlox.module.watch import Watched
+from phlox.other_names import OPTIONS, refuse_options
 
 if TYPE_CHECKING:
     from phlox.module.structure import Structure
@@ -47,6 +48,8 @@ class Fields(_Slots):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         meet_engines()
+        if kwargs and not OPTIONS.keys().isdisjoint(kwargs):
+            refuse_options(cls, kwargs)
         self = super().__new__(cls)
         postpone(self, None)
         return self

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import off_tapes
+from phlox.backend.levels import is_followed, levels
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import KindError, ModuleError
@@ -19,7 +20,7 @@ from phlox.module.located import located
 from phlox.module.param import Param
 from phlox.module.select import Selector, select
 from phlox.module.structure import Structure, build
-from phlox.module.template import flatten, flatten_with_keys, unflatten
+from phlox.module.template import Aux, flatten, flatten_with_keys, unflatten
 from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
 from phlox.record import FULL, LoadReport, Precision, Record
@@ -28,6 +29,7 @@ from phlox.record.patterns import Patterns
 from phlox.record.renaming import Remap
 from phlox.tensor import Tensor
 from phlox.tensor.explain import shown
+from phlox.tensor.tensor import history_lost
 
 
 def _no_param(path: str, mapped: object) -> ModuleError:
@@ -35,9 +37,40 @@ def _no_param(path: str, mapped: object) -> ModuleError:
 
 
 def _with_tape(backend: Backend) -> Backend:
-    from phlox.autodiff import Autodiff
+    return backend if backend.differentiates else backend.with_autodiff()
 
-    return backend if backend.differentiates else Autodiff(backend)
+
+def _on_tape_of(decorator: Callable[[Backend], Backend]) -> Callable[[Backend], Backend]:
+    """The choice of a decorator instead of `Autodiff`, above all tapes that a backend has."""
+    return lambda backend: decorator(off_tapes(backend))
+
+
+def _flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
+    if levels():
+        _check_history(module)
+    return flatten(module)
+
+
+def _flatten_with_keys(module: Any) -> tuple[Any, Aux]:
+    if levels():
+        _check_history(module)
+    return flatten_with_keys(module)
+
+
+def _check_history(module: Module) -> None:
+    """Refuse a module that a function around is differentiated towards: its arrays are without their history."""
+    for path, param in module.named_params():
+        value = param.val()
+        if is_followed(value.backend, value.primitive):
+            raise history_lost(f"`{path}`")
+
+
+def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
+    """The call of a class that says `forward` for it, as with PyTorch."""
+    raise ModuleError(
+        f"{type(self).__name__}: a module is called by its __call__, and this one has only forward(); name that "
+        "__call__, or call it as .forward(...)"
+    )
 
 
 class Module(Fields):
@@ -65,7 +98,9 @@ class Module(Fields):
             raise ModuleError(f"{cls.__name__}: the fields of a module are found in its __dict__; take __slots__ away")
         if isinstance(call := vars(cls).get("__call__"), FunctionType):  # one that is compiled stays what it is
             cls.__call__ = located(call)
-        register_node(Node(cls, flatten, unflatten, flatten_with_keys, wire_of(cls)))
+        elif "forward" in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
+            cls.__call__ = _only_forward
+        register_node(Node(cls, _flatten, unflatten, _flatten_with_keys, wire_of(cls)))
 
     def structure(self) -> Structure:
         """What the module is made of; kept until a part of it changes."""
@@ -201,11 +236,12 @@ class Module(Fields):
         """The same module on another device, be it another backend's; ids stay, deferred parameters stay deferred."""
         return self.map(lambda path, param: param.to_device(device))
 
-    def train(self, *, tape: bool = True) -> Self:
-        """This module in training, on `Autodiff` of its backend: layers drop out, and `backward` finds gradients.
+    def train(self, *, tape: bool | Callable[[Backend], Backend] = True) -> Self:
+        """This module in training, on a backend that differentiates: layers drop out, and `backward` finds gradients.
 
-        With `tape=False` it is in training without a tape: Monte-Carlo dropout. A view that shares the arrays and ids,
-        to be used beside this module.
+        That is the module's own, if it does, or `Autodiff` of it; a decorator given as `tape` is taken instead. With
+        `tape=False` it is in training without a tape: Monte-Carlo dropout. A view that shares the arrays and ids, to be
+        used beside this module.
 
         >>> import phlox as px
         >>> from phlox import nn
@@ -213,6 +249,8 @@ class Module(Fields):
         >>> model.train(tape=False)(x).mean().item() == 1.0, model.valid()(x).mean().item() == 1.0
         (False, True)
         """
+        if callable(tape):
+            return self._seen_from(_on_tape_of(tape), None)
         return self._seen_from(_with_tape if tape else off_tapes, None if tape else True)
 
     def valid(self, *, tape: bool = False) -> Self:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from operator import index
 from threading import RLock
 from typing import Any, NewType, final
 
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.levels import is_followed
 from phlox.errors import ModuleError
 from phlox.module.deferred import Deferred, Initializer
 from phlox.module.foreign import Foreign, a_thing
@@ -101,7 +103,7 @@ class Param(Watched):
         self.trained = self.trainable = trained and value.kind is Float
         self._watchers = ()
         self._deferred = None
-        self._tensor = self._leaf(value)
+        self._tensor = self._held(value)
 
     @classmethod
     def deferred(
@@ -120,13 +122,18 @@ class Param(Watched):
 
         Raises `ModuleError` for a size that is no integer, or negative.
         """
-        if not all(isinstance(size, int) and size >= 0 for size in shape):  # pyright: ignore[reportUnnecessaryIsInstance]
+        try:
+            sizes = tuple([index(size) for size in shape])
+        except TypeError:
+            sizes = (-1,)
+        if min(sizes, default=0) < 0:
             raise ModuleError(f"a parameter cannot have the shape {shape}: sizes are integers of at least zero")
+        shape = sizes
         if fans is None:
             fans = (shape[0], shape[-1]) if shape else (1, 1)
         place = as_device(device)
         program = engine_of(place.backend).program()
-        deferred = Deferred(tuple(shape), initializer, fans, place, current().substream(), program)
+        deferred = Deferred(shape, initializer, fans, place, current().substream(), program)
         return cls._made(None, deferred, new_id(), trained, trained)
 
     @classmethod
@@ -158,6 +165,12 @@ class Param(Watched):
     def without_array(cls, instead: Foreign | UsedUp, trained: bool, trainable: bool, id: ParamId) -> Param:
         """A parameter whose array was given away, or in whose place a PyTree function has put something else."""
         return cls._made(None, instead, id, trained, trainable)
+
+    def _held(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        """The value as a new parameter holds it: inside of a differentiated function a history goes on."""
+        if is_followed(value._ops.backend, value.primitive):  # pyright: ignore[reportPrivateUsage]
+            return value
+        return self._leaf(value)
 
     def _leaf(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         if not value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
@@ -337,8 +350,14 @@ class Param(Watched):
     # --- others like it, with the same id
 
     def map(self, fn: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]) -> Param:
-        """A parameter whose value is `fn` of this one's (off the tape), with the same id and marks."""
-        return self.holding(fn(self.val().detach()))
+        """A parameter whose value is `fn` of this one's, with the same id and marks.
+
+        `fn` computes off the tape; inside of a differentiated function (`phlox.grad`) on it, so that gradients flow
+        through the new parameter to the old one.
+        """
+        value = self.val()
+        followed = is_followed(value._ops.backend, value.primitive)  # pyright: ignore[reportPrivateUsage]
+        return self.holding(fn(value if followed else value.detach()))
 
     def holding(self, value: Tensor[Any, Any, Any]) -> Param:
         """A parameter with another value, and the same id and marks."""
@@ -367,6 +386,8 @@ class Param(Watched):
         if deferred is not None:
             return self.to_device(device)
         tensor = self.val()
+        if tensor.backend is device.backend:  # the same leaf: gradients of the one are gradients of the other
+            return self.around(tensor)
         array = tensor.backend.strip(tensor.primitive)
         return self.holding(Tensor.from_primitive(array, device.backend, tensor.kind))
 

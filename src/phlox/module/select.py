@@ -7,7 +7,7 @@ below. In place of a pattern may stand a predicate `(path, param) -> bool`, or a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ForwardRef, TypeAlias, cast
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from phlox.record.patterns import in_turn, matches, no_match
 if TYPE_CHECKING:
     from phlox.module.module import Module
 
-Selector: TypeAlias = "str | Callable[[str, Param], bool] | Sequence[Selector]"
+if TYPE_CHECKING:
+    Selector: TypeAlias = str | Callable[[str, Param], bool] | Sequence["Selector"]
+else:  # a type while a program runs too, for annotations that are evaluated
+    Selector = str | Callable[[str, Param], bool] | Sequence[ForwardRef("Selector", module=__name__)]
 """A pattern, a predicate, or a list or tuple of these."""
 
 

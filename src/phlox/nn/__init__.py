@@ -16,8 +16,12 @@ if TYPE_CHECKING:
         CeluConfig,
         Elu,
         EluConfig,
+        GeGlu,
+        GeGluConfig,
         Gelu,
         GeluConfig,
+        Glu,
+        GluConfig,
         HardShrink,
         HardShrinkConfig,
         HardSigmoid,
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
         LeakyRelu,
         LeakyReluConfig,
         LogSigmoid,
+        LogSoftmax,
+        LogSoftmaxConfig,
         Mish,
         PRelu,
         PReluConfig,
@@ -35,11 +41,17 @@ if TYPE_CHECKING:
         Selu,
         Sigmoid,
         Silu,
+        Softmax,
+        SoftmaxConfig,
+        Softmin,
+        SoftminConfig,
         Softplus,
         SoftplusConfig,
         SoftShrink,
         SoftShrinkConfig,
         Softsign,
+        SwiGlu,
+        SwiGluConfig,
         Tanh,
         TanhShrink,
         Threshold,
@@ -162,20 +174,6 @@ if TYPE_CHECKING:
     from phlox.nn.recurrent_rnn import Rnn, RnnCell, RnnCellConfig, RnnConfig
     from phlox.nn.rotary import RotaryEncoding, RotaryEncodingConfig
     from phlox.nn.sequential import Sequential
-    from phlox.nn.softmax import (
-        GeGlu,
-        GeGluConfig,
-        Glu,
-        GluConfig,
-        LogSoftmax,
-        LogSoftmaxConfig,
-        Softmax,
-        SoftmaxConfig,
-        Softmin,
-        SoftminConfig,
-        SwiGlu,
-        SwiGluConfig,
-    )
 
 __all__ = [
     "Activation", "AdaptiveAvgPool1d", "AdaptiveAvgPool1dConfig", "AdaptiveAvgPool2d", "AdaptiveAvgPool2dConfig",
@@ -211,10 +209,11 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "activation": (
-            "Activation Celu CeluConfig Elu EluConfig Gelu GeluConfig HardShrink HardShrinkConfig HardSigmoid "
-            "HardSwish HardTanh HardTanhConfig LeakyRelu LeakyReluConfig LogSigmoid Mish PRelu PReluConfig Relu Relu6 "
-            "Selu Sigmoid Silu Softplus SoftplusConfig SoftShrink SoftShrinkConfig Softsign Tanh TanhShrink Threshold "
-            "ThresholdConfig"
+            "Activation Celu CeluConfig Elu EluConfig Gelu GeluConfig HardShrink HardShrinkConfig "
+            "HardSigmoid HardSwish HardTanh HardTanhConfig LeakyRelu LeakyReluConfig LogSigmoid Mish PRelu "
+            "PReluConfig Relu Relu6 Selu Sigmoid Silu Softplus SoftplusConfig SoftShrink SoftShrinkConfig "
+            "Softsign Tanh TanhShrink Threshold ThresholdConfig GeGlu GeGluConfig Glu GluConfig LogSoftmax "
+            "LogSoftmaxConfig Softmax SoftmaxConfig Softmin SoftminConfig SwiGlu SwiGluConfig"
         ),
         "batch_norm": "BatchNorm BatchNormConfig",
         "conv": "Conv1d Conv1dConfig Conv2d Conv2dConfig Conv3d Conv3dConfig",
@@ -254,9 +253,5 @@ __getattr__, __dir__ = lazily(
         "recurrent_rnn": "Rnn RnnCell RnnCellConfig RnnConfig",
         "rotary": "RotaryEncoding RotaryEncodingConfig",
         "sequential": "Sequential",
-        "softmax": (
-            "GeGlu GeGluConfig Glu GluConfig LogSoftmax LogSoftmaxConfig Softmax SoftmaxConfig Softmin SoftminConfig "
-            "SwiGlu SwiGluConfig"
-        ),
     },
 )

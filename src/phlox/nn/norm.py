@@ -8,6 +8,7 @@ from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
 from phlox.nn.initializer import Ones, Zeros
 from phlox.tensor import Tensor, functional
+from phlox.tensor.creation import sizes_of
 
 
 class LayerNorm(Module):
@@ -29,7 +30,7 @@ class LayerNorm(Module):
         bias: bool = True,
         device: DeviceLike | None = None,
     ) -> None:
-        self.shape = (d_model,) if isinstance(d_model, int) else tuple(d_model)
+        self.shape = sizes_of(type(self).__name__, d_model)
         self.gamma = Param.deferred(self.shape, Ones(), device=device) if affine else None
         self.beta = Param.deferred(self.shape, Zeros(), device=device) if affine and bias else None
         self.epsilon = epsilon
@@ -60,7 +61,7 @@ class RmsNorm(Module):
         affine: bool = True,
         device: DeviceLike | None = None,
     ) -> None:
-        self.shape = (d_model,) if isinstance(d_model, int) else tuple(d_model)
+        self.shape = sizes_of(type(self).__name__, d_model)
         self.gamma = Param.deferred(self.shape, Ones(), device=device) if affine else None
         self.epsilon = epsilon
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phlox.lazy import lazily, lend
 from phlox.module import GradientsParams
 from phlox.optim.accumulation import GradientsAccumulator
 from phlox.optim.adadelta import Adadelta, AdadeltaConfig
@@ -52,6 +53,8 @@ from phlox.optim.sgd import Sgd, SgdConfig
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state_report import StateReport
 
+lend(["phlox.optim.groups"], SimpleOptimizer=SimpleOptimizer, SimpleConfig=SimpleConfig)
+
 __all__ = [
     "AdaMax", "AdaMaxConfig", "Adadelta", "AdadeltaConfig", "Adafactor", "AdafactorConfig", "Adagrad", "AdagradConfig",
     "Adam", "AdamConfig", "AdamWConfig", "Adan", "AdanConfig", "ConstantLr", "CosineAnnealingLr", "CosineRestartsLr",
@@ -63,3 +66,5 @@ __all__ = [
     "SequenceLr", "Sgd", "SgdConfig", "SimpleConfig", "SimpleOptimizer", "StateReport",
     "StepLr", "SumLr", "WarmUpLr", "vectors",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {})

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from phlox.errors import OptimizerError
+from phlox.backend.levels import has_history, levels
+from phlox.errors import AutodiffError, OptimizerError
 from phlox.module import GradientsParams, Module
 from phlox.module.foreign import a_thing
 from phlox.optim.groups import Group
@@ -30,6 +31,21 @@ def check_arguments(module: Any, grads: Any) -> None:
             f"none of the {len(grads)} gradients is of a parameter of this {type(module).__name__} "
             f"({', '.join(path for path, _ in module.named_params()) or 'it has none'}); are they another model's?"
         )
+    if levels():
+        check_no_history(module, grads)
+
+
+def check_no_history(module: Module, grads: GradientsParams) -> None:
+    """Raise `AutodiffError` if a function around is differentiated towards what would be stepped here."""
+    for path, param in module.named_params():
+        grad = grads.get(param.id)
+        values = () if grad is None else (param.val(), grad)
+        if any(has_history(x.backend, x.primitive) for x in values):
+            raise AutodiffError(
+                f"{path}: an optimizer's step inside of a differentiated function would cut the history of the "
+                "parameter; write the update with tensors: module.map(lambda path, param: param.map(lambda value: "
+                "value - lr * grads.get(param.id))); or step outside"
+            )
 
 
 def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:

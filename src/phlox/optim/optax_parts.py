@@ -12,6 +12,7 @@ from phlox.backend import Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.optim.arguments import check_arguments
 from phlox.optim.state import State
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor
@@ -103,14 +104,9 @@ def array_of(held: Any, place: Device, trees: Any) -> Any:
 
 def stepped_of(module: Module, grads: GradientsParams) -> list[Stepped]:
     """The parameters that take a step, and that they can."""
-    params = list(module.named_params())
-    if len(grads) and not any(grads.get(param.id) is not None for _, param in params):
-        raise OptimizerError(
-            f"none of the {len(grads)} gradients is of a parameter of this {type(module).__name__} "
-            f"({', '.join(path for path, _ in params) or 'it has none'}); are they another model's?"
-        )
+    check_arguments(module, grads)
     found: list[Stepped] = []
-    for path, param in params:
+    for path, param in module.named_params():
         grad = grads.get(param.id)
         if grad is None or not param.trained:
             continue

@@ -18,12 +18,13 @@ from phlox.optim.packed import Packed
 from phlox.optim.state import State, fits, flatten, from_plain, paths, to_plain, unflatten
 from phlox.optim.state_report import StateReport, report_of
 from phlox.optim.together import Slot
+from phlox.other_names import OPTIMIZER, of_object
 from phlox.record import LazyTensor, Record, TensorEntry
 from phlox.record.gather import on_trial
 from phlox.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
-Rate: TypeAlias = "float | Mapping[str, float]"
+Rate: TypeAlias = float | Mapping[str, float]
 """A learning rate, or one for each named group and under "*" one for all others."""
 
 recording: ContextVar[object | None] = ContextVar("phlox_recording", default=None)
@@ -47,6 +48,11 @@ class Optimizer(ABC):
         self._slots: dict[ParamId, Slot] = {}  # what states are in memory of the optimizer's own
         self._torn = False
         self._lock = RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(of_object(self, name, OPTIMIZER))
 
     @abstractmethod
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:

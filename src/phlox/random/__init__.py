@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from phlox.lazy import lazily
 from phlox.random.distributions import bernoulli, categorical, choice, exponential, gumbel, laplace, truncated_normal
 from phlox.random.draws import (
     integers,
@@ -26,5 +27,7 @@ __all__ = [
     "integers", "laplace", "normal", "normal_like", "permutation", "restore", "seed", "shuffle", "state", "stream",
     "truncated_normal", "uniform", "uniform_like",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {})
 
 guard_functions(sys.modules[__name__], __all__)

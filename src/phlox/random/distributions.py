@@ -6,7 +6,7 @@ At half precision they are computed in float32 and rounded once, so that the tai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, as_device
@@ -17,7 +17,7 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.random.draws import draw, integers, permutation
 from phlox.random.stream import current
 from phlox.tensor import Tensor, tensor, where
-from phlox.tensor.creation import sizes_of
+from phlox.tensor.creation import Shape, sizes_of
 from phlox.tensor.meeting import inside
 
 _Floats = Tensor[Any, Any, Float]
@@ -49,7 +49,7 @@ def _back(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
 
 
 def _transformed(
-    name: str, shape: Sequence[int], scale: float, device: DeviceLike | None, fn: Callable[[_Floats], _Floats]
+    name: str, shape: Shape, scale: float, device: DeviceLike | None, fn: Callable[[_Floats], _Floats]
 ) -> _Floats:
     if not scale >= 0.0:
         raise RangeError(f"{name}: the scale must not be negative, got {scale}")
@@ -61,7 +61,7 @@ _LEAST = 2.0**-25
 """In the place of zero among multiples of 2**-24."""
 
 
-def bernoulli(shape: Sequence[int], p: float | _Floats, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Bool]:
+def bernoulli(shape: Shape, p: float | _Floats, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Bool]:
     """Truth values, each true with probability `p`.
 
     A number counts to the nearest 1/65536. A tensor of probabilities broadcasts to `shape` and says where the result
@@ -85,7 +85,7 @@ def bernoulli(shape: Sequence[int], p: float | _Floats, *, device: DeviceLike | 
     return _back(_uniform(sizes, p.device) < chances.broadcast_to(sizes), p.device)
 
 
-def exponential(shape: Sequence[int], scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
+def exponential(shape: Shape, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
     """Floats of the exponential distribution of mean `scale`: -scale log(1 - u) for u uniform in [0, 1).
 
     The same on every backend up to the last bits of the engine's logarithm.
@@ -93,7 +93,7 @@ def exponential(shape: Sequence[int], scale: float = 1.0, *, device: DeviceLike 
     return _transformed("exponential", shape, scale, device, lambda u: (-u).log1p() * -scale)
 
 
-def gumbel(shape: Sequence[int], loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
+def gumbel(shape: Shape, loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
     """Floats of the Gumbel distribution: loc - scale log(e) for e exponential.
 
     The same on every backend up to the last bits of the engine's logarithm.
@@ -101,7 +101,7 @@ def gumbel(shape: Sequence[int], loc: float = 0.0, scale: float = 1.0, *, device
     return _transformed("gumbel", shape, scale, device, lambda u: (-(-u.maximum(_LEAST)).log1p()).log() * -scale + loc)
 
 
-def laplace(shape: Sequence[int], loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
+def laplace(shape: Shape, loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
     """Floats of the Laplace distribution: loc - scale sign(v) log(1 - 2 |v|) for v uniform around zero.
 
     The same on every backend up to the last bits of the engine's logarithm.
@@ -115,7 +115,7 @@ def laplace(shape: Sequence[int], loc: float = 0.0, scale: float = 1.0, *, devic
 
 
 def truncated_normal(
-    shape: Sequence[int],
+    shape: Shape,
     mean: float = 0.0,
     std: float = 1.0,
     low: float = -2.0,
@@ -168,7 +168,7 @@ def _quantile(j: Tensor[Any, Any, Int], place: Device) -> _Floats:
 
 def categorical(
     logits: Tensor[Any, Any, Float] | None = None,
-    shape: Sequence[int] = (),
+    shape: Shape = (),
     *,
     probs: Tensor[Any, Any, Float] | None = None,
     axis: int = -1,
@@ -237,7 +237,7 @@ def _check_weights(name: str, weights: Tensor[Any, Any, Any], sums: Tensor[Any, 
 
 def choice(
     x: Tensor[Any, Any, Any] | int,
-    shape: Sequence[int] = (),
+    shape: Shape = (),
     *,
     replace: bool = True,
     probs: Tensor[Any, Any, Float] | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from phlox.backend import Device, DeviceLike, Float, Int, as_device
@@ -10,7 +9,7 @@ from phlox.batching import seen_from_inside
 from phlox.errors import RangeError
 from phlox.random.stream import current
 from phlox.tensor import Tensor
-from phlox.tensor.creation import sizes_of
+from phlox.tensor.creation import Shape, sizes_of
 
 
 def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Tensor[Any, Any, Any]:
@@ -21,7 +20,7 @@ def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Te
 
 
 def uniform(
-    shape: Sequence[int], low: float = 0.0, high: float = 1.0, *, device: DeviceLike | None = None
+    shape: Shape, low: float = 0.0, high: float = 1.0, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Float]:
     """Floats spread evenly over [low, high), of 24 random bits each.
 
@@ -37,7 +36,7 @@ def uniform_like(like: Tensor[Any, Any, Any], low: float = 0.0, high: float = 1.
 
 
 def normal(
-    shape: Sequence[int], mean: float = 0.0, std: float = 1.0, *, device: DeviceLike | None = None
+    shape: Shape, mean: float = 0.0, std: float = 1.0, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Float]:
     """Floats of the normal distribution."""
     standard = draw("normal", Float, device, sizes_of("normal", shape))
@@ -49,7 +48,7 @@ def normal_like(like: Tensor[Any, Any, Any], mean: float = 0.0, std: float = 1.0
     return normal(like.shape, mean, std, device=like.device)
 
 
-def integers(shape: Sequence[int], low: int, high: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]:
+def integers(shape: Shape, low: int, high: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]:
     """Integers spread evenly over [low, high)."""
     if low >= high:
         raise RangeError(f"integers: there is none in [{low}, {high})")

@@ -43,6 +43,11 @@ class Stream:
         self.position = position
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, pickled or not, is another stream that goes on from the same place."""
+        with self._lock:
+            return type(self), (self.key, self.position)
+
     def __repr__(self) -> str:
         return f"Stream(key={self.key}, position={self.position})"
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from phlox.errors import RecordError as RecordError
 from phlox.lazy import lazily as _lazily
+from phlox.lazy import lend as _lend
 from phlox.record.binary import BinaryRecorder as BinaryRecorder
+from phlox.record.dtypes import Array as _Array
 from phlox.record.entry import LazyTensor as LazyTensor
 from phlox.record.entry import TensorEntry as TensorEntry
 from phlox.record.formats import load as load
@@ -45,6 +47,46 @@ if TYPE_CHECKING:
     from phlox.record.npz import NpzRecorder as NpzRecorder
     from phlox.record.pytorch import PyTorchReader as PyTorchReader
     from phlox.record.sharded import ShardedReader as ShardedReader
+
+_lend(["phlox.record.header"], Record=Record)
+_lend(["phlox.record.record"], Header=Header, Array=_Array)
+
+__all__ = [
+    "BFLOAT16",
+    "DOUBLE",
+    "FULL",
+    "HALF",
+    "BinaryRecorder",
+    "Header",
+    "JsonRecorder",
+    "LazyTensor",
+    "LoadReport",
+    "MessagePackRecorder",
+    "NpyReader",
+    "NpzRecorder",
+    "Precision",
+    "PrecisionSettings",
+    "PyTorchReader",
+    "Reader",
+    "Record",
+    "RecordDifference",
+    "RecordError",
+    "Recordable",
+    "Recorder",
+    "SafetensorsRecorder",
+    "ShardedReader",
+    "Sink",
+    "Source",
+    "TensorEntry",
+    "Value",
+    "difference",
+    "gather",
+    "load",
+    "match",
+    "renamed",
+    "restore",
+    "save",
+]
 
 __getattr__, __dir__ = _lazily(
     __name__,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 from phlox.errors import RecordError
 from phlox.record.names import nearest
 
-Patterns: TypeAlias = "str | Sequence[str]"
+Patterns: TypeAlias = str | Sequence[str]
 """A pattern, or several."""
 
 

@@ -13,7 +13,7 @@ from phlox.record.files import find_file
 from phlox.record.record import Record
 from phlox.record.source import Source, open_source, reason, unpacked
 
-PathLike: TypeAlias = "str | os.PathLike[str]"
+PathLike: TypeAlias = str | os.PathLike[str]
 
 
 class Reader(ABC):

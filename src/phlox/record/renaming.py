@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from phlox.errors import RecordError
 from phlox.record.record import Entry, Record
 
-Remap: TypeAlias = "Mapping[str, str | Callable[[re.Match[str]], str]] | Callable[[str], str | None]"
+Remap: TypeAlias = Mapping[str, str | Callable[[re.Match[str]], str]] | Callable[[str], str | None]
 """Regular expression -> replacement (as `re.sub` takes it), in order; or a function: path -> path, None to drop it."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from phlox.lazy import lend
 from phlox.tensor import functional, linalg, signal
 from phlox.tensor.creation import (
     arange,
@@ -87,6 +88,7 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 
+lend({base.__module__ for base in Tensor.__mro__ if base.__module__.startswith("phlox.")}, Tensor=Tensor)
 guard_methods(Tensor)
 for _module in (sys.modules[__name__], functional, linalg, signal):
     guard_functions(_module, [_name for _name in vars(_module) if not _name.startswith("_")])

@@ -11,6 +11,7 @@ import numpy as np
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
 from phlox.backend.element import LARGEST
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
+from phlox.other_names import TENSOR, of_object
 from phlox.tensor.dispatch import Ops, ops_of
 from phlox.tensor.explain import failure, mixed, shown
 from phlox.tensor.meeting import is_below, joined
@@ -34,6 +35,14 @@ class TensorBase:
     _ops: Ops
     primitive: Any
     """The backend's own array."""
+
+    def __getattr__(self, name: str) -> Any:
+        """For what is not there: what Phlox calls it. A property that raised `AttributeError` does so again."""
+        if not name.startswith("_"):
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)
+            raise AttributeError(of_object(self, name, TENSOR))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def backend(self) -> Backend:

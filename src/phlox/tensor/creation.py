@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import index
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
 K = TypeVar("K", bound=Kind)
+
+Shape: TypeAlias = int | Sequence[int]
+"""The size of each axis; one integer is the size of the only one."""
 
 _PYTHON: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "bool": bool}
 """The Python type of a kind's values."""
@@ -77,11 +80,11 @@ def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kin
 
 
 def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
-    """A shape that was given, as a tuple of non-negative integers."""
+    """A shape that was given, one size or a sequence of them, as a tuple of non-negative integers."""
     try:
-        sizes = tuple(index(size) for size in shape)
+        sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(index(size) for size in shape)
     except TypeError:
-        raise ShapeError(f"{name}: a shape is a sequence of integers, got {shape!r}") from None
+        raise ShapeError(f"{name}: a shape is an integer or a sequence of integers, got {shape!r}") from None
     if min(sizes, default=0) < 0:
         raise ShapeError(f"{name}: a shape has no negative sizes, got {sizes}")
     return sizes
@@ -89,13 +92,13 @@ def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
 
 @overload
 def full(  # pyright: ignore[reportOverlappingOverload]
-    shape: Sequence[int], value: bool, *, device: DeviceLike | None = None
+    shape: Shape, value: bool, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Bool]: ...
 @overload
-def full(shape: Sequence[int], value: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]: ...
+def full(shape: Shape, value: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]: ...
 @overload
-def full(shape: Sequence[int], value: float, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
-def full(shape: Sequence[int], value: float, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
+def full(shape: Shape, value: float, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
+def full(shape: Shape, value: float, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
     """A tensor of this shape with one value everywhere; its kind is the value's."""
     kind = Bool if isinstance(value, bool) else Int if isinstance(value, int) else Float
     place = as_device(device)
@@ -106,19 +109,19 @@ def full(shape: Sequence[int], value: float, *, device: DeviceLike | None = None
 
 
 @overload
-def zeros(shape: Sequence[int], *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
+def zeros(shape: Shape, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
 @overload
-def zeros(shape: Sequence[int], *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
-def zeros(shape: Sequence[int], *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
+def zeros(shape: Shape, *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
+def zeros(shape: Shape, *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
     """Zeros of a kind; of Bool, falsehoods."""
     return full(shape, cast(float, _PYTHON[kind.name](0)), device=device)
 
 
 @overload
-def ones(shape: Sequence[int], *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
+def ones(shape: Shape, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
 @overload
-def ones(shape: Sequence[int], *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
-def ones(shape: Sequence[int], *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
+def ones(shape: Shape, *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
+def ones(shape: Shape, *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
     """Ones of a kind; of Bool, truths."""
     return full(shape, cast(float, _PYTHON[kind.name](1)), device=device)
 

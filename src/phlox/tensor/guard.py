@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from phlox.errors import KindError, PhloxError, RangeError, ShapeError
+from phlox.other_names import of_call
 from phlox.tensor.base import TensorBase
 from phlox.tensor.explain import first_line, shown
 
@@ -86,8 +87,9 @@ def complaint(
     name = function.__name__
     try:
         bound = inspect.signature(function).bind(*arguments, **options)
-    except TypeError:
-        return None  # the arguments are too few, too many or misnamed, which Python says well
+    except TypeError as wrong:  # the arguments are too few, too many or misnamed, which Python says well
+        text = of_call(function, arguments, wrong)
+        return None if text is None else KindError(text)
     if not isinstance(bound.arguments.get("self", values[0]), TensorBase) and "self" in bound.arguments:
         return KindError(f"{name} takes a tensor, got {shown(values[0])}")  # a method called as a function
     for parameter, value in bound.arguments.items():

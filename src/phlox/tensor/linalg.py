@@ -17,10 +17,11 @@ import numpy as np
 
 from phlox.backend import Int
 from phlox.errors import ShapeError
+from phlox.lazy import lazily
 from phlox.tensor.creation import eye
 from phlox.tensor.einsum import einsum
 from phlox.tensor.explain import failure
-from phlox.tensor.functions import matmul
+from phlox.tensor.functions import at_full_precision, matmul
 from phlox.tensor.matrixvalues import (
     check_matrices,
     check_square,
@@ -48,7 +49,6 @@ from phlox.tensor.multiplication import (
     vdot,
     vecdot,
 )
-from phlox.tensor.precision import at_full_precision
 from phlox.tensor.products import meet
 from phlox.tensor.tensor import Tensor, wrap
 
@@ -58,6 +58,8 @@ __all__ = [
     "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve",
     "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vdot", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {})
 
 
 class QR(NamedTuple):

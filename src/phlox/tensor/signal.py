@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from phlox.errors import ShapeError
+from phlox.lazy import lazily
 from phlox.tensor.fourier import (
     Complex,
     fft,
@@ -21,7 +22,7 @@ from phlox.tensor.fourier import (
     rfft,
     rfftfreq,
 )
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision
 from phlox.tensor.spectrogram import frame, istft, overlap_add, stft
 from phlox.tensor.tensor import Tensor
 from phlox.tensor.windows import (
@@ -39,6 +40,8 @@ __all__ = [
     "gaussian_window", "hamming_window", "hann_window", "ifft", "ifftshift", "irfft", "istft", "kaiser_window",
     "overlap_add", "rectangular_window", "rfft", "rfftfreq", "stft",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {})
 
 
 def _full_convolution(name: str, x: Tensor, y: Tensor) -> Tensor:

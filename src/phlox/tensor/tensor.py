@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any, Generic, Self
+import math
+from typing import Any, Generic, Self, cast
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend.levels import is_followed, levels
 from phlox.backend.pytree import Node, Wire, register_node
-from phlox.errors import BackendError, KindError, ShapeError
+from phlox.errors import AutodiffError, BackendError, KindError, ShapeError
 from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
 from phlox.tensor.dispatch import Ops, ops_of
@@ -140,10 +142,15 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         """The gradients of all leaves that this tensor depends on.
 
         A tensor of more than one element needs a `cotangent` of its shape, on the inner backend. What the graph saved
-        is freed on the way unless `retain_graph`. Raises `AutodiffError` where there is nothing to differentiate, or
-        the graph has been freed already.
+        is freed on the way unless `retain_graph`. With tapes one above the other, it is the highest that follows this
+        tensor. Raises `AutodiffError` where there is nothing to differentiate, where the graph has been freed already,
+        and inside of a differentiated function (`phlox.grad`) whose own tape would end here.
         """
         backend = self._ops.backend
+        if backend.node_of(self.primitive) is None:
+            lower = backend.untaped()
+            if lower is not None and lower.differentiates:  # a constant on this tape, which one below may follow
+                return self.inner().backward(cotangent, retain_graph=retain_graph)
         given = None
         if cotangent is not None:
             if cotangent.backend is not backend.inner or cotangent.shape != self.shape:
@@ -152,7 +159,14 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
                     f"got shape {cotangent.shape} on {cotangent.backend!r}"
                 )
             given = cotangent.primitive
-        return Gradients(backend, backend.backward(self.primitive, given, retain_graph))
+        found = backend.backward(self.primitive, given, retain_graph)
+        for level in levels():
+            if not found.keys().isdisjoint(level.leaves()):
+                raise AutodiffError(
+                    "backward() inside of a differentiated function would cut the history of what is differentiated "
+                    "there; use phlox.grad or phlox.value_and_grad for the inner gradient, or .detach() first"
+                )
+        return Gradients(backend, found)
 
     def grad(self, gradients: Gradients) -> Tensor[Any, D, K] | None:
         """This leaf's gradient, on its inner backend; None if the differentiated tensor did not depend on it.
@@ -176,10 +190,8 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     @staticmethod
     def from_inner(tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """The same values on `Autodiff` of the tensor's backend, as constants."""
-        from phlox.autodiff import Autodiff
-
-        return wrap(ops_of(Autodiff(tensor.backend), tensor.kind), tensor.primitive)
+        """The same values as constants on the tensor's backend with a tape, or with one more."""
+        return wrap(ops_of(tensor.backend.with_autodiff(), tensor.kind), tensor.primitive)
 
     # --- values
 
@@ -223,6 +235,36 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     def __int__(self) -> builtins.int:
         return int(self.item())
 
+    def __complex__(self) -> builtins.complex:
+        return complex(self.item())
+
+    def __index__(self) -> builtins.int:
+        if self.kind is not Int:
+            raise KindError(f"an index is an integer, got a {self.kind.__name__} tensor; convert with .int() first")
+        return self.item()
+
+    def __round__(self, ndigits: builtins.int | None = None) -> Any:
+        return round(self._only("round"), ndigits)
+
+    def __trunc__(self) -> builtins.int:
+        return math.trunc(self._only("trunc"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self._only("format"), spec) if spec else str(self)
+
+    def _only(self, name: str) -> Any:
+        """The value of one element as a Python number, for what numbers do."""
+        if self.size != 1:
+            raise ShapeError(
+                f"{name}: a tensor of shape {self.shape} is not a single number; take one with .item(), or use "
+                ".tolist(), .numpy() or the tensor's own .round() and .trunc()"
+            )
+        return self.item()
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions compute on the values, those of half precision at f32; the result is NumPy's."""
+        return func(*map(_as_numpy, args), **{name: _as_numpy(value) for name, value in kwargs.items()})
+
     def __repr__(self) -> str:
         return text_of(self._ops.backend, self._ops.kind, self.primitive)
 
@@ -236,6 +278,14 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+
+def _as_numpy(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return cast("Tensor[Any, Any, Any]", value).to_full_precision().numpy()
+    if type(value) in (list, tuple):
+        return type(value)([_as_numpy(part) for part in value])
+    return value
 
 
 _new = object.__new__
@@ -255,7 +305,17 @@ def _restore(values: np.ndarray[Any, Any], backend: Backend, kind: type[Kind], p
 
 def _flatten(tensor: Tensor[Any, Any, Any]) -> tuple[tuple[Any], Ops]:
     ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
+    if is_followed(ops.backend, tensor.primitive):
+        raise history_lost("a tensor")
     return (ops.backend.strip(tensor.primitive),), ops
+
+
+def history_lost(what: str) -> AutodiffError:
+    """For a PyTree function inside of a differentiated one, which would cut the history without a word."""
+    return AutodiffError(
+        f"the functions of jax see the array of {what} without its history, and the gradient of the function that is "
+        "being differentiated here would be wrong; map tensors with Python, modules with module.map, or .detach() first"
+    )
 
 
 def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:

@@ -7,6 +7,7 @@ tensors for Hypothesis. See docs/testing.md.
 
 from __future__ import annotations
 
+from phlox.lazy import lazily
 from phlox.testing.close import assert_close
 from phlox.testing.gradients import check_gradients
 from phlox.testing.report import Failure, Report
@@ -17,3 +18,5 @@ __all__ = [
     "PARTS", "TOLERANCES", "Failure", "Report", "Tolerance", "assert_close", "check_backend", "check_gradients",
     "tolerance_of",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {})

@@ -29,7 +29,7 @@ class Learner(Generic[M]):
     with the model's output and those.
 
     Args:
-        model: on any backend; it is trained on `Autodiff` of it.
+        model: on any backend; it is trained on `Autodiff` of it, unless it is on a backend that differentiates.
         optimizer: changes the model by its gradients.
         schedule: gives the learning rate of each step.
         loss: `(output, *targets)` to one number, the smaller the better.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phlox.lazy import lazily
 from phlox.transform import debug
 from phlox.transform.checkpoint import checkpoint
 from phlox.transform.compile import compile
@@ -29,3 +30,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+__getattr__, __dir__ = lazily(__name__, {})

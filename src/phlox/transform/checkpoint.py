@@ -7,9 +7,9 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from phlox import random
-from phlox.autodiff import Autodiff
-from phlox.autodiff.checkpoint import checkpoint as checkpoint_arrays
-from phlox.backend import Float
+from phlox.backend import Backend, Float
+from phlox.backend.levels import levels, resumed
+from phlox.batching import joined
 from phlox.errors import AutodiffError
 from phlox.module.param import Param, noting_changes, taken_back
 from phlox.tensor.meeting import is_below
@@ -40,9 +40,10 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
     @wraps(fn)
     def checkpointed(*args: P.args, **kwargs: P.kwargs) -> R:
         given = (args, kwargs)
-        backend = next((x.backend for x in tensors_of(given) if x.backend.differentiates), None)
-        if not isinstance(backend, Autodiff):
+        backend = _highest([x.backend for x in tensors_of(given) if x.backend.differentiates])
+        if backend is None:
             return fn(*args, **kwargs)
+        around = levels()
         stream = random.current()
         start = stream.position
         first: list[Any] = []
@@ -57,10 +58,10 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
             tied: Any = map_tensors(lambda x: _tied(x, backend, after), given)
             again: Callable[..., R] = fn
             # A module from outside has gone on since; here it is what it was, and nothing of what it is given stays.
-            with random.stream(stream.replay(start)), taken_back(changes):
+            with random.stream(stream.replay(start)), taken_back(changes), resumed(around):
                 return [x.primitive for x in _floats(again(*tied[0], **tied[1]), backend)]
 
-        results = iter(checkpoint_arrays(backend, run))
+        results = iter(backend.checkpoint(run))
 
         def forgotten(x: AnyTensor) -> AnyTensor:
             return x._with(next(results)) if x.kind is Float and x.backend is backend else x  # pyright: ignore[reportPrivateUsage]
@@ -70,7 +71,17 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
     return checkpointed
 
 
-def _floats(result: Any, backend: Autodiff) -> list[AnyTensor]:
+def _highest(backends: list[Backend]) -> Backend | None:
+    """Where tensors of these backends meet each other, and what is being differentiated around."""
+    if not backends:
+        return None
+    backend = backends[0]
+    for other in (*backends[1:], *(level.backend for level in levels())):
+        backend = joined(backend, other) or backend
+    return backend
+
+
+def _floats(result: Any, backend: Backend) -> list[AnyTensor]:
     found = tensors_of(result)
     for x in found:
         if x.backend is not backend and not is_below(x.backend, backend):
@@ -81,7 +92,9 @@ def _floats(result: Any, backend: Autodiff) -> list[AnyTensor]:
     return [x for x in found if x.kind is Float and x.backend is backend]
 
 
-def _tied(x: AnyTensor, backend: Autodiff, after: Any) -> AnyTensor:
+def _tied(x: AnyTensor, backend: Backend, after: Any) -> AnyTensor:
     if x.backend is not backend:
-        return x
+        if not (x.backend.differentiates and is_below(x.backend, backend)):
+            return x
+        x = x._on(backend)  # pyright: ignore[reportPrivateUsage]
     return x._with(backend.barrier(x.primitive, after))  # pyright: ignore[reportPrivateUsage]

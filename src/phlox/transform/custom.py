@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, TypeAlias, cast
 
-from phlox.autodiff import Autodiff
-from phlox.autodiff.record import record_several
 from phlox.backend import Backend, Float
+from phlox.backend.levels import Level, depth, has_history, levels, resumed
 from phlox.batching import Batched, Frame, entered, innermost
 from phlox.errors import AutodiffError, ShapeError
 from phlox.tensor import Tensor
-from phlox.tensor.meeting import together
+from phlox.tensor.meeting import is_below, together
 from phlox.transform.containers import AnyTensor
 
 Backward: TypeAlias = Callable[..., Any]
@@ -58,11 +57,14 @@ class custom_gradient:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         tensors = [cast("AnyTensor", x) for x in arguments if isinstance(x, Tensor)]
-        if not any(x.is_require_grad() for x in tensors):
+        if not any(has_history(x.backend, x.primitive) for x in tensors):
             return self._call(arguments, options)[0]
-        met = iter(together(self.name, tensors))
+        common = together(self.name, tensors)
+        while not any(x.is_require_grad() for x in common):  # tapes above that follow none of them
+            common = [x.inner() for x in common]
+        met = iter(common)
         arguments = tuple(next(met) if isinstance(x, Tensor) else x for x in arguments)
-        backend = next(cast("AnyTensor", x).backend for x in arguments if isinstance(x, Tensor))
+        backend: Backend = common[0].backend
         view = _View.of(self.name, backend)
         inside = view.inside
         places = [i for i, x in enumerate(arguments) if isinstance(x, Tensor) and x.kind is Float]
@@ -72,9 +74,11 @@ class custom_gradient:
         made: list[AnyTensor] = []
 
         def run(*values: Any) -> tuple[tuple[Any, ...], Any]:
-            result, backward = self._call(given, options)
+            with resumed(view.around):
+                result, backward = self._call(given, options)
             alone.append(not isinstance(result, tuple))
-            made.extend(cast("tuple[AnyTensor, ...]", result if isinstance(result, tuple) else (result,)))
+            several = cast("tuple[AnyTensor, ...]", result if isinstance(result, tuple) else (result,))
+            made.extend(x._on(inside) if is_below(x.backend, inside) else x for x in several)  # pyright: ignore[reportPrivateUsage]
             for x in made:
                 if x.backend is not inside or x.kind is not Float:
                     raise AutodiffError(
@@ -85,7 +89,7 @@ class custom_gradient:
 
         def differentiate(inner: Any, saved: Any, gs: tuple[Any, ...], needed: Any) -> tuple[Any, ...]:
             backward, results = saved
-            with view.again():
+            with view.again(), resumed(view.around):
                 pairs = zip(results, gs, strict=True)
                 filled = [x * 0.0 if g is None else x._with(view.hidden(g, x.primitive)) for x, g in pairs]
                 gradients = self._gradients(backward(*filled), operands)
@@ -93,7 +97,7 @@ class custom_gradient:
             return tuple(None if g is None else view.towards(g, x.primitive, results) for g, x in found)
 
         shown = tuple(view.shown(arguments[i].primitive) for i in places)
-        results = record_several(view.tape.inner, view.tape.box, shown, run, differentiate)
+        results = view.tape.record_function(shown, run, differentiate)
         pairs = zip(results, made, strict=True)
         wrapped = tuple(Tensor.from_primitive(view.hidden(y, x.primitive), backend, Float) for y, x in pairs)
         return wrapped[0] if alone[0] else wrapped
@@ -128,24 +132,28 @@ class custom_gradient:
 class _View:
     """How a function sees its arguments, and the tape below them their arrays: inside `phlox.vmap`, of all examples."""
 
-    tape: Autodiff
+    tape: Backend
+    """The one that follows the arguments."""
     inside: Backend
     """The backend without its tape, on which the function computes."""
     batch: Batched | None
     """The backend, if it is a batch above the tape."""
     frame: Frame | None
+    around: tuple[Level, ...]
+    """The differentiated functions around, but for those on whose tapes this is one step."""
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> _View:
         inside, batch = backend.untaped(), backend if isinstance(backend, Batched) else None
         tape = backend if batch is None else batch.inner
-        if not isinstance(tape, Autodiff):
+        if not tape.differentiates or isinstance(tape, Batched):
             raise AutodiffError(
                 f"{name}: a custom gradient cannot reach through one phlox.vmap in another to a tape outside; "
                 "take the gradient inside: vmap(grad(fn))"
             )
         assert inside is not None
-        return cls(tape, inside, batch, innermost())
+        around = tuple([level for level in levels() if depth(level.backend) <= depth(inside)])
+        return cls(tape, inside, batch, innermost(), around)
 
     def again(self) -> AbstractContextManager[None]:
         """Within this scope the batch is there as it was: for the way back, which is outside."""
@@ -168,4 +176,5 @@ class _View:
             return batch.spread(gradient, self.frame.size)
         if all(type(x.primitive) is not batch.box for x in results):
             return gradient
+        assert self.tape.inner is not None
         return self.tape.inner.float_sum(batch.spread(gradient, self.frame.size), (0,), False)

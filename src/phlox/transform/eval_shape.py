@@ -14,6 +14,7 @@ from phlox import random
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import KINDS
+from phlox.backend.levels import resumed
 from phlox.errors import BackendError, CompileError, KindError, UnsupportedError
 from phlox.module import Module, Param
 from phlox.module.foreign import Foreign
@@ -108,7 +109,7 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         rest = iter(arrays)
         outer = recording.set(token)
         try:
-            with random.stream(random.TracedStream(words)):
+            with random.stream(random.TracedStream(words)), resumed(()):
                 again, values, named = _map(lambda spec: next(rest), given, "", token)
                 found.append(_map(lambda spec: spec, again(*values, **named), _RESULT))
         finally:

@@ -12,6 +12,7 @@ from typing import Any, cast
 from phlox import random
 from phlox.backend import Backend
 from phlox.backend.checks import Check
+from phlox.backend.levels import resumed
 from phlox.backend.programs import left_over, note_donation, note_recording, used_up
 from phlox.backend.pytree import Node, register_node
 from phlox.errors import CompileError, DeviceError, RandomnessError
@@ -85,7 +86,8 @@ def _recording(reader: Reader) -> Generator[None]:
     """A function is being recorded; afterwards, optimizers have the states that they had."""
     token = recording.set(object())
     try:
-        yield
+        with resumed(()):  # nothing of a function that is differentiated around the call enters it
+            yield
     finally:
         recording.reset(token)
         for going in reader.optimizers:

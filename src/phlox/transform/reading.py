@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend, Device
+from phlox.backend.levels import has_history
 from phlox.backend.programs import used_up
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module, ParamId
@@ -243,7 +244,7 @@ class Reader:
         backend = ops.backend
         array = tensor.primitive
         if backend.differentiates:
-            if backend.node_of(array) is not None and not backend.is_severed(array):
+            if has_history(backend, array) and not backend.is_severed(array):
                 raise CompileError(
                     f"{path}: a tensor with a history on the tape cannot go into a compiled function, which would lose "
                     "it; pass it with .detach(), make it inside, or compile the gradient: phlox.compile(phlox.grad(fn))"

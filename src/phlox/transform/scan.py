@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import Any, TypeVar, cast
 
 from phlox import random
@@ -73,8 +74,11 @@ def scan(
 
 def _length(along: Packed, length: int | None) -> int:
     """How many turns there are."""
-    if length is not None and not isinstance(length, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"scan: length is an integer, the number of turns; got {length!r}")
+    if length is not None:
+        try:
+            length = index(length)
+        except TypeError:
+            raise KindError(f"scan: length is an integer, the number of steps; got {length!r}") from None
     sizes = lengths(along.tensors, along.paths())
     scalar = next((path for path, size in sizes.items() if size is None), None)
     if scalar is not None:

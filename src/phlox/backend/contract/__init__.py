@@ -6,5 +6,8 @@ from phlox.backend.contract.backend import Backend
 from phlox.backend.contract.decorator import Decorator
 from phlox.backend.contract.engine import EngineBackend
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps, ShapeOps
+from phlox.lazy import lend
+
+lend(["phlox.backend.device", "phlox.backend.registry"], Backend=Backend)
 
 __all__ = ["Backend", "BoolOps", "Decorator", "EngineBackend", "FloatOps", "IntOps", "RandomOps", "ShapeOps"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from phlox.backend import checks
 from phlox.backend.contract.required import RandomOps
-from phlox.backend.contract.types import Array, Kinds, Shape
+from phlox.backend.contract.types import Array, Gradients, Kinds, Needed, Shape
 from phlox.backend.contract.update import ManyUpdates, UpdateOps
 from phlox.backend.device import Device
 from phlox.backend.element import (
@@ -331,6 +331,15 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """Does the program that this placeholder belongs to gather checks? See `phlox.backend.checks`."""
         return False
 
+    def with_autodiff(self) -> Backend:
+        """A backend above this one that differentiates what it computes; one level more, if this one does already.
+
+        A decorator that differentiates in a way of its own returns itself around this.
+        """
+        from phlox.backend.registry import EXPORTS, load  # the floor above, by its location
+
+        return load(EXPORTS["Autodiff"])(self)
+
     def untaped(self) -> Backend | None:
         """The backend without the highest of its tapes; None where there is no tape."""
         return self.inner
@@ -351,6 +360,10 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """The node of the tape that made this value, or None."""
         return None
 
+    def is_leaf(self, x: Array) -> bool:
+        """Is this a leaf of the tape?"""
+        return False
+
     def leads_back(self, x: Array) -> bool:
         """Would a gradient of this value go on to what it was made of?"""
         return False
@@ -366,6 +379,22 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
         """The gradients of the leaves that `x` depends on, by the number of their node."""
         raise AutodiffError(self._no_tape())
+
+    def record_function(
+        self,
+        operands: tuple[Array, ...],
+        run: Callable[..., tuple[tuple[Array, ...], Any]],
+        differentiate: Callable[[Backend, Any, Any, Needed], Gradients],
+    ) -> tuple[Array, ...]:
+        """`run(*values)[0]`, whose derivative is `differentiate(inner, run(*values)[1], gradients, needed)`."""
+        raise UnsupportedError(f"{self!r} takes no function with a gradient of its own (phlox.custom_gradient)")
+
+    def checkpoint(self, run: Callable[[Array | None], Sequence[Array]]) -> Sequence[Array]:
+        """`run(None)`, of which nothing is kept for the backward pass where the backend can run it again there.
+
+        Given an array, it is run in such a way that a compiler cannot merge it with an earlier run.
+        """
+        return run(None)
 
     def _no_tape(self) -> str:
         return f"{self!r} records no tape; make the tensors on Autodiff({self!r}).device(), or move them there"

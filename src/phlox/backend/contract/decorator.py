@@ -11,6 +11,7 @@ from phlox.backend.contract.backend import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
+from phlox.errors import UnsupportedError
 
 
 class Decorator(Backend):
@@ -27,6 +28,10 @@ class Decorator(Backend):
     def below(self, x: Array) -> Array:
         """The inner backend's own array."""
         return x.value if type(x) is self.box else x
+
+    def spec(self) -> tuple[str, dict[str, Any]]:
+        """Its name (see `phlox.backend.register_decorator`) and options, with which a file says that it was there."""
+        raise UnsupportedError(f"{self!r} has no name by which an exported program could ask for it")
 
     # --- devices
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from phlox.backend.kind import Kind
+from phlox.backend.kind import Kind
 
 Array: TypeAlias = Any
 """A backend's own array: `numpy.ndarray`, `jax.Array`, `torch.Tensor`, or what a decorator makes of one."""
@@ -21,7 +20,7 @@ Index: TypeAlias = tuple[int | slice, ...]
 Widths: TypeAlias = tuple[tuple[int, int], ...]
 """A pair (before, after) an axis."""
 
-Kinds: TypeAlias = "type[Kind] | tuple[type[Kind], ...]"
+Kinds: TypeAlias = type[Kind] | tuple[type[Kind], ...]
 """The kind of a result, or those of several."""
 
 Needed: TypeAlias = tuple[bool, ...]

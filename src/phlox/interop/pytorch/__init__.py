@@ -11,3 +11,17 @@ from phlox.interop.pytorch.state_dict import load as load
 from phlox.interop.pytorch.state_dict import load_state_dict as load_state_dict
 from phlox.interop.pytorch.state_dict import save as save
 from phlox.interop.pytorch.state_dict import to_state_dict as to_state_dict
+from phlox.lazy import lazily
+
+__all__ = [
+    "State",
+    "adapter",
+    "from_state_dict",
+    "load",
+    "load_state_dict",
+    "register_layer",
+    "save",
+    "to_state_dict",
+]
+
+__getattr__, __dir__ = lazily(__name__, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phlox.lazy import lazily
 from phlox.tensor.functional.activation import (
     celu,
     elu,
@@ -187,3 +188,5 @@ __all__ = [
     "triplet_margin_loss",
     "unfold",
 ]  # fmt: skip
+
+__getattr__, __dir__ = lazily(__name__, {})

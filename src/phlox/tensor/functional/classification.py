@@ -9,8 +9,7 @@ from phlox.backend import Bool, Float, Int
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.explain import failure
 from phlox.tensor.functional.operands import Reduction, compute, expect, expect_pair, meet, reduced
-from phlox.tensor.functions import where
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision, where
 from phlox.tensor.tensor import Tensor
 
 

@@ -8,8 +8,7 @@ from phlox.backend import Float
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.functional.norm import normalize
 from phlox.tensor.functional.operands import Reduction, expect, expect_pair, reduced
-from phlox.tensor.functions import broadcast_arrays, where
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision, broadcast_arrays, where
 from phlox.tensor.tensor import Tensor
 
 # --- of numbers

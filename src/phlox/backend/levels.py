@@ -1,0 +1,68 @@
+"""Which differentiated functions the running code is inside of: each has a level of tape of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from phlox.backend.contract import Backend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """One function that is being differentiated."""
+
+    backend: Backend
+    """The backend of the leaves."""
+    leaves: Callable[[], Collection[int]]
+    """The numbers of the nodes of the leaves."""
+
+
+_levels: ContextVar[tuple[Level, ...]] = ContextVar("phlox_differentiated", default=())
+
+
+def levels() -> tuple[Level, ...]:
+    """The functions that are being differentiated, the outermost first."""
+    return _levels.get()
+
+
+@contextmanager
+def entered(level: Level) -> Generator[None]:
+    """Within this scope (and thread or task) the level is the innermost one."""
+    with resumed((*_levels.get(), level)):
+        yield
+
+
+@contextmanager
+def resumed(found: tuple[Level, ...]) -> Generator[None]:
+    """Within this scope these are the levels: none in a program of its own; those of before in a second run."""
+    token = _levels.set(found)
+    try:
+        yield
+    finally:
+        _levels.reset(token)
+
+
+@lru_cache(maxsize=4096)
+def depth(backend: Backend) -> int:
+    """How many tapes a backend has."""
+    lower = backend.untaped()
+    return 0 if lower is None else 1 + depth(lower)
+
+
+def has_history(backend: Backend, x: Any) -> bool:
+    """Does any tape of the backend follow this array?"""
+    while (lower := backend.untaped()) is not None:
+        if backend.node_of(x) is not None:
+            return True
+        x, backend = backend.value(x), lower
+    return False
+
+
+def is_followed(backend: Backend, x: Any) -> bool:
+    """Has this array a history inside of a function that is being differentiated, which must not be cut there?"""
+    return bool(_levels.get()) and has_history(backend, x)

@@ -1,0 +1,360 @@
+"""What a function is differentiated towards: the Float tensors and trained parameters of its arguments, as leaves.
+
+Differentiated functions nest, and each has a level of tape of its own above those around it: what an inner gradient
+depends on stays on the tapes below, so that the outer one finds it. Where a history would be cut all the same, it is an
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import index
+from typing import Any, cast
+
+from phlox.backend import Backend, Float
+from phlox.backend.levels import Level, depth, levels
+from phlox.batching import Batched, joined
+from phlox.errors import AutodiffError, KindError, ShapeError
+from phlox.module import GradientsParams, Module, Param
+from phlox.tensor import Gradients, Tensor, zeros_like
+from phlox.tensor.meeting import inside
+from phlox.transform.containers import AnyTensor, map_parts, map_tensors, parts_of
+
+
+@dataclass(slots=True)
+class _Place:
+    """A tensor or a trained parameter, and the leaf in its place."""
+
+    given: AnyTensor
+    leaf: AnyTensor
+    least: int
+    """How many tapes its gradient has at least: those of what was given, but for one that ends with this gradient."""
+    ends: bool = False
+    """Does its own tape end with this gradient, whatever its history?"""
+
+
+class Leaves:
+    """The leaves of one differentiated function.
+
+    Args:
+        name: of the transformation, for messages.
+        given: tensors and modules, or lists, tuples, dicts and dataclasses of them.
+        above: how many levels above all that is known of the arguments and around the function.
+        at: on which level, if that is known already.
+        ends: whether the tape of a tensor that is on one, and not followed by it, ends with its gradient, which is then
+            on the backend below (as that of a parameter always is).
+
+    The gradient of a module whose parameters are leaves of a tape has no history if no other function is being
+    differentiated around this one, as that of `backward()`; where there are only such, they are the leaves themselves.
+
+    Raises `KindError` for an Int or Bool tensor, `AutodiffError` where there is nothing to differentiate towards.
+    """
+
+    def __init__(self, name: str, given: Any, *, above: int = 1, at: int | None = None, ends: bool = False) -> None:
+        self.name, self._ends = name, ends
+        self.given = given
+        self._tensors: list[_Place] = []
+        self._params: dict[Param, _Place] = {}
+        self._twins: dict[Param, tuple[Param, AnyTensor]] = {}
+        around = levels()
+        modules = _modules(given)
+        self.has_modules = bool(modules)
+        tensors = [value for value in _held(given) if not isinstance(value, Module)]
+        if not modules and not tensors:
+            got = type(given).__name__
+            raise AutodiffError(f"{name}: the argument must be a module or a tensor, or hold some; got {got}")
+        self._alone = not tensors
+        self._own = self._alone and above == 1 and at is None and not around and all(map(_is_on_tape, modules))
+        params = [param for module in modules for param in module.params()]
+        if self._own:
+            self.depth = max((depth(param.backend) for param in params if param.trained), default=1)
+        else:
+            if modules and not around and not any(_is_batched(param) for param in params):
+                self._check_modes(params)
+            bases = [self._base(x) for x in (*tensors, *(param.val() for param in params))]
+            # One tape at least lies below: a module whose parameters are leaves there may be met.
+            self.depth = max(1, *map(depth, bases)) + above if at is None else at
+        self.backend: Backend | None = None
+        self.structure = self._replaced(given, "")
+        if self.backend is None:
+            raise AutodiffError(f"{name}: the module has no parameter that is trained; see Module.freeze and unfreeze")
+
+    # --- the way in
+
+    def _check_modes(self, params: list[Param]) -> None:
+        """A module without a tape is in use: taken on one it would be in training, which must be asked for."""
+        if not any(param.backend.differentiates for param in params):
+            place = params[0].backend if params else "no device"
+            raise AutodiffError(
+                f"{self.name}: the module is on {place!r}, which records no tape; move the module there: model.train()"
+            )
+
+    def _base(self, x: AnyTensor) -> Backend:
+        """The least backend where a tensor meets the batch and the functions that the running code is inside of."""
+        backend: Backend = inside(x).backend
+        for level in levels():
+            backend = joined(backend, level.backend) or backend
+        return backend
+
+    def _lifted(self, x: AnyTensor) -> AnyTensor:
+        """A tensor as a constant on this level; what tapes below know of it stays."""
+        base = self._base(x)
+        if not depth(base):  # a tape below too, so that what is on one outside can be met
+            base = _with_tape_below(base)
+        while depth(base) < self.depth:
+            base = base.with_autodiff()
+        return x._on(base) if x.backend is not base else x  # pyright: ignore[reportPrivateUsage]
+
+    def _leaf(self, x: AnyTensor) -> AnyTensor:
+        leaf = self._lifted(x).require_grad()
+        if self.backend is None:
+            self.backend = leaf.backend
+        return leaf
+
+    def _replaced(self, value: Any, path: str) -> Any:
+        if isinstance(value, Tensor):
+            return self._of_tensor(cast("AnyTensor", value), path)
+        if isinstance(value, Module):
+            if not self._own:
+                return value.map(lambda _, param: self._twin(param))
+            if self.backend is None:
+                trained = next((param for param in value.params() if param.trained), None)
+                self.backend = None if trained is None else trained.backend
+            return value
+        return map_parts(self._replaced, value, path)
+
+    def _of_tensor(self, x: AnyTensor, path: str) -> AnyTensor:
+        if x.kind is not Float:
+            raise KindError(
+                f"{self.name}: {path and f'{path}: '}{x.kind.__name__} tensors have no derivatives; "
+                "convert with .float() first"
+            )
+        least = depth(x.backend) - (self._ends and x.backend.differentiates and not x.is_require_grad())
+        self._tensors.append(_Place(x, self._leaf(x), least))
+        return self._tensors[-1].leaf
+
+    def _twin(self, param: Param) -> Param:
+        """The parameter around a leaf of this level."""
+        if param not in self._twins:
+            value = param.val()
+            # Its own tape ends with the gradient, unless a differentiated function around this one asks for more.
+            ends = not levels() and _is_own_leaf(value)
+            given = value.detach() if ends and self._alone else value
+            leaf = self._lifted(given)
+            if param.trained and value.kind is Float:
+                leaf = self._leaf(given)
+                least = depth(value.backend) - value.backend.differentiates
+                self._params[param] = _Place(given, leaf, least, ends)
+            twin = param.around(leaf)
+            self._twins[param] = twin, twin.val()
+        return self._twins[param][0]
+
+    @property
+    def level(self) -> Level:
+        """What is to be entered while the function runs."""
+        assert self.backend is not None
+        return Level(self.backend, self._numbers)
+
+    def _numbers(self) -> set[int]:
+        return {_number(place.leaf) for place in self.places()}
+
+    # --- the way out
+
+    def root(self, y: AnyTensor) -> AnyTensor | None:
+        """A result on this level; None if it depends on no leaf.
+
+        Raises `AutodiffError` where it depends on a tape above, which was begun inside of the function by hand.
+        """
+        while depth(y.backend) > self.depth:
+            if y.is_require_grad():
+                raise AutodiffError(
+                    f"{self.name}: the result depends on a leaf of {y.backend!r}, above the tape of what is "
+                    f"differentiated here ({self.backend!r}), and its history would be lost; use phlox.grad for the "
+                    "inner derivative, or .detach()"
+                )
+            y = y.inner()
+        return y if depth(y.backend) == self.depth and y.is_require_grad() else None
+
+    def backward(self, root: AnyTensor, *, retain: bool = False) -> Gradients:
+        """The gradients of a result on this level."""
+        gradients = root.backward(retain_graph=retain)
+        if not self._own and not gradients.found.keys() <= self._numbers():
+            raise AutodiffError(
+                f"{self.name}: the result also depends on leaves on {root.backend!r} that are not its arguments, and "
+                "the gradient would lose that history; give the arguments of the inner function on "
+                f"{root.backend.with_autodiff()!r}, or .detach() the others"
+            )
+        return gradients
+
+    def gradient(self, place: _Place, gradients: Gradients | None) -> AnyTensor | None:
+        """What was found for a leaf, off the tapes that do not follow it."""
+        found = None if gradients is None else place.leaf.grad(gradients)
+        if found is not None and place.ends:
+            while depth(found.backend) > place.least:
+                found = found.detach().inner()
+        return None if found is None else settled(found, place.least)
+
+    def zeros(self, place: _Place) -> AnyTensor:
+        """The gradient where the result does not depend on the leaf."""
+        return settled(zeros_like(place.given), place.least)
+
+    def gradients(self, of: Callable[[_Place], AnyTensor | None], *, zeros: bool = False) -> Any:
+        """A structure like the one given, with `of(place)` in place of each tensor, `GradientsParams` for each module.
+
+        Where it is None there are zeros for a tensor, and nothing (unless `zeros`) for a parameter.
+        """
+
+        def found(place: _Place) -> AnyTensor:
+            gradient = of(place)
+            return self.zeros(place) if gradient is None else gradient
+
+        places = iter(self._tensors)
+
+        def walk(value: Any, path: str) -> Any:
+            if isinstance(value, Tensor):
+                return found(next(places))
+            if isinstance(value, Module):
+                params = [(param, self._params[param]) for param in value.params() if param in self._params]
+                pairs = [(param.id, found(place) if zeros else of(place)) for param, place in params]
+                return GradientsParams({id: gradient for id, gradient in pairs if gradient is not None})
+            return map_parts(walk, value, path)
+
+        return walk(self.given, "")
+
+    def found(self, gradients: Gradients | None, *, zeros: bool = False) -> Any:
+        """A structure like the one given of gradients."""
+        self.places()
+        return self.gradients(partial(self.gradient, gradients=gradients), zeros=zeros)
+
+    def places(self) -> list[_Place]:
+        """All leaves; to be asked after the function has run, which may have made deferred parameters."""
+        if self._own:
+            for module in _modules(self.given):
+                for param in module.params():
+                    if param.trained and param.is_initialized and param.backend.differentiates:
+                        value = param.val()
+                        self._params[param] = _Place(value, value, depth(value.backend) - 1)
+        return [*self._tensors, *self._params.values()]
+
+    def down(self, value: Any) -> Any:
+        """A result off this level, and off the tapes below that do not follow it, as far as the arguments were not."""
+        if self._own:
+            return value
+        least = max(depth(place.given.backend) for place in self.places())
+
+        def off(x: AnyTensor) -> AnyTensor:
+            while depth(x.backend) >= self.depth:
+                if depth(x.backend) > self.depth and x.is_require_grad():
+                    self.root(x)
+                x = x.inner()
+            return settled(x, least)
+
+        return map_tensors(off, value)
+
+    def write_back(self) -> None:
+        """Give what was set into parameters, as running statistics are, to those that were given."""
+        for param, (twin, before) in self._twins.items():
+            if twin.val() is not before:
+                param.set(self.down(twin.val()))
+
+
+def settled(x: AnyTensor, least: int) -> AnyTensor:
+    """A tensor off the tapes that do not follow it, but for the lowest ones."""
+    while depth(x.backend) > least and not x.is_require_grad():
+        x = x.inner()
+    return x
+
+
+def chosen(
+    name: str, argnums: int | Sequence[int], arguments: tuple[Any, ...]
+) -> tuple[Any, Callable[[Any], list[Any]]]:
+    """The arguments to differentiate towards, and the function that puts others in their places.
+
+    Raises `AutodiffError` for a number of no positional argument.
+    """
+    several = isinstance(argnums, (tuple, list))
+    numbers: list[int] = []
+    for number in cast("Sequence[Any]", argnums) if several else cast("tuple[Any]", (argnums,)):
+        try:
+            place = index(number)
+        except TypeError:
+            raise KindError(
+                f"{name}: argnums is the number of a positional argument or a tuple of such, got {argnums!r}"
+            ) from None
+        if not -len(arguments) <= place < len(arguments):
+            raise AutodiffError(
+                f"{name}: argnums is {argnums!r}, and the function was called with {len(arguments)} positional "
+                "arguments; what is differentiated towards is passed by position"
+            )
+        numbers.append(place % len(arguments))
+
+    def put(others: Any) -> list[Any]:
+        made = list(arguments)
+        for number, other in zip(numbers, others if several else (others,), strict=True):
+            made[number] = other
+        return made
+
+    return tuple([arguments[number] for number in numbers]) if several else arguments[numbers[0]], put
+
+
+def loss_of(name: str, value: Any) -> AnyTensor:
+    """What a function returned: one number, or a tuple that begins with it."""
+    if isinstance(value, tuple) and value:
+        value = cast("tuple[Any, ...]", value)[0]
+    if not isinstance(value, Tensor):
+        got = type(cast("object", value)).__name__
+        raise AutodiffError(f"{name}: the function must return a tensor, got {got}")
+    return cast("AnyTensor", value)
+
+
+def one_number(name: str, y: AnyTensor) -> AnyTensor:
+    """The tensor, if it is of one element."""
+    if y.kind is not Float:
+        raise KindError(f"{name}: the function must return a Float tensor, got {y.kind.__name__}")
+    if y.size != 1:
+        raise ShapeError(f"{name}: the function must return one number, got shape {y.shape}; reduce it with .sum()")
+    return y
+
+
+def _with_tape_below(backend: Backend) -> Backend:
+    if isinstance(backend, Batched):
+        return Batched(_with_tape_below(backend.inner))
+    return backend if backend.differentiates else backend.with_autodiff()
+
+
+def _number(x: AnyTensor) -> int:
+    return x.backend.node_of(x.primitive).id
+
+
+def _is_own_leaf(x: AnyTensor) -> bool:
+    return x.backend.is_leaf(x.primitive)
+
+
+def _is_batched(param: Param) -> bool:
+    return param.is_initialized and isinstance(inside(param.val()).backend, Batched)
+
+
+def _is_on_tape(module: Module) -> bool:
+    """Are its parameters leaves of a tape, and of no batch?"""
+    trained = [param for param in module.params() if param.trained]
+    if not any(param.backend.differentiates for param in trained):
+        return False
+    made = [param for param in module.params() if param.is_initialized]
+    if any(_is_batched(param) for param in made):
+        return False
+    return all(_is_own_leaf(param.val()) for param in made if param.trained and param.backend.differentiates)
+
+
+def _held(value: Any) -> Iterator[AnyTensor | Module]:
+    """The tensors and modules in a structure, in order."""
+    if isinstance(value, (Tensor, Module)):
+        yield cast("AnyTensor | Module", value)
+        return
+    for _, part in parts_of(value) or ():
+        yield from _held(part)
+
+
+def _modules(given: Any) -> list[Module]:
+    return [value for value in _held(given) if isinstance(value, Module)]

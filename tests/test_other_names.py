@@ -1,0 +1,120 @@
+"""Names of other libraries are answered by what Phlox calls them; everything the answers name is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import phlox as px
+from phlox import nn, optim
+from phlox.errors import ConfigError, DeviceError, KindError, ModuleError
+from phlox.other_names import DEVICES, MODULE, MODULES, OPTIMIZER, OPTIONS, TENSOR
+
+X: Any = px.ones((2, 3))
+
+
+class _OnlyForward(px.Module):
+    def __init__(self) -> None:
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: px.Tensor) -> px.Tensor:
+        return self.layer(x)
+
+
+OnlyForward: Any = _OnlyForward
+
+ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
+    (lambda px: px.cat, AttributeError, r"module 'phlox' has no attribute 'cat'; in Phlox: phlox\.concat"),
+    (lambda px: px.exp, AttributeError, r"in Phlox: a method of tensors, x\.exp\(\.\.\.\)"),
+    (lambda px: px.no_grad(), AttributeError, r"there is no global tape: compute on model\.valid\(\)"),
+    (lambda px: px.concatt, AttributeError, r"did you mean 'concat'\?"),
+    (lambda px: px.nn.ReLU, AttributeError, r"in Phlox: phlox\.nn\.Relu"),
+    (lambda px: px.nn.softmax, AttributeError, r"in Phlox: phlox\.functional\.softmax"),
+    (lambda px: px.optim.SGD, AttributeError, r"in Phlox: phlox\.optim\.SgdConfig\(\.\.\.\)\.init\(\)"),
+    (lambda px: px.random.randn, AttributeError, r"in Phlox: phlox\.random\.normal"),
+    (lambda px: px.backend.Numpy, AttributeError, r"did you mean 'NumPy'\?"),
+    (
+        lambda px: X.view(3, 2),
+        AttributeError,
+        r"Tensor' object has no attribute 'view'; in Phlox: x\.reshape\(shape\)",
+    ),
+    (lambda px: X.unsqueeze(0), AttributeError, r"in Phlox: x\.expand_dims\(axis\)"),
+    (lambda px: X.dtype, AttributeError, r"in Phlox: x\.kind"),
+    (lambda px: X.sum(dim=0), KindError, r"sum has no option 'dim'; in Phlox: axis"),
+    (lambda px: X.sum(axes=0), KindError, r"sum has no option 'axes'; did you mean 'axis'\?"),
+    (lambda px: px.zeros(2, 3), KindError, r"zeros: the shape is one argument: zeros\(\(2, 3\)\)"),
+    (lambda px: px.tensor([1.0], dtype="f4"), KindError, r"tensor has no option 'dtype'; in Phlox: kind"),
+    (lambda px: px.nn.Conv2d(1, 2, kernel_size=3), KindError, r"Conv2d has no option 'kernel_size'; in Phlox: kernel"),
+    (lambda px: px.nn.MaxPool2d(kernel_size=3), KindError, r"MaxPool2d has no option 'kernel_size'; in Phlox: window"),
+    (lambda px: px.nn.Linear(in_features=3), KindError, r"Linear has no option 'in_features'; in Phlox: d_input"),
+    (lambda px: px.nn.Dropout(p=0.5), KindError, r"Dropout has no option 'p'; in Phlox: rate"),
+    (
+        lambda px: px.optim.AdamWConfig(lr=1e-3),
+        ConfigError,
+        r"lr: unknown key; in Phlox: nothing: the learning rate",
+    ),
+    (lambda px: px.optim.AdamWConfig().init().zero_grad(), AttributeError, r"there is nothing to zero"),
+    (lambda px: px.ones(2, device="cuda"), DeviceError, r"unknown device 'cuda'; in Phlox: 'torch:gpu:0'"),
+    (
+        lambda px: px.nn.Linear(2, 3).eval(),
+        AttributeError,
+        r"'Linear' object has no attribute 'eval'; in Phlox: .*",
+    ),
+    (lambda px: px.nn.Linear(2, 3).parameters(), AttributeError, r"in Phlox: model\.params\(\) or model\.named_params"),
+    (
+        lambda px: OnlyForward()(X),
+        ModuleError,
+        r"_OnlyForward: a module is called by its __call__, .*forward\(\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("ask", "error", "message"), ASKED, ids=[message for _, _, message in ASKED])
+def test_another_name_is_answered(ask: Callable[[Any], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ask(px)
+
+
+def test_what_is_named_is_there() -> None:
+    """Whatever `phlox.x.y`, `x.method` or `model.method` an answer names exists, and what it answers does not."""
+    linear, optimizer = nn.Linear(2, 3), optim.AdamConfig().init()
+    texts = [
+        text for table in (*MODULES.values(), TENSOR, MODULE, OPTIMIZER, OPTIONS, DEVICES) for text in table.values()
+    ]
+    for text in texts:
+        for path in re.findall(r"phlox((?:\.[A-Za-z]\w*)+)", text):
+            found: Any = px
+            for name in path.strip(".").split("."):
+                if name in ("distributed", "train"):
+                    break
+                found = getattr(found, name)
+        for owner, pattern in ((X, r"\bx\.(\w+)"), (linear, r"\bmodel\.(\w+)"), (optimizer, r"\boptimizer\.(\w+)")):
+            for name in re.findall(pattern, text):
+                assert hasattr(type(owner), name), text
+    for package, names in MODULES.items():
+        home = px if package == "phlox" else getattr(px, package.removeprefix("phlox."))
+        assert not [name for name in names if name in home.__all__], package
+    for cls, names in ((px.Tensor, TENSOR), (px.Module, MODULE), (optim.Optimizer, OPTIMIZER)):
+        assert not [name for name in names if hasattr(cls, name)], cls
+
+
+def test_dir_and_star_show_public_names_only() -> None:
+    packages = [px, nn, optim, px.random, px.record, px.transform, px.functional, px.linalg, px.signal, px.backend]
+    for package in [*packages, px.module, px.errors, px.config, px.interop, px.data, px.interop.pytorch]:
+        names = [name for name in dir(package) if not name.startswith("__")]
+        assert sorted(names) == sorted(set(package.__all__) - {"__version__"}), package.__name__
+        star: dict[str, Any] = {}
+        exec(f"from {package.__name__} import *", star)
+        assert set(star) - {"__builtins__"} == set(package.__all__), package.__name__
+
+
+def test_a_property_of_a_tensor_keeps_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any) -> Any:
+        raise AttributeError("a fault inside")
+
+    monkeypatch.setattr(px.Tensor, "T", property(broken))
+    with pytest.raises(AttributeError, match="a fault inside"):
+        X.T  # noqa: B018
