@@ -18,6 +18,7 @@ from phlox.autodiff.tape import Found, Node, leaf, next_id, walk_back
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients
 from phlox.backend.contract.widening import converters
+from phlox.backend.levels import has_history
 
 if TYPE_CHECKING:
     from phlox.autodiff.decorator import Autodiff
@@ -201,9 +202,6 @@ class _WayBack:
     def push(self, whole: Node, shares: dict[int, Array], found: Found) -> None:
         """From the gradients of the results to those of the carry, of what was run along, and of what is outside."""
         inner, add, settle = self.inner, self.backend.box.add, self.backend.box.settle
-        # What adds up over the turns is wide, if the loop can carry it: decorators carry arrays of their own alone.
-        wide, grow, _ = converters(inner) if inner.inner is None else (inner, _same, _same)
-        total_of = _same if settle is None or wide is not inner else settle
         turn, outside, entries = whole.saved
         given = {place: shares[number] for number, place in enumerate(self.tracked) if number in shares}
         if settle is not None:
@@ -211,6 +209,10 @@ class _WayBack:
         device = inner.device_of(next(iter(given.values())))
         rows = [place for place in given if place >= self.count]
         columns = [*turn, *entries, *(given[place] for place in rows)]
+        # What adds up over the turns is wide, unless tapes below follow the loop, which carries arrays of theirs alone.
+        followed = any(has_history(inner, x) for x in (*columns, *outside, *given.values()))
+        wide, grow, _ = (inner, _same, _same) if followed else converters(inner)
+        total_of = settle if followed and settle is not None else _same
 
         def zeros(place: int) -> Array:
             return inner.float_full(self.shapes[place], 0.0, device)

@@ -21,7 +21,7 @@ from phlox.lazy import lazily
 from phlox.tensor.creation import eye
 from phlox.tensor.einsum import einsum
 from phlox.tensor.explain import failure
-from phlox.tensor.functions import matmul
+from phlox.tensor.functions import at_full_precision, matmul
 from phlox.tensor.matrixvalues import (
     check_matrices,
     check_square,
@@ -49,7 +49,6 @@ from phlox.tensor.multiplication import (
     vdot,
     vecdot,
 )
-from phlox.tensor.precision import at_full_precision
 from phlox.tensor.products import meet
 from phlox.tensor.tensor import Tensor, wrap
 

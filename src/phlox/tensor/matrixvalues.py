@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from phlox.backend import Float, Int
 from phlox.errors import KindError, ShapeError
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision
 from phlox.tensor.tensor import Tensor
 
 Order: TypeAlias = float | Literal["fro", "nuc"]

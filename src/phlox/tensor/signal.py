@@ -22,7 +22,7 @@ from phlox.tensor.fourier import (
     rfft,
     rfftfreq,
 )
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision
 from phlox.tensor.spectrogram import frame, istft, overlap_add, stft
 from phlox.tensor.tensor import Tensor
 from phlox.tensor.windows import (

@@ -6,8 +6,7 @@ from typing import Literal
 
 from phlox.errors import ShapeError
 from phlox.tensor.fourier import Complex, Norm, fft, float_of, irfft, rfft, sized
-from phlox.tensor.functions import concat
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision, concat
 from phlox.tensor.tensor import Tensor
 from phlox.tensor.windows import rectangular_window
 

@@ -18,8 +18,7 @@ from phlox.tensor.functional.operands import (
     reduced,
     share_of,
 )
-from phlox.tensor.functions import where
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision, where
 from phlox.tensor.tensor import Tensor
 
 

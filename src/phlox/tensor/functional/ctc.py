@@ -10,8 +10,7 @@ from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import arange
 from phlox.tensor.functional.classification import check_classes
 from phlox.tensor.functional.operands import Reduction, compute, expect, meet, reduced
-from phlox.tensor.functions import where
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision, where
 from phlox.tensor.tensor import Tensor
 
 

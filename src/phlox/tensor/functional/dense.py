@@ -9,8 +9,7 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.creation import arange
 from phlox.tensor.explain import failure
 from phlox.tensor.functional.operands import compute, expect, meet
-from phlox.tensor.functions import concat, where
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision, concat, where
 from phlox.tensor.tensor import Tensor, wrap
 
 

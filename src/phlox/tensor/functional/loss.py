@@ -17,8 +17,7 @@ from phlox.tensor.functional.operands import (
     reduced,
     share_of,
 )
-from phlox.tensor.functions import broadcast_arrays, where
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision, broadcast_arrays, where
 from phlox.tensor.tensor import Tensor
 
 # --- of numbers

@@ -9,7 +9,7 @@ from phlox.backend import Float
 from phlox.backend.element import LARGEST
 from phlox.errors import ShapeError
 from phlox.tensor.functional.operands import compute, expect
-from phlox.tensor.precision import at_full_precision
+from phlox.tensor.functions import at_full_precision
 from phlox.tensor.tensor import Tensor
 
 
