@@ -342,7 +342,7 @@ class Reader:
             return self.backend.scalar_argument(leaf)
         if isinstance(leaf, tuple) and isinstance(next(iter(cast("tuple[Any, ...]", leaf)), None), (float, int)):
             return tuple([self.backend.scalar_argument(part) for part in cast("tuple[Any, ...]", leaf)])
-        return leaf
+        return cast("Any", leaf)
 
     def _separate(self) -> None:
         """Copy what is donated wherever it stands among the arguments a second time: no engine takes it so.
