@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
+
 _LOOKS = ("call", "c_return")
 
 
@@ -39,8 +41,10 @@ def interrupt(action: Callable[[], Any], moment: int) -> Any:
                 sys.setprofile(None)
                 signal.raise_signal(signal.SIGINT)
 
+    recorded = torch.is_grad_enabled()  # a scope of PyTorch's own that is left half-way stays as it is
     sys.setprofile(note)
     try:
         return action()
     finally:
         sys.setprofile(None)
+        torch.set_grad_enabled(recorded)

@@ -167,7 +167,7 @@ def test_public_names_are_there() -> None:
         px.backend.nonsense  # noqa: B018
     for name, error in vars(px.errors).items():
         if isinstance(error, type) and issubclass(error, Exception):
-            assert issubclass(error, px.errors.PhloxError) and error.__doc__, name
+            assert issubclass(error, (px.errors.PhloxError, Warning)) and error.__doc__, name
 
 
 # --- backends and devices

@@ -119,7 +119,7 @@ def test_layers_in_lists_get_a_hint_that_works(width: int) -> None:
     new = nn.Sequential([nn.Linear(3, width), nn.Relu(), nn.Dropout(0.1), nn.Linear(width, 3)])
     with pytest.raises(RecordError, match=r"did you mean `layers\.2\.weight`\?") as caught:
         new.load_record(old.into_record())
-    offered = re.search(r"remap=(\{.*\})\.$", str(caught.value))
+    offered = re.search(r"remap=(\{.*\})\.$", str(caught.value), re.MULTILINE)
     assert offered
     scope: dict[str, Any] = {}
     exec(f"remap = {offered[1]}", scope)

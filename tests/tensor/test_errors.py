@@ -147,7 +147,7 @@ SHAPES: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "item": (lambda d: floats(d, 2).item(), ("item", "(2,)")),
     "length of one": (lambda d: len(floats(d)), ("rank 0",)),
     "full": (lambda d: px.full((2, -1), 0.0, device=d), ("negative", "(2, -1)")),
-    "zeros of a number": (lambda d: px.zeros(cast(Any, 3), device=d), ("sequence of integers", "3")),
+    "zeros of a fraction": (lambda d: px.zeros(cast(Any, 3.5), device=d), ("sequence of integers", "3.5")),
     "tensor": (lambda d: px.tensor([[1.0], [1.0, 2.0]], device=d), ("tensor", "one length")),
     "uniform": (lambda d: px.random.uniform((2, -1), device=d), ("uniform", "negative")),
     "linear": (lambda d: f.linear(floats(d, 2, 3), floats(d, 4, 5)), ("linear", "(2, 3)", "(4, 5)")),

@@ -173,6 +173,7 @@ class Autodiff(Decorator):
             (x,),
             self.inner.device_of(x.value),
             lambda backend, origin, g, needed: (_moved(target.inner, g, backend, origin),),
+            target.box,
         )
         return boxed(target.box, _moved(self.inner, x.value, target.inner, below), node)
 

@@ -51,9 +51,17 @@ def settled(push: Push, box: type[Tracked]) -> Push:
 
 
 def note(
-    inner: Backend, box: type[Tracked], operands: tuple[Array, ...], saved: Any, differentiate: Differentiate
+    inner: Backend,
+    box: type[Tracked],
+    operands: tuple[Array, ...],
+    saved: Any,
+    differentiate: Differentiate,
+    result: type[Tracked] | None = None,
 ) -> Node:
-    """A node whose parents are the operands' and whose gradient `differentiate` hands on to them."""
+    """A node whose parents are the operands' and whose gradient `differentiate` hands on to them.
+
+    `result` is the class of its result where that is of another backend: so are the gradients that come to it.
+    """
     add = box.add
     needed = tuple(type(x) is box for x in operands)
 
@@ -62,7 +70,7 @@ def note(
             if parent is not None and d is not None:
                 found[parent.id] = add(found[parent.id], d) if parent.id in found else d
 
-    return link(tuple(x.node if type(x) is box else None for x in operands), settled(push, box), saved)
+    return link(tuple(x.node if type(x) is box else None for x in operands), settled(push, result or box), saved)
 
 
 def record(

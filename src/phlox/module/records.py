@@ -81,7 +81,7 @@ def _entry(path: str, param: Param) -> TensorEntry:
     value = param.val()
     if value.backend.is_traced(value.primitive):
         raise _traced(path, param)
-    return TensorEntry(lazy(path, value), param.id)
+    return TensorEntry(lazy(path, value), param.id, param.full_precision)
 
 
 def _with_children(module: Module) -> Record:

@@ -16,7 +16,7 @@ from phlox.errors import RecordError
 Kind: TypeAlias = Literal["float", "int", "bool"]
 DType: TypeAlias = np.dtype[Any]
 Array: TypeAlias = NDArray[Any]
-Recast: TypeAlias = "Callable[[Array, DType], Array | None]"
+Recast: TypeAlias = Callable[[Array, DType], Array | None]
 """A faster way to cast floats, see `phlox.backend.EngineBackend.recast`."""
 
 FLOAT8 = {

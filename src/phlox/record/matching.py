@@ -50,7 +50,7 @@ def match(
     >>> record = Record({"weight": np.zeros((16, 4), np.float32)})
     >>> match({"weight": ((16, 5), "float", None)}, record).raise_if_failed("Linear")
     Traceback (most recent call last):
-    phlox.errors.RecordError: cannot load the record into Linear, 1 problem:
+    phlox.record.report.MisfitError: cannot load the record into Linear, 1 problem:
       weight: the record has shape (16, 4), the module expects (16, 5)
     """
     aliases = aliases or {}

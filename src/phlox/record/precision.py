@@ -92,7 +92,7 @@ HALF = PrecisionSettings(float="f16")
 BFLOAT16 = PrecisionSettings(float="bf16")
 
 
-Underflow: TypeAlias = "list[tuple[str, DType, int]]"
+Underflow: TypeAlias = list[tuple[str, DType, int]]
 """How many values of which tensor were made zero by casts, at which element type; several threads append to it."""
 _SHOWN = 5
 

@@ -31,7 +31,7 @@ class CanWrite(Protocol):
         ...
 
 
-Readable: TypeAlias = "bytes | bytearray | memoryview | _CanRead"
+Readable: TypeAlias = bytes | bytearray | memoryview | _CanRead
 """The content of a file: bytes, or an open binary file."""
 
 Stream = TypeVar("Stream", bound=CanWrite)

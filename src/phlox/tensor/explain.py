@@ -15,7 +15,6 @@ from phlox.backend import Backend, Bool, Float, Int
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.programs import left_over, used_up
-from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.errors import BackendError, DeviceError, KindError, PhloxError, RangeError, ShapeError, UnsupportedError
 from phlox.tensor.dispatch import Ops
 
@@ -125,6 +124,8 @@ def _shown_operand(ops: Ops, x: Any) -> str:
 def misfit(ops: Ops, name: str, operands: tuple[Any, ...]) -> str | None:
     """What is wrong with the shapes of the operands of an operation; None if they fit, or nothing is known of it."""
     rule = _SHAPES.get(name)
+    from phlox.batching.rules.elementwise import ELEMENTWISE  # which a process without an error has no use for
+
     if rule is None and (f"{ops.kind.name}_{name}" in ELEMENTWISE or name in ELEMENTWISE):
         rule = _broadcast
     shape = ops.backend.shape

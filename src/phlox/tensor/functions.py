@@ -113,6 +113,9 @@ def broadcast_arrays(*tensors: T) -> list[T]:
     """
     if not tensors:
         return []
+    for x in tensors:
+        if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"broadcast_arrays takes tensors, got {shown(x)}")
     try:
         shape = np.broadcast_shapes(*(x.shape for x in tensors))
     except ValueError:

@@ -17,7 +17,7 @@ from phlox.backend import Backend, Float
 from phlox.backend.levels import Level, depth, levels
 from phlox.batching import Batched, joined
 from phlox.errors import AutodiffError, KindError, ShapeError
-from phlox.module import GradientsParams, Module, Param
+from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.tensor import Gradients, Tensor, zeros_like
 from phlox.tensor.meeting import inside
 from phlox.transform.containers import AnyTensor, map_parts, map_tensors, parts_of
@@ -206,22 +206,25 @@ class Leaves:
         Where it is None there are zeros for a tensor, and nothing (unless `zeros`) for a parameter.
         """
 
-        def found(place: _Place) -> AnyTensor:
+        return self._with_gradients(self.given, iter(self._tensors), of, zeros)
+
+    def _with_gradients(
+        self, value: Any, places: Iterator[_Place], of: Callable[[_Place], AnyTensor | None], zeros: bool
+    ) -> Any:
+        # A method: a function that calls itself would keep all that it knows until the next garbage collection.
+        if isinstance(value, Tensor):
+            place = next(places)
             gradient = of(place)
             return self.zeros(place) if gradient is None else gradient
-
-        places = iter(self._tensors)
-
-        def walk(value: Any, path: str) -> Any:
-            if isinstance(value, Tensor):
-                return found(next(places))
-            if isinstance(value, Module):
-                params = [(param, self._params[param]) for param in value.params() if param in self._params]
-                pairs = [(param.id, found(place) if zeros else of(place)) for param, place in params]
-                return GradientsParams({id: gradient for id, gradient in pairs if gradient is not None})
-            return map_parts(walk, value, path)
-
-        return walk(self.given, "")
+        if isinstance(value, Module):
+            found: dict[ParamId, AnyTensor] = {}
+            for param in value.params():
+                place = self._params.get(param)
+                gradient = None if place is None else of(place)
+                if place is not None and (gradient is not None or zeros):
+                    found[param.id] = self.zeros(place) if gradient is None else gradient
+            return GradientsParams(found)
+        return map_parts(lambda part, _: self._with_gradients(part, places, of, zeros), value, "")
 
     def found(self, gradients: Gradients | None, *, zeros: bool = False) -> Any:
         """A structure like the one given of gradients."""

@@ -180,7 +180,7 @@ class Placeholders(Backend):
         return torch.expm1(x) if self.is_number(x) else math.expm1(x)
 
     def held_number(self, value: float) -> Any:
-        return torch.tensor(value, dtype=self._numbers()[0], device="cpu") if makes_plain_tensors() else value
+        return torch.tensor(value, dtype=self._numbers()[0], device="cpu")
 
     def scalar_argument(self, value: float) -> Any:
         if not makes_plain_tensors():
