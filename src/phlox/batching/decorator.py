@@ -149,6 +149,9 @@ class Batched(Decorator):
     def node_of(self, x: Array) -> Any:
         return self.inner.node_of(self.below(x))
 
+    def another_leaf(self, x: Array) -> Array:
+        return self._like(x, self.inner.another_leaf(self.below(x)))
+
     def is_leaf(self, x: Array) -> bool:
         return self.inner.is_leaf(self.below(x))
 

@@ -120,6 +120,21 @@ class Decorator(Backend):
     def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
         return self.inner.meet_scalar(x, kind)
 
+    def scalar_of(self, x: Any, whole: bool) -> Any:
+        return self.inner.scalar_of(x, whole)
+
+    def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
+        return self.inner.on_scalars(op, whole, *operands)
+
+    def scalar_expm1(self, x: Any) -> Any:
+        return self.inner.scalar_expm1(x)
+
+    def scalar_of_truth(self, x: Any) -> Any:
+        return self.inner.scalar_of_truth(x)
+
+    def scalar_beside(self, x: Any, other: Any) -> Any:
+        return self.inner.scalar_beside(x, other)
+
     def python_number(self, x: Any) -> Any:
         return self.inner.python_number(x)
 
