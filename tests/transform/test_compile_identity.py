@@ -589,7 +589,7 @@ def test_numbers_in_loops_and_in_each_step(backend: Backend) -> None:
     np.testing.assert_allclose(found.numpy(), [1e20 + 1, 9.0 + 8, 2.7e10], rtol=1e-6)
 
 
-@both
+@pytest.mark.parametrize("backend", [*ENGINES, Jax(float="f64"), Torch(float="f64")], ids=repr)
 def test_numbers_that_go_into_states_keep_programs_few(backend: Backend) -> None:
     class Greedy(optim.SimpleOptimizer):
         """Keeps the rate itself, and a number that it computes from it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,7 +63,7 @@ class TracedScalar:
     def _binary(self, op: Callable[[Any, Any], Any], lhs: Any, rhs: Any) -> Any:
         other = lhs if rhs is self else rhs
         if isinstance(other, np.generic):
-            return self._binary(op, *[x if x is self else cast("Any", x).item() for x in (lhs, rhs)])
+            return self._binary(op, *[x if x is self else x.item() for x in (lhs, rhs)])
         if not isinstance(other, (TracedScalar, int, float)):
             if not hasattr(other, "dtype") or hasattr(other, "_ops"):
                 return NotImplemented  # not an array of the engine's: a tensor knows what to do
