@@ -267,7 +267,7 @@ def test_functional_gradients() -> None:
         lambda: px.grad(lambda m: 3.0)(model),
         lambda: px.grad(lambda m: m(x.inner()).sum())(model.valid()),
     ):
-        with pytest.raises(px.errors.AutodiffError, match="grad: the argument must be a module or a tensor"):
+        with pytest.raises(px.errors.AutodiffError, match="^grad: "):
             call()
 
 

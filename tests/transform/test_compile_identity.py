@@ -14,7 +14,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
-from phlox.errors import OptimizerError
+from phlox.errors import CompileError, KindError, OptimizerError
 from tests.transform.steps import close, step, values
 
 ENGINES = [Jax(), Torch()]
@@ -589,7 +589,7 @@ def test_numbers_in_loops_and_in_each_step(backend: Backend) -> None:
     np.testing.assert_allclose(found.numpy(), [1e20 + 1, 9.0 + 8, 2.7e10], rtol=1e-6)
 
 
-@both
+@pytest.mark.parametrize("backend", [*ENGINES, Jax(float="f64"), Torch(float="f64")], ids=repr)
 def test_numbers_that_go_into_states_keep_programs_few(backend: Backend) -> None:
     class Greedy(optim.SimpleOptimizer):
         """Keeps the rate itself, and a number that it computes from it."""
@@ -608,3 +608,34 @@ def test_numbers_that_go_into_states_keep_programs_few(backend: Backend) -> None
     state = next(iter(optimizer.states.values()))
     assert state["last"] == 0.125 and state["product"] == pytest.approx(1.5 * 1.25 * 1.125, rel=1e-6)
     assert run.recordings == 1
+
+
+@both
+def test_a_number_as_a_tensor_and_what_needs_its_value(backend: Backend) -> None:
+    x = px.ones((2,), device=backend)
+
+    def made(x: px.Tensor, r: float, n: int) -> Any:
+        return (
+            px.tensor(r, device=x.device),
+            px.tensor(n, device=x.device),
+            np.float64(2.0) * r * x,
+            x * (r * np.int32(3)),
+        )
+
+    found, wanted = px.compile(made)(x, 0.1, 7), made(x, 0.1, 7)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.kind is other.kind and one.tolist() == other.tolist()
+    for needs in (float, round, bool, lambda r: f"{r:.3f}", lambda r: [1, 2][r], lambda r: 1 if r > 0 else 2):
+        with pytest.raises(CompileError, match="the value of a tensor or number is needed"):
+            px.compile(lambda x, r, needs=needs: x * needs(r))(x, 1)
+    with pytest.raises(KindError, match="Int tensors do not mix with the float that is an argument"):
+        px.compile(lambda x, r: (x > 0.0).int() * r)(x, 0.5)
+
+
+@both
+def test_a_number_that_escapes_is_refused(backend: Backend) -> None:
+    kept, x = list[Any](), px.ones((2,), device=backend)
+    px.compile(lambda x, r: (kept.append(r * 2.0), x * r)[1])(x, 0.5)
+    for use in (lambda r: x * r, lambda r: r + 1.0, lambda r: float(r), lambda r: x.maximum(r)):
+        with pytest.raises(CompileError, match="a number was made .* has ended, and has no value"):
+            use(kept[0])

@@ -6,6 +6,10 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from phlox.backend.programs import left_over
+
 if TYPE_CHECKING:
     from phlox.backend.contract.backend import Backend
     from phlox.backend.kind import Kind
@@ -21,6 +25,7 @@ class TracedScalar:
     __slots__ = ("backend", "value", "whole")
 
     __hash__ = object.__hash__
+    __array_ufunc__ = None  # NumPy's numbers leave arithmetic to this
     ndim = 0
     shape = ()
 
@@ -39,22 +44,30 @@ class TracedScalar:
 
     def meet(self, backend: Backend, kind: type[Kind]) -> Any:
         """The number as an operation of a backend takes it beside its arrays of a kind, Float or Int."""
-        return backend.meet_scalar(self.value, kind)
+        return backend.meet_scalar(self._live(), kind)
+
+    def _live(self) -> Any:
+        """The tracer; `CompileError` if its trace has ended."""
+        if self.backend.is_left_over(self.value, surely=True):
+            raise left_over("a number", self.backend.program_of(self.value))
+        return self.value
 
     def expm1(self) -> TracedScalar:
         """exp(x) - 1."""
         return self._of(self.backend.scalar_expm1, False, self)
 
     def _of(self, op: Callable[..., Any], whole: bool, *operands: Any) -> TracedScalar:
-        values = [x.value if isinstance(x, TracedScalar) else x for x in operands]
+        values = [x._live() if isinstance(x, TracedScalar) else x for x in operands]
         return TracedScalar(self.backend, self.backend.on_scalars(op, whole, *values), whole)
 
     def _binary(self, op: Callable[[Any, Any], Any], lhs: Any, rhs: Any) -> Any:
         other = lhs if rhs is self else rhs
+        if isinstance(other, np.generic):
+            return self._binary(op, *[x if x is self else x.item() for x in (lhs, rhs)])
         if not isinstance(other, (TracedScalar, int, float)):
             if not hasattr(other, "dtype") or hasattr(other, "_ops"):
                 return NotImplemented  # not an array of the engine's: a tensor knows what to do
-            mine = self.backend.scalar_beside(self.value, other)
+            mine = self.backend.scalar_beside(self._live(), other)
             return op(*[mine if x is self else x for x in (lhs, rhs)])
         whole = _is_whole(lhs) and _is_whole(rhs) and op.__name__ != "truediv"
         if op.__name__ == "pow" and not (isinstance(rhs, int) and rhs >= 0):
@@ -79,17 +92,25 @@ class TracedScalar:
     def __abs__(self) -> TracedScalar:
         return self._of(operator.abs, self.whole, self)
 
+    # What only a value can do: the engine says that there is none.
+
     def __float__(self) -> float:
-        return float(self.value)
+        return float(self._live())
 
     def __int__(self) -> int:
-        return int(self.value)
+        return int(self._live())
 
     def __index__(self) -> int:
-        return operator.index(self.value)
+        return operator.index(self._live())
 
     def __bool__(self) -> bool:
-        return bool(self.value)
+        return bool(self._live())
+
+    def __round__(self, digits: int | None = None) -> float:
+        return round(float(self), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else repr(self)
 
     def __repr__(self) -> str:
         return f"TracedScalar({'int' if self.whole else 'float'})"

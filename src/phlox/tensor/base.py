@@ -85,7 +85,10 @@ class TensorBase:
         try:
             return ops.backend.to_host(self.primitive)
         except Exception as error:
-            mine = failure(name, ops, (self.primitive,), error)
+            try:
+                mine: Exception = failure(name, ops, (self.primitive,), error)
+            except Exception as same:  # of the trace, which is said better here
+                mine = same
             if isinstance(mine, CompileError):
                 raise mine from error
             if ops.backend.is_traced(self.primitive) and not ops.backend.batch_of(self.primitive):
@@ -93,6 +96,8 @@ class TensorBase:
                     f"{name}: the values of a {ops.kind.__name__} tensor of shape {self.shape} are not known while a "
                     "program is being recorded; compute with the tensor itself (phlox.where for a choice), or outside"
                 ) from error
+            if mine is error:
+                raise
             raise mine from error
 
     # --- carrying out an operation

@@ -11,6 +11,7 @@ import numpy as np
 
 from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
+from phlox.backend.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.interop import copied, own
@@ -52,6 +53,9 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
     except OverflowError as error:
         raise RangeError(f"tensor: {error}") from None
     if values.dtype == object:
+        if isinstance(data, TracedScalar):
+            zero = tensor(0 if data.whole else 0.0, device=place)
+            return tensor(zero + cast("Any", data), device=place, kind=kind)
         if values.size and all(isinstance(value, int) for value in values.flat):
             raise RangeError(f"tensor: {max(values.flat, key=abs)} does not fit an integer of any backend")
         raise KindError(

@@ -105,7 +105,7 @@ def cases(backend: Backend) -> Iterator[Case]:
         if row.second and n < 2:
             run: Callable[[], None] = lambda r=row, n=n: checks.second_gradients(r, backend, n)  # noqa: E731
             yield Case("second derivatives", row.name, run)
-    for sums in SUMS:
+    for sums in SUMS if backend.float_element != "f64" else ():  # f64 is what the others are compared with
         yield Case("accumulation", sums.name, lambda r=sums: accumulation.check(r, backend))
     for row in rows:
         yield Case("empty tensors", row.name, lambda r=row: checks.nothing(r, backend))

@@ -166,7 +166,7 @@ def _of_number(value: Any, device: Device) -> AnyTensor:
     if kind is not None:
         return tensor(value, device=device, kind=kind)
     if isinstance(value, TracedScalar):
-        return tensor(0 if value.whole else 0.0, device=device) + cast("Any", value)
+        return tensor(value, device=device)
     backend = device.backend  # of which this stands for a number, an argument of a compiled function
     kind = backend.kind_of(value)
     if kind is Float:

@@ -77,6 +77,12 @@ class Numbers:
         self.values = values
 
 
+class _EachStep(tuple[Any, ...]):
+    """The numbers of one argument as a leaf; other tuples are of the arrays of modules and states."""
+
+    __slots__ = ()
+
+
 Owner: TypeAlias = Aux | Packed | Owned
 """What has the ids of an argument."""
 
@@ -191,19 +197,8 @@ class Reader:
     """The arguments of one call, taken apart."""
 
     __slots__ = (
-        "_known",
-        "_late",
-        "_place",
-        "backend",
-        "donated",
-        "first",
-        "guess",
-        "handover",
-        "kept",
-        "modules",
-        "optimizers",
-        "owners",
-        "twins",
+        "_known", "_late", "_place", "backend", "donated", "first", "guess", "handover", "kept", "modules",
+        "optimizers", "owners", "twins",
     )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
@@ -277,7 +272,7 @@ class Reader:
         if kind is Numbers:
             for number in value.values:
                 self._number(number, path, [])
-            leaves.append(value.values)
+            leaves.append(_EachStep(value.values))
             return Numbers, cast("type[Any]", type(value.values[0]))
         fields = fields_of(value)
         if fields is not None:
@@ -340,8 +335,8 @@ class Reader:
     def _with_scalars(self, leaf: Any) -> Any:
         if isinstance(leaf, (float, int)):
             return self.backend.scalar_argument(leaf)
-        if isinstance(leaf, tuple) and isinstance(next(iter(cast("tuple[Any, ...]", leaf)), None), (float, int)):
-            return tuple([self.backend.scalar_argument(part) for part in cast("tuple[Any, ...]", leaf)])
+        if isinstance(leaf, _EachStep):
+            return tuple([self.backend.scalar_argument(part) for part in leaf])
         return cast("Any", leaf)
 
     def _separate(self) -> None:
