@@ -159,8 +159,8 @@ class Optimizer(ABC):
 
     def twin(self) -> Self:
         """An optimizer with the same settings and states, which can change without this one."""
-        twin = object.__new__(type(self))  # not by copy.copy, which may ask for states that are unpacked for it
-        vars(twin).update(vars(self))
+        twin = object.__new__(type(self))
+        twin.__setstate__(Optimizer.__getstate__(self))  # not that of a subclass, which may unpack its states for it
         for name, value in _fields(self).items():
             setattr(twin, name, value)
         twin._begun, twin._origin = dict(self._begun), _fields(self)
