@@ -337,7 +337,7 @@ class Reader:
             return self.backend.scalar_argument(leaf)
         if isinstance(leaf, _EachStep):
             return tuple([self.backend.scalar_argument(part) for part in leaf])
-        return cast("Any", leaf)
+        return leaf
 
     def _separate(self) -> None:
         """Copy what is donated wherever it stands among the arguments a second time: no engine takes it so.
