@@ -20,7 +20,7 @@ _MODE = "model.train() and model.valid() return views for training and for use; 
 _TAPE = "there is no global tape: compute on model.valid() or x.inner(), or cut with x.detach()"
 _NUMBERS = "elements are chosen by the backend: device=Torch(float='bf16'), and kind=phlox.Float, Int or Bool"
 _RATE = "nothing: the learning rate is given to each step, optimizer.step(lr, model, grads)"
-_PARAMETERS = "model.params() or model.named_params(); an optimizer is told of them at optimizer.step(lr, model, grads)"
+_PARAMETERS = "model.params() or model.named_params(); an optimizer takes the model at each optimizer.step(lr, model, grads)"
 
 MODULES: dict[str, dict[str, str]] = {
     "phlox": {

@@ -1,4 +1,4 @@
-"""What to say where there is no memory for an array: one error for all engines, of their many."""
+"""Out of memory: one error in place of the different ones that the engines raise."""
 
 from __future__ import annotations
 

@@ -376,7 +376,7 @@ class Param(Watched):
     def set_id(self, id: ParamId) -> None:
         """Take the id of the parameter that it continues, as when loading a record.
 
-        Another parameter of its module may have this id, so whoever knows the module sees to it that they differ.
+        Another parameter of its module may have this id; the caller, who knows the module, must make them differ.
         """
         if id != self.id:
             self.id = id

@@ -156,7 +156,7 @@ def owners_of(
     Copies of a parameter (by `copy.deepcopy`, `map`, pickle, or loaded from one record) have its id, for a copy of a
     whole model continues it. In one module each is trained by itself: gradients and optimizer states are kept by id.
     The one that was there before keeps it, else the first. The others take the id of what stood in their place before,
-    where that has gone (a target network that is a new copy at every update stays the same to whoever follows it).
+    where that has gone (a target network that is a new copy at every update stays the same to its average).
     """
     owners = {param.id: param for param in params}
     if len(owners) == len(params):

@@ -168,7 +168,7 @@ def _class(name: str, what: str) -> Any:
 def as_tensor(array: Any, name: str) -> LazyTensor:
     """A NumPy array as a tensor of a record: as it is where a record has its elements, else as numbers or bytes.
 
-    It is copied, for whoever has it may write to it.
+    It is copied, because the optimizer may write to its own later.
     """
     dtype = array.dtype
     if dtype.hasobject or dtype.names is not None:

@@ -169,7 +169,7 @@ def _flatten_rare(state: Any, cls: type[Any], leaves: list[Any], saving: bool) -
             names,
             tuple([flatten(getattr(state, name), leaves, saving=saving) for name in names]),
         )
-    if getattr(state, "ndim", None) == 0:  # a compiled function's stand-in for a number
+    if getattr(state, "ndim", None) == 0:  # the tracer of a number in a compiled function
         leaves.append(state)
         return _REAL if "float" in str(state.dtype) else _INT
     raise OptimizerError(

@@ -63,7 +63,7 @@ def _alone(array: Any) -> Iterable[Any]:
 
 
 class Again(Exception):
-    """The arguments have been brought to where a program takes them: read them again, and call it."""
+    """The call has copied its arguments to the device or backend of the program: read them again, and call it."""
 
 
 def _settle(handover: Handover, stream: random.Stream, reserved: Reserved, draws: int) -> None:

@@ -109,7 +109,7 @@ def is_composed(backend: Backend, name: str) -> bool:
 
 
 def converters(backend: Backend) -> tuple[Backend, Convert, Convert]:
-    """The backend at full precision; the conversion of one of this backend's floats to it, and the way back.
+    """The backend at full precision, the conversion of one of this backend's floats to it, and the conversion back.
 
     Each returns as it is whatever it does not concern. A backend of f32 or f64 is its own, and nothing is converted.
     """
