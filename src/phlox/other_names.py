@@ -20,7 +20,7 @@ _MODE = "model.train() and model.valid() return views for training and for use; 
 _TAPE = "there is no global tape: compute on model.valid() or x.inner(), or cut with x.detach()"
 _NUMBERS = "elements are chosen by the backend: device=Torch(float='bf16'), and kind=phlox.Float, Int or Bool"
 _RATE = "nothing: the learning rate is given to each step, optimizer.step(lr, model, grads)"
-_PARAMETERS = "model.params() or model.named_params(); an optimizer takes the model at each optimizer.step(lr, model, grads)"
+_PARAMETERS = "model.params() or model.named_params(); an optimizer takes the model: optimizer.step(lr, model, grads)"
 
 MODULES: dict[str, dict[str, str]] = {
     "phlox": {
@@ -93,7 +93,7 @@ MODULES: dict[str, dict[str, str]] = {
         "CTCLoss": "phlox.nn.CtcLoss",
         "Conv1D": "phlox.nn.Conv1d",
         "Conv2D": "phlox.nn.Conv2d",
-        "DataParallel": "phlox.distributed",
+        "DataParallel": "nothing: a model is trained on one device",
         "Dense": "phlox.nn.Linear",
         "Dropout2d": "phlox.nn.Dropout",
         "ELU": "phlox.nn.Elu",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from phlox.autodiff.build import Binary, General, Rule, Several, Unary, as_general
 from phlox.backend.contract import Backend
-from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.contract.widening import Convert, converters, each
+from phlox.backend.contract.types import Array, Gradients
+from phlox.backend.contract.widening import Convert, converters, widened, widened_forward
 from phlox.errors import UnsupportedError
 
 
@@ -27,27 +28,21 @@ def _lacking(lhs: Array, rhs: Array) -> Array:
 
 
 def at_full_precision(rule: Rule, backend: Backend, name: str) -> Rule:
-    """The rule of an operation for arrays of `backend`, carried out at full precision.
-
-    What it saves is wide, but for the operands.
-    """
+    """The rule of an operation for arrays of `backend`, carried out at full precision."""
     wide, grow, shrink = converters(backend)
     if wide is backend:
         return rule
     elementwise = isinstance(rule, (Unary, Binary))
     if isinstance(rule, (Unary, Binary)):  # as a general one, so that what was broadcast is summed before it is rounded
         rule = as_general(getattr(backend, name), rule)
-    forward, backward = rule.forward, rule.backward
+    forward = widened_forward(partial(rule.forward, wide), grow, shrink)
+    backward = widened(partial(rule.backward, wide), grow, shrink)
 
     def wide_forward(B: Backend, *arguments: Any) -> tuple[Any, Any]:
-        grown = [each(grow, x) for x in arguments]
-        y, saved = forward(wide, *grown)
-        given = {id(new): x for new, x in zip(grown, arguments, strict=True) if new is not x}
-        return each(shrink, y), each(lambda x: given.get(id(x), x), saved)
+        return forward(*arguments)
 
-    def wide_backward(B: Backend, saved: Any, g: Any, needed: Needed, *options: Any) -> Gradients:
-        found = backward(wide, each(grow, saved), each(grow, g), needed, *options)
-        return tuple([shrink(x) for x in found])
+    def wide_backward(B: Backend, *arguments: Any) -> Gradients:
+        return backward(*arguments)
 
     kind = Several if isinstance(rule, Several) else General
-    return kind(rule.operands, forward if elementwise else wide_forward, wide_backward)
+    return kind(rule.operands, rule.forward if elementwise else wide_forward, wide_backward)

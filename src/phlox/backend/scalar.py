@@ -54,7 +54,7 @@ class TracedScalar:
 
     def expm1(self) -> TracedScalar:
         """exp(x) - 1."""
-        return self._of(self.backend.scalar_expm1, False, self)
+        return self._of(self.backend.number_expm1, False, self)
 
     def _of(self, op: Callable[..., Any], whole: bool, *operands: Any) -> TracedScalar:
         values = [x._live() if isinstance(x, TracedScalar) else x for x in operands]
@@ -78,10 +78,7 @@ class TracedScalar:
         if not isinstance(other, (TracedScalar, int, float)):
             return self._binary(op, self, other)
         both = _is_whole(self) and _is_whole(other)
-        truth = self._of(op, both, self, other)
-        return TracedScalar(
-            self.backend, self.backend.on_scalars(self.backend.scalar_of_truth, True, truth.value), True
-        )
+        return self._of(operator.mul, True, self._of(op, both, self, other), 1)  # a truth value as an int
 
     def __neg__(self) -> TracedScalar:
         return self._of(operator.neg, self.whole, self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.backend import Device
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.param import set_together
@@ -57,7 +56,7 @@ class GradientsAccumulator(Module):
             grad = grads.get(param.id)
             if grad is not None:
                 kept = total.val()
-                sums.append((total, kept + _on(grad, kept.device)))
+                sums.append((total, kept + grad.to_device(kept.device)))
         set_together([*sums, (self.count, self.count.val() + 1)])
 
     def take(self, model: Module) -> GradientsParams:
@@ -72,7 +71,7 @@ class GradientsAccumulator(Module):
         for param, total in zip(self._checked(model), self.sums, strict=True):
             value = total.val()
             if param.trained:
-                taken[param.id] = value * _on(share, value.device) if self.mean else value
+                taken[param.id] = value * share.to_device(value.device) if self.mean else value
             anew.append((total, zeros_like(value)))
         gradients = GradientsParams(taken)
         set_together(anew)
@@ -86,7 +85,3 @@ class GradientsAccumulator(Module):
                 "make another accumulator for it"
             )
         return params
-
-
-def _on(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
-    return x if x.device == place else x.to_device(place)

@@ -75,11 +75,11 @@ class Ema(Module, Generic[M]):
         for (_, source), (_, target) in zip(new, old, strict=True):
             value, kept, master = source.val().detach(), target.val(), masters.get(id(target))
             if master is None:
-                value = _on(value, kept)
+                value = value.to_device(kept.device)
                 after.append((target, _moved(kept, value, decay) if source.trainable else value))
                 continue
             wide = continued(master.val(), kept)
-            value = _on(value, wide)
+            value = value.to_device(wide.device)
             moved = _moved(wide, value, decay) if source.trainable else value
             after += [(master, moved), (target, moved.from_full_precision(kept))]
         set_together(after)
@@ -143,7 +143,7 @@ class Ema(Module, Generic[M]):
         """Takes over what a twin at full precision holds; all that can fail is done now."""
         mine, theirs = [*self.average.params(), self.updates], [*twin.average.params(), twin.updates]
         wide = dict(zip(map(id, mine), theirs, strict=True))
-        values = [_on(twin.val(), param.val()) for param, twin in zip(mine, theirs, strict=True)]
+        values = [twin.val().to_device(param.device) for param, twin in zip(mine, theirs, strict=True)]
         masters = [wide[id(param)].val() for param in _halves(self.average)]
 
         def take() -> None:
@@ -178,7 +178,3 @@ def _masters(average: Module) -> list[Param]:
 
 def _moved(old: AnyTensor, new: AnyTensor, decay: Any) -> AnyTensor:
     return new + (old - new) * decay
-
-
-def _on(x: AnyTensor, like: AnyTensor) -> AnyTensor:
-    return x if x.device == like.device else x.to_device(like.device)

@@ -35,7 +35,7 @@ def kept_where(finite: Tensor[Any, Any, Any], after: S, before: S, place: Device
 def _kept(finite: Tensor[Any, Any, Any], new: Any, old: Any, place: Device) -> Any:
     if isinstance(new, Tensor):
         after = cast("Tensor[Any, Any, Any]", new)  # not all are of one precision
-        return where(_on(finite, after.device), after, cast("Tensor[Any, Any, Any]", old))
+        return where(finite.to_device(after.device), after, cast("Tensor[Any, Any, Any]", old))
     if _is_array(new) or not (isinstance(new, (int, float)) or hasattr(new, "dtype")):
         return _constant(new, old)
     return shared(_kept_number, finite, new, old, place.backend, intern(place.name))  # one number for all that have it
@@ -57,11 +57,7 @@ def _constant(new: Any, old: Any) -> Any:
 
 def _kept_number(finite: Tensor[Any, Any, Any], new: Any, old: Any, backend: Backend, name: str) -> Any:
     place = Device(backend, name)
-    return where(_on(finite, place), _as_tensor(new, place), _as_tensor(old, place)).primitive
-
-
-def _on(finite: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
-    return finite if finite.device == place else finite.to_device(place)
+    return where(finite.to_device(place), _as_tensor(new, place), _as_tensor(old, place)).primitive
 
 
 def _as_tensor(number: Any, place: Device) -> Tensor[Any, Any, Any]:

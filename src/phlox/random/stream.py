@@ -56,7 +56,7 @@ class Stream:
         self.position = position
         self._lock = threading.Lock()
         self.drawing = threading.RLock()
-        """Held while a compiled function draws from here in its first call, when its number of draws is not known yet."""
+        """Held by the first call of a compiled function that draws from here: its number of draws is not known yet."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, pickled or not, is another stream that goes on from the same place."""

@@ -200,14 +200,6 @@ class Leaves:
         """The gradient where the result does not depend on the leaf."""
         return settled(zeros_like(place.given), place.least)
 
-    def gradients(self, of: Callable[[_Place], AnyTensor | None], *, zeros: bool = False) -> Any:
-        """A structure like the one given, with `of(place)` in place of each tensor, `GradientsParams` for each module.
-
-        Where it is None there are zeros for a tensor, and nothing (unless `zeros`) for a parameter.
-        """
-
-        return self._with_gradients(self.given, iter(self._tensors), of, zeros)
-
     def _with_gradients(
         self, value: Any, places: Iterator[_Place], of: Callable[[_Place], AnyTensor | None], zeros: bool
     ) -> Any:
@@ -227,9 +219,13 @@ class Leaves:
         return map_parts(lambda part, _: self._with_gradients(part, places, of, zeros), value, "")
 
     def found(self, gradients: Gradients | None, *, zeros: bool = False) -> Any:
-        """A structure like the one given of gradients."""
+        """A structure like the one given of gradients, with `GradientsParams` for each module.
+
+        Where there is none there are zeros for a tensor, and nothing (unless `zeros`) for a parameter.
+        """
         self.places()
-        return self.gradients(partial(self.gradient, gradients=gradients), zeros=zeros)
+        of = partial(self.gradient, gradients=gradients)
+        return self._with_gradients(self.given, iter(self._tensors), of, zeros)
 
     def places(self) -> list[_Place]:
         """All leaves; to be asked after the function has run, which may have made deferred parameters."""

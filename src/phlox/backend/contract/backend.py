@@ -202,14 +202,6 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """An operation on tracers of numbers, and Python numbers, in 64 bits: as ints if `whole`, else as floats."""
         return op(*operands)
 
-    def scalar_expm1(self, x: Any) -> Any:
-        """exp(x) - 1 of the tracer of a number."""
-        return self.number_expm1(x)
-
-    def scalar_of_truth(self, x: Any) -> Any:
-        """A comparison of tracers of numbers as an int."""
-        return x * 1
-
     def scalar_beside(self, x: Any, other: Any) -> Any:
         """The tracer of a number as it meets an array of the engine's."""
         return x

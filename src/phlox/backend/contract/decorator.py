@@ -126,12 +126,6 @@ class Decorator(Backend):
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
         return self.inner.on_scalars(op, whole, *operands)
 
-    def scalar_expm1(self, x: Any) -> Any:
-        return self.inner.scalar_expm1(x)
-
-    def scalar_of_truth(self, x: Any) -> Any:
-        return self.inner.scalar_of_truth(x)
-
     def scalar_beside(self, x: Any, other: Any) -> Any:
         return self.inner.scalar_beside(x, other)
 

@@ -146,7 +146,7 @@ def widen(
             function = getattr(wide, name)
         except AttributeError:
             continue  # what the engine lacks, it lacks at every precision
-        make = _widened_forward if name.endswith("_forward") else _widened
+        make = widened_forward if name.endswith("_forward") else widened
         operation = make(function, grow, shrink)
         if unless is not None:
             operation = _unless(unless, getattr(backend, name), operation)
@@ -172,7 +172,9 @@ def _unless(narrow: Callable[..., bool], own: Callable[..., Any], wide: Callable
     return operation
 
 
-def _widened(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: Callable[[Any], Any]) -> Any:
+def widened(function: Callable[..., Any], grow: Convert, shrink: Convert) -> Any:
+    """The function of wide arrays as one of narrow ones."""
+
     @wraps(function)
     def operation(*arguments: Any) -> Any:
         return each(shrink, function(*[each(grow, x) for x in arguments]))
@@ -180,13 +182,17 @@ def _widened(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: C
     return operation
 
 
-def _widened_forward(function: Callable[..., Any], grow: Callable[[Any], Any], shrink: Callable[[Any], Any]) -> Any:
+def widened_forward(function: Callable[..., Any], grow: Convert, shrink: Convert) -> Any:
+    """As `widened`, of a function that also gives what its derivative needs.
+
+    That stays wide, so that the backward pass does not start from rounded values; but of an operand the narrow array is
+    kept, which is there anyway.
+    """
+
     @wraps(function)
     def operation(*arguments: Any) -> tuple[Array, Any]:
         grown = [each(grow, x) for x in arguments]
         y, saved = function(*grown)
-        # What is saved stays wide, so that the backward pass does not start from rounded values; but of an operand the
-        # narrow array is kept, which is there anyway.
         given = {id(wide): x for wide, x in zip(grown, arguments, strict=True) if hasattr(x, "shape")}
         return each(shrink, y), each(lambda x: given.get(id(x), x), saved)
 

@@ -158,9 +158,6 @@ class Traces(EngineBackend):
         """Has it elements of 64 bits, of which JAX has a switch of its own?"""
         return self.float_element == "f64" or self.int_element == "i64"
 
-    def scalar_expm1(self, x: Any) -> Any:
-        return jnp.expm1(x)
-
     def python_number(self, x: Any) -> Any:
         return x if isinstance(x, Tracer) else self.to_host(x).item()
 

@@ -194,12 +194,6 @@ class Placeholders(Backend):
             operands = operands[0], torch.where(operands[1] == 0, 1, operands[1])  # it would end the process
         return op(*operands)
 
-    def scalar_expm1(self, x: Any) -> Any:
-        return torch.expm1(x)
-
-    def scalar_of_truth(self, x: Any) -> Any:
-        return x.to(torch.int64)
-
     def scalar_beside(self, x: Any, other: Any) -> Any:
         return x.to(other.dtype) if other.dtype.is_floating_point else x
 

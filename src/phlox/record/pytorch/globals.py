@@ -40,35 +40,11 @@ _NUMPY_TYPES: dict[str, DType] = {
     **_ML_TYPES,
 }
 
-_OF_THE_SYSTEM = {
-    *(
-        "os",
-        "posix",
-        "nt",
-        "sys",
-        "subprocess",
-        "shutil",
-        "socket",
-        "pty",
-        "ctypes",
-        "importlib",
-        "runpy",
-        "webbrowser",
-    ),
-    *(
-        "pickle",
-        "_pickle",
-        "marshal",
-        "code",
-        "pdb",
-        "bdb",
-        "timeit",
-        "commands",
-        "popen2",
-        "multiprocessing",
-        "signal",
-    ),
-}
+_OF_THE_SYSTEM = frozenset([
+    "os", "posix", "nt", "sys", "subprocess", "shutil", "socket", "pty", "ctypes", "importlib", "runpy",
+    "webbrowser", "pickle", "_pickle", "marshal", "code", "pdb", "bdb", "timeit", "commands", "popen2",
+    "multiprocessing", "signal",
+])  # fmt: skip
 _OF_PYTHON = {"eval", "exec", "execfile", "compile", "__import__", "open", "file", "input", "breakpoint", "apply"}
 
 
