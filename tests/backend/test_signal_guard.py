@@ -6,11 +6,22 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from phlox.backend.signal_guard import Prepared, SignalGuard, commit
+from phlox.backend import checks, device, fresh, levels, signal_guard
+from phlox.backend.signal_guard import Prepared, SignalGuard, commit, scope
+from phlox.backend.torch import placeholder
+from phlox.batching import frames
+from phlox.module import deferred, param
+from phlox.optim import optimizer, sharing
+from phlox.random.stream import _scoped as current_stream
+from phlox.random.stream import stream
+from phlox.transform import recompiles
+from tests.interruption import interrupt, moments
 
 pytestmark = pytest.mark.usefixtures("hears_ctrl_c")
 
@@ -154,3 +165,36 @@ def test_all_or_nothing(way: str, happens: Callable[[], None], error: Any) -> No
     undone = {"a": 1, "b": 1}
     whole = {"a": 2, "b": 2} if error is KeyboardInterrupt else {"a": 2, "b": 1}
     assert state == (whole if way == "for good" else undone)
+
+
+VARIABLE: ContextVar[int] = ContextVar("variable", default=0)
+SCOPES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Any]] = {
+    "scope": (lambda: scope(VARIABLE, 1), VARIABLE),
+    "sharing": (sharing.sharing, vars(sharing)["_found"]),
+    "recording": (lambda: scope(optimizer.recording, object()), optimizer.recording),
+    "recording of PyTorch": (lambda: scope(placeholder.recording, True), placeholder.recording),
+    "levels": (lambda: levels.resumed(()), vars(levels)["_levels"]),
+    "batches": (frames.outside, vars(frames)["_frames"]),
+    "stream": (lambda: stream(1), current_stream),
+    "default device": (lambda: device.default_device("numpy"), vars(device)["_default"]),
+    "checks": (checks.checks, vars(checks)["_on"]),
+    "no initializers": (deferred.no_initializers, vars(deferred)["_forbidden"]),
+    "changes": (param.noting_changes, vars(param)["_changes"]),
+    "recompiles": (recompiles.explain_recompiles, vars(recompiles)["_explained"]),
+    "room": (lambda: fresh.Room([]).used(), vars(fresh)["_room"]),
+}
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_a_scope_ends_whenever_ctrl_c_comes(name: str) -> None:
+    scope, variable = SCOPES[name]
+
+    def within() -> None:
+        with scope():
+            signal_guard.SignalGuard()
+
+    before = variable.get()
+    for moment in range(1, moments(within) + 1):
+        with suppress(KeyboardInterrupt):
+            interrupt(within, moment)
+        assert variable.get() is before, moment

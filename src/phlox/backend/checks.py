@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from phlox.backend.contract.types import Array
+from phlox.backend.signal_guard import scope
 
 Judge: TypeAlias = Callable[..., Exception | None]
 """`(*numbers)`: what is wrong with them, if anything."""
@@ -78,22 +79,16 @@ def checks(on: bool = True) -> Generator[None]:
     Traceback (most recent call last):
     phlox.errors.IndexRangeError: index 5 is out of range for an axis of size 3 (in a compiled function, at ...
     """
-    token = _on.set(on)
-    try:
+    with scope(_on, on):
         yield
-    finally:
-        _on.reset(token)
 
 
 @contextmanager
 def gathering(on: bool, placeholder: Array) -> Generator[Gathered]:
     """Gathers the checks of the program that is recorded in this scope, one of whose placeholders is given."""
     found = Gathered(placeholder)
-    token = _recorded.set(found if on else None)
-    try:
+    with scope(_recorded, found if on else None):
         yield found
-    finally:
-        _recorded.reset(token)
 
 
 def placeholder() -> Array | None:

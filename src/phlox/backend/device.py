@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ForwardRef, TypeAlias
 
 from phlox.backend import settings
 from phlox.backend.registry import backend_by_name, backend_names
+from phlox.backend.signal_guard import scope
 from phlox.errors import DeviceError, EngineNotInstalledError
 
 if TYPE_CHECKING:
@@ -99,8 +100,5 @@ def default_device(device: DeviceLike) -> Generator[Device]:
     NumPy().device('cpu')
     """
     resolved = as_device(device)
-    token = _default.set(resolved)
-    try:
+    with scope(_default, resolved):
         yield resolved
-    finally:
-        _default.reset(token)

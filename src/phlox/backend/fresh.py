@@ -7,8 +7,8 @@ import math
 import mmap
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phlox.backend.mapped import address_of
+from phlox.backend.signal_guard import scope
 
 LARGE = 1 << 22
 """Bytes of an array for which NumPy asks for large pages."""
@@ -140,14 +141,9 @@ class Room:
         self._chunks = [self._chunk(0) for _ in range(-(-needed // _CHUNK) + 1)] if needed else []
         self._rest: dict[int, tuple[Memory, int]] = {}
 
-    @contextmanager
-    def used(self) -> Generator[None]:
+    def used(self) -> AbstractContextManager[Room | None]:
         """Within this, `empty` takes from here what is not large."""
-        token = _room.set(self)
-        try:
-            yield
-        finally:
-            _room.reset(token)
+        return scope(_room, self)
 
     def take(self, nbytes: int) -> tuple[Memory, int]:
         """A chunk, and where in it so many bytes begin, which are nobody else's."""

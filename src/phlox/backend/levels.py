@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from phlox.backend.contract import Backend
+from phlox.backend.signal_guard import scope
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,21 +31,14 @@ def levels() -> tuple[Level, ...]:
     return _levels.get()
 
 
-@contextmanager
-def entered(level: Level) -> Generator[None]:
+def entered(level: Level) -> AbstractContextManager[tuple[Level, ...]]:
     """Within this scope (and thread or task) the level is the innermost one."""
-    with resumed((*_levels.get(), level)):
-        yield
+    return scope(_levels, (*_levels.get(), level))
 
 
-@contextmanager
-def resumed(found: tuple[Level, ...]) -> Generator[None]:
+def resumed(found: tuple[Level, ...]) -> AbstractContextManager[tuple[Level, ...]]:
     """Within this scope these are the levels: none in a program of its own; those of before in a second run."""
-    token = _levels.set(found)
-    try:
-        yield
-    finally:
-        _levels.reset(token)
+    return scope(_levels, found)
 
 
 @lru_cache(maxsize=4096)

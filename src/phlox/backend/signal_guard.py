@@ -1,4 +1,4 @@
-"""`SignalGuard`: holds Ctrl-C back while state is between its old and its new value; and updates that are all or none.
+"""Ctrl-C at any moment: `SignalGuard` holds it back, `commit` is all or nothing, `scope` sets a variable back.
 
 Python runs the handler of a signal between any two instructions of the main thread, and the one of Ctrl-C raises
 `KeyboardInterrupt` there. Where half of a model has been written to, the handler has to wait.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Generic, Self, TypeVar
 
@@ -111,6 +113,27 @@ class SignalGuard:
                     _signal(numbers[0], self._before[numbers[0]])
             finally:
                 self._restore(numbers[1:])
+
+
+@contextmanager
+def scope(variable: ContextVar[_T], value: _T) -> Generator[_T]:
+    """A scope in which a context variable has another value; it gives that value.
+
+    Wherever Ctrl-C comes, the variable is set back, at the latest when the traceback is dropped.
+
+    >>> depth = ContextVar("depth", default=0)
+    >>> with scope(depth, 1) as one:
+    ...     one, depth.get()
+    (1, 1)
+    >>> depth.get()
+    0
+    """
+    before = variable.get()
+    try:  # before it is set: the handler may come between the two
+        variable.set(value)
+        yield value
+    finally:
+        variable.set(before)
 
 
 def commit(apply: Callable[[], _T], undo: Callable[[], object]) -> _T:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from phlox.backend.contract.backend import Backend, engine_of
 from phlox.backend.device import Device
+from phlox.backend.signal_guard import scope
 
 if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
@@ -31,24 +31,14 @@ class Frame:
 _frames: ContextVar[tuple[Frame, ...]] = ContextVar("phlox_batches", default=())
 
 
-@contextmanager
-def entered(frame: Frame) -> Generator[None]:
+def entered(frame: Frame) -> AbstractContextManager[tuple[Frame, ...]]:
     """Within this scope (and thread or task) the batch is the innermost one."""
-    token = _frames.set((*_frames.get(), frame))
-    try:
-        yield
-    finally:
-        _frames.reset(token)
+    return scope(_frames, (*_frames.get(), frame))
 
 
-@contextmanager
-def outside() -> Generator[None]:
+def outside() -> AbstractContextManager[tuple[Frame, ...]]:
     """Within this scope there is no batch: what is made belongs to all examples."""
-    token = _frames.set(())
-    try:
-        yield
-    finally:
-        _frames.reset(token)
+    return scope(_frames, ())
 
 
 def innermost() -> Frame | None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 from phlox.backend import Backend, Device, Float, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.registry import load
+from phlox.backend.signal_guard import scope
 from phlox.batching import outside
 from phlox.errors import ModuleError
 from phlox.module.foreign import a_thing
@@ -97,11 +98,8 @@ _forbidden: ContextVar[bool] = ContextVar("phlox_no_initializers", default=False
 @contextmanager
 def no_initializers() -> Generator[None]:
     """Within this scope running an initializer is an error: proof that a model comes from its record alone."""
-    token = _forbidden.set(True)
-    try:
+    with scope(_forbidden, True):
         yield
-    finally:
-        _forbidden.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

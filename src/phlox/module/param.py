@@ -15,7 +15,7 @@ from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.levels import is_followed
 from phlox.backend.out_of_memory import out_of_memory
-from phlox.backend.signal_guard import commit
+from phlox.backend.signal_guard import commit, scope
 from phlox.errors import ModuleError
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
 from phlox.module.foreign import Foreign, a_thing
@@ -42,11 +42,10 @@ _changes: ContextVar[dict[Param, Tensor[Any, Any, Any]] | None] = ContextVar("ph
 def noting_changes() -> Generator[dict[Param, Tensor[Any, Any, Any]]]:
     """Within this scope it is noted which parameters are `set`, and what they held before."""
     found: dict[Param, Tensor[Any, Any, Any]] = {}
-    token = _changes.set(found)
     try:
-        yield found
+        with scope(_changes, found):
+            yield found
     finally:
-        _changes.reset(token)
         around = _changes.get()
         if around is not None:
             for param, value in found.items():
@@ -57,13 +56,12 @@ def noting_changes() -> Generator[dict[Param, Tensor[Any, Any, Any]]]:
 def taken_back(changes: dict[Param, Tensor[Any, Any, Any]]) -> Generator[None]:
     """Within this scope parameters hold again what they held before they were set, and afterwards what they do now."""
     now = {param: param._tensor for param in changes}  # pyright: ignore[reportPrivateUsage]
-    token = _changes.set(None)
     try:
-        for param, value in changes.items():
-            param._tensor = value  # pyright: ignore[reportPrivateUsage]
-        yield
+        with scope(_changes, None):
+            for param, value in changes.items():
+                param._tensor = value  # pyright: ignore[reportPrivateUsage]
+            yield
     finally:
-        _changes.reset(token)
         for param, value in now.items():
             param._tensor = value  # pyright: ignore[reportPrivateUsage]
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, TypeVar
+
+from phlox.backend.signal_guard import scope
 
 T = TypeVar("T")
 
 _found: ContextVar[dict[Any, tuple[tuple[Any, ...], Any]] | None] = ContextVar("phlox_shared_numbers", default=None)
 
 
-@contextmanager
-def sharing() -> Generator[None]:
+def sharing() -> AbstractContextManager[dict[Any, tuple[tuple[Any, ...], Any]] | None]:
     """Within this scope `shared` remembers."""
-    token = _found.set({})
-    try:
-        yield
-    finally:
-        _found.reset(token)
+    return scope(_found, {})
 
 
 def shared(fn: Callable[..., T], *arguments: Any) -> T:

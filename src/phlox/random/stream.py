@@ -20,7 +20,7 @@ import numpy as np
 from phlox.backend import Backend
 from phlox.backend.numpy.random import fold_in
 from phlox.backend.random_keys import read_key
-from phlox.backend.signal_guard import Prepared
+from phlox.backend.signal_guard import Prepared, scope
 from phlox.errors import KindError, RandomnessError, RangeError, ShapeError
 
 Key: TypeAlias = tuple[int, int]
@@ -289,11 +289,8 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     if opened is not source and type(opened) is Stream and isinstance(around, (TracedStream, FixedStream)):
         inside = around.inside if isinstance(around, FixedStream) else around
         opened = FixedStream(opened.key, opened.position, inside)
-    token = _scoped.set(opened)
-    try:
+    with scope(_scoped, opened):
         yield opened
-    finally:
-        _scoped.reset(token)
 
 
 def _opened(source: Any) -> Stream:

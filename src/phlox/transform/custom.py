@@ -155,7 +155,7 @@ class _View:
         around = tuple([level for level in levels() if depth(level.backend) <= depth(inside)])
         return cls(tape, inside, batch, innermost(), around)
 
-    def again(self) -> AbstractContextManager[None]:
+    def again(self) -> AbstractContextManager[object]:
         """Within this scope the batch is there as it was: for the way back, which is outside."""
         return nullcontext() if self.batch is None or self.frame is None else entered(self.frame)
 

@@ -15,6 +15,7 @@ from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import KINDS
 from phlox.backend.levels import resumed
+from phlox.backend.signal_guard import scope
 from phlox.errors import BackendError, CompileError, KindError, UnsupportedError
 from phlox.module import Module, Param
 from phlox.module.foreign import Foreign
@@ -107,13 +108,9 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def body(donated: Any, kept: Any) -> list[Any]:
         words, *arrays = kept
         rest = iter(arrays)
-        outer = recording.set(token)
-        try:
-            with random.stream(random.TracedStream(words)), resumed(()):
-                again, values, named = _map(lambda spec: next(rest), given, "", token)
-                found.append(_map(lambda spec: spec, again(*values, **named), _RESULT))
-        finally:
-            recording.reset(outer)
+        with scope(recording, token), random.stream(random.TracedStream(words)), resumed(()):
+            again, values, named = _map(lambda spec: next(rest), given, "", token)
+            found.append(_map(lambda spec: spec, again(*values, **named), _RESULT))
         return []
 
     blanks = [engine.blank(spec.shape, spec.kind, spec.device.on(engine)) for spec in specs]

@@ -16,6 +16,7 @@ from phlox.backend.levels import resumed
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.programs import left_over, note_donation, note_recording, used_up
 from phlox.backend.pytree import Node, register_node
+from phlox.backend.signal_guard import scope
 from phlox.errors import CompileError, DeviceError, RandomnessError
 from phlox.module.template import flatten
 from phlox.optim.optimizer import recording
@@ -305,15 +306,12 @@ class Program:
         if trace is not None:
             note_recording(trace, self.name)
         self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))
-        token = recording.set(object())
-        try:
-            with resumed(()):  # nothing of a function that is differentiated around the call enters it
-                if self.turns is not None:
-                    return Outcome(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
-                turn = self._turn(call, donated, kept)
-                return Outcome(turn.arrays, turn.meaning)
-        finally:
-            recording.reset(token)
+        # Nothing of a function that is differentiated around the call enters it.
+        with scope(recording, object()), resumed(()):
+            if self.turns is not None:
+                return Outcome(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
+            turn = self._turn(call, donated, kept)
+            return Outcome(turn.arrays, turn.meaning)
 
     def _turn(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> Turn:
         return record(self.fn, self.name, call, donated, kept, self.checked)

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from phlox.backend.signal_guard import scope
 from phlox.module import GradientsParams, Module
 from phlox.module.structure import ByIdentity, Container, Leaf, Part, Shared, Static, static_key
 from phlox.module.template import flatten
@@ -99,11 +100,8 @@ def explain_recompiles() -> Generator[list[Recompile]]:
     (1, "mode was 'double' and is 'single' (a co")
     """
     found: list[Recompile] = []
-    token = _explained.set(found)
-    try:
+    with scope(_explained, found):
         yield found
-    finally:
-        _explained.reset(token)
 
 
 class History:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from phlox import random
 from phlox.backend import Backend, as_device, checks
+from phlox.backend.signal_guard import scope
 from phlox.errors import BackendError, KindError, ModuleError, ShapeError
 from phlox.optim.optimizer import recording
 from phlox.tensor import stack
@@ -173,12 +174,9 @@ class _Loop:
             turn = random.TracedStream(state[0])
             carry = self.start.build(map(_around, [backend] * len(start), start, state[1:]))
             x = self.along.build(map(_around, [backend] * len(along), along, one))
-            token = recording.set(turn)  # an optimizer from outside would be left with what ends with the loop
-            try:
-                with random.stream(turn), checks.gathering(checked, state[0]) as gathered:
-                    after, y = self._turn(carry, x)
-            finally:
-                recording.reset(token)
+            # Recording: an optimizer from outside would be left with what ends with the loop.
+            with scope(recording, turn), random.stream(turn), checks.gathering(checked, state[0]) as gathered:
+                after, y = self._turn(carry, x)
             found = [*after.tensors, *y.tensors]
             higher = _highest(found, backend)
             if higher is not backend or self.raised:

@@ -22,6 +22,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
+from phlox.backend.signal_guard import scope
 from phlox.backend.torch import attention_kernel, in_place, linear, products, winograd
 from phlox.backend.torch.codegen import codegen
 from phlox.backend.torch.decompositions import DECOMPOSITIONS, OPTIONS
@@ -183,12 +184,10 @@ def _placeholders(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
     """Placeholders for these tensors, in a scope in which operations give placeholders."""
     # Without symbols, asking for a value is an error at once; with them it would become a part of the program.
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=None)
-    token = recording.set(True)
     try:
-        with torch.no_grad(), mode:
+        with scope(recording, True), torch.no_grad(), mode:
             yield [x if isinstance(x, FakeTensor) else mode.from_tensor(x) for x in flat]
     finally:
-        recording.reset(token)
         end(mode)
 
 
