@@ -95,7 +95,13 @@ print(sorted(name for name in sys.modules if name.startswith("phlox.")))
         "phlox.nn.conv",
         "phlox.data",
     )
-    needless += ("phlox.record.npz", "phlox.record.pytorch", "phlox.record.sharded", "phlox.interop", "phlox.models")
+    needless += (
+        "phlox.record.formats.npz",
+        "phlox.record.formats.pytorch",
+        "phlox.record.formats.sharded",
+        "phlox.interop",
+        "phlox.models",
+    )
     assert [name for name in found if name.startswith(needless)] == []
 
 

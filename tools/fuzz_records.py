@@ -19,10 +19,10 @@ atheris: Any = import_module("atheris")  # which only those who fuzz have instal
 
 with atheris.instrument_imports(include=["phlox.record", "json", "zipfile"]):
     from phlox.errors import RecordError
-    from phlox.record import formats
-    from phlox.record.reader import Reader
+    from phlox.record.formats.reader import Reader
+    from phlox.record.formats.registry import registry
 
-    READERS = formats.READERS  # imported when it is asked for: here, where it is watched
+    READERS = registry.READERS  # imported when it is asked for: here, where it is watched
 
 _MOST = 1 << 24
 """Bytes that a file may unpack to here."""

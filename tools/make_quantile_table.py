@@ -1,4 +1,4 @@
-"""Writes `src/phlox/backend/quantile.py`: the half-normal quantile as a table of integers.
+"""Writes `src/phlox/backend/threefry/half_normal.py`: the half-normal quantile as a table of integers.
 
 Run it (with mpmath installed, some seconds) only to change the table, which changes every normal number ever drawn:
 
@@ -80,7 +80,7 @@ def main() -> None:
     nodes = np.array([node(k) for k in range(OCTAVES * STEPS + 1)], np.int64)
     packed = zlib.compress(np.diff(nodes, n=2, prepend=(0, 0)).astype("<i4").tobytes(), 9)
     text = textwrap.fill(base64.b64encode(packed).decode(), 120)
-    path = Path(__file__).parent.parent / "src/phlox/backend/quantile.py"
+    path = Path(__file__).parent.parent / "src/phlox/backend/threefry/half_normal.py"
     path.write_text(TEMPLATE.format(packed=text))
 
 

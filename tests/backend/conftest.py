@@ -13,11 +13,11 @@ def kernels_of_our_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """PyTorch's programs become code, with kernels of ours on any number of threads; skips where there are none."""
     import torch
 
-    from phlox.backend.torch import kernels
-    from phlox.backend.torch.codegen import VARIABLE
+    from phlox.backend.torch.compiler.codegen import VARIABLE
+    from phlox.backend.torch.compiler.kernels import cpp
 
     monkeypatch.setenv(VARIABLE, "inductor")
-    if kernels.load("bernoulli", {}) is None:
+    if cpp.load("bernoulli", {}) is None:
         pytest.skip("the kernels are for other processors than this one")
     before = torch.get_num_threads()
     yield

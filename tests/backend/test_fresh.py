@@ -17,13 +17,14 @@ import pytest
 
 import phlox as px
 from phlox import nn
-from phlox.backend import Jax, NumPy, Torch, fresh, halves, parallel
+from phlox.backend import Jax, NumPy, Torch
+from phlox.host import float_casts, memory, thread_pool
 from phlox.module import Param, records
 from phlox.record import Record
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for pages")
-PAGE = fresh._PAGE
-HAS_LARGE_PAGES = fresh._has_large_pages
+PAGE = memory._PAGE
+HAS_LARGE_PAGES = memory._has_large_pages
 
 
 class Clock:
@@ -41,17 +42,17 @@ class Clock:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """What is asked of the system, which does it, too."""
     calls: list[tuple[int, int, int]] = []
-    madvise = fresh._madvise()
+    madvise = memory._madvise()
 
     def watched(*given: Any) -> Any:
         calls.append(given)
         done = madvise(*given)
-        assert done == 0 or given[2] == fresh._POPULATE  # which older systems do not know
+        assert done == 0 or given[2] == memory._POPULATE  # which older systems do not know
         return done
 
-    monkeypatch.setattr(fresh, "_madvise", lambda: watched)
-    monkeypatch.setattr(fresh, "_slow_until", 0.0)
-    monkeypatch.setattr(fresh, "_has_large_pages", lambda: True)
+    monkeypatch.setattr(memory, "_madvise", lambda: watched)
+    monkeypatch.setattr(memory, "_slow_until", 0.0)
+    monkeypatch.setattr(memory, "_has_large_pages", lambda: True)
     return calls
 
 
@@ -75,10 +76,10 @@ def is_without_large_pages(place: int) -> bool:
 def test_pages_that_come_quickly_are_taken_one_by_one(
     asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fresh, "time", Clock(1e-5))
+    monkeypatch.setattr(memory, "time", Clock(1e-5))
     rest = np.ones(5 * PAGE, np.uint8)
     start = -address(rest) % PAGE
-    memory = fresh.Memory(rest)
+    buffer = memory.Buffer(rest)
     for part, there in (
         ((0, start), []),  # none of the whole ones begins there
         ((start, start + 1), [start]),
@@ -88,20 +89,20 @@ def test_pages_that_come_quickly_are_taken_one_by_one(
             [start, start + 2, start + 3, start + PAGE, start + 2 * PAGE],
         ),
     ):
-        memory.get_large_pages(*part)
-        assert memory.has_large_pages and np.flatnonzero(rest == 0).tolist() == there
+        buffer.get_large_pages(*part)
+        assert buffer.has_large_pages and np.flatnonzero(rest == 0).tolist() == there
     assert not asked
 
 
 def test_memory_without_a_whole_large_page_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "LARGE", 1)
+    monkeypatch.setattr(memory, "LARGE", 1)
     rest = np.ones(3 * PAGE, np.uint8)
     start = -address(rest) % PAGE
-    assert fresh.Memory(rest[start : start + PAGE]).has_large_pages
-    assert not fresh.Memory(rest[start + 1 : start + PAGE]).has_large_pages
-    assert not fresh.Memory(rest[start : start + PAGE - mmap.PAGESIZE]).has_large_pages
+    assert memory.Buffer(rest[start : start + PAGE]).has_large_pages
+    assert not memory.Buffer(rest[start + 1 : start + PAGE]).has_large_pages
+    assert not memory.Buffer(rest[start : start + PAGE - mmap.PAGESIZE]).has_large_pages
     # All the same, the system counts in whole small pages: this one is there, and large.
-    assert fresh.Memory(rest[start : start + PAGE - 1]).has_large_pages
+    assert memory.Buffer(rest[start : start + PAGE - 1]).has_large_pages
 
 
 @pytest.mark.parametrize(
@@ -122,8 +123,8 @@ def test_where_the_system_says_nothing_there_are_none(monkeypatch: pytest.Monkey
 
 
 def test_where_the_system_has_none_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "_has_large_pages", lambda: False)
-    assert not fresh.Memory.of(4 * fresh.LARGE).has_large_pages and not fresh.large_pages_come_quickly()
+    monkeypatch.setattr(memory, "_has_large_pages", lambda: False)
+    assert not memory.Buffer.of(4 * memory.LARGE).has_large_pages and not memory.large_pages_come_quickly()
 
 
 @pytest.mark.parametrize("end", [0, 1, mmap.PAGESIZE - 1, mmap.PAGESIZE, PAGE - 1])
@@ -131,23 +132,23 @@ def test_where_the_system_has_none_there_are_none(monkeypatch: pytest.MonkeyPatc
 def test_after_a_slow_one_there_are_no_more_of_them(
     offset: int, end: int, asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(2 * fresh._SLOW)
-    monkeypatch.setattr(fresh, "time", clock)
+    clock = Clock(2 * memory._SLOW)
+    monkeypatch.setattr(memory, "time", clock)
     rest = np.empty(7 * PAGE, np.uint8)
     start = -address(rest) % PAGE
     rest = rest[start + offset : start + 6 * PAGE - end]
-    memory = fresh.Memory(rest)
-    memory.get_large_pages(0, rest.size)
+    buffer = memory.Buffer(rest)
+    buffer.get_large_pages(0, rest.size)
     first, last = address(rest) + (-offset) % PAGE, address(rest) + rest.size + end - PAGE * (end >= mmap.PAGESIZE)
-    assert not memory.has_large_pages and asked == [(first, last - first, fresh._NO_LARGE_PAGES)]
+    assert not buffer.has_large_pages and asked == [(first, last - first, memory._NO_LARGE_PAGES)]
     assert is_without_large_pages(first) and is_without_large_pages(last - 1)
-    assert not fresh.large_pages_come_quickly()
+    assert not memory.large_pages_come_quickly()
 
     clock.step = 0.0
-    assert not fresh.Memory(rest).has_large_pages and len(asked) == 2  # without waiting again
-    clock.now += fresh._PAUSE * 2 * fresh._SLOW  # so long did it take
-    assert fresh.large_pages_come_quickly()
-    other = fresh.Memory(rest)
+    assert not memory.Buffer(rest).has_large_pages and len(asked) == 2  # without waiting again
+    clock.now += memory._PAUSE * 2 * memory._SLOW  # so long did it take
+    assert memory.large_pages_come_quickly()
+    other = memory.Buffer(rest)
     other.get_large_pages(2 * PAGE, rest.size)
     assert other.has_large_pages and len(asked) == 2
 
@@ -155,16 +156,16 @@ def test_after_a_slow_one_there_are_no_more_of_them(
 def test_memory_that_has_met_a_slow_page_asks_for_no_more(
     asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(2 * fresh._SLOW)
-    monkeypatch.setattr(fresh, "time", clock)
-    memory = fresh.Memory.of(6 * PAGE)
-    memory.get_large_pages(0, PAGE)
-    assert [what for *_, what in asked] == [fresh._NO_LARGE_PAGES]
+    clock = Clock(2 * memory._SLOW)
+    monkeypatch.setattr(memory, "time", clock)
+    buffer = memory.Buffer.of(6 * PAGE)
+    buffer.get_large_pages(0, PAGE)
+    assert [what for *_, what in asked] == [memory._NO_LARGE_PAGES]
     clock.step, clock.now = 0.0, clock.now + 1.0
-    memory.bytes[:] = 1
-    memory.get(2 * PAGE, 4 * PAGE)
-    assert [what for *_, what in asked] == [fresh._NO_LARGE_PAGES, fresh._POPULATE] and np.all(memory.bytes == 1)
-    small = fresh.Memory.of(PAGE // 2)
+    buffer.bytes[:] = 1
+    buffer.get(2 * PAGE, 4 * PAGE)
+    assert [what for *_, what in asked] == [memory._NO_LARGE_PAGES, memory._POPULATE] and np.all(buffer.bytes == 1)
+    small = memory.Buffer.of(PAGE // 2)
     small.get_large_pages(0, PAGE // 2)
     assert len(asked) == 2
 
@@ -173,39 +174,39 @@ def test_memory_that_has_met_a_slow_page_asks_for_no_more(
 
 
 def test_small_arrays_share_what_large_ones_have_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "time", Clock(1e-5))
+    monkeypatch.setattr(memory, "time", Clock(1e-5))
     single = np.dtype(np.float32)
     shapes = [(3, 5), (1000, 400), (0, 7), (), (1 << 20, 2), (7,), (700, 900)]
-    room = fresh.Room(4 * math.prod(shape) for shape in shapes)
+    room = memory.Arena(4 * math.prod(shape) for shape in shapes)
     with room.used():
-        found = [fresh.empty(shape, single) for shape in shapes]
-    for number, (array, memory, start) in enumerate(found):
+        found = [memory.empty(shape, single) for shape in shapes]
+    for number, (array, buffer, start) in enumerate(found):
         array[...] = number
         assert array.shape == shapes[number] and array.dtype == single and array.flags.c_contiguous
-        assert memory.bytes[start:].size >= array.nbytes and address(array) % 4 == 0
-        assert not array.size or address(array) == address(memory.bytes) + start
+        assert buffer.bytes[start:].size >= array.nbytes and address(array) % 4 == 0
+        assert not array.size or address(array) == address(buffer.bytes) + start
     assert all(np.all(array == number) for number, (array, _, _) in enumerate(found))  # nobody is in another's place
-    kept = {id(memory) for array, memory, _ in found if array.nbytes < fresh.LARGE}
+    kept = {id(buffer) for array, buffer, _ in found if array.nbytes < memory.LARGE}
     assert len(kept) == 1 and id(found[4][1]) not in kept  # for they are of one thread
-    assert all(address(array) % fresh._ALIGNMENT == 0 for array, _, _ in found if 0 < array.nbytes < fresh.LARGE)
-    alone, memory, start = fresh.empty((7,), single)
-    assert id(memory) not in kept and start == 0 and memory.bytes.nbytes == alone.nbytes
+    assert all(address(array) % memory._ALIGNMENT == 0 for array, _, _ in found if 0 < array.nbytes < memory.LARGE)
+    alone, buffer, start = memory.empty((7,), single)
+    assert id(buffer) not in kept and start == 0 and buffer.bytes.nbytes == alone.nbytes
 
 
 def test_room_consists_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "_CHUNK", 1000)
-    room = fresh.Room([2500])
+    monkeypatch.setattr(memory, "_CHUNK", 1000)
+    room = memory.Arena([2500])
     found = [room.take(nbytes) for nbytes in (600, 300, 600, 3000, 600, 600, 600)]  # more than was said
-    for memory, start in found:
-        assert (address(memory.bytes) + start) % fresh._ALIGNMENT == 0
-    sizes = [memory.bytes.size - fresh._ALIGNMENT for memory, _ in found]
-    assert sizes == [1000, 1000, 1000, fresh._rounded(3000), 1000, 1000, 1000]
+    for buffer, start in found:
+        assert (address(buffer.bytes) + start) % memory._ALIGNMENT == 0
+    sizes = [buffer.bytes.size - memory._ALIGNMENT for buffer, _ in found]
+    assert sizes == [1000, 1000, 1000, memory._rounded(3000), 1000, 1000, 1000]
     assert [one is other for (one, _), (other, _) in itertools.pairwise(found)] == [True, *[False] * 5]
-    assert fresh.Room([]).take(0)[0].bytes.size == fresh._ALIGNMENT
+    assert memory.Arena([]).take(0)[0].bytes.size == memory._ALIGNMENT
 
 
 def test_every_thread_has_a_chunk_of_its_own() -> None:
-    room = fresh.Room([1000] * 100)
+    room = memory.Arena([1000] * 100)
     chunks: list[int] = []
 
     def work() -> None:
@@ -220,13 +221,13 @@ def test_every_thread_has_a_chunk_of_its_own() -> None:
 
 
 def test_what_threads_take_from_one_room_is_each_ones_own() -> None:
-    room = fresh.Room([1 << 20])
+    room = memory.Arena([1 << 20])
     taken = [list[np.ndarray[Any, Any]]() for _ in range(4)]
 
     def work(number: int) -> None:
         with room.used():
             for size in range(1, 200):
-                array, _, _ = fresh.empty((size,), np.dtype(np.int64))
+                array, _, _ = memory.empty((size,), np.dtype(np.int64))
                 array[...] = number
                 taken[number].append(array)
 
@@ -251,7 +252,7 @@ class Whole(px.Module):
 @pytest.mark.parametrize("backend", [NumPy(), Torch(), Jax()], ids=repr)
 @pytest.mark.parametrize("is_slow", [False, True], ids=["quick", "slow"])
 def test_a_model_that_is_cast_as_it_is_loaded(backend: Any, is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "time", Clock(1.0 if is_slow else 1e-5))
+    monkeypatch.setattr(memory, "time", Clock(1.0 if is_slow else 1e-5))
     rng = np.random.default_rng(0)
     arrays = {
         f"{i}.w": rng.normal(size=shape).astype(np.float16) for i, shape in enumerate([(1500, 900), (30, 7), (9,)])
@@ -276,13 +277,13 @@ def test_pages_come_together_with_what_they_hold(asked: list[tuple[int, int, int
     page, pages = mmap.PAGESIZE, 256
     rest = np.frombuffer(mmap.mmap(-1, pages * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     rest[10 * page] = 7
-    memory = fresh.Memory(rest)
+    buffer = memory.Buffer(rest)
     start, stop = 10 * page + 5, 100 * page + 1
-    memory.get(start, start + fresh._MANY - 1)  # not worth it
+    buffer.get(start, start + memory._MANY - 1)  # not worth it
     assert not asked
-    memory.get(start, stop)
+    buffer.get(start, stop)
     ((first, length, what),) = asked
-    assert first == address(rest) + 10 * page and first + length == address(rest) + stop and what == fresh._POPULATE
+    assert first == address(rest) + 10 * page and first + length == address(rest) + stop and what == memory._POPULATE
     if tuple(map(int, platform.release().split(".")[:2])) >= (5, 14):
         there = are_there(address(rest), rest.nbytes)
         assert [at for at, is_there in enumerate(there) if is_there] == list(range(10, 101))
@@ -293,22 +294,22 @@ def test_pages_come_together_with_what_they_hold(asked: list[tuple[int, int, int
 def test_what_is_cast_is_the_same(
     step: float, asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fresh, "time", Clock(step))
+    monkeypatch.setattr(memory, "time", Clock(step))
     numbers = np.random.default_rng(0).normal(size=(11, 300_007)).astype(np.float16)
-    found = halves.recast(numbers, np.dtype(np.float32))
-    assert found is not None and found.nbytes > fresh.LARGE
+    found = float_casts.recast(numbers, np.dtype(np.float32))
+    assert found is not None and found.nbytes > memory.LARGE
     np.testing.assert_array_equal(found, numbers.astype(np.float32))
-    assert {what for *_, what in asked} == {fresh._POPULATE, *([fresh._NO_LARGE_PAGES] if step else [])}
+    assert {what for *_, what in asked} == {memory._POPULATE, *([memory._NO_LARGE_PAGES] if step else [])}
     asked.clear()
-    small = halves.recast(numbers[0], np.dtype(np.float32))
-    assert small is not None and small.nbytes < fresh.LARGE
-    assert {what for *_, what in asked} == {fresh._POPULATE}
+    small = float_casts.recast(numbers[0], np.dtype(np.float32))
+    assert small is not None and small.nbytes < memory.LARGE
+    assert {what for *_, what in asked} == {memory._POPULATE}
     parts = sorted((start, start + length) for start, length, _ in asked)
     assert parts[0][0] <= address(small) and address(small) + small.nbytes <= parts[-1][1]
     assert all(end >= start for (_, end), (start, _) in itertools.pairwise(parts))
     np.testing.assert_array_equal(small, numbers[0].astype(np.float32))
     asked.clear()
-    assert halves.recast(numbers[0, :1000], np.dtype(np.float32)) is not None and not asked
+    assert float_casts.recast(numbers[0, :1000], np.dtype(np.float32)) is not None and not asked
 
 
 @pytest.mark.parametrize("by_integers", [False, True])
@@ -317,31 +318,31 @@ def test_large_pages_are_got_and_filled_by_one_thread(
     is_quick: bool, by_integers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one array, and of all those of a model; not so if casts take longer, and from the first slow page on."""
-    monkeypatch.setattr(parallel, "_cores", lambda: 2)
-    monkeypatch.setattr(fresh, "time", Clock(1e-5 if is_quick else 1.0))
+    monkeypatch.setattr(thread_pool, "_cores", lambda: 2)
+    monkeypatch.setattr(memory, "time", Clock(1e-5 if is_quick else 1.0))
     monkeypatch.setattr(records, "_WORTH", 1)
-    monkeypatch.setattr(halves, "SHARE", 1)
+    monkeypatch.setattr(float_casts, "SHARE", 1)
     if by_integers:
-        monkeypatch.setattr(halves, "get_cast", lambda: None)
-    get, together = fresh.Memory.get, threading.Barrier(2, timeout=60)
+        monkeypatch.setattr(float_casts, "get_cast", lambda: None)
+    get, together = memory.Buffer.get, threading.Barrier(2, timeout=60)
     threads, waited = set[int](), set[int]()
     expected = 1 if is_quick and not by_integers else 2
 
-    def watched(memory: fresh.Memory, start: int, stop: int) -> None:
-        here, is_alone = threading.get_ident(), memory.has_large_pages and not by_integers
+    def watched(buffer: memory.Buffer, start: int, stop: int) -> None:
+        here, is_alone = threading.get_ident(), buffer.has_large_pages and not by_integers
         threads.add(here)
-        get(memory, start, stop)
+        get(buffer, start, stop)
         if not is_alone and here not in waited:
             waited.add(here)
             together.wait()  # or the other one would come too late
 
-    monkeypatch.setattr(fresh.Memory, "get", watched)
-    found = halves.recast(np.ones(9 << 20, np.float16), np.dtype(np.float32))
+    monkeypatch.setattr(memory.Buffer, "get", watched)
+    found = float_casts.recast(np.ones(9 << 20, np.float16), np.dtype(np.float32))
     assert found is not None and np.all(found == 1)
     assert len(threads) == expected
     threads.clear()
     waited.clear()
-    monkeypatch.setattr(fresh, "_slow_until", 0.0 if is_quick else np.inf)
+    monkeypatch.setattr(memory, "_slow_until", 0.0 if is_quick else np.inf)
     arrays = {f"parts.{i}.w": np.full(1 << 20, i, np.float16) for i in range(8)}
     model = Whole([array.shape for array in arrays.values()], NumPy().device()).load_record(Record(arrays))
     assert all(np.all(part.w.val().numpy() == i) for i, part in enumerate(model.parts))

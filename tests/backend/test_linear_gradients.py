@@ -9,7 +9,7 @@ import pytest
 import phlox as px
 from phlox import functional
 from phlox.backend import Autodiff, Jax
-from phlox.backend.jax import dense as on_jax
+from phlox.backend.jax import linear as on_jax
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])

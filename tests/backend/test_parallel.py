@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from phlox.backend import parallel
-from phlox.backend.parallel import each, spread
+from phlox.host import thread_pool
+from phlox.host.thread_pool import each, spread
 
 
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_cores", lambda: 4)
+    monkeypatch.setattr(thread_pool, "_cores", lambda: 4)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import pytest
 
 import phlox
 import phlox as px
-from phlox.backend import allocator, as_device, settings
-from phlox.backend.candidates import candidates, cores
+from phlox.backend import as_device, settings
 from phlox.backend.settings import Settings, read_environment, read_file
-from phlox.backend.threads import VARIABLES
+from phlox.cli.tuning.search_space import candidates, cores
 from phlox.errors import ConfigError
+from phlox.host import allocator
+from phlox.host.threads import VARIABLES
 
 OWN = {*settings.VARIABLES.values(), settings.FILE, *VARIABLES, "XLA_FLAGS"}
 CLEAN = {name: value for name, value in os.environ.items() if name not in OWN}

@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 
-from phlox.backend import checks, device, fresh, levels, signal_guard
-from phlox.backend.signal_guard import Prepared, SignalGuard, commit, scope
-from phlox.backend.torch import placeholder
+from phlox.backend import device, levels
+from phlox.backend.torch import tracer
+from phlox.backend.tracing import checks
 from phlox.batching import frames
+from phlox.host import memory, signal_guard
+from phlox.host.signal_guard import Prepared, SignalGuard, commit, scope
 from phlox.module import deferred, param
-from phlox.optim import optimizer, sharing
+from phlox.optim import optimizer
+from phlox.optim.step import shared_scalars
 from phlox.random.stream import _scoped as current_stream
 from phlox.random.stream import stream
-from phlox.transform import recompiles
+from phlox.transform.compile import recompiles
 from tests.interruption import interrupt, moments
 
 pytestmark = pytest.mark.usefixtures("hears_ctrl_c")
@@ -170,9 +173,9 @@ def test_all_or_nothing(way: str, happens: Callable[[], None], error: Any) -> No
 VARIABLE: ContextVar[int] = ContextVar("variable", default=0)
 SCOPES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Any]] = {
     "scope": (lambda: scope(VARIABLE, 1), VARIABLE),
-    "sharing": (sharing.sharing, vars(sharing)["_found"]),
+    "sharing": (shared_scalars.sharing, vars(shared_scalars)["_found"]),
     "recording": (lambda: scope(optimizer.recording, object()), optimizer.recording),
-    "recording of PyTorch": (lambda: scope(placeholder.recording, True), placeholder.recording),
+    "recording of PyTorch": (lambda: scope(tracer.recording, True), tracer.recording),
     "levels": (lambda: levels.resumed(()), vars(levels)["_levels"]),
     "batches": (frames.outside, vars(frames)["_frames"]),
     "stream": (lambda: stream(1), current_stream),
@@ -181,7 +184,7 @@ SCOPES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Any]] = {
     "no initializers": (deferred.no_initializers, vars(deferred)["_forbidden"]),
     "changes": (param.noting_changes, vars(param)["_changes"]),
     "recompiles": (recompiles.explain_recompiles, vars(recompiles)["_explained"]),
-    "room": (lambda: fresh.Room([]).used(), vars(fresh)["_room"]),
+    "arena": (lambda: memory.Arena([]).used(), vars(memory)["_arena"]),
 }
 
 

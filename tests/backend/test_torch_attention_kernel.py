@@ -12,7 +12,7 @@ import torch
 import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch import attention_kernel
+from phlox.backend.torch.compiler.kernels import attention
 from tests.backend.errors import error
 
 pytestmark = [
@@ -117,7 +117,7 @@ def test_a_compiled_layer_is_as_an_eager_one(
         grads = y.square().mean().backward()
         return [y, *[param.val().grad(grads) for param in model.params()]]
 
-    calls = calls_of(attention_kernel)
+    calls = calls_of(attention)
     expected, found = gradients(model, x), px.compile(gradients)(model, x)
     assert ("attend" in calls) == is_ours
     assert len(found) == len(expected) > 8

@@ -11,9 +11,9 @@ import torch
 import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
-from phlox.backend.numpy import random as host
-from phlox.backend.torch import random
-from phlox.backend.torch.codegen import VARIABLE
+from phlox.backend.threefry import generator as host
+from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.ops import random
 from phlox.errors import RangeError
 
 pytestmark = [

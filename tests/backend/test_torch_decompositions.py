@@ -12,8 +12,8 @@ from scipy import special
 
 import phlox as px
 from phlox.backend import NumPy, Torch
-from phlox.backend.torch.codegen import VARIABLE
-from phlox.backend.torch.decompositions import DECOMPOSITIONS
+from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.compiler.decompositions import DECOMPOSITIONS
 
 _aten: Any = torch.ops.aten
 _SMALL = [0.0, -0.0, 1e-38, 1e-20, -1e-12, 1e-8, -1e-7, 3e-6, -1e-5, 1e-4, -1e-3, 0.01, -0.1, 0.3, -0.4999, 0.5, 0.7]

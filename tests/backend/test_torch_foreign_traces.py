@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import phlox as px
 from phlox import nn
 from phlox.backend import Torch
-from phlox.backend.torch import random as generator
+from phlox.backend.torch.ops import random as generator
 from phlox.errors import ModuleError, RandomnessError
 
 DEVICE = Torch().device()

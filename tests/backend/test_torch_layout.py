@@ -12,8 +12,8 @@ import torch
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch import layout
-from phlox.backend.torch.codegen import VARIABLE
+from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.compiler.passes import layout
 from phlox.record import Record
 
 TAPE = Autodiff(Torch()).device()

@@ -12,7 +12,7 @@ import torch
 import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch import linear
+from phlox.backend.torch.compiler.kernels import packed_gemm
 from tests.backend.errors import error
 
 pytestmark = [
@@ -37,7 +37,7 @@ def test_results(rows: int, depth: int, widths: list[int], turned: bool, threads
     x = array(rows, depth)
     weights = [array(width, depth, seed=width).t() if turned else array(depth, width, seed=width) for width in widths]
     bias = array(sum(widths), seed=1)
-    panels = linear._panels(*weights)
+    panels = packed_gemm._panels(*weights)
     found = _operations.linear(x, panels, bias, widths)
     for y, weight, b in zip(found, weights, bias.split(widths), strict=True):
         assert error(y, x.double() @ weight.double() + b.double()) < AT_MOST
@@ -50,12 +50,12 @@ def test_results(rows: int, depth: int, widths: list[int], turned: bool, threads
 def test_what_is_not_a_number_stays_in_its_row() -> None:
     x, weight = array(40, 64), array(64, 32)
     x[7, 3] = torch.nan
-    (y,) = _operations.linear(x, linear._panels(weight), None, [32])
+    (y,) = _operations.linear(x, packed_gemm._panels(weight), None, [32])
     assert y[7].isnan().all() and y[[*range(7), *range(8, 40)]].isfinite().all()
 
 
 def test_the_operation_keeps_to_what_it_promises() -> None:
-    given = (array(5, 8), linear._panels(array(8, 32), array(8, 64)), array(96), [32, 64])
+    given = (array(5, 8), packed_gemm._panels(array(8, 32), array(8, 64)), array(96), [32, 64])
     torch.library.opcheck(_operations.linear, given, test_utils=("test_schema", "test_faketensor"))
 
 
@@ -64,7 +64,7 @@ def test_the_operation_keeps_to_what_it_promises() -> None:
 
 @pytest.fixture
 def calls(calls_of: Callable[..., list[str]]) -> list[str]:
-    return calls_of(linear, "kernel")
+    return calls_of(packed_gemm, "kernel")
 
 
 class Branches(px.Module):
@@ -136,7 +136,7 @@ def test_what_has_a_way_back_is_left_alone(calls: list[str]) -> None:
 
 
 def test_large_weights_are_kept_once(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_MOST_BYTES", 4 * 128 * 256 * 4 - 1)
+    monkeypatch.setattr(packed_gemm, "_MOST_BYTES", 4 * 128 * 256 * 4 - 1)
     device = Torch().device()
     model, x = branches(device), px.tensor(array(150, 128).numpy(), device=device)
     np.testing.assert_allclose(px.compile(predicted)(model, x).numpy(), model(x).numpy(), rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ import torch
 import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch import lstm
+from phlox.backend.torch.compiler.kernels import lstm
 from tests.backend.errors import error
 
 pytestmark = [

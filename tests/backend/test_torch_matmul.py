@@ -12,7 +12,7 @@ import torch
 import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch import matmul
+from phlox.backend.torch.cpu import gemm
 from tests.backend.errors import error
 from tests.backend.matrices import array
 
@@ -25,16 +25,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """oneDNN multiplies what is not small, on any processor; the shapes of the factors to which it came."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this PyTorch comes without oneDNN")
-    monkeypatch.setattr(matmul, "_is_faster", lambda: True)
-    monkeypatch.setattr(matmul, "LEAST", 1)
+    monkeypatch.setattr(gemm, "_is_faster", lambda: True)
+    monkeypatch.setattr(gemm, "LEAST", 1)
     found: list[tuple[int, ...]] = []
-    run = matmul._multiply
+    run = gemm._multiply
 
     def watched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         found.append((*x.shape, weight.shape[1]))
         return run(x, weight, bias)
 
-    monkeypatch.setattr(matmul, "_multiply", watched)
+    monkeypatch.setattr(gemm, "_multiply", watched)
     return found
 
 
@@ -45,11 +45,11 @@ def test_results(sizes: tuple[int, int, int], left: str, right: str, calls: list
     rows, depth, width = sizes
     x, weight, bias = array(rows, depth, left), array(depth, width, right, 1), array(1, width, seed=2)[0]
     exact = x.double() @ weight.double()
-    assert error(matmul.multiply(x, weight), exact) < AT_MOST
-    assert error(matmul.multiply(x, weight, bias), exact + bias.double()) < AT_MOST
-    assert error(matmul.matmul(x, weight), exact) < AT_MOST
+    assert error(gemm.multiply(x, weight), exact) < AT_MOST
+    assert error(gemm.multiply(x, weight, bias), exact + bias.double()) < AT_MOST
+    assert error(gemm.matmul(x, weight), exact) < AT_MOST
     assert len(calls) == 3 and all(sorted(call) == sorted(sizes) for call in calls)
-    assert matmul.multiply(x, weight).is_contiguous() and matmul.multiply(x, weight, bias).is_contiguous()
+    assert gemm.multiply(x, weight).is_contiguous() and gemm.multiply(x, weight, bias).is_contiguous()
 
 
 @pytest.mark.parametrize("shapes", [((3, 5, 40), (40, 30)), ((2, 3, 5, 40), (40, 30)), ((3, 5, 40), (3, 40, 30))])
@@ -57,18 +57,18 @@ def test_batches_of_rows(shapes: Any, calls: list[tuple[int, ...]]) -> None:
     x, weight = (
         torch.from_numpy(np.random.default_rng(0).standard_normal(shape).astype(np.float32)) for shape in shapes
     )
-    y = matmul.matmul(x, weight)
+    y = gemm.matmul(x, weight)
     assert y.shape == (*shapes[0][:-1], 30) and error(y, x.double() @ weight.double()) < AT_MOST
     assert len(calls) == (weight.ndim == 2)
-    assert torch.equal(matmul.matmul(x.double(), weight.double()), x.double() @ weight.double())
+    assert torch.equal(gemm.matmul(x.double(), weight.double()), x.double() @ weight.double())
     turned = x.transpose(0, 1)
-    assert weight.ndim > 2 or error(matmul.matmul(turned, weight), turned.double() @ weight.double()) < AT_MOST
+    assert weight.ndim > 2 or error(gemm.matmul(turned, weight), turned.double() @ weight.double()) < AT_MOST
 
 
 def test_what_is_not_a_number_stays_in_its_row_and_column(calls: list[tuple[int, ...]]) -> None:
     x, weight = array(40, 64), array(64, 90, seed=1)
     x[7, 3], weight[5, 9] = torch.nan, torch.inf
-    y = matmul.multiply(x, weight)
+    y = gemm.multiply(x, weight)
     rows, columns = [*range(7), *range(8, 40)], [*range(9), *range(10, 90)]
     assert y[7].isnan().all() and not y[:, 9].isfinite().any() and y[rows][:, columns].isfinite().all()
     assert calls
@@ -95,9 +95,9 @@ def test_a_map_and_its_gradients(calls: list[tuple[int, ...]]) -> None:
 
 def test_shapes_that_do_not_fit_are_told_as_ever(calls: list[tuple[int, ...]]) -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        matmul.multiply(array(40, 64), array(65, 90))
+        gemm.multiply(array(40, 64), array(65, 90))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        matmul.matmul(array(40, 64), array(65, 90))
+        gemm.matmul(array(40, 64), array(65, 90))
     assert not calls
 
 
@@ -107,25 +107,25 @@ def test_shapes_that_do_not_fit_are_told_as_ever(calls: list[tuple[int, ...]]) -
 @pytest.mark.parametrize("make", [torch.Tensor.double, torch.Tensor.bfloat16, lambda x: x.to("meta")])
 def test_other_elements_and_devices(make: Callable[[torch.Tensor], torch.Tensor], calls: list[tuple[int, ...]]) -> None:
     x, weight = make(array(40, 64)), make(array(64, 90))
-    assert matmul.multiply(x, weight).dtype is x.dtype and matmul.matmul(x, weight).shape == (40, 90) and not calls
+    assert gemm.multiply(x, weight).dtype is x.dtype and gemm.matmul(x, weight).shape == (40, 90) and not calls
 
 
 def test_what_is_small(calls: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "LEAST", 40 * 64 * 90)
-    matmul.matmul(array(40, 64), array(64, 89))
+    monkeypatch.setattr(gemm, "LEAST", 40 * 64 * 90)
+    gemm.matmul(array(40, 64), array(64, 89))
     assert not calls
-    matmul.matmul(array(40, 64), array(64, 90))
+    gemm.matmul(array(40, 64), array(64, 90))
     assert calls
 
 
 def test_what_pytorch_differentiates_or_maps_itself(calls: list[tuple[int, ...]]) -> None:
     x, weight = array(40, 64), array(64, 90, seed=1)
     leaf = x.clone().requires_grad_()
-    (found,) = torch.autograd.grad(matmul.multiply(leaf, weight).sum(), leaf)
+    (found,) = torch.autograd.grad(gemm.multiply(leaf, weight).sum(), leaf)
     assert error(found, weight.double().sum(1).expand(40, 64)) < AT_MOST
-    by_function = torch.func.grad(lambda x: matmul.multiply(x, weight).sum())(x)
+    by_function = torch.func.grad(lambda x: gemm.multiply(x, weight).sum())(x)
     assert error(by_function, weight.double().sum(1).expand(40, 64)) < AT_MOST
-    several = torch.func.vmap(matmul.multiply, (0, None))(torch.stack([x, x + 1.0]), weight)
+    several = torch.func.vmap(gemm.multiply, (0, None))(torch.stack([x, x + 1.0]), weight)
     assert error(several, torch.stack([x, x + 1.0]).double() @ weight.double()) < AT_MOST
     assert not calls
 
@@ -142,5 +142,5 @@ def test_programs_record_the_product_that_they_are_to_choose_for(
 
 
 def test_processors_that_the_other_library_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "has_idle_vectors", lambda: False)
-    assert not matmul._is_faster.__wrapped__()
+    monkeypatch.setattr(gemm, "has_idle_vectors", lambda: False)
+    assert not gemm._is_faster.__wrapped__()

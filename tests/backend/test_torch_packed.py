@@ -14,10 +14,10 @@ import torch
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, NumPy, Torch
-from phlox.backend.torch import compile as programs
-from phlox.backend.torch.codegen import VARIABLE
-from phlox.backend.torch.conv import channels_last
-from phlox.backend.torch.packed import Packed
+from phlox.backend.torch.compiler import program as programs
+from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.compiler.passes.constant_folding import Packed
+from phlox.backend.torch.ops.conv import channels_last
 
 EXACT = NumPy(float="f64")
 Made = list["Packed | None"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from phlox.backend.torch import processor
+from phlox.backend.torch.cpu import features
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ def test_which_processors_have_idle_vectors(
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
-    monkeypatch.setattr(processor, "is_intels", lambda: is_intels)
-    assert processor.has_idle_vectors.__wrapped__() == are_idle
+    monkeypatch.setattr(features, "is_intels", lambda: is_intels)
+    assert features.has_idle_vectors.__wrapped__() == are_idle
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_which_processors_have_idle_vectors(
 def test_who_made_the_processor(said: str, is_intels: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "cpuinfo"
     text.write_text(said, "utf-8")
-    monkeypatch.setattr(processor, "_SAID", text)
-    assert processor.is_intels() == is_intels
-    monkeypatch.setattr(processor, "_SAID", tmp_path / "there is none")
+    monkeypatch.setattr(features, "_SAID", text)
+    assert features.is_intels() == is_intels
+    monkeypatch.setattr(features, "_SAID", tmp_path / "there is none")
     monkeypatch.setattr(platform, "processor", lambda: said)
-    assert processor.is_intels() == is_intels
+    assert features.is_intels() == is_intels

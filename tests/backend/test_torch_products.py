@@ -12,7 +12,7 @@ import torch
 import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch import kernels, products
+from phlox.backend.torch.compiler.kernels import cpp, gemm
 from tests.backend.errors import error
 from tests.backend.matrices import array
 
@@ -57,15 +57,15 @@ def test_numbers_that_lie_apart(layouts: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("layouts", [("by rows", "by rows"), ("by rows", "by columns"), ("by columns", "by rows")])
 def test_results_with_narrower_vectors(layouts: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    text = kernels.source
-    monkeypatch.setattr(kernels, "source", lambda file: "#undef __AVX512F__\n" * (file == "vectors.h") + text(file))
-    narrow = products.kernel.__wrapped__()
+    text = cpp.source
+    monkeypatch.setattr(cpp, "source", lambda file: "#undef __AVX512F__\n" * (file == "vectors.h") + text(file))
+    narrow = gemm.kernel.__wrapped__()
     assert narrow.lanes() == 8
-    monkeypatch.setattr(products, "kernel", lambda: narrow)
+    monkeypatch.setattr(gemm, "kernel", lambda: narrow)
     for sizes in [(67, 500, 350), (350, 500, 67)]:
         rows, depth, width = sizes
         x, weight = array(rows, depth, layouts[0]), array(depth, width, layouts[1], 1)
-        assert error(products.product(x, weight), x.double() @ weight.double()) < AT_MOST
+        assert error(gemm.product(x, weight), x.double() @ weight.double()) < AT_MOST
 
 
 @pytest.mark.parametrize("width", [32, 90])
@@ -94,25 +94,25 @@ def test_which_processors_it_is_for(lanes: int, are_idle: bool, is_ours: bool, m
         def lanes(self) -> int:
             return lanes
 
-    monkeypatch.setattr(products, "kernel", Kernel)
-    monkeypatch.setattr(products, "has_idle_vectors", lambda: are_idle)
-    assert products.suits(array(ROWS, WIDTH), array(WIDTH, WIDTH)) == is_ours
+    monkeypatch.setattr(gemm, "kernel", Kernel)
+    monkeypatch.setattr(gemm, "has_idle_vectors", lambda: are_idle)
+    assert gemm.suits(array(ROWS, WIDTH), array(WIDTH, WIDTH)) == is_ours
 
 
 def test_what_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_is_faster", lambda: True)
+    monkeypatch.setattr(gemm, "_is_faster", lambda: True)
     x, weight = array(ROWS, WIDTH), array(WIDTH, WIDTH)
-    assert products.suits(x, weight)
-    assert not products.suits(x[:30], weight)  # small
-    assert not products.suits(x.double(), weight.double())
-    assert not products.suits(x.bfloat16(), weight.bfloat16())
-    assert not products.suits(x.to("meta"), weight.to("meta"))
+    assert gemm.suits(x, weight)
+    assert not gemm.suits(x[:30], weight)  # small
+    assert not gemm.suits(x.double(), weight.double())
+    assert not gemm.suits(x.bfloat16(), weight.bfloat16())
+    assert not gemm.suits(x.to("meta"), weight.to("meta"))
 
 
 def test_processors_that_no_kernel_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "kernel", lambda: None)
-    monkeypatch.setattr(products, "has_idle_vectors", lambda: True)
-    assert not products.suits(array(ROWS, WIDTH), array(WIDTH, WIDTH))
+    monkeypatch.setattr(gemm, "kernel", lambda: None)
+    monkeypatch.setattr(gemm, "has_idle_vectors", lambda: True)
+    assert not gemm.suits(array(ROWS, WIDTH), array(WIDTH, WIDTH))
 
 
 # --- in programs
@@ -120,7 +120,7 @@ def test_processors_that_no_kernel_is_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def calls(calls_of: Callable[..., list[str]]) -> list[str]:
-    return calls_of(products, "kernel")
+    return calls_of(gemm, "kernel")
 
 
 class Maps(px.Module):
@@ -137,7 +137,7 @@ class Maps(px.Module):
 
 @pytest.mark.parametrize("is_faster", [True, False])
 def test_a_compiled_step_is_as_an_eager_one(is_faster: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_is_faster", lambda: is_faster)
+    monkeypatch.setattr(gemm, "_is_faster", lambda: is_faster)
     device = Autodiff(Torch()).device()
     model, x = Maps(device).init(seed=0), px.tensor(array(ROWS, WIDTH).numpy(), device=device)
 
@@ -151,7 +151,7 @@ def test_a_compiled_step_is_as_an_eager_one(is_faster: bool, calls: list[str], m
 
 
 def test_a_compiled_prediction_is_as_an_eager_one(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_is_faster", lambda: True)
+    monkeypatch.setattr(gemm, "_is_faster", lambda: True)
     device = Torch().device()
     model, x = Maps(device).init(seed=0), px.tensor(array(ROWS, WIDTH).numpy(), device=device)
     found = px.compile(lambda model, x: model(x))(model, x)

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch import winograd
+from phlox.backend.torch.compiler.kernels import winograd
 
 pytestmark = [
     pytest.mark.usefixtures("kernels_of_our_own"),

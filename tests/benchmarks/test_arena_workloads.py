@@ -9,7 +9,7 @@ import pytest
 import benchmarks
 from benchmarks.contestants import CONTESTANTS, KEPT
 from benchmarks.workloads import ACCELERATED, QUICK, STEPS, WORKLOADS, Workload
-from phlox.backend import allocator
+from phlox.host import allocator
 
 FOLDER = Path(benchmarks.__file__).parent
 LIBRARIES = ("with_phlox", "with_torch", "with_jax", "with_nnx", "with_equinox", "with_keras")

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from phlox.backend.settings import VARIABLES, Settings, applied, read_file
-from phlox.backend.threads import VARIABLES as THREADS
 from phlox.cli import main
 from phlox.cli.tune import COMMAND as TUNE
 from phlox.cli.tuning.report import advice, results
 from phlox.cli.tuning.search import Configuration, Search
 from phlox.cli.tuning.trial import Program, Trial, run
+from phlox.host.threads import VARIABLES as THREADS
 from tests.cli.support import ENVIRONMENT
 
 QUICK = ["tune", "--seconds", "0.02", "--rounds", "2"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phlox.backend.numpy.random import random_permutation
+from phlox.backend.threefry.generator import random_permutation
 from phlox.data import Batches
 from phlox.errors import DataError
 

@@ -17,8 +17,8 @@ from phlox import nn
 from phlox.backend import Autodiff, Jax
 from phlox.errors import ModuleError
 from phlox.module.fields import own_dict
+from phlox.module.serialization import Distant, _shell, text_of, wire_of
 from phlox.module.template import aux_of
-from phlox.module.wire import Distant, _shell, text_of, wire_of
 
 JAX = Jax().device()
 
@@ -83,7 +83,7 @@ def test_a_structure_that_is_not_there() -> None:
 
 
 def test_tensors_say_their_backend() -> None:
-    from phlox.tensor.wire import ops_from_bytes, ops_to_bytes
+    from phlox.tensor.serialization import ops_from_bytes, ops_to_bytes
 
     for backend in (Jax(), Jax(float="bf16", int="i32"), Autodiff(Autodiff(Jax(), recompute=True))):
         for tensor in (

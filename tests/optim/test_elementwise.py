@@ -13,7 +13,7 @@ import phlox as px
 from phlox import optim
 from phlox.backend import Jax, NumPy, Torch
 from phlox.backend.contract.update import SHORT, bundles
-from phlox.optim.together import LEAST
+from phlox.optim.step.multi_tensor import LEAST
 
 CONFIGS: dict[str, Any] = {
     "sgd": optim.SgdConfig(), "sgd decay": optim.SgdConfig(weight_decay=0.1, maximize=True),

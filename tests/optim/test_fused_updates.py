@@ -17,7 +17,7 @@ import phlox as px
 from phlox import optim
 from phlox.backend import NumPy, Torch
 from phlox.errors import OptimizerError
-from phlox.optim.together import LEAST
+from phlox.optim.step.multi_tensor import LEAST
 from phlox.record import FULL, SafetensorsRecorder
 from tests.optim.interference import press_ctrl_c, run_out_of_memory, updates_that
 

@@ -17,7 +17,7 @@ from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Float, Jax, NumPy, Torch
 from phlox.errors import CompileError, ConfigError, OptimizerError, RecordError
 from phlox.module import ParamId
-from phlox.optim.line_search import Point, cubic_minimum, strong_wolfe
+from phlox.optim.lbfgs.line_search import Point, cubic_minimum, strong_wolfe
 from phlox.record import DOUBLE, JsonRecorder, SafetensorsRecorder
 
 BACKENDS: list[Backend] = [NumPy(float="f64"), Jax(float="f64"), Torch(float="f64")]

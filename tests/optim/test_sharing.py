@@ -10,9 +10,9 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Jax
-from phlox.optim.adaptor import SimpleOptimizer
-from phlox.optim.packed import Packed
-from phlox.optim.sharing import shared, sharing
+from phlox.optim.state.flat import Packed
+from phlox.optim.step.adaptor import SimpleOptimizer
+from phlox.optim.step.shared_scalars import shared, sharing
 
 DEVICE = Autodiff(Jax()).device()
 X = px.ones((3, 4), device=DEVICE)

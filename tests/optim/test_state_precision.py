@@ -15,7 +15,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 from phlox.errors import OptimizerError
-from phlox.optim.state import flatten
+from phlox.optim.state.tree import flatten
 from phlox.record import BFLOAT16, HALF, PrecisionSettings, Record, RecordError, SafetensorsRecorder, gather, restore
 
 MAKE: dict[str, Callable[..., Any]] = {"numpy": NumPy, "jax": Jax, "torch": Torch}

@@ -11,8 +11,8 @@ from scipy import special, stats
 
 import phlox as px
 from phlox.backend import Autodiff, Jax, NumPy, Torch
-from phlox.backend.numpy import random as on_numpy
-from phlox.backend.quantile import NODES, ORIGIN, STEPS
+from phlox.backend.threefry import generator as on_numpy
+from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
 
 
 def state_of(words: tuple[int, int, int]) -> Any:

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phlox.backend.jax import random as on_jax
-from phlox.backend.numpy import random as on_numpy
-from phlox.backend.quantile import NODES
-from phlox.backend.torch import random as on_torch
+from phlox.backend.threefry import generator as on_numpy
+from phlox.backend.threefry.half_normal import NODES
+from phlox.backend.torch.ops import random as on_torch
 from phlox.errors import BackendError, RangeError
 
 M32 = 0xFFFFFFFF

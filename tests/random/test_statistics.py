@@ -18,7 +18,7 @@ from scipy import stats
 
 import phlox as px
 from phlox.backend import Jax, NumPy, Torch
-from phlox.backend.numpy import random as on_numpy
+from phlox.backend.threefry import generator as on_numpy
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 Key = tuple[int, int]

@@ -17,7 +17,7 @@ import pytest
 
 import phlox as px
 from phlox.backend import Autodiff, Jax, NumPy, Torch
-from phlox.backend.numpy import random as reference
+from phlox.backend.threefry import generator as reference
 from phlox.errors import KindError, RandomnessError, RangeError, ShapeError
 from phlox.random.stream import key_of
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phlox.errors import RecordError
-from phlox.record import Record, SafetensorsRecorder, crc32
+from phlox.record import Record, SafetensorsRecorder
+from phlox.record.io import crc32
 
 
 @pytest.fixture(params=["isal", "zlib"])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from phlox.errors import RecordError
 from phlox.record import BinaryRecorder, LazyTensor, Record, SafetensorsRecorder, TensorEntry, load
-from phlox.record.comparison import Change, difference
-from phlox.record.tensor_difference import Extreme, TensorDifference
+from phlox.record.inspection.comparison import Change, difference
+from phlox.record.inspection.tensor_difference import Extreme, TensorDifference
 from tests.record.support import AS_IS, DTYPES, FLOATS, FORMATS, INTS, of_bits, recorders, records
 
 RNG = np.random.default_rng(5)

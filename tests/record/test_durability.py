@@ -29,10 +29,10 @@ from phlox.record import (
     load,
     save,
 )
-from phlox.record import files as files_module
-from phlox.record.compression import Compression
-from phlox.record.files import atomic_write
-from phlox.record.formats import RECORDERS
+from phlox.record.formats.registry import RECORDERS
+from phlox.record.io import files as files_module
+from phlox.record.io.compression import Compression
+from phlox.record.io.files import atomic_write
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, SIGKILL and flock")
 

@@ -13,14 +13,14 @@ import pytest
 
 import phlox as px
 from phlox.backend import NumPy
-from phlox.backend import halves as casts
 from phlox.errors import RecordError
+from phlox.host import float_casts
 from phlox.record import BFLOAT16, FULL, HALF, load, save
 
 torch = pytest.importorskip("torch")
 
 from phlox.backend import Torch  # noqa: E402
-from phlox.backend.torch import halves  # noqa: E402
+from phlox.backend.torch.cpu import casts  # noqa: E402
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 SHORTS = {F16: np.arange(1 << 16, dtype=np.uint16).view(F16), BF16: np.arange(1 << 16, dtype=np.uint16).view(BF16)}
@@ -30,9 +30,9 @@ SHORTS = {F16: np.arange(1 << 16, dtype=np.uint16).view(F16), BF16: np.arange(1 
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to cast what is PyTorch's."""
     if request.param == "PyTorch alone":
-        monkeypatch.setattr(casts, "has_instructions", lambda: False)
+        monkeypatch.setattr(float_casts, "has_instructions", lambda: False)
     else:
-        assert casts.has_instructions()
+        assert float_casts.has_instructions()
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +70,8 @@ def test_rounding_is_that_of_numpy(short: Any) -> None:
 @pytest.mark.parametrize("short", [F16, BF16], ids=str)
 def test_what_is_not_finite_is_left_to_numpy(short: Any) -> None:
     large = float(ml_dtypes.finfo(short).max)
-    array = np.ones(2 * halves._BLOCK, F32)
-    for place in (0, halves._BLOCK - 1, halves._BLOCK, len(array) - 1):
+    array = np.ones(2 * casts._BLOCK, F32)
+    for place in (0, casts._BLOCK - 1, casts._BLOCK, len(array) - 1):
         for value in (np.nan, np.inf, -np.inf, F32.type(large) * F32.type(1.01)):
             array[place] = value
             assert Torch().recast(array, short) is None
@@ -150,14 +150,14 @@ def test_loading_into_fewer_bits(tmp_path: Path) -> None:
 def test_pytorch_casts_where_there_is_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then its threads share what is large."""
     by_the_other: list[int] = []
-    recast = casts.recast
+    recast = float_casts.recast
 
     def watched(array: Any, dtype: Any) -> Any:
         by_the_other.append(array.size)
         return recast(array, dtype)
 
-    monkeypatch.setattr(casts, "recast", watched)
-    backend, alone = Torch(), not casts.has_instructions()
+    monkeypatch.setattr(float_casts, "recast", watched)
+    backend, alone = Torch(), not float_casts.has_instructions()
     halved = np.linspace(-2.0, 2.0, 300_000).astype(F16)
     for array, dtype in ((halved, F32), (halved.astype(F32), F16)):
         found = backend.recast(array, dtype)

@@ -119,7 +119,7 @@ def test_a_bomb_fails_clearly(compression: Any, tmp_path: Path) -> None:
 
 
 def test_the_default_bound_is_a_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phlox.record.compression._SAFE_BYTES", 1000)
+    monkeypatch.setattr("phlox.record.io.compression._SAFE_BYTES", 1000)
     with pytest.raises(RecordError, match="bomb"):
         SafetensorsRecorder().from_bytes(gzip.compress(bytes(100_000)))
     dense = np.random.default_rng(0).normal(size=10_000)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from phlox.record import Record, RecordError, load, save
-from phlox.record.foreign import FOREIGN
+from phlox.record.formats.foreign import FOREIGN
 
 
 def archive(*names: str) -> bytes:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from phlox.record import Header, Record, Recorder, RecordError, load
-from phlox.record.compression import decompressed
 from phlox.record.header import SCHEMA
+from phlox.record.io.compression import decompressed
 from phlox.record.names import fingerprint_of
 from tests.record.support import assert_same_record
 

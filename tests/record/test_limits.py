@@ -15,7 +15,7 @@ import pytest
 
 from phlox.record import BinaryRecorder, JsonRecorder, MessagePackRecorder, Record, RecordError, SafetensorsRecorder
 from phlox.record import limits as limits_module
-from phlox.record.compression import decompressed
+from phlox.record.io.compression import decompressed
 from phlox.record.limits import check_json, check_message_pack
 from phlox.record.names import nearest
 from tests.record.support import FORMATS, recorders

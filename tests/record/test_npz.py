@@ -25,7 +25,7 @@ from phlox.record import (
     load,
     save,
 )
-from phlox.record.zip import is_safe_name
+from phlox.record.io.zip import is_safe_name
 from tests.record.support import AS_IS, DTYPES, assert_same_elements, assert_same_record, of_bits, records
 
 RECORD = Record(
@@ -119,7 +119,7 @@ def test_bytes_are_the_same_each_time_aligned_and_mapped() -> None:
 
 
 def test_large_members_have_large_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phlox.record.npz._LARGE", 100)
+    monkeypatch.setattr("phlox.record.formats.npz._LARGE", 100)
     data = NpzRecorder().to_bytes(RECORD)
     assert_same_record(NpzRecorder().from_bytes(data), RECORD)
     assert b"\x01\x00\x10\x00" in data  # the field of 64-bit sizes

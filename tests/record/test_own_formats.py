@@ -52,12 +52,12 @@ def test_json_decimal_numbers() -> None:
 
 def test_base64_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = JsonRecorder(AS_IS).to_bytes(Record({"x": np.arange(100, dtype=np.int16)}))
-    monkeypatch.setattr("phlox.record.json.BLOCK", 7)
+    monkeypatch.setattr("phlox.record.formats.json.BLOCK", 7)
     assert JsonRecorder(AS_IS).to_bytes(Record({"x": np.arange(100, dtype=np.int16)})) == whole
 
 
 def test_messagepack_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phlox.record.message_pack.PIECE", 10)
+    monkeypatch.setattr("phlox.record.formats.message_pack.PIECE", 10)
     monkeypatch.setattr("phlox.record.entry.PORTION", 24)
     array = np.arange(21.0).reshape(3, 7)
     recorder = MessagePackRecorder()

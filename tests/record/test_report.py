@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phlox.record import BinaryRecorder, LazyTensor, LoadReport, Record, RecordError, match, renamed
-from phlox.record.report import grouped
+from phlox.record.loading.report import grouped
 
 LINEAR: dict[str, Any] = {"weight": ((16, 4), "float", None), "bias": ((4,), "float", None)}
 

@@ -79,7 +79,7 @@ def test_shards_of_pytorch(tmp_path: Path) -> None:
 
 
 def test_each_shard_is_opened_once_and_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import phlox.record.sharded as module
+    import phlox.record.formats.sharded as module
 
     opened: list[str] = []
     open_source = module.open_source
@@ -176,7 +176,7 @@ def test_names_with_escapes_and_no_metadata(tmp_path: Path) -> None:
 
 
 def test_an_index_that_is_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("phlox.record.sharded._MAX_INDEX", 100)
+    monkeypatch.setattr("phlox.record.formats.sharded._MAX_INDEX", 100)
     with pytest.raises(RecordError, match="an index of more than 100 is not read"):
         load(written(tmp_path))
 

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from phlox.errors import RecordError
 from phlox.record import JsonRecorder, LazyTensor, Record, SafetensorsRecorder, load
-from phlox.record.summary import Damage, Statistics, Total, damages, open_file, statistics, totals
+from phlox.record.inspection.summary import Damage, Statistics, Total, damages, open_file, statistics, totals
 from tests.record.support import AS_IS, FLOATS, INTS, assert_same_record, of_bits, recorders, records
 
 RNG = np.random.default_rng(11)

@@ -14,7 +14,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, NumPy
-from phlox.backend.mapped import Pages, taken_over
+from phlox.host.mmap import Pages, taken_over
 from phlox.record import DOUBLE, FULL, Record, load, save
 from tests.record.support import AS_IS, recorders
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phlox.errors import RecordError
-from phlox.record.zip import Archive, first_name, is_safe_name
+from phlox.record.io.zip import Archive, first_name, is_safe_name
 
 CONTENT = {"a": b"hello", "folder/b": bytes(range(256)) * 9, "é": b"", "c.txt": b"x" * 1000}
 

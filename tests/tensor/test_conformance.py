@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from phlox.backend import Autodiff, Backend, EngineBackend, Jax, NumPy, Torch
-from phlox.backend.element import FloatElement
+from phlox.host.dtypes import FloatElement
 from phlox.testing.conformance import checks, running
 from phlox.testing.conformance.edges import EDGES, Edge, check_edge
 from phlox.testing.conformance.row import Row

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from phlox.backend import Backend, Jax, NumPy, Torch
-from phlox.backend.torch import compile as programs
-from phlox.backend.torch.codegen import VARIABLE
+from phlox.backend.torch.compiler import program as programs
+from phlox.backend.torch.compiler.codegen import VARIABLE
 from phlox.testing import compiled
 from phlox.testing.conformance.row import Row
 from phlox.testing.conformance.rows import ROWS

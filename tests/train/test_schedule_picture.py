@@ -12,7 +12,7 @@ from PIL import Image
 
 from phlox import optim
 from phlox.errors import ExtraNotInstalledError, OptimizerError, RunError
-from phlox.train import draw_schedule, schedule_picture
+from phlox.train import draw_schedule, schedule_plot
 
 COSINE = optim.CosineAnnealingLr(0.1, num_iters=100)
 
@@ -53,7 +53,7 @@ def test_several_schedules_and_groups_have_lines_of_their_own() -> None:
         picture = draw_schedule(several, 100)
         assert len(drawn(picture, ORANGE)) > 300 and len(drawn(picture, BLUE)) > 300
     assert not len(drawn(draw_schedule(COSINE, 100), BLUE))
-    assert schedule_picture._lines({"both": groups}, 1) == {"both, head": ([0], [0.1]), "both, *": ([0], [0.03])}
+    assert schedule_plot._lines({"both": groups}, 1) == {"both, head": ([0], [0.1]), "both, *": ([0], [0.03])}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 1_000_000])

@@ -12,7 +12,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 from phlox.errors import CompileError, DonatedError
-from phlox.optim.state import flatten
+from phlox.optim.state.tree import flatten
 from tests.transform.steps import close, data, network, step, values
 
 N = 4

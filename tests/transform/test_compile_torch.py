@@ -16,8 +16,8 @@ from torch import _inductor as inductor
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, Torch
-from phlox.backend.torch import random as generator
-from phlox.backend.torch.codegen import VARIABLE
+from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.ops import random as generator
 from phlox.errors import CompileError, DeviceError, RandomnessError
 from phlox.models.digits import DigitsConfig
 from tests.transform.steps import Counting, X, close, data, network, step, values

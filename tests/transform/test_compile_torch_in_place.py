@@ -16,7 +16,7 @@ from torch import _inductor as inductor
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch.codegen import VARIABLE
+from phlox.backend.torch.compiler.codegen import VARIABLE
 from phlox.errors import CompileError, DonatedError, OptimizerError
 from tests.transform.steps import step, values
 

@@ -15,8 +15,8 @@ from torch._inductor.utils import run_and_get_cpp_code
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Torch
-from phlox.backend.torch.codegen import VARIABLE
-from phlox.backend.torch.graphs import shape_of
+from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.compiler.graph import shape_of
 from tests.transform.steps import data, network, step, values
 
 TAPE = Autodiff(Torch()).device()

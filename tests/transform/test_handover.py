@@ -12,7 +12,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Jax, Torch
-from phlox.backend.torch.codegen import VARIABLE
+from phlox.backend.torch.compiler.codegen import VARIABLE
 from phlox.errors import DonatedError, OptimizerError, OutOfMemoryError
 from tests.interruption import interrupt, moments
 

@@ -22,7 +22,7 @@ from phlox.errors import (
     RandomnessError,
     ShapeError,
 )
-from phlox.transform.containers import tensors_of
+from phlox.transform.tree import tensors_of
 from tests.transform.steps import Counting, Norm
 
 PLAIN: list[Backend] = [NumPy(), Jax(), Torch()]

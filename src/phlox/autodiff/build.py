@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from phlox.autodiff.record import boxed, link, record_several, settled
 from phlox.autodiff.tape import Found, Node, Tracked, next_id
+from phlox.autodiff.taping import boxed, link, record_several, settled
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 

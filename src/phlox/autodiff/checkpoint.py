@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from phlox.autodiff.record import link, parts
 from phlox.autodiff.tape import Found, Node, next_id, walk_back
+from phlox.autodiff.taping import link, parts
 from phlox.backend.contract.types import Array
 
 if TYPE_CHECKING:

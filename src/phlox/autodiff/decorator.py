@@ -11,9 +11,9 @@ from phlox.autodiff.checkpoint import Again, checkpoint
 from phlox.autodiff.loop import Body, entries, scan
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Cooked, build_recomputing
-from phlox.autodiff.record import Differentiate, Run, boxed, note, record, record_several
 from phlox.autodiff.rules import CONSTANT, RULES, WIDE
 from phlox.autodiff.tape import Found, Node, Tracked, is_severed, is_spent, leaf, severed, walk_back
+from phlox.autodiff.taping import Differentiate, Run, boxed, note, record, record_several
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
 from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen

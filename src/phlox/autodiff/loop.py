@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from phlox.autodiff.record import link, parts, record_several
 from phlox.autodiff.residuals import Hidden, Made, Saver, end
 from phlox.autodiff.tape import Found, Node, leaf, next_id, walk_back
+from phlox.autodiff.taping import link, parts, record_several
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients
 from phlox.backend.contract.widening import converters

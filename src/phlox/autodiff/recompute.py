@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from phlox.autodiff.build import Rule, Several, as_general, build
-from phlox.autodiff.record import boxed, note
 from phlox.autodiff.rules.arithmetic import ARITHMETIC
 from phlox.autodiff.rules.shape import SHAPE
 from phlox.autodiff.rules.special import SPECIAL
 from phlox.autodiff.tape import Tracked
+from phlox.autodiff.taping import boxed, note
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 

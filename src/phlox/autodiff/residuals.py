@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from phlox.autodiff.placeholders import is_free
 from phlox.autodiff.tape import Node, Push
+from phlox.autodiff.tracers import is_free
 from phlox.backend.contract import Backend
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.contract.types import Array

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ForwardRef, TypeAlias
 
 from phlox.backend import settings
 from phlox.backend.registry import backend_by_name, backend_names
-from phlox.backend.signal_guard import scope
 from phlox.errors import DeviceError, EngineNotInstalledError
+from phlox.host.signal_guard import scope
 
 if TYPE_CHECKING:
     from phlox.backend.contract import Backend

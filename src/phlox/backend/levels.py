@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from phlox.backend.contract import Backend
-from phlox.backend.signal_guard import scope
+from phlox.host.signal_guard import scope
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from phlox.backend import allocator
-from phlox.backend.threads import set_threads
 from phlox.errors import ConfigError
+from phlox.host import allocator
+from phlox.host.threads import set_threads
 
 FILE = "PHLOX_SETTINGS"
 """The environment variable that names a file of settings. A variable that is set itself goes before what is in it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from phlox.backend.contract.backend import Backend, engine_of
 from phlox.backend.device import Device
-from phlox.backend.signal_guard import scope
+from phlox.host.signal_guard import scope
 
 if TYPE_CHECKING:
     from phlox.batching.decorator import Batched

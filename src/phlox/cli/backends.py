@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from phlox.backend import Backend, backend_names, load_backend
-from phlox.backend.contract.matrix import Matrix
+from phlox.backend.contract.support_table import Matrix
 from phlox.cli.command import DONE, Command
 from phlox.errors import DataError, DeviceError, EngineNotInstalledError
 

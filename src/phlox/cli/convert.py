@@ -11,10 +11,10 @@ from phlox.cli.records import opened, reading_arguments
 from phlox.cli.text import count_text, printable, size_text
 from phlox.errors import RecordError
 from phlox.record import BinaryRecorder, JsonRecorder, PrecisionSettings, Record, Recorder, SafetensorsRecorder
-from phlox.record.compression import SUFFIXES, Compression
-from phlox.record.formats import READERS, RECORDERS
+from phlox.record.formats.registry import READERS, RECORDERS
+from phlox.record.io.compression import SUFFIXES, Compression
+from phlox.record.loading.renaming import rename
 from phlox.record.patterns import chosen
-from phlox.record.renaming import rename
 
 FLOATS = {"as-is": None, "double": "f64", "full": "f32", "half": "f16", "bfloat16": "bf16"}
 INTS = ["as-is", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"]

@@ -12,12 +12,12 @@ from typing import Any, cast
 from phlox.cli.command import DIFFERENT, DONE, Command, whole
 from phlox.cli.records import opened, plain, reading_arguments
 from phlox.cli.text import count_text, printable, size_text, table, terminal_width
-from phlox.record.comparison import Change, RecordDifference, difference
 from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import TensorEntry
+from phlox.record.inspection.comparison import Change, RecordDifference, difference
+from phlox.record.inspection.summary import RecordFile, totals
+from phlox.record.inspection.tensor_difference import TensorDifference
 from phlox.record.record import Record
-from phlox.record.summary import RecordFile, totals
-from phlox.record.tensor_difference import TensorDifference
 
 
 def tolerance(text: str) -> float:

@@ -12,12 +12,12 @@ from phlox.cli.command import DONE, Command, whole
 from phlox.cli.records import opened, plain, reading_arguments
 from phlox.cli.text import count_text, size_text, table, terminal_width
 from phlox.errors import RecordError
-from phlox.record.checksums import FIRST_SCHEMA
 from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import TensorEntry
+from phlox.record.inspection.summary import RecordFile, Statistics, damages, statistics, totals
+from phlox.record.io.checksums import FIRST_SCHEMA
 from phlox.record.patterns import chosen
 from phlox.record.record import Record
-from phlox.record.summary import RecordFile, Statistics, damages, statistics, totals
 from phlox.record.values import to_json
 
 _MAY_HAVE_CHECKSUMS = ("pytorch", "npz", "sharded")

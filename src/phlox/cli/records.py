@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 from phlox.cli.command import whole
-from phlox.record.summary import RecordFile, open_file
+from phlox.record.inspection.summary import RecordFile, open_file
 from phlox.record.values import to_json
 
 

@@ -13,7 +13,7 @@ from phlox.cli.tuning import report
 from phlox.cli.tuning.search import Configuration, Search
 from phlox.cli.tuning.trial import Program
 from phlox.errors import DataError
-from phlox.record.files import atomic_write
+from phlox.record.io.files import atomic_write
 
 _VALUES = {
     "device": "a device: numpy, jax, torch, torch:gpu:0, ...",

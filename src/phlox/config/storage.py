@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from phlox.errors import ConfigError
-from phlox.record.files import atomic_write
+from phlox.record.io.files import atomic_write
 
 
 def format_json(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phlox.backend.numpy.random import fold_in, random_uniform
+from phlox.backend.threefry.generator import fold_in, random_uniform
 from phlox.errors import DataError
 
 _SUB_STREAM = int.from_bytes(b"warp")

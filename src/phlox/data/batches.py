@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from phlox.backend.numpy.random import fold_in, random_permutation
+from phlox.backend.threefry.generator import fold_in, random_permutation
 from phlox.errors import DataError
 
 Transform: TypeAlias = Callable[[int, tuple[npt.NDArray[Any], ...]], tuple[npt.NDArray[Any], ...]]

@@ -13,10 +13,10 @@ from typing import Any, Protocol, cast
 from phlox.backend import Backend, Device, Float, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.registry import load
-from phlox.backend.signal_guard import scope
 from phlox.batching import outside
 from phlox.errors import ModuleError
-from phlox.module.foreign import a_thing
+from phlox.host.signal_guard import scope
+from phlox.module.foreign_leaf import a_thing
 from phlox.random import Key, current, normal, stream
 from phlox.random.stream import Stream
 from phlox.tensor import Tensor

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from phlox.backend.pytree import meet_engines
 from phlox.errors import ModuleError
-from phlox.module.watch import Watched
+from phlox.module.observers import Watched
 from phlox.other_names import MODULE, OPTIONS, of_object, refuse_options
 
 if TYPE_CHECKING:

@@ -11,24 +11,24 @@ from typing import Any, Self, overload
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import off_tapes
 from phlox.backend.levels import is_followed, levels
-from phlox.backend.numpy.random import fold_in
 from phlox.backend.pytree import Node, register_node
-from phlox.backend.signal_guard import Prepared
+from phlox.backend.threefry.generator import fold_in
 from phlox.errors import KindError, ModuleError
+from phlox.host.signal_guard import Prepared
+from phlox.module.error_location import located
 from phlox.module.fields import RESERVED, Fields, fields_of, set_slot
-from phlox.module.located import located
+from phlox.module.observers import Watched
 from phlox.module.param import Param, way_back
 from phlox.module.select import Selector, select
+from phlox.module.serialization import wire_of
 from phlox.module.structure import Structure, build
 from phlox.module.template import Aux, flatten, flatten_with_keys, integers_of, unflatten
-from phlox.module.watch import Watched
-from phlox.module.wire import wire_of
 from phlox.random.stream import key_of
 from phlox.record import FULL, LoadReport, Precision, Record
-from phlox.record.compression import Compression
+from phlox.record.formats.reader import PathLike, Readable, Stream
+from phlox.record.io.compression import Compression
+from phlox.record.loading.renaming import Remap
 from phlox.record.patterns import Patterns
-from phlox.record.reader import PathLike, Readable, Stream
-from phlox.record.renaming import Remap
 from phlox.tensor import Tensor
 from phlox.tensor.explain import shown
 from phlox.tensor.tensor import history_lost

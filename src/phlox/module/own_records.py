@@ -12,14 +12,14 @@ from functools import lru_cache, partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from phlox.backend.signal_guard import Prepared
 from phlox.errors import ModuleError, PhloxError, RecordError
+from phlox.host.signal_guard import Prepared
 from phlox.module.fields import Fields
 from phlox.record import Record
 from phlox.record.gather import on_trial, undoable
+from phlox.record.loading.report import LACKING, NOT_MEANT, LoadReport, MisfitError
 from phlox.record.patterns import Patterns, chosen
 from phlox.record.record import MissingEntryError
-from phlox.record.report import LACKING, NOT_MEANT, LoadReport, MisfitError
 
 if TYPE_CHECKING:
     from phlox.module.module import Module

@@ -15,12 +15,12 @@ from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.levels import is_followed
 from phlox.backend.out_of_memory import out_of_memory
-from phlox.backend.signal_guard import commit, scope
 from phlox.errors import ModuleError
+from phlox.host.signal_guard import commit, scope
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
-from phlox.module.foreign import Foreign, a_thing
-from phlox.module.used_up import UsedUp
-from phlox.module.watch import Watched
+from phlox.module.donated import UsedUp
+from phlox.module.foreign_leaf import Foreign, a_thing
+from phlox.module.observers import Watched
 from phlox.random import Key, current
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops

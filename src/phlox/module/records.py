@@ -14,21 +14,21 @@ from typing_extensions import Unpack
 
 from phlox.backend import Backend, Kind
 from phlox.backend.contract.backend import engine_of
-from phlox.backend.fresh import Room, large_pages_come_quickly
-from phlox.backend.halves import takes_only_memory
 from phlox.backend.out_of_memory import out_of_memory
-from phlox.backend.parallel import each
-from phlox.backend.signal_guard import Prepared
 from phlox.errors import ModuleError, PhloxError, RecordError
+from phlox.host.float_casts import takes_only_memory
+from phlox.host.memory import Arena, large_pages_come_quickly
+from phlox.host.signal_guard import Prepared
+from phlox.host.thread_pool import each
 from phlox.module.own_records import meant_paths, outside, prepare_children, record_of, refuse_positional, without
 from phlox.module.param import Param, ParamId, new_id, way_back
 from phlox.module.template import left_over
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
+from phlox.record.formats.reader import PathLike, Readable, is_path
+from phlox.record.loading.renaming import Remap, Renamed, rename
+from phlox.record.loading.report import DROPPED
 from phlox.record.patterns import Patterns
-from phlox.record.reader import PathLike, Readable, is_path
-from phlox.record.renaming import Remap, Renamed, rename
-from phlox.record.report import DROPPED
 from phlox.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]
 
     sizes = list(map(_bytes_cast, places, entries))
     new = sizes if at_once else [n for n, place in zip(sizes, places, strict=True) if not place.param.is_initialized]
-    room = Room(new if any(new) else ())
+    room = Arena(new if any(new) else ())
 
     @cache
     def are_light() -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from phlox.errors import ModuleError
-from phlox.module.foreign import a_thing
+from phlox.module.foreign_leaf import a_thing
 from phlox.module.module import Module
 from phlox.module.param import Param
 from phlox.module.structure import difference

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 
 from phlox.errors import ModuleError
 from phlox.module.fields import RESERVED, Fields, fields_of, may_change_unseen, own_dict, postpone, reserved, set_slot
-from phlox.module.hidden import AnyFunction, functions_in, refuse_holders
+from phlox.module.misplaced_params import AnyFunction, functions_in, refuse_holders
 from phlox.module.own_records import Child, saves_itself
 from phlox.module.param import Param, ParamId, new_id
 

@@ -10,11 +10,11 @@ from typing import Any, cast
 from phlox.backend import Backend, Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
+from phlox.module.donated import UsedUp
 from phlox.module.fields import Fields, postpone, set_slot
-from phlox.module.foreign import Foreign, is_proper, looks_of
+from phlox.module.foreign_leaf import Foreign, is_proper, looks_of
 from phlox.module.param import Param, ParamId
 from phlox.module.structure import ByIdentity, Container, Part, Static, StaticSet, Structure, build, static_key
-from phlox.module.used_up import UsedUp
 from phlox.tensor import Tensor
 from phlox.tensor.tensor import wrap
 
@@ -38,7 +38,7 @@ class Template:
         self.integers = tuple(path for path, (ops, *_) in named if ops.kind is not Float)
         self.plain = not any(ops.backend.differentiates for ops, *_ in self.marks)
         self.text: bytes | None = None
-        """Kept here by `phlox.module.wire.text_of`."""
+        """Kept here by `phlox.module.serialization.text_of`."""
         self._looks = tuple([looks_of(ops) for ops, *_ in self.marks])
         # An object that is built on first access would miss a field that hides an attribute of its class (except for a
         # property, which comes before the field), and relies on being asked for attributes that are not there.

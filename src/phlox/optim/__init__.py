@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from phlox.lazy import lazily, lend
 from phlox.module import GradientsParams
-from phlox.optim.accumulation import GradientsAccumulator
-from phlox.optim.adadelta import Adadelta, AdadeltaConfig
-from phlox.optim.adafactor import Adafactor, AdafactorConfig
-from phlox.optim.adagrad import Adagrad, AdagradConfig
-from phlox.optim.adam import Adam, AdamConfig, AdamWConfig
-from phlox.optim.adamax import AdaMax, AdaMaxConfig
-from phlox.optim.adan import Adan, AdanConfig
-from phlox.optim.adaptor import OptimizerAdaptor
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.config import SimpleConfig
-from phlox.optim.ema import Ema
 from phlox.optim.groups import Group, vectors
-from phlox.optim.lamb import Lamb, LambConfig
-from phlox.optim.lbfgs import Lbfgs, LbfgsConfig, LbfgsOutcome
-from phlox.optim.lion import Lion, LionConfig
-from phlox.optim.loss_scaling import LossScaler
-from phlox.optim.muon import Muon, MuonConfig
-from phlox.optim.nadam import NAdam, NAdamConfig
-from phlox.optim.optax_adaptor import OptaxAdaptor
+from phlox.optim.lbfgs.optimizer import Lbfgs, LbfgsConfig, LbfgsOutcome
+from phlox.optim.optax.adaptor import OptaxAdaptor
 from phlox.optim.optimizer import Optimizer
-from phlox.optim.radam import RAdam, RAdamConfig
-from phlox.optim.rmsprop import RmsProp, RmsPropConfig
+from phlox.optim.rules.adadelta import Adadelta, AdadeltaConfig
+from phlox.optim.rules.adafactor import Adafactor, AdafactorConfig
+from phlox.optim.rules.adagrad import Adagrad, AdagradConfig
+from phlox.optim.rules.adam import Adam, AdamConfig, AdamWConfig
+from phlox.optim.rules.adamax import AdaMax, AdaMaxConfig
+from phlox.optim.rules.adan import Adan, AdanConfig
+from phlox.optim.rules.lamb import Lamb, LambConfig
+from phlox.optim.rules.lion import Lion, LionConfig
+from phlox.optim.rules.muon import Muon, MuonConfig
+from phlox.optim.rules.nadam import NAdam, NAdamConfig
+from phlox.optim.rules.radam import RAdam, RAdamConfig
+from phlox.optim.rules.rmsprop import RmsProp, RmsPropConfig
+from phlox.optim.rules.schedule_free import ScheduleFreeAdamW, ScheduleFreeAdamWConfig
+from phlox.optim.rules.sgd import Sgd, SgdConfig
 from phlox.optim.schedule import (
     ConstantLr,
     CosineAnnealingLr,
@@ -48,10 +46,12 @@ from phlox.optim.schedule import (
     SumLr,
     WarmUpLr,
 )
-from phlox.optim.schedule_free import ScheduleFreeAdamW, ScheduleFreeAdamWConfig
-from phlox.optim.sgd import Sgd, SgdConfig
 from phlox.optim.simple import SimpleOptimizer
-from phlox.optim.state_report import StateReport
+from phlox.optim.state.report import StateReport
+from phlox.optim.step.adaptor import OptimizerAdaptor
+from phlox.optim.wrappers.accumulation import GradientsAccumulator
+from phlox.optim.wrappers.ema import Ema
+from phlox.optim.wrappers.loss_scaling import LossScaler
 
 lend(["phlox.optim.groups"], SimpleOptimizer=SimpleOptimizer, SimpleConfig=SimpleConfig)
 

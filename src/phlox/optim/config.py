@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from phlox.config import Config
 from phlox.errors import ConfigError
-from phlox.optim.adaptor import OptimizerAdaptor
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.groups import Group
 from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.step.adaptor import OptimizerAdaptor
 
 
 class SimpleConfig(Config, ABC):

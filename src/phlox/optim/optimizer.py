@@ -12,16 +12,16 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from phlox.backend import Backend, Device
 from phlox.backend.kind import KINDS
-from phlox.backend.signal_guard import Prepared
 from phlox.errors import CompileError, OptimizerError, RecordError
+from phlox.host.signal_guard import Prepared
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
 from phlox.module.structure import ByIdentity
-from phlox.optim.packed import Packed
-from phlox.optim.plain import ARRAY, as_tensor, from_plain, from_tensor, to_plain
-from phlox.optim.state import OBJECT, Saved, State, fits, flatten, leaves_of, paths, unflatten
-from phlox.optim.state_report import StateReport, report_of
-from phlox.optim.together import Slot
+from phlox.optim.state.flat import Packed
+from phlox.optim.state.records import ARRAY, as_tensor, from_plain, from_tensor, to_plain
+from phlox.optim.state.report import StateReport, report_of
+from phlox.optim.state.tree import OBJECT, Saved, State, fits, flatten, leaves_of, paths, unflatten
+from phlox.optim.step.multi_tensor import Slot
 from phlox.other_names import OPTIMIZER, of_object
 from phlox.record import LazyTensor, Record, TensorEntry
 from phlox.record.gather import on_trial

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from phlox.backend import Backend
 from phlox.backend.contract.update import Real
-from phlox.optim.state import State
+from phlox.optim.state.tree import State
 from phlox.tensor import Tensor
 
 
@@ -31,7 +31,7 @@ class SimpleOptimizer(ABC):
     """
 
     shares_counts: ClassVar[bool] = False
-    """Do parameters whose numbers are equal keep them so, since `step` finds them by `phlox.optim.sharing.shared`?
+    """Do parameters whose numbers are equal keep them so, since `step` finds them by `shared`?
 
     A compiled function then has one number for all of them; real numbers are one where they stand in the same place.
     """

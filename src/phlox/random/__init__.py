@@ -20,7 +20,7 @@ from phlox.random.draws import (
     uniform_like,
 )
 from phlox.random.stream import Key, Stream, TracedStream, current, restore, seed, state, stream
-from phlox.tensor.guard import guard_functions
+from phlox.tensor.argument_errors import guard_functions
 
 __all__ = [
     "Key", "Stream", "TracedStream", "bernoulli", "categorical", "choice", "current", "exponential", "gumbel",

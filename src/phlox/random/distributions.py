@@ -11,14 +11,14 @@ from typing import Any
 
 from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, as_device
 from phlox.backend.contract.backend import off_tapes
-from phlox.backend.quantile import NODES, STEPS
+from phlox.backend.threefry.half_normal import NODES, STEPS
 from phlox.batching import seen_from_inside
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.random.draws import draw, integers, permutation
 from phlox.random.stream import current
 from phlox.tensor import Tensor, tensor, where
+from phlox.tensor.backend_promotion import inside
 from phlox.tensor.creation import Shape, sizes_of
-from phlox.tensor.meeting import inside
 
 _Floats = Tensor[Any, Any, Float]
 
@@ -151,7 +151,7 @@ def truncated_normal(
 
 
 def _quantile(j: Tensor[Any, Any, Int], place: Device) -> _Floats:
-    """The normal quantile at (j + 1/2) / 2**25, as `phlox.backend.quantile` has it, in operations of Int tensors."""
+    """The normal quantile at (j + 1/2) / 2**25, as Threefry's `half_normal` has it, in operations of Int tensors."""
     upper = j >= 2**24
     m = where(upper, -j + 2**25, j + 1)
     # m = mantissa * 2**(exponent - 23), with the mantissa in [2**23, 2**24].

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend
-from phlox.backend.numpy.random import fold_in
-from phlox.backend.random_keys import read_key
-from phlox.backend.signal_guard import Prepared, scope
+from phlox.backend.threefry.foreign_keys import read_key
+from phlox.backend.threefry.generator import fold_in
 from phlox.errors import KindError, RandomnessError, RangeError, ShapeError
+from phlox.host.signal_guard import Prepared, scope
 
 Key: TypeAlias = tuple[int, int]
 """Two 32-bit words."""

@@ -12,44 +12,44 @@ from phlox.errors import RecordError as RecordError
 from phlox.errors import RecordWarning as RecordWarning
 from phlox.lazy import lazily as _lazily
 from phlox.lazy import lend as _lend
-from phlox.record.binary import BinaryRecorder as BinaryRecorder
 from phlox.record.dtypes import Array as _Array
 from phlox.record.entry import LazyTensor as LazyTensor
 from phlox.record.entry import TensorEntry as TensorEntry
-from phlox.record.formats import load as load
-from phlox.record.formats import save as save
+from phlox.record.formats.binary import BinaryRecorder as BinaryRecorder
+from phlox.record.formats.json import JsonRecorder as JsonRecorder
+from phlox.record.formats.message_pack import MessagePackRecorder as MessagePackRecorder
+from phlox.record.formats.reader import Reader as Reader
+from phlox.record.formats.recorder import Recorder as Recorder
+from phlox.record.formats.registry import load as load
+from phlox.record.formats.registry import save as save
+from phlox.record.formats.safetensors import SafetensorsRecorder as SafetensorsRecorder
 from phlox.record.gather import Recordable as Recordable
 from phlox.record.gather import gather as gather
 from phlox.record.gather import restore as restore
 from phlox.record.header import Header as Header
-from phlox.record.json import JsonRecorder as JsonRecorder
-from phlox.record.matching import match as match
-from phlox.record.message_pack import MessagePackRecorder as MessagePackRecorder
+from phlox.record.io.sink import Sink as Sink
+from phlox.record.io.source import Source as Source
+from phlox.record.loading.matching import match as match
+from phlox.record.loading.renaming import renamed as renamed
+from phlox.record.loading.report import LoadReport as LoadReport
 from phlox.record.precision import BFLOAT16 as BFLOAT16
 from phlox.record.precision import DOUBLE as DOUBLE
 from phlox.record.precision import FULL as FULL
 from phlox.record.precision import HALF as HALF
 from phlox.record.precision import Precision as Precision
 from phlox.record.precision import PrecisionSettings as PrecisionSettings
-from phlox.record.reader import Reader as Reader
 from phlox.record.record import Record as Record
-from phlox.record.recorder import Recorder as Recorder
-from phlox.record.renaming import renamed as renamed
-from phlox.record.report import LoadReport as LoadReport
-from phlox.record.safetensors import SafetensorsRecorder as SafetensorsRecorder
-from phlox.record.sink import Sink as Sink
-from phlox.record.source import Source as Source
 from phlox.record.values import Value as Value
 
 if TYPE_CHECKING:
-    from phlox.record.comparison import RecordDifference as RecordDifference
-    from phlox.record.comparison import difference as difference
-    from phlox.record.flax import FlaxReader as FlaxReader
-    from phlox.record.npz import NpyReader as NpyReader
-    from phlox.record.npz import NpzRecorder as NpzRecorder
-    from phlox.record.pickle import PickleReader as PickleReader
-    from phlox.record.pytorch import PyTorchReader as PyTorchReader
-    from phlox.record.sharded import ShardedReader as ShardedReader
+    from phlox.record.formats.flax import FlaxReader as FlaxReader
+    from phlox.record.formats.npz import NpyReader as NpyReader
+    from phlox.record.formats.npz import NpzRecorder as NpzRecorder
+    from phlox.record.formats.pickle import PickleReader as PickleReader
+    from phlox.record.formats.pytorch import PyTorchReader as PyTorchReader
+    from phlox.record.formats.sharded import ShardedReader as ShardedReader
+    from phlox.record.inspection.comparison import RecordDifference as RecordDifference
+    from phlox.record.inspection.comparison import difference as difference
 
 _lend(["phlox.record.header"], Record=Record)
 _lend(["phlox.record.record"], Header=Header, Array=_Array)

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from phlox.backend import halves
-from phlox.backend.parallel import spread
 from phlox.errors import RecordError
+from phlox.host import float_casts
+from phlox.host.thread_pool import spread
 
 Kind: TypeAlias = Literal["float", "int", "bool"]
 DType: TypeAlias = np.dtype[Any]
@@ -101,7 +101,7 @@ def cast_elements(
     array: Array,
     dtype: DType,
     path: str = "tensor",
-    recast: Recast = halves.recast,
+    recast: Recast = float_casts.recast,
     underflow: Callable[[int], object] | None = None,
 ) -> Array:
     """`array`, contiguous, at another element type of its kind, each value rounded to the nearest.
@@ -131,7 +131,7 @@ def _cast(array: Array, dtype: DType, path: str) -> Array:
             here = slice(at, min(at + BLOCK, stop))
             target[here] = cast_block(source[here], dtype, path)
 
-    spread(work, source.size, halves.SHARE, halves.THREADS)
+    spread(work, source.size, float_casts.SHARE, float_casts.THREADS)
     return result
 
 

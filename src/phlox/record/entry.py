@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from phlox.backend import halves
 from phlox.errors import RecordError, RecordWarning
+from phlox.host import float_casts
 from phlox.record.dtypes import (
     Array,
     DType,
@@ -50,7 +50,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     source: Callable[[], Array]
     path: str = "tensor"
     """Named in errors."""
-    recast: Recast = halves.recast
+    recast: Recast = float_casts.recast
     """How floats are cast where there is a faster way than NumPy's: by the engine of a model's tensors."""
     underflow: Underflow | None = None
     """Where it is noted how many values casts make zero; without it each read warns of them."""
@@ -68,7 +68,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         dtype: Any,
         function: Callable[[], Any],
         path: str = "tensor",
-        recast: Recast = halves.recast,
+        recast: Recast = float_casts.recast,
     ) -> LazyTensor:
         """Holds a function of no arguments that gives an array of this shape and element type, at each read anew."""
         dtype = canonical(dtype, path)
@@ -162,7 +162,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         return np.asarray(array, dtype=self.source_dtype, order="C")
 
     def _cast(self, flat: Array) -> Iterator[Array]:
-        portion = PORTION if self.recast is halves.recast else _OF_ENGINES * PORTION
+        portion = PORTION if self.recast is float_casts.recast else _OF_ENGINES * PORTION
         count = max(1, portion // self.dtype.itemsize)
         for start in range(0, flat.size, count):
             yield self.cast(flat[start : start + count])

@@ -9,8 +9,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Protocol, cast, runtime_checkable
 
-from phlox.backend.signal_guard import Prepared, SignalGuard
 from phlox.errors import PhloxError, RecordError
+from phlox.host.signal_guard import Prepared, SignalGuard
 from phlox.record.names import nearest
 from phlox.record.record import Entry, Record
 from phlox.record.values import Value, checked_value

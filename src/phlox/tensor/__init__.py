@@ -6,6 +6,7 @@ import sys
 
 from phlox.lazy import lend
 from phlox.tensor import functional, linalg, signal
+from phlox.tensor.argument_errors import guard_functions, guard_methods
 from phlox.tensor.creation import (
     arange,
     eye,
@@ -24,7 +25,6 @@ from phlox.tensor.creation import (
 from phlox.tensor.einsum import einsum
 from phlox.tensor.functions import broadcast_arrays, concat, lift, matmul, maximum, meshgrid, minimum, stack, where
 from phlox.tensor.gradients import Gradients
-from phlox.tensor.guard import guard_functions, guard_methods
 from phlox.tensor.interop import from_dlpack
 from phlox.tensor.multiplication import (
     cross,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from phlox.backend import Bool
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.base import Number, TensorBase
-from phlox.tensor.key import ELEMENTWISE, Entry, parse, sole_mask
+from phlox.tensor.index_parsing import ELEMENTWISE, Entry, parse, sole_mask
 
 if TYPE_CHECKING:
     from phlox.backend.contract.indexing import Mode

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
-from phlox.backend.element import LARGEST
-from phlox.backend.scalar import TracedScalar
+from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
+from phlox.host.dtypes import LARGEST
 from phlox.other_names import TENSOR, of_object
+from phlox.tensor.backend_promotion import is_below, joined
 from phlox.tensor.dispatch import Ops, ops_of
 from phlox.tensor.explain import failure, mixed, shown
-from phlox.tensor.meeting import is_below, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

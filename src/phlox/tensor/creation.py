@@ -11,7 +11,7 @@ import numpy as np
 
 from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
-from phlox.backend.scalar import TracedScalar
+from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.interop import copied, own

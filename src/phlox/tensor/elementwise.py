@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from phlox.backend import Bool, Float
-from phlox.backend.element import LARGEST
+from phlox.host.dtypes import LARGEST
 from phlox.tensor.base import Number
 from phlox.tensor.operands import Operands, function
 

@@ -14,7 +14,7 @@ import numpy as np
 from phlox.backend import Backend, Bool, Float, Int
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.out_of_memory import out_of_memory
-from phlox.backend.programs import left_over, used_up
+from phlox.backend.tracing.lifetime_errors import left_over, used_up
 from phlox.errors import BackendError, DeviceError, KindError, PhloxError, RangeError, ShapeError, UnsupportedError
 from phlox.tensor.dispatch import Ops
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from phlox.backend import Backend, Bool
 from phlox.backend.contract.widening import each
-from phlox.backend.element import HALF_ELEMENTS
 from phlox.errors import KindError, RangeError, ShapeError
+from phlox.host.dtypes import HALF_ELEMENTS
+from phlox.tensor.backend_promotion import together
 from phlox.tensor.base import Number
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure, mixed, shown
-from phlox.tensor.meeting import together
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from phlox.backend import Bool, Int
 from phlox.errors import IndexRangeError, KindError, ShapeError
 from phlox.tensor.at import At, filled
+from phlox.tensor.backend_promotion import is_below
 from phlox.tensor.base import Number, TensorBase
-from phlox.tensor.key import Entry, flatnonzero, parse
-from phlox.tensor.meeting import is_below
+from phlox.tensor.index_parsing import Entry, flatnonzero, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

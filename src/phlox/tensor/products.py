@@ -8,10 +8,10 @@ from typing import Any, Self, TypeVar
 from phlox.backend import Bool
 from phlox.backend.contract import matrices
 from phlox.errors import KindError, ShapeError
+from phlox.tensor.backend_promotion import together
 from phlox.tensor.base import TensorBase
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.explain import failure, mixed
-from phlox.tensor.meeting import together
 
 T = TypeVar("T", bound=TensorBase)
 

@@ -23,9 +23,9 @@ from phlox.tensor.gradients import Gradients
 from phlox.tensor.indexing import Indexing
 from phlox.tensor.products import Products
 from phlox.tensor.reduction import Reduction
+from phlox.tensor.serialization import ops_from_bytes, ops_to_bytes
 from phlox.tensor.shaping import Shaping
 from phlox.tensor.sorting import Sorting
-from phlox.tensor.wire import ops_from_bytes, ops_to_bytes
 
 B = TypeVar("B", bound=Backend, default=Any)
 D = TypeVar("D", default=Any)

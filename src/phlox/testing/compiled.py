@@ -21,8 +21,8 @@ import numpy as np
 
 import phlox as px
 from phlox.backend import Backend, NumPy, load_backend
-from phlox.backend.element import HOST_DTYPES
 from phlox.errors import PhloxError
+from phlox.host.dtypes import HOST_DTYPES
 from phlox.testing.conformance import running
 from phlox.testing.conformance.row import Row, Sample
 

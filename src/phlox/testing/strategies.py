@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, Kind, as_device
-from phlox.backend.element import INT_RANGES
+from phlox.host.dtypes import INT_RANGES
 from phlox.tensor import Tensor, tensor
 
 Shape: TypeAlias = tuple[int, ...]

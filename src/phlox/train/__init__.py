@@ -8,7 +8,7 @@ from phlox.train.learner import Learner
 from phlox.train.logger import EpochReport, Logger, MetricsFile, Plan, StepReport
 from phlox.train.metrics import Mean, Measure, accuracy
 from phlox.train.progress import PlainProgress, RichProgress, progress
-from phlox.train.schedule_picture import draw_schedule
+from phlox.train.schedule_plot import draw_schedule
 
 __all__ = [
     "EpochReport",

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from phlox.errors import RunError
-from phlox.record.files import atomic_write
+from phlox.record.io.files import atomic_write
 from phlox.version import __version__
 
 try:

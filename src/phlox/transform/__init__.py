@@ -5,7 +5,7 @@ from __future__ import annotations
 from phlox.lazy import lazily
 from phlox.transform import debug
 from phlox.transform.checkpoint import checkpoint
-from phlox.transform.compile import compile
+from phlox.transform.compile.api import compile
 from phlox.transform.custom import custom_gradient
 from phlox.transform.derivatives import hessian, hvp, jacobian, jvp, vjp
 from phlox.transform.eval_shape import TensorSpec, eval_shape

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 from phlox.errors import KindError, ShapeError
 from phlox.module import Module, Param
 from phlox.tensor import Tensor
-from phlox.transform.containers import AnyTensor, map_parts, parts_of, with_parts
+from phlox.transform.tree import AnyTensor, map_parts, parts_of, with_parts
 
 Axis: TypeAlias = int | None
 """None is no axis: the same for all examples."""

@@ -12,8 +12,8 @@ from phlox.backend.levels import levels, resumed
 from phlox.batching import joined
 from phlox.errors import AutodiffError
 from phlox.module.param import Param, noting_changes, taken_back
-from phlox.tensor.meeting import is_below
-from phlox.transform.containers import AnyTensor, map_tensors, tensors_of
+from phlox.tensor.backend_promotion import is_below
+from phlox.transform.tree import AnyTensor, map_tensors, tensors_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

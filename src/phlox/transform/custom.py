@@ -13,8 +13,8 @@ from phlox.backend.levels import Level, depth, has_history, levels, resumed
 from phlox.batching import Batched, Frame, entered, innermost
 from phlox.errors import AutodiffError, ShapeError
 from phlox.tensor import Tensor
-from phlox.tensor.meeting import is_below, together
-from phlox.transform.containers import AnyTensor
+from phlox.tensor.backend_promotion import is_below, together
+from phlox.transform.tree import AnyTensor
 
 Backward: TypeAlias = Callable[..., Any]
 """`(g, ...)`: for one gradient a result, the gradient (or the tuple of gradients) towards the Float arguments."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phlox.backend.checks import checks
-from phlox.transform.recompiles import Change, Recompile, explain_recompiles
+from phlox.backend.tracing.checks import checks
+from phlox.transform.compile.recompiles import Change, Recompile, explain_recompiles
 
 __all__ = ["Change", "Recompile", "checks", "explain_recompiles"]

@@ -10,9 +10,9 @@ from phlox.backend.levels import entered
 from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module
 from phlox.tensor import Gradients, Tensor, stack, zeros_like
-from phlox.transform.containers import AnyTensor, map_tensors, parts_of, tensors_of
 from phlox.transform.grad import grad
 from phlox.transform.leaves import Leaves, chosen, one_number
+from phlox.transform.tree import AnyTensor, map_tensors, parts_of, tensors_of
 
 Function: TypeAlias = Callable[..., Any]
 

@@ -15,16 +15,16 @@ from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import KINDS
 from phlox.backend.levels import resumed
-from phlox.backend.signal_guard import scope
 from phlox.errors import BackendError, CompileError, KindError, UnsupportedError
+from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
-from phlox.module.foreign import Foreign
+from phlox.module.foreign_leaf import Foreign
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import recording
 from phlox.tensor import Tensor
 from phlox.tensor.creation import sizes_of
 from phlox.tensor.dispatch import ops_of
-from phlox.transform.containers import AnyTensor, map_parts
+from phlox.transform.tree import AnyTensor, map_parts
 
 _RESULT = "eval_shape, result"
 

@@ -19,8 +19,8 @@ from phlox.batching import Batched, joined
 from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.tensor import Gradients, Tensor, zeros_like
-from phlox.tensor.meeting import inside
-from phlox.transform.containers import AnyTensor, map_parts, map_tensors, parts_of
+from phlox.tensor.backend_promotion import inside
+from phlox.transform.tree import AnyTensor, map_parts, map_tensors, parts_of
 
 
 @dataclass(slots=True)

@@ -9,15 +9,15 @@ import numpy as np
 
 from phlox.backend import Device, Float, Int, Kind, as_device
 from phlox.backend.kind import Bool
-from phlox.backend.scalar import TracedScalar
+from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import ModuleError
 from phlox.module import Module, Param
 from phlox.module.structure import static_key
 from phlox.module.template import aux_of
 from phlox.optim import Optimizer
 from phlox.tensor import Tensor, tensor
-from phlox.tensor.meeting import inside, is_below
-from phlox.transform.containers import AnyTensor, parts_of, with_parts
+from phlox.tensor.backend_promotion import inside, is_below
+from phlox.transform.tree import AnyTensor, parts_of, with_parts
 
 Build: TypeAlias = Callable[[Iterator[AnyTensor]], Any]
 _NUMBERS: dict[type[Any], type[Kind]] = {bool: Bool, int: Int, float: Float}

@@ -7,14 +7,15 @@ from operator import index
 from typing import Any, TypeVar, cast
 
 from phlox import random
-from phlox.backend import Backend, as_device, checks
-from phlox.backend.signal_guard import scope
+from phlox.backend import Backend, as_device
+from phlox.backend.tracing import checks
 from phlox.errors import BackendError, KindError, ModuleError, ShapeError
+from phlox.host.signal_guard import scope
 from phlox.optim.optimizer import recording
 from phlox.tensor import stack
-from phlox.tensor.meeting import is_below
-from phlox.transform.containers import AnyTensor
+from phlox.tensor.backend_promotion import is_below
 from phlox.transform.packing import Packed, lengths
+from phlox.transform.tree import AnyTensor
 
 C = TypeVar("C")
 Turn = Callable[[Any, Any], tuple[Any, Any]]

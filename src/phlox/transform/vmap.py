@@ -14,7 +14,7 @@ from phlox.errors import AutodiffError, BackendError, KindError, RangeError, Sha
 from phlox.module import Param
 from phlox.tensor import Tensor
 from phlox.transform.axes import Axis, Walk
-from phlox.transform.containers import AnyTensor
+from phlox.transform.tree import AnyTensor
 
 
 def vmap(

@@ -8,7 +8,7 @@ from typing import Any
 from phlox.autodiff.build import Binary, D, General, Result, Rule, Unary
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.element import LARGEST
+from phlox.host.dtypes import LARGEST
 
 _LOG2 = math.log(2.0)
 _FAR = 100.0

@@ -10,8 +10,8 @@ import numpy as np
 
 from phlox.backend.contract.shape import ShapingOps
 from phlox.backend.contract.types import Array
-from phlox.backend.element import INT_RANGES, IntElement
 from phlox.backend.kind import Float, Int
+from phlox.host.dtypes import INT_RANGES, IntElement
 
 
 class ArithmeticOps(ShapingOps):

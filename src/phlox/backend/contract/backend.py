@@ -9,20 +9,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from phlox.backend import checks
 from phlox.backend.contract.required import RandomOps
 from phlox.backend.contract.types import Array, Gradients, Kinds, Needed, Shape
 from phlox.backend.contract.update import ManyUpdates, UpdateOps
 from phlox.backend.device import Device
-from phlox.backend.element import (
+from phlox.backend.kind import Float, Kind
+from phlox.backend.tracing import checks
+from phlox.errors import AutodiffError, IndexRangeError, RangeError, UnsupportedError
+from phlox.host.dtypes import (
     HOST_DTYPES,
     INT_RANGES,
     LARGEST,
     FloatElement,
     IntElement,
 )
-from phlox.backend.kind import Float, Kind
-from phlox.errors import AutodiffError, IndexRangeError, RangeError, UnsupportedError
 
 
 class Backend(UpdateOps, RandomOps, ManyUpdates):
@@ -377,7 +377,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         return True
 
     def gathers_checks(self, x: Array) -> bool:
-        """Does the program that this placeholder belongs to gather checks? See `phlox.backend.checks`."""
+        """Does the program that this placeholder belongs to gather checks? See `phlox.backend.tracing.checks`."""
         return False
 
     def with_autodiff(self) -> Backend:

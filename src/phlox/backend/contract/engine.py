@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from phlox.backend.contract.backend import Backend
-from phlox.backend.element import FLOAT_ELEMENTS, HALF_ELEMENTS, INT_ELEMENTS, FloatElement, IntElement
-from phlox.backend.halves import recast
 from phlox.backend.kind import Kind
 from phlox.errors import BackendError, RangeError
+from phlox.host.dtypes import FLOAT_ELEMENTS, HALF_ELEMENTS, INT_ELEMENTS, FloatElement, IntElement
+from phlox.host.float_casts import recast
 
 
 class EngineBackend(Backend):

@@ -12,8 +12,8 @@ import numpy as np
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.shape import part
 from phlox.backend.contract.types import Array, Axes, Shape
-from phlox.backend.element import INT_RANGES
 from phlox.backend.kind import Int
+from phlox.host.dtypes import INT_RANGES
 
 Between: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
 """Where a quantile falls between two elements: in proportion, at either, at the nearer one (of two equally near the

@@ -70,7 +70,7 @@ class UpdateOps(SamplingOps):
         return self.float_sub(x, self.float_mul(self.float_div(m, scale), lr / correction_1)), m, v
 
 
-class Memory(ABC):
+class ReusedBuffer(ABC):
     """Memory that is lent to tensors one after another, and written to again once none of them can be seen.
 
     What is lent is an object of its own, which every view of it keeps alive: when it has gone, nobody can look.
@@ -107,7 +107,7 @@ class ManyUpdates:
     Here an engine that does nothing of the kind.
     """
 
-    def memory_like(self, x: Array, shape: Shape) -> Memory | None:
+    def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
         """New memory for an array like this plain one, of this shape, if the engine can tell when it is free."""
         return None
 

@@ -23,7 +23,7 @@ from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.special import SpecialOps
 from phlox.backend.contract.types import Array
 from phlox.backend.contract.update import UpdateOps
-from phlox.backend.element import HALF_ELEMENTS
+from phlox.host.dtypes import HALF_ELEMENTS
 
 Convert: TypeAlias = Callable[[Any], Any]
 

@@ -19,12 +19,12 @@ from phlox.backend.contract import Backend, EngineBackend
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.contract.types import Array
 from phlox.backend.device import Device
-from phlox.backend.element import HOST_DTYPES
 from phlox.backend.jax import ops, x64
-from phlox.backend.jax.processor import is_shared
+from phlox.backend.jax.cpu import is_shared
 from phlox.backend.kind import Int, Kind, kind_of_dtype
-from phlox.backend.mapped import taken_over
 from phlox.errors import DeviceError
+from phlox.host.dtypes import HOST_DTYPES
+from phlox.host.mmap import taken_over
 
 ELEMENTS: dict[str, Any] = {name: jnp.dtype(dtype) for name, dtype in HOST_DTYPES.items()}
 _LARGE = 1 << 20

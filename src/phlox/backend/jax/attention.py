@@ -15,8 +15,8 @@ from jax import lax
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.attention import AttentionOps
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.jax.cpu import is_shared
 from phlox.backend.jax.fused import fused
-from phlox.backend.jax.processor import is_shared
 
 _CHUNK = 64
 _WHOLE = 128  # so few queries save less time in chunks than it takes to compile them

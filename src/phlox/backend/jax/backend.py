@@ -17,20 +17,18 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from phlox.backend import checks
 from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Binary, Shape, Unary, native
 from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
-from phlox.backend.element import HALF_ELEMENTS, INT_RANGES
 from phlox.backend.jax import ops, random, x64
 from phlox.backend.jax.arrays import ELEMENTS, Arrays
 from phlox.backend.jax.attention import Attention
 from phlox.backend.jax.conv import Conv
-from phlox.backend.jax.dense import Dense
 from phlox.backend.jax.elementwise import Elementwise
 from phlox.backend.jax.indexing import Indexing
 from phlox.backend.jax.linalg import Linalg
+from phlox.backend.jax.linear import Dense
 from phlox.backend.jax.loss import Loss
 from phlox.backend.jax.norm import Norm
 from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
@@ -41,9 +39,11 @@ from phlox.backend.jax.sampling import Sampling
 from phlox.backend.jax.shape import Shaping
 from phlox.backend.jax.signal import Signal
 from phlox.backend.jax.sorting import Sorting
-from phlox.backend.jax.traces import Traces
+from phlox.backend.jax.tracer import Traces
 from phlox.backend.kind import Int
+from phlox.backend.tracing import checks
 from phlox.errors import RangeError
+from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES
 
 _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
 """What JAX itself adds up in f32, and rounds once."""

@@ -18,7 +18,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.backend.device import Device
 from phlox.backend.jax.trees import scope
 from phlox.backend.kind import Float
-from phlox.backend.random_keys import register_reader
+from phlox.backend.threefry.foreign_keys import register_reader
 from phlox.errors import ShapeError
 
 

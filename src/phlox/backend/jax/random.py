@@ -1,4 +1,4 @@
-"""Random numbers on JAX arrays: those of `phlox.backend.numpy.random`, where they are defined, bit for bit.
+"""Random numbers on JAX arrays: those of `phlox.backend.threefry.generator`, where they are defined, bit for bit.
 
 `state` is `uint32[3] = (k0, k1, position)`, traced or not, so that one compiled program draws from any stream. Each
 draw is one jitted call that is *not* inlined into the jaxpr: XLA inlines it all the same, and a program with many draws
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from phlox.backend.numpy.random import (
+from phlox.backend.threefry.generator import (
     DROPPED,
     PARITY,
     RESERVED,
@@ -34,7 +34,7 @@ from phlox.backend.numpy.random import (
     check_substream,
     check_threshold,
 )
-from phlox.backend.quantile import NODES, ORIGIN, STEPS
+from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
 from phlox.errors import BackendError
 
 __all__ = [

@@ -13,16 +13,14 @@ from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary, native
 from phlox.backend.contract.widening import COMPUTING, widen
 from phlox.backend.device import Device
-from phlox.backend.element import HALF_ELEMENTS, HOST_DTYPES
 from phlox.backend.kind import Kind, kind_of_dtype
-from phlox.backend.numpy import random
 from phlox.backend.numpy.attention import Attention
 from phlox.backend.numpy.conv import Conv
-from phlox.backend.numpy.dense import Dense
 from phlox.backend.numpy.elementwise import Elementwise
 from phlox.backend.numpy.erf import erf
 from phlox.backend.numpy.indexing import Indexing
 from phlox.backend.numpy.linalg import Linalg
+from phlox.backend.numpy.linear import Dense
 from phlox.backend.numpy.loss import Loss
 from phlox.backend.numpy.norm import Norm
 from phlox.backend.numpy.pooling import Pooling
@@ -32,7 +30,9 @@ from phlox.backend.numpy.signal import Signal
 from phlox.backend.numpy.sorting import Sorting
 from phlox.backend.numpy.sums import running, total
 from phlox.backend.numpy.update import Update
+from phlox.backend.threefry import generator
 from phlox.errors import DeviceError, RangeError
+from phlox.host.dtypes import HALF_ELEMENTS, HOST_DTYPES
 
 
 def quiet(ufunc: Callable[..., Any]) -> Any:
@@ -319,16 +319,16 @@ class NumPy(
     # --- random
 
     def random_uniform(self, state: Array, shape: Shape, device: Device) -> Array:
-        return random.random_uniform(state, shape, self.host_float_dtype)
+        return generator.random_uniform(state, shape, self.host_float_dtype)
 
     def random_normal(self, state: Array, shape: Shape, device: Device) -> Array:
-        return random.random_normal(state, shape, self.host_float_dtype)
+        return generator.random_normal(state, shape, self.host_float_dtype)
 
     def random_bernoulli(self, state: Array, shape: Shape, threshold: int, device: Device) -> Array:
-        return random.random_bernoulli(state, shape, threshold)
+        return generator.random_bernoulli(state, shape, threshold)
 
     def random_integers(self, state: Array, shape: Shape, low: int, high: int, device: Device) -> Array:
-        return random.random_integers(state, shape, low, high).astype(self.host_int_dtype, copy=False)
+        return generator.random_integers(state, shape, low, high).astype(self.host_int_dtype, copy=False)
 
     def random_permutation(self, state: Array, n: int, device: Device) -> Array:
-        return random.random_permutation(state, n).astype(self.host_int_dtype, copy=False)
+        return generator.random_permutation(state, n).astype(self.host_int_dtype, copy=False)

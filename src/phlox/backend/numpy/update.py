@@ -11,7 +11,7 @@ import numpy as np
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
-from phlox.backend.contract.update import AdamNumbers, Memory, Piece, bundles, work_on
+from phlox.backend.contract.update import AdamNumbers, Piece, ReusedBuffer, bundles, work_on
 from phlox.backend.numpy.blocks import LARGE, SMALL, SPREAD, Block, in_blocks, scratch
 
 _LONG = 1 << 18
@@ -23,8 +23,8 @@ class _Owner(np.ndarray[Any, Any]):
     """Owns memory. Since it is of another class, what is lent of it is the base of its views, not this."""
 
 
-class HostMemory(Memory):
-    """See `Memory`."""
+class HostMemory(ReusedBuffer):
+    """See `ReusedBuffer`."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self._owner = _Owner(shape, dtype)
@@ -54,7 +54,7 @@ class Update(Backend):
         in_blocks(lambda start, stop: _adam(old, new, numbers, start, stop), x.size, 1)
         return made
 
-    def memory_like(self, x: Array, shape: Shape) -> Memory | None:
+    def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
         return HostMemory(shape, x.dtype)
 
     def new_like(self, x: Array) -> Array:

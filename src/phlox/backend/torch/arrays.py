@@ -17,12 +17,12 @@ from phlox.backend.contract import Backend, EngineBackend
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
-from phlox.backend.element import HOST_DTYPES
 from phlox.backend.kind import Bool, Float, Int, Kind
-from phlox.backend.mapped import taken_over
-from phlox.backend.torch.halves import casts_on_all_cores, recast
-from phlox.backend.torch.placeholder import NeedsValue, as_constants, is_placeholder
+from phlox.backend.torch.cpu.casts import casts_on_all_cores, recast
+from phlox.backend.torch.tracer import NeedsValue, as_constants, is_placeholder
 from phlox.errors import DeviceError, KindError
+from phlox.host.dtypes import HOST_DTYPES
+from phlox.host.mmap import taken_over
 
 ELEMENTS: dict[str, torch.dtype] = {
     "f64": torch.float64,

@@ -20,26 +20,26 @@ from phlox.backend.contract.types import Array, Axes, Binary, Shape, Unary, nati
 from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
 from phlox.backend.kind import Int
-from phlox.backend.torch import random
 from phlox.backend.torch.arrays import ELEMENTS, Arrays
-from phlox.backend.torch.attention import Attention, attends_narrow
-from phlox.backend.torch.conv import Conv, convolves_narrow
-from phlox.backend.torch.dense import Dense
-from phlox.backend.torch.elementwise import Elementwise
-from phlox.backend.torch.indexing import Indexing
-from phlox.backend.torch.linalg import Linalg
-from phlox.backend.torch.loss import Loss
-from phlox.backend.torch.matmul import matmul
-from phlox.backend.torch.norm import Norm
-from phlox.backend.torch.placeholder import Placeholders, is_placeholder, makes_plain_tensors, recording
-from phlox.backend.torch.pooling import Pooling
-from phlox.backend.torch.recurrent import Recurrent
-from phlox.backend.torch.reduction import Reduction
-from phlox.backend.torch.sampling import Sampling
-from phlox.backend.torch.shape import Shaping
-from phlox.backend.torch.signal import Signal
-from phlox.backend.torch.sorting import Sorting
-from phlox.backend.torch.update import Update
+from phlox.backend.torch.cpu.gemm import matmul
+from phlox.backend.torch.ops import random
+from phlox.backend.torch.ops.attention import Attention, attends_narrow
+from phlox.backend.torch.ops.conv import Conv, convolves_narrow
+from phlox.backend.torch.ops.elementwise import Elementwise
+from phlox.backend.torch.ops.indexing import Indexing
+from phlox.backend.torch.ops.linalg import Linalg
+from phlox.backend.torch.ops.linear import Dense
+from phlox.backend.torch.ops.loss import Loss
+from phlox.backend.torch.ops.norm import Norm
+from phlox.backend.torch.ops.pooling import Pooling
+from phlox.backend.torch.ops.recurrent import Recurrent
+from phlox.backend.torch.ops.reduction import Reduction
+from phlox.backend.torch.ops.sampling import Sampling
+from phlox.backend.torch.ops.shape import Shaping
+from phlox.backend.torch.ops.signal import Signal
+from phlox.backend.torch.ops.sorting import Sorting
+from phlox.backend.torch.ops.update import Update
+from phlox.backend.torch.tracer import Placeholders, is_placeholder, makes_plain_tensors, recording
 from phlox.errors import RangeError
 
 _LACKING = frozenset({"float_pow"})

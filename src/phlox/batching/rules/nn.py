@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend.contract.nn.attention import AttentionOps
-from phlox.backend.contract.nn.dense import DenseOps
+from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.types import Array, Shape, Widths

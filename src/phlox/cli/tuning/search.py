@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from phlox.backend import backend_names
-from phlox.backend.candidates import candidates
 from phlox.backend.settings import Settings, environment_before
-from phlox.backend.threads import VARIABLES as THREADS
+from phlox.cli.tuning.search_space import candidates
 from phlox.cli.tuning.trial import Program, Trial, run
+from phlox.host.threads import VARIABLES as THREADS
 
 GAIN = 0.97
 """A ratio that is worth a change; what is less may be chance."""

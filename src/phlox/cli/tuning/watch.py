@@ -19,7 +19,7 @@ from phlox.module import Module
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import recording
 from phlox.tensor import Tensor
-from phlox.transform.compile import Compiled
+from phlox.transform.compile.api import Compiled
 
 WARM_UP = 2
 """Calls before the first that is measured: a program is made in them."""

@@ -10,9 +10,9 @@ from phlox.interop.adapter.layout import Layout, Reversed, Same
 from phlox.interop.adapter.pattern import Pattern
 from phlox.interop.adapter.rules import Rule
 from phlox.record import LazyTensor, Record, TensorEntry
+from phlox.record.loading.report import shown
 from phlox.record.names import nearest
 from phlox.record.record import Entry
-from phlox.record.report import shown
 
 _SHOWN = 40
 _MAX_SUGGESTIONS = 20

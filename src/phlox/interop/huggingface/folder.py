@@ -23,7 +23,7 @@ from phlox.module import Module
 from phlox.record import FULL, LazyTensor, Precision, Record, SafetensorsRecorder, TensorEntry, match
 from phlox.record import load as load_any
 from phlox.record.dtypes import SHORT_NAMES
-from phlox.record.sharded import WHOLE
+from phlox.record.formats.sharded import WHOLE
 
 FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama())
 

@@ -22,10 +22,10 @@ from phlox.module import Module
 from phlox.module.records import LoadOptions
 from phlox.record import FULL, LazyTensor, LoadReport, Precision, Record, SafetensorsRecorder, TensorEntry
 from phlox.record.dtypes import canonical
+from phlox.record.formats.pytorch.reader import CONSTANTS
+from phlox.record.formats.reader import PathLike, Readable, Stream, is_path
+from phlox.record.loading.renaming import renamed
 from phlox.record.names import nearest
-from phlox.record.pytorch.reader import CONSTANTS
-from phlox.record.reader import PathLike, Readable, Stream, is_path
-from phlox.record.renaming import renamed
 
 State = Record | Mapping[str, Any]
 """A record, or what `state_dict()` of a PyTorch module gives: tensors or arrays by name."""

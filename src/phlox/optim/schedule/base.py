@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, cast
 
 from typing_extensions import TypeVar
 
-from phlox.backend.signal_guard import Prepared, commit
 from phlox.errors import OptimizerError, RecordError
+from phlox.host.signal_guard import Prepared, commit
 from phlox.optim.schedule.checks import is_count, is_number, is_rate, refuse
 from phlox.optim.schedule.sketch import sketch
 from phlox.record import Record

@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 from phlox.backend import Float
-from phlox.backend.element import LARGEST
 from phlox.errors import ShapeError
+from phlox.host.dtypes import LARGEST
 from phlox.tensor.functional.operands import compute, expect
 from phlox.tensor.functions import at_full_precision
 from phlox.tensor.tensor import Tensor

@@ -8,10 +8,10 @@ import numpy as np
 
 from phlox.backend import Bool, Float, Int, Kind
 from phlox.errors import KindError, RangeError, ShapeError
+from phlox.tensor.backend_promotion import common, together
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure
 from phlox.tensor.functions import where
-from phlox.tensor.meeting import common, together
 from phlox.tensor.tensor import Tensor, wrap
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]

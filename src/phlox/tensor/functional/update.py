@@ -6,10 +6,10 @@ from typing import Any
 
 from phlox.backend import Float
 from phlox.backend.contract.update import AdamNumbers
-from phlox.backend.scalar import TracedScalar
+from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import KindError, ShapeError
+from phlox.tensor.backend_promotion import together
 from phlox.tensor.explain import failure
-from phlox.tensor.meeting import together
 from phlox.tensor.tensor import Tensor, wrap
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import phlox as px
 from phlox.backend import Autodiff, Backend
 from phlox.backend.numpy import NumPy
-from phlox.backend.numpy import random as generator
+from phlox.backend.threefry import generator
 from phlox.errors import BackendError, EngineNotInstalledError, PhloxError
 from phlox.testing.close import compare
 from phlox.testing.conformance import running

@@ -12,8 +12,8 @@ import numpy as np
 
 import phlox as px
 from phlox.backend import Autodiff, Backend
-from phlox.backend.element import INT_RANGES
 from phlox.backend.numpy import NumPy
+from phlox.host.dtypes import INT_RANGES
 from phlox.testing.close import compare
 from phlox.testing.conformance.checks import EXACT, LeftOut
 from phlox.testing.conformance.running import kind_of

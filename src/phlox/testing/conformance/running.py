@@ -10,7 +10,7 @@ import numpy as np
 
 import phlox as px
 from phlox.backend import Autodiff, Backend
-from phlox.backend.element import HOST_DTYPES, LARGEST
+from phlox.host.dtypes import HOST_DTYPES, LARGEST
 from phlox.testing.conformance.row import Row, Sample, torch
 
 HALVES = ("f16", "bf16")

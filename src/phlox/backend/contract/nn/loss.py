@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.element import LARGEST, FloatElement
+from phlox.host.dtypes import LARGEST, FloatElement
 
 LEAST_LOG = -100.0
 """What the logarithms of a binary cross-entropy count as at least."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.backend.contract.nn.dense import DenseOps
+from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.types import Array, Axes, Gradients, Needed
 
 

@@ -1,0 +1,202 @@
+"""What JAX has in place of arrays while it records: of which program such a placeholder is, and how one is made."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from struct import Struct
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.extend.core.primitives import convert_element_type_p
+from jax.interpreters.partial_eval import DynamicJaxprTracer
+
+from phlox.backend.contract import EngineBackend
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
+from phlox.backend.jax.leaked_tracer import has_ended, is_outside
+from phlox.backend.kind import Float, Kind
+from phlox.backend.tracing import checks
+from phlox.backend.tracing.scalar import TracedScalar
+
+_DOUBLE, _LONG = Struct("=d"), Struct("=q")
+_PROBE = np.zeros((), np.float32)
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def _weakly(x: Any, dtype: Any) -> Any:
+    """A number as Python's own come in: weakly typed, it takes the type of what it meets."""
+    return convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=True, sharding=None)
+
+
+@lru_cache(maxsize=1024)
+def _program(backend: Any, fn: Callable[..., Any], static: tuple[Any, ...], donate: tuple[int, ...]) -> Any:
+    def run(*arguments: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return fn(backend, *static, *arguments)
+
+    return jax.jit(run, donate_argnums=donate)
+
+
+@cache
+def _computes_doubles() -> bool:
+    """Has the device numbers of 64 bits? Those of TPUs are made of several, and cannot be read from their bits."""
+    return jax.default_backend() in ("cpu", "gpu", "cuda", "rocm")
+
+
+class Traces(EngineBackend):
+    """See `phlox.backend.contract.backend`."""
+
+    def is_number(self, value: object) -> bool:
+        return isinstance(value, (Tracer, jax.Array)) and value.ndim == 0
+
+    def is_traced(self, x: Array) -> bool:
+        return isinstance(x, Tracer)
+
+    def gathers_checks(self, x: Array) -> bool:
+        anchor = checks.placeholder()
+        # What belongs to a trace within the program's (of a scan's body) cannot leave it.
+        return anchor is not None and getattr(x, "_trace", None) is getattr(anchor, "_trace", self)
+
+    def barrier(self, x: Array, after: Array) -> Array:
+        return lax.optimization_barrier((x, after))[0] if isinstance(x, Tracer) else x
+
+    def rounded(self, x: Array) -> Array:
+        # XLA takes every identity out of a program, barriers too, before LLVM makes one operation of a product and a
+        # sum; what a number is where it is NaN, it does not know.
+        is_float = isinstance(x, Tracer) and jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.where(jnp.isnan(x), jnp.nan, x) if is_float else x
+
+    def program(self) -> object | None:
+        # Under jit, scan and checkpoint, an operation on constants is recorded; under grad and vmap, it is done.
+        return self.program_of(lax.neg(_PROBE))
+
+    def program_of(self, x: Array) -> object | None:
+        while isinstance(x, Tracer) and not isinstance(x, DynamicJaxprTracer):
+            x = getattr(x, "primal", getattr(x, "val", None))  # one of grad or jvp, or of vmap
+        trace: object | None = getattr(x, "_trace", None)
+        return trace
+
+    def bakes_constants(self) -> bool:
+        return isinstance(lax.neg(_PROBE), Tracer)
+
+    records_loops = bakes_constants
+
+    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
+        return isinstance(x, Tracer) and (has_ended(x) or (not surely and is_outside()))
+
+    def is_left_over_error(self, error: Exception) -> bool:
+        return isinstance(error, jax.errors.UnexpectedTracerError)
+
+    def is_gone(self, x: Array) -> bool:
+        return not isinstance(x, Tracer) and x.is_deleted()
+
+    def is_gone_error(self, error: Exception) -> bool:
+        return isinstance(error, (RuntimeError, ValueError)) and "has been deleted" in str(error)
+
+    def is_engine_error(self, error: Exception) -> bool:
+        return isinstance(error, jax.errors.JaxRuntimeError) or super().is_engine_error(error)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+        return super().is_out_of_memory(error)
+
+    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+        return jax.vjp(fn, *arrays)[1](g)
+
+    def number_expm1(self, x: Any) -> Any:
+        if isinstance(x, TracedScalar):
+            return x.expm1()
+        return jnp.expm1(x) if self.is_number(x) else math.expm1(x)
+
+    def held_number(self, value: float) -> Any:
+        if self._is_wide():
+            return value
+        with jax.ensure_compile_time_eval():  # it outlives any trace in which it is made
+            return jnp.asarray(value)
+
+    def scalar_argument(self, value: float) -> Any:
+        # As two words of 32 bits it passes whatever JAX's switch says, and faster than a Python number.
+        if not _computes_doubles():
+            return value
+        return np.frombuffer((_DOUBLE if value.__class__ is float else _LONG).pack(value), np.uint32)
+
+    def scalar_of(self, x: Any, whole: bool) -> Any:
+        if getattr(x, "dtype", None) != np.uint32:
+            return x
+        with jax.enable_x64(True):
+            dtype = np.dtype(np.int64 if whole else np.float64)
+            return _weakly(lax.bitcast_convert_type(x, dtype), dtype)
+
+    def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
+        # All are weakly typed and stay so: what they meet takes them at its own precision.
+        with jax.enable_x64(True):
+            return op(*operands)
+
+    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        return x if self._is_wide() else _weakly(x, np.float32 if kind is Float else np.int32)
+
+    def scalar_beside(self, x: Any, other: Any) -> Any:
+        whole = x.dtype.kind == "i"
+        return x if other.dtype.itemsize == 8 else _weakly(x, np.int32 if whole else np.float32)
+
+    def _is_wide(self) -> bool:
+        """Has it elements of 64 bits, of which JAX has a switch of its own?"""
+        return self.float_element == "f64" or self.int_element == "i64"
+
+    def python_number(self, x: Any) -> Any:
+        return x if isinstance(x, Tracer) else self.to_host(x).item()
+
+    compiles = True
+
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        return jax.jit(fn, donate_argnums=0)
+
+    def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        return _program(self, fn, static, donate)
+
+    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+        return x.at[:, place].set(entry)
+
+    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        jax.eval_shape(fn, donated, kept)
+
+    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+        return jax.ShapeDtypeStruct(shape, self.element(kind))
+
+    def is_record_error(self, error: Exception) -> bool:
+        return isinstance(error, _NEEDS_VALUES)
+
+    def scan(
+        self,
+        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
+        carry: Sequence[Array],
+        xs: Sequence[Array],
+        length: int,
+        *,
+        reverse: bool = False,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        if not self.records_loops():
+            return super().scan(body, carry, xs, length, reverse=reverse)
+
+        def step(state: tuple[Array, ...], one: tuple[Array, ...]) -> Any:
+            after, y = body(state, one)
+            return tuple(after), tuple(y)
+
+        # Numbers stay weakly typed in an array that is made of nothing else: they take the type of what they meet.
+        arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
+        return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)

@@ -1,0 +1,92 @@
+"""Attention in programs on a processor by a kernel of our own, where sequences are of some dozens to a thousand.
+
+PyTorch's own kernel is made for thousands: it multiplies blocks by the library for products, one call for each, and has
+no use for it that a query sees no later keys. A value that is not finite may reach the seven queries before it.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+
+from phlox.backend.torch.compiler.graph import put_in_place
+from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, address, integers, load
+
+_aten: Any = torch.ops.aten
+_FEWEST = 64
+"""Queries: with fewer there is little to do for all the gathering of keys."""
+_MOST = {True: 1 << 16, False: 1 << 14}
+"""Numbers of a head's keys, by whether later ones are not seen: they and their values are to stay in a core's cache."""
+_integers = lru_cache(maxsize=256)(integers)
+
+# --- the kernel
+
+
+@cache
+def _kernel() -> Any:
+    return load("attention", {"attend": [*[POINTER] * 5, ctypes.c_float, POINTER, POINTER, NUMBER]})
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    y, sums = _on_placeholders(query)
+    sizes = _integers(*query.shape[:3], key.shape[2], query.shape[3], causal)
+    strides = _integers(*(step for x in (query, key, value, y) for step in x.stride()[:3]), *sums.stride())
+    given, results = map(address, (query, key, value)), map(address, (y, sums))
+    _kernel().attend(sizes, strides, *given, scale, *results, torch.get_num_threads())
+    return y, sums
+
+
+def _on_placeholders(query: Any, *_: Any) -> tuple[Any, Any]:
+    """New arrays for results, which lie in memory as those of PyTorch's kernel do: heads beside each other."""
+    batch, heads, length, size = query.shape
+    y, sums = query.new_empty((batch, length, heads, size)), query.new_empty((batch, length, heads))
+    return y.transpose(1, 2), sums.transpose(1, 2)
+
+
+# --- the operation
+
+_library = torch.library.Library("phlox", "FRAGMENT")
+_library.define("attention(Tensor query, Tensor key, Tensor value, bool causal, float scale) -> (Tensor, Tensor)")
+_library.impl("attention", _attend, "CPU")
+torch.library.register_fake("phlox::attention", _on_placeholders, lib=_library)
+
+# --- in graphs
+
+
+def lower(graph: Any) -> None:
+    """Compute so what PyTorch's kernel is called for in a graph, where that is faster. The way back is PyTorch's."""
+    kernel = _aten._scaled_dot_product_flash_attention_for_cpu.default
+    nodes = [node for node in graph.graph.nodes if node.target is kernel and _suits(node)]
+    for node in nodes:
+        query, key, value, _, causal = _arguments(node)
+        scale = node.kwargs.get("scale")
+        given = (query, key, value, causal, query.meta["val"].shape[3] ** -0.5 if scale is None else scale)
+        with graph.graph.inserting_before(node):
+            found = graph.graph.call_function(torch.ops.phlox.attention.default, given)
+        put_in_place(graph.graph, node, found)
+    if nodes:
+        graph.recompile()
+
+
+def _arguments(node: Any) -> list[Any]:
+    """Query, key, value, dropout, and whether it is causal."""
+    return [*node.args, *[0.0, False][len(node.args) - 3 :]]
+
+
+def _suits(node: Any) -> bool:
+    query, key, _, dropout, causal = _arguments(node)
+    q, k = query.meta["val"], key.meta["val"]
+    if dropout or node.kwargs.get("attn_mask") is not None or q.dtype is not torch.float32 or q.device.type != "cpu":
+        return False
+    if q.shape[2] < _FEWEST or not 0 < k.shape[2] * k.shape[3] <= _MOST[causal]:
+        return False
+    return _kernel() is not None and q.shape[3] % _kernel().lanes() == 0

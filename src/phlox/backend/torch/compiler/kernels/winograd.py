@@ -1,0 +1,189 @@
+"""Convolutions of 3x3 filters in programs on a processor, by Winograd's algorithm: half the time of multiplying out.
+
+Where `kernels` has none for this processor, convolutions stay what they are. Rounding errors are two to three times
+those of multiplying out, some 1e-6 of the largest result. What is infinite or NaN makes NaN of the 4x4 results around
+it, and numbers beyond 1e37 may become so on the way.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from phlox.backend.torch.compiler.graph import put_in_place
+from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, address, integers, load
+from phlox.backend.torch.compiler.passes.layout import lies
+
+_aten: Any = torch.ops.aten
+_CHANNELS_LAST = (0, 2, 3, 1)
+_POINTS = 36
+"""Numbers that stand for the nine of a filter."""
+_TILE = 4
+"""Results along an axis that are computed together."""
+_MOST_BYTES = 1 << 25
+"""Of filters at the points: more are no longer faster, for it is memory that takes the time."""
+_WORTH = 0.55
+"""Of the multiplications, where tiles reach beyond the images."""
+TRAINED, KEPT = 32, 4
+"""Tiles of all images from which it is faster: if the filters are new in every call, and if not."""
+
+# --- the kernel
+
+
+@cache
+def _kernel() -> Any:
+    filters = [POINTER, POINTER, SIZE, SIZE, POINTER, NUMBER]
+    convolve = [*[POINTER] * 5, NUMBER, POINTER, NUMBER]
+    arguments = {"put_filters": filters, "convolve": convolve, "put_weight_gradient": [*[POINTER] * 6, NUMBER]}
+    return load("winograd", arguments)
+
+
+def _sizes(x: torch.Tensor, out: int, padding: Sequence[int]) -> Any:
+    """As the kernel takes them."""
+    images, channels, height, width = x.shape
+    rows, columns = (size + 2 * pad - 2 for size, pad in zip((height, width), padding, strict=True))
+    return integers(images, height, width, channels, out, *padding, rows, columns)
+
+
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    """Really so: PyTorch takes strides that differ in what has one place only for the same."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    return x if lies(x, _CHANNELS_LAST) else x.clone(memory_format=torch.channels_last)
+
+
+def filters(weight: torch.Tensor, turned: bool) -> torch.Tensor:
+    """The filters at the points; `turned`, for the way back, by half a turn, with the channels the other way round."""
+    out, channels = weight.shape[:2]
+    strides, start = weight.stride(), weight.data_ptr()
+    if turned:
+        out, channels = channels, out
+        start += weight.element_size() * 2 * (strides[2] + strides[3])
+        strides = strides[1], strides[0], -strides[2], -strides[3]
+    found = weight.new_empty((_POINTS, channels, out))
+    _kernel().put_filters(start, integers(*strides), channels, out, found.data_ptr(), torch.get_num_threads())
+    return found
+
+
+def convolve(
+    x: torch.Tensor,
+    points: torch.Tensor,
+    bias: torch.Tensor | None,
+    added: torch.Tensor | None,
+    clipped: bool,
+    padding: Sequence[int],
+) -> torch.Tensor:
+    """Images convolved with filters at the points, plus a bias, plus images; negative results become zero if asked."""
+    x, added = _channels_last(x), None if added is None else _channels_last(added)
+    bias = None if bias is None else bias.contiguous()
+    sizes = _sizes(x, points.shape[2], padding)
+    y = torch.empty((x.shape[0], points.shape[2], *sizes[7:]), dtype=x.dtype, memory_format=torch.channels_last)
+    given = map(address, (x, points, bias, added))
+    _kernel().convolve(sizes, *given, clipped, y.data_ptr(), torch.get_num_threads())
+    return y
+
+
+def weight_gradient(x: torch.Tensor, g: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
+    """The gradient of the weight of a convolution of `x`, of that of its result."""
+    x, g = _channels_last(x), _channels_last(g)
+    channels, out = x.shape[1], g.shape[1]
+    weight = torch.empty((out, channels, 3, 3), dtype=x.dtype, memory_format=torch.channels_last)
+    sums = x.new_empty(_POINTS * channels * out)
+    given, strides = map(address, (x, g, sums, weight)), integers(*weight.stride())
+    _kernel().put_weight_gradient(_sizes(x, out, padding), *given, strides, torch.get_num_threads())
+    return weight
+
+
+# --- the operations
+
+_library = torch.library.Library("phlox", "FRAGMENT")
+_library.define("winograd_filters(Tensor weight, bool turned) -> Tensor")
+_library.define("winograd(Tensor x, Tensor points, Tensor? bias, Tensor? added, bool clipped, int[] padding) -> Tensor")
+_library.define("winograd_weight_gradient(Tensor x, Tensor g, int[] padding) -> Tensor")
+_library.impl("winograd_filters", filters, "CPU")
+_library.impl("winograd", convolve, "CPU")
+_library.impl("winograd_weight_gradient", weight_gradient, "CPU")
+_operations: Any = torch.ops.phlox
+
+
+def _filters_on_placeholders(weight: Any, turned: bool) -> Any:
+    out, channels = weight.shape[:2]
+    return weight.new_empty((_POINTS, *((out, channels) if turned else (channels, out))))
+
+
+def _convolve_on_placeholders(x: Any, points: Any, bias: Any, added: Any, clipped: bool, padding: Any) -> Any:
+    *_, rows, columns = _sizes(x, points.shape[2], padding)
+    shape = x.shape[0], points.shape[2], rows, columns
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _weight_gradient_on_placeholders(x: Any, g: Any, padding: Any) -> Any:
+    shape = g.shape[1], x.shape[1], 3, 3
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+torch.library.register_fake("phlox::winograd_filters", _filters_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::winograd", _convolve_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::winograd_weight_gradient", _weight_gradient_on_placeholders, lib=_library)
+
+# --- in graphs
+
+
+def suits(x: Any, y: Any, weight: Any, options: Sequence[Any], tiles: int) -> bool:
+    """Is it faster for tensors like these, with these options of a convolution and at least so many tiles?"""
+    stride, padding, dilation, transposed, _, groups = options
+    if transposed or groups != 1 or set(stride) != {1} or set(dilation) != {1} or max(padding) > 2:
+        return False
+    if tuple(weight.shape[2:]) != (3, 3) or x.dtype is not torch.float32 or x.device.type != "cpu":
+        return False
+    images, channels, *_ = x.shape
+    out, rows, columns = y.shape[1:]
+    computed = images * -(-rows // _TILE) * -(-columns // _TILE)
+    multiplied = computed * _POINTS / (images * rows * columns * 9)
+    if computed < tiles or multiplied > _WORTH or _POINTS * 4 * channels * out > _MOST_BYTES:
+        return False
+    return _kernel() is not None and channels % _kernel().lanes() == out % _kernel().lanes() == 0
+
+
+def lower(graph: Any) -> None:
+    """Compute the convolutions of a graph so, and their gradients, where that is faster."""
+    kinds = {_aten.convolution.default, _aten.convolution_backward.default}
+    nodes = [node for node in graph.graph.nodes if node.target in kinds]
+    if not nodes:
+        return
+    for node in nodes:
+        if node.target is _aten.convolution.default:
+            x, weight, bias, *options = node.args
+            if suits(x.meta["val"], node.meta["val"], weight.meta["val"], options, TRAINED):
+                with graph.graph.inserting_before(node):
+                    points = graph.graph.call_function(_operations.winograd_filters.default, (weight, False))
+                    given = (x, points, bias, None, False, list(options[1]))
+                    found = graph.graph.call_function(_operations.winograd.default, given)
+                put_in_place(graph.graph, node, found)
+        else:
+            g, x, weight, _, *options, _ = node.args
+            if suits(x.meta["val"], g.meta["val"], weight.meta["val"], options, TRAINED):
+                _lower_backward(graph.graph, node, list(options[1]))
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _lower_backward(graph: Any, node: Any, padding: list[int]) -> None:
+    g, x, weight = node.args[:3]
+    for part in list(node.users):
+        with graph.inserting_before(part):
+            if part.args[1] == 0:
+                points = graph.call_function(_operations.winograd_filters.default, (weight, True))
+                given = (g, points, None, None, False, [2 - pad for pad in padding])
+                found = graph.call_function(_operations.winograd.default, given)
+            elif part.args[1] == 1:
+                found = graph.call_function(_operations.winograd_weight_gradient.default, (x, g, padding))
+            else:
+                found = graph.call_function(_aten.sum.dim_IntList, (g, [0, 2, 3]))
+        put_in_place(graph, part, found)

@@ -1,0 +1,3 @@
+"""What is done to a traced graph before Inductor compiles it, one pass a file."""
+
+from __future__ import annotations

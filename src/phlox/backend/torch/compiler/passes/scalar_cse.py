@@ -1,0 +1,42 @@
+"""Numbers in a recorded graph: learning rates, counts of steps, and what is computed of them."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from phlox.backend.torch.compiler.graph import shape_of, written_to
+
+
+def merge(graph: Any) -> None:
+    """Compute once what is computed for each parameter from the rate and the number of steps."""
+    nodes = list(graph.graph.nodes)
+    written = written_to(nodes)
+    known: dict[Any, Any] = {}
+    for node in nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or shape_of(node) != () or torch.Tag.nondeterministic_seeded in node.target.tags:
+            continue
+        parts = node.all_input_nodes
+        known_to_stay = all(shape_of(part) == () or part.op == "placeholder" for part in parts)
+        if not known_to_stay or not written.isdisjoint([node, *parts]):
+            continue
+        key = node.target, plain(node.args), plain(tuple(node.kwargs.items()))
+        first = known.setdefault(key, node)
+        if first is not node and all(user.op != "output" for user in node.users):
+            node.replace_all_uses_with(first)
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def plain(value: Any) -> Any:
+    """What is equal only for equal arguments of one type."""
+    if isinstance(value, (list, tuple)):
+        return tuple([plain(one) for one in value])
+    return value if isinstance(value, fx.Node) else (type(value), repr(value))

@@ -1,0 +1,59 @@
+"""What is made of weights that mostly stay the same, as packing them: once for all calls, not at each."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+
+from phlox.backend.torch.tracer import makes_plain_tensors
+
+_Made = TypeVar("_Made")
+
+
+class _Entry(NamedTuple, Generic[_Made]):
+    of: list[weakref.ref[torch.Tensor]]
+    versions: list[int]
+    value: _Made
+
+
+class Kept(Generic[_Made]):
+    """Calls a function of weights, and again only for others, or when one of them was written to.
+
+    What it gave is known by who the weights are, and goes with the first of them that does.
+
+    >>> doubled = Kept(lambda weight: weight * 2)
+    >>> weight = torch.ones(2)
+    >>> doubled(weight) is doubled(weight)
+    True
+    """
+
+    def __init__(self, make: Callable[..., _Made]) -> None:
+        self._make = make
+        self._entries: dict[tuple[int, ...], _Entry[_Made]] = {}
+
+    def __call__(self, *weights: torch.Tensor) -> _Made:
+        # Those of inference mode do not count how often they are written to; what is made of any while somebody traces
+        # is a part of that trace.
+        if any([weight.is_inference() for weight in weights]) or not makes_plain_tensors():  # noqa: C419
+            return self._make(*weights)
+        key, versions = tuple(map(id, weights)), [weight._version for weight in weights]
+        known = self._entries.get(key)
+        if known is not None and known.versions == versions and all([ref() is x for ref, x in zip(known.of, weights)]):  # noqa: B905, C419
+            return known.value
+
+        def forget(_: object) -> None:
+            self._entries.pop(key, None)
+
+        with torch.no_grad():
+            value = self._make(*weights)
+        self._entries[key] = _Entry([weakref.ref(weight, forget) for weight in weights], versions, value)
+        return value
+
+    def __len__(self) -> int:
+        return len(self._entries)

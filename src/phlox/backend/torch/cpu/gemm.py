@@ -1,0 +1,80 @@
+"""Products of matrices that are computed at once: by oneDNN where the library that PyTorch takes has a worse kernel.
+
+PyTorch multiplies by MKL, and comes with oneDNN, which makes code for the processor that it finds. On an AMD Zen 5 it
+takes 0.4 to 0.6 of MKL's time, from some 64 rows times a weight of 256x256 on. In programs a kernel of our own is there
+for that, see `products`; it has to be compiled first, and what runs eagerly waits for no compiler.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from phlox.backend.torch.cpu.features import has_idle_vectors
+from phlox.backend.torch.tracer import recording
+
+LEAST = 1 << 22
+"""Multiplications for which it is faster: finding its code takes oneDNN some microseconds."""
+
+_operations: Any = torch.ops.mkldnn
+
+
+def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """As `torch.matmul`."""
+    if weight.ndim == 2 and x.ndim >= 2 and x.numel() * weight.shape[1] >= LEAST and suits(x, weight):
+        if x.ndim == 2:
+            return _multiply_either_way(x, weight)
+        if x.is_contiguous():
+            return _multiply(x.view(-1, x.shape[-1]), weight, None).view(*x.shape[:-1], weight.shape[1])
+    return torch.matmul(x, weight)
+
+
+def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Rows [rows, depth] times a weight [depth, width], plus a bias [width]: [rows, width]."""
+    if x.numel() * weight.shape[-1] < LEAST or not suits(x, weight):
+        return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+    return _multiply_either_way(x, weight) if bias is None else _multiply(x, weight, bias)
+
+
+def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Are they rows and a weight that oneDNN is to multiply: values in f32, on a processor that it is better for?
+
+    What stands for values in a program or in one of PyTorch's own transformations, and what has a history for its tape,
+    is left to PyTorch's own function, which has derivatives.
+    """
+    if not _is_faster():
+        return False
+    return _is_plain(x) and _is_plain(weight) and x.shape[-1] == weight.shape[0] and not _is_transformed()
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Values, without a history."""
+    return type(x) is torch.Tensor and x.dtype is torch.float32 and x.device.type == "cpu" and not x.requires_grad
+
+
+def _is_transformed() -> bool:
+    if recording.get() or torch.compiler.is_compiling():
+        return True
+    interpreters: Any = getattr(torch._C._functorch, "peek_interpreter_stack", None)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    return interpreters is not None and interpreters() is not None
+
+
+@cache
+def _is_faster() -> bool:
+    return has_idle_vectors() and torch.backends.mkldnn.is_available() and hasattr(_operations, "_linear_pointwise")
+
+
+def _multiply_either_way(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if x.is_contiguous() or x.numel() <= weight.numel():
+        return _multiply(x, weight, None)
+    # It copies a left factor that does not lie by rows; so the smaller one becomes that, and the result is turned.
+    return _multiply(weight.t(), x.t(), None).t().contiguous()
+
+
+def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return _operations._linear_pointwise.default(x, weight.t(), bias, "none", [], "")

@@ -1,0 +1,130 @@
+"""oneDNN's LSTM; in a program as operations of our own, for PyTorch does not say there how much memory it keeps."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from phlox.backend.contract.types import Array
+from phlox.backend.torch.compiler.passes.weight_cache import Kept
+
+_aten: Any = torch.ops.aten
+_kernels: Any = getattr(torch.ops, "mkldnn", None)
+_LSTM = 2  # as PyTorch numbers the kinds
+
+# --- the weights of use, which mostly stay the same
+
+
+def _in_order(weight: Array, recurrent: Array) -> tuple[Array, Array]:
+    """Both weights as the kernel takes them, packed for it if they are there for more than this call."""
+    first, second = weight.detach().t().contiguous(), recurrent.detach().t().contiguous()
+    if weight.is_inference() or recurrent.is_inference() or not hasattr(_kernels, "_reorder_mkldnn_rnn_layer_weight"):
+        return first, second
+    return tuple(_kernels._reorder_mkldnn_rnn_layer_weight(first, second, recurrent.shape[0], False, True, False))
+
+
+_kept_in_order = Kept(_in_order)
+
+# --- the kernel
+
+
+def lstm(
+    x: Array,
+    hidden: Array,
+    cell: Array,
+    weight: Array,
+    recurrent: Array,
+    bias: Array | None,
+    reverse: bool,
+) -> tuple[Array, Array, Array]:
+    """As the contract has it, of operands that are contiguous; for use, not for training."""
+    none = x.new_zeros(recurrent.shape[1])
+    biases = none if bias is None else bias, none
+    operands = x, *_kept_in_order(weight, recurrent), *biases, hidden.unsqueeze(0), cell.unsqueeze(0)
+    y, last_hidden, last_cell, _ = _layer(*operands, reverse, train=False)
+    return y, last_hidden.squeeze(0), last_cell.squeeze(0)
+
+
+def lstm_forward(*arguments: Any) -> tuple[Array, Array, Array, Array]:
+    """The result, the last states, and the `room` bytes that the way back needs; see the operation below."""
+    *operands, reverse, _ = arguments
+    return _layer(*operands, reverse, train=True)
+
+
+def _layer(*arguments: Any, train: bool) -> tuple[Array, Array, Array, Array]:
+    *_, hidden, _, _ = arguments
+    with torch.set_grad_enabled(train):  # by which the kernel tells training from use
+        return _aten.mkldnn_rnn_layer(*arguments, [], _LSTM, hidden.shape[2], 1, True, False, False, train)
+
+
+def lstm_backward(*arguments: Any) -> tuple[Array, ...]:
+    """The gradients of x, weight, recurrent, bias, hidden and cell."""
+    *operands, kept, g, g_hidden, g_cell, reverse = arguments
+    width = operands[5].shape[2]
+    found = _aten.mkldnn_rnn_layer_backward(
+        *operands, g, g_hidden, g_cell, reverse, _LSTM, width, 1, True, True, False, [], False, kept
+    )
+    return (*found[:4], *found[5:])
+
+
+@lru_cache(64)
+def room(shape: tuple[int, ...], width: int) -> int:
+    """How many bytes the kernel keeps for the way back, by trying it."""
+    _, batch, features = shape
+    with _disable_current_modes():
+        zeros = partial(torch.zeros, dtype=torch.float32, device="cpu")  # whatever the defaults are now
+        operands = (
+            zeros(shape), zeros(4 * width, features), zeros(4 * width, width), zeros(4 * width), zeros(4 * width),
+            zeros(1, batch, width), zeros(1, batch, width),
+        )  # fmt: skip
+        return _layer(*operands, False, train=True)[3].numel()
+
+
+# --- the operations
+
+_library = torch.library.Library("phlox", "FRAGMENT")
+_library.define(
+    "lstm(Tensor x, Tensor hidden, Tensor cell, Tensor weight, Tensor recurrent, Tensor? bias, bool reverse) "
+    "-> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "lstm_forward(Tensor x, Tensor weight, Tensor recurrent, Tensor bias, Tensor none, Tensor hidden, Tensor cell, "
+    "bool reverse, int room) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "lstm_backward(Tensor x, Tensor weight, Tensor recurrent, Tensor bias, Tensor none, Tensor hidden, Tensor cell, "
+    "Tensor y, Tensor last_hidden, Tensor last_cell, Tensor kept, Tensor g, Tensor g_hidden, Tensor g_cell, "
+    "bool reverse) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_library.impl("lstm", lstm, "CPU")
+_library.impl("lstm_forward", lstm_forward, "CPU")
+_library.impl("lstm_backward", lstm_backward, "CPU")
+operations: Any = torch.ops.phlox
+
+
+def _lstm_on_placeholders(x: Array, hidden: Array, cell: Array, *_: Any) -> tuple[Array, ...]:
+    y = x.new_empty((*x.shape[:2], hidden.shape[1]))
+    return y, x.new_empty(hidden.shape), x.new_empty(cell.shape)
+
+
+def _lstm_forward_on_placeholders(*arguments: Any) -> tuple[Array, ...]:
+    x, *_, hidden, cell, _, room = arguments
+    y = x.new_empty((*x.shape[:2], hidden.shape[2]))
+    return y, x.new_empty(hidden.shape), x.new_empty(cell.shape), x.new_empty(room, dtype=torch.uint8)
+
+
+def _lstm_backward_on_placeholders(*arguments: Any) -> tuple[Array, ...]:
+    x, weight, recurrent, bias, _, hidden, cell, *_ = arguments
+    return tuple([x.new_empty(one.shape) for one in (x, weight, recurrent, bias, hidden, cell)])
+
+
+torch.library.register_fake("phlox::lstm", _lstm_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::lstm_forward", _lstm_forward_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::lstm_backward", _lstm_backward_on_placeholders, lib=_library)

@@ -1,0 +1,100 @@
+"""Attention by PyTorch's own kernel, and its derivative by PyTorch's own tape."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch.autograd_bridge import pull, taped
+
+_aten: Any = torch.ops.aten
+
+
+def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
+    """Does the kernel do what the contract says? Not with a mask that is differentiated, nor with a given dropout."""
+    return bias is None and kept is None and query.shape[1] == key.shape[1] and query.numel() > 0
+
+
+def attends_narrow(*arguments: Any) -> bool:
+    """Is there a kernel at half precision that holds its logits, and what it sums in its derivative, in f32?
+
+    So do those of a GPU. That of a processor takes in its derivative the result for exact that it has rounded.
+    """
+    first: Any = arguments[0]
+    if isinstance(first, tuple):  # what a forward pass has saved
+        return len(first) != 7 and first[0].device.type != "cpu"
+    query, key, _, bias, _, kept, *_ = arguments
+    return query.device.type != "cpu" and _serves(query, key, bias, kept)
+
+
+def _flash(query: Array, key: Array, value: Array, allowed: Array | None) -> bool:
+    """Is there a kernel whose derivative is a kernel too?"""
+    return allowed is None and query.device.type == "cpu" and query.shape[3] == value.shape[3]
+
+
+def _attend(query: Array, key: Array, value: Array, allowed: Array | None, causal: bool, scale: float) -> Array:
+    if allowed is not None and causal:
+        allowed, causal = allowed & allowed.new_ones(query.shape[2], key.shape[2]).tril(), False
+    y = functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed, is_causal=causal, scale=scale)
+    # The kernel leaves open what a query gives that sees no key.
+    return y if allowed is None else torch.where(allowed.any(3, keepdim=True), y, 0.0)
+
+
+class Attention(Backend):
+    """See `phlox.backend.contract.nn.attention`."""
+
+    def attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None,
+        allowed: Array | None,
+        kept: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+    ) -> Array:
+        if not _serves(query, key, bias, kept):
+            return super().attention(query, key, value, bias, allowed, kept, causal, scale, dropout)
+        return _attend(query, key, value, allowed, causal, scale)
+
+    def attention_forward(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None,
+        allowed: Array | None,
+        kept: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+    ) -> tuple[Array, Any]:
+        if not _serves(query, key, bias, kept):
+            return super().attention_forward(query, key, value, bias, allowed, kept, causal, scale, dropout)
+        if _flash(query, key, value, allowed):
+            y, sums = _aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal, scale=scale)
+            return y, (query, key, value, y, sums)
+        return taped(lambda q, k, v: _attend(q, k, v, allowed, causal, scale), query, key, value)
+
+    def attention_backward(
+        self, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
+    ) -> Gradients:
+        if len(saved) == 7:
+            return super().attention_backward(saved, g, needed, causal, scale, dropout)
+        if len(saved) == 5:
+            query, key, value, y, sums = saved
+            found = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                g, query, key, value, y, sums, 0.0, causal, scale=scale
+            )
+            return *found, None, None, None
+        return *pull(saved, g, needed[:3]), None, None, None

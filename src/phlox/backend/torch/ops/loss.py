@@ -1,0 +1,87 @@
+"""Losses by PyTorch's own kernels."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch.autograd_bridge import pull, taped
+from phlox.backend.torch.ops.indexing import missing
+from phlox.backend.torch.tracer import is_placeholder
+
+_aten: Any = torch.ops.aten
+
+
+class Loss(Backend):
+    """See `phlox.backend.contract.nn.loss`."""
+
+    def cross_entropy_forward(
+        self, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
+    ) -> tuple[Array, Any]:
+        targets = targets.long()
+        if is_placeholder(targets):
+            # A program cannot raise, and its code might end the process.
+            inside = (targets >= 0) & (targets < logits.shape[1])
+            if ignored is not None:
+                inside = inside | (targets == ignored)
+            logits = torch.where(inside.unsqueeze(1), logits, missing(logits.dtype))
+            targets = torch.where(inside, targets, 0)
+        if ignored is not None:  # whatever the logits are, they count for nothing
+            logits = torch.where((targets == ignored).unsqueeze(1), 0.0, logits)
+        if not smoothing:
+            number = -100 if ignored is None else ignored
+            log_p = torch.log_softmax(logits, 1)
+            losses, total = _aten.nll_loss_forward(log_p, targets, weight, 0, number)
+            if weight is not None:  # a weight of zero, too, of what is infinite
+                losses = torch.where(losses.isnan() & (weight[targets.clamp(0, len(weight) - 1)] == 0.0), 0.0, losses)
+            return losses, (log_p, targets, weight, number, total)
+        return taped(
+            lambda x: functional.cross_entropy(
+                x,
+                targets,
+                weight,
+                ignore_index=-100 if ignored is None else ignored,  # the first is no class, and so ignores nothing
+                reduction="none",
+                label_smoothing=smoothing,
+            ),
+            logits,
+        )
+
+    def cross_entropy_backward(
+        self, saved: Any, g: Array, needed: Needed, smoothing: float, ignored: int | None
+    ) -> Gradients:
+        if smoothing:
+            return *pull(saved, g, needed[:1]), None, None
+        log_p, targets, weight, number, total = saved
+        h = _aten.nll_loss_backward(g, log_p, targets, weight, 0, number, total)
+        return _aten._log_softmax_backward_data(h, log_p, 1, log_p.dtype), None, None
+
+    def ctc_loss_forward(
+        self, log_p: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int
+    ) -> tuple[Array, Any]:
+        floats = log_p.dtype in (torch.float32, torch.float64) and log_p.device.type == "cpu"
+        if not floats or not targets.numel() or is_placeholder(input_lengths) or is_placeholder(target_lengths):
+            return super().ctc_loss_forward(log_p, targets, input_lengths, target_lengths, blank)
+        # Its kernel reads what lies beyond the lengths, though to no effect.
+        targets = targets.clamp(0, log_p.shape[2] - 1).long()
+        lengths = input_lengths.tolist(), target_lengths.tolist()
+        loss, alphas = _aten._ctc_loss(log_p, targets, *lengths, blank, False)
+        steps = torch.arange(log_p.shape[0])[:, None] < input_lengths
+        return loss, (log_p, targets, alphas, loss, steps, lengths)
+
+    def ctc_loss_backward(self, saved: Any, g: Array, needed: Needed, blank: int) -> Gradients:
+        if len(saved) == 9:
+            return super().ctc_loss_backward(saved, g, needed, blank)
+        log_p, targets, alphas, loss, steps, lengths = saved
+        found = _aten._ctc_loss_backward(g, log_p, targets, *lengths, loss, alphas, blank, False)
+        # Its gradient is that towards the logits of which log_p is the log-softmax.
+        found = found - log_p.exp() * g[:, None]
+        return torch.where((steps & torch.isfinite(loss))[:, :, None], found, 0.0), None, None, None

@@ -1,0 +1,248 @@
+"""Random numbers on PyTorch tensors: those of `phlox.backend.threefry.generator`, where they are defined, bit for bit.
+
+There are two ways to them. On the CPU, NumPy computes them and PyTorch wraps the memory: several times faster than a
+hundred operations of PyTorch. In a program that is one operation: PyTorch's compiler would take longer over the hundred
+than over all the rest; those of true and false, which dropout asks for, are there computed by a kernel of our own. On
+other devices, for a state that is a tensor, or where `native` asks for it, PyTorch computes them, in int64: it has no
+unsigned arithmetic, and this way nothing ever overflows.
+
+`state` is `uint32[3] = (k0, k1, position)` as a NumPy array, or as an int64 or int32 tensor with the same low 32 bits,
+or as `Words` of one in a program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any, Final, cast
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch import Tensor
+
+from phlox.backend.threefry import generator as host
+from phlox.backend.threefry.generator import (
+    DROPPED,
+    PARITY,
+    ROTATIONS,
+    check_draw,
+    check_permutation,
+    check_range,
+    check_threshold,
+)
+from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
+from phlox.backend.torch.compiler.codegen import codegen
+from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, load
+from phlox.backend.torch.tracer import Words, as_constants, makes_plain_tensors, recording
+
+__all__ = [
+    "random_bernoulli",
+    "random_bits",
+    "random_integers",
+    "random_normal",
+    "random_permutation",
+    "random_uniform",
+]
+
+State = Any  # np.ndarray, Tensor or Words
+Shape = tuple[int, ...]
+Device = torch.device | str | None
+
+_M32: Final = 0xFFFFFFFF
+_CPU: Final = torch.device("cpu")
+_DTYPES: Final[dict[torch.dtype, Any]] = {
+    torch.float64: np.float64,
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.bfloat16: ml_dtypes.bfloat16,
+}
+_DROPPED: Final = {torch.float16: DROPPED["float16"], torch.bfloat16: DROPPED["bfloat16"]}
+_TABLES: Final[dict[torch.device, tuple[Tensor, Tensor]]] = {}
+
+
+def _on_host(state: State, device: Device, native: bool) -> bool:
+    if native or isinstance(state, Tensor) or torch.compiler.is_compiling():
+        return False
+    return device is None or torch.device(device).type == "cpu"
+
+
+def _from_host(
+    name: str, state: State, shape: Shape, dtype: torch.dtype, low: int | None = None, high: int | None = None
+) -> Tensor:
+    """A draw of the functions of this name by NumPy; in a program, later."""
+    if isinstance(state, Words):
+        return _operation()(state.words, name, shape, dtype, low, high)
+    if dtype.is_floating_point:
+        return _wrap(getattr(host, name)(state, shape, _DTYPES[dtype]))
+    if name == "random_permutation":
+        return _wrap(host.random_permutation(state, *shape))
+    return _wrap(getattr(host, name)(state, shape, *(number for number in (low, high) if number is not None)))
+
+
+@lru_cache(1)
+def _operation() -> Callable[..., Tensor]:
+    """`_from_host` as an operation that PyTorch records, made when it is needed first."""
+
+    def draw(
+        words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
+    ) -> Tensor:
+        state, size = words.numpy().astype(np.uint32), tuple(shape)
+        if name == "random_bernoulli" and codegen() == "inductor" and (kernel := _kernel()) is not None:
+            return _by_kernel(kernel, state, size, cast(int, low))
+        return _from_host(name, state, size, dtype, low, high)
+
+    def placeholder(
+        words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
+    ) -> Tensor:
+        return words.new_empty(shape, dtype=dtype)
+
+    schema = "(Tensor words, str name, SymInt[] shape, ScalarType dtype, int? low, int? high) -> Tensor"
+    operation: Any = torch.library.custom_op("phlox::draw", draw, mutates_args=(), schema=schema)
+    operation.register_fake(placeholder)
+    return operation
+
+
+@cache
+def _kernel() -> Any:
+    return load("bernoulli", {"draw": [POINTER, SIZE, NUMBER, POINTER, NUMBER]})
+
+
+def _by_kernel(kernel: Any, state: np.ndarray[Any, Any], shape: Shape, threshold: int) -> Tensor:
+    check_threshold(threshold)
+    n = math.prod(shape)
+    check_draw((n + 1) // 2, int(state[2]))
+    found = torch.empty(shape, dtype=torch.bool)
+    kernel.draw(state.ctypes.data, n, threshold, found.data_ptr(), torch.get_num_threads())
+    return found
+
+
+def _wrap(array: Any) -> Tensor:
+    if array.dtype == ml_dtypes.bfloat16:
+        return _wrap(array.view(np.int16)).view(torch.bfloat16)
+    return cast(Any, torch).from_numpy(array)  # its annotation is incomplete
+
+
+def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
+    known = _TABLES.get(device)
+    if known is None:
+        with as_constants():
+            known = _wrap(NODES.copy()).to(device), _wrap(STEPS.copy()).to(device)
+        if recording.get() or makes_plain_tensors():
+            _TABLES[device] = known
+    return known
+
+
+def _words(state: State, n: int, device: Device) -> Tensor:
+    """The n words of a draw, as int64 in 0..2**32-1."""
+    if isinstance(state, Words):
+        state = state.words
+    if isinstance(state, Tensor):
+        check_draw(n)
+        k0, k1, position = (state.to(torch.int64) & _M32).unbind()
+        device = state.device if device is None else device
+    else:
+        k0, k1, position = (int(word) for word in state)
+        check_draw(n, position)
+    key = (k0, k1, k0 ^ k1 ^ PARITY)
+    b = torch.arange((n + 1) // 2, dtype=torch.int64, device=device) + k1 & _M32
+    a = torch.zeros_like(b) + (k0 + position & _M32)
+    for group in range(5):
+        for r in ROTATIONS[group & 1]:
+            a = a + b  # without a cut to 32 bits it stays under 2**38, and only its low bits are ever used
+            b = ((b << r | b >> 32 - r) ^ a) & _M32
+        a = a + key[(group + 1) % 3]
+        b = b + key[(group + 2) % 3] + (group + 1) & _M32
+    return torch.cat([a & _M32, b])[:n]
+
+
+def random_bits(state: State, n: int, device: Device = None, *, native: bool = False) -> Tensor:
+    """The n random words of a draw, as int32 with the bits of the uint32."""
+    if _on_host(state, device, native):
+        return _wrap(host.random_bits(state, n).view(np.int32))
+    return _words(state, n, device).to(torch.int32)
+
+
+def random_uniform(
+    state: State,
+    shape: Shape,
+    dtype: torch.dtype = torch.float32,
+    device: Device = None,
+    *,
+    native: bool = False,
+) -> Tensor:
+    """Uniform numbers in [0, 1), multiples of 2**-24; float16 and bfloat16 keep their leading 11 or 8 bits.
+
+    >>> random_uniform(np.zeros(3, np.uint32), (2,))
+    tensor([0.4185, 0.6005])
+    """
+    if _on_host(state, device, native):
+        return _from_host("random_uniform", state, shape, dtype)
+    v = _words(state, math.prod(shape), device) >> 8
+    if dtype not in _DROPPED:
+        return (v.to(dtype) * 2.0**-24).reshape(shape)
+    bits = v.to(torch.float32).view(torch.int32) & -1 << _DROPPED[dtype]
+    return (bits.view(torch.float32) * 2.0**-24).to(dtype).reshape(shape)
+
+
+def random_normal(
+    state: State,
+    shape: Shape,
+    dtype: torch.dtype = torch.float32,
+    device: Device = None,
+    *,
+    native: bool = False,
+) -> Tensor:
+    """Standard normal numbers, within 3.4e-7 of the exact quantiles, at most 5.54 from 0.
+
+    >>> random_normal(np.zeros(3, np.uint32), (2,))
+    tensor([-0.8091,  0.5237])
+    """
+    if _on_host(state, device, native):
+        return _from_host("random_normal", state, shape, dtype)
+    words = _words(state, math.prod(shape), device)
+    bits = ((words >> 8) + 1).to(torch.float32).view(torch.int32)
+    k = ((bits >> 14) - ORIGIN).to(torch.int64)
+    nodes, steps = _tables(words.device)
+    r = nodes[k] - (steps[k] * (bits & 0x3FFF) >> 14)
+    r = torch.where((words & 1).to(torch.bool), -r, r)
+    wide = torch.float32 if dtype in _DROPPED else dtype
+    return (r.to(wide) * 2.0**-26).to(dtype).reshape(shape)
+
+
+def random_bernoulli(
+    state: State, shape: Shape, threshold: int, device: Device = None, *, native: bool = False
+) -> Tensor:
+    """True with probability threshold / 65536, from 16 random bits an element."""
+    if _on_host(state, device, native):
+        return _from_host("random_bernoulli", state, shape, torch.bool, threshold)
+    check_threshold(threshold)
+    n = math.prod(shape)
+    words = _words(state, (n + 1) // 2, device)
+    return torch.cat([(words & 0xFFFF) < threshold, (words >> 16) < threshold])[:n].reshape(shape)
+
+
+def _high_half(x: Tensor, y: int, carry: Tensor | int = 0) -> Tensor:
+    """(x * y + carry) >> 32 for x and the carry under 2**32 and y up to 2**32, with no number over 2**49."""
+    return x * (y >> 16) + (x * (y & 0xFFFF) + carry >> 16) >> 16
+
+
+def random_integers(
+    state: State, shape: Shape, low: int, high: int, device: Device = None, *, native: bool = False
+) -> Tensor:
+    """Integers in [low, high), int32, as good as unbiased: 64 random bits an element."""
+    if _on_host(state, device, native):
+        return _from_host("random_integers", state, shape, torch.int32, low, high)
+    check_range(low, high)
+    n = math.prod(shape)
+    a, b = _words(state, 2 * n, device).reshape(2, n)
+    return (_high_half(a, high - low, _high_half(b, high - low)) + low).to(torch.int32).reshape(shape)
+
+
+def random_permutation(state: State, n: int, device: Device = None, *, native: bool = False) -> Tensor:
+    """0..n-1 in random order, int32: the stable argsort of n words."""
+    if _on_host(state, device, native):
+        return _from_host("random_permutation", state, (n,), torch.int32)
+    check_permutation(n)
+    return torch.argsort(_words(state, n, device), stable=True).to(torch.int32)

@@ -1,0 +1,118 @@
+"""LSTM by oneDNN's kernel, and in programs by our own, forward and backward; the others by the contract's loop."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch.compiler.kernels import lstm as own
+from phlox.backend.torch.cpu import onednn_lstm as kernel
+from phlox.backend.torch.tracer import is_placeholder
+
+
+class Recurrent(Backend):
+    """See `phlox.backend.contract.nn.recurrent`."""
+
+    def lstm(
+        self,
+        x: Array,
+        hidden: Array,
+        cell: Array,
+        weight: Array,
+        recurrent: Array,
+        bias: Array | None,
+        alive: Array | None,
+        reverse: bool,
+    ) -> tuple[Array, Array, Array]:
+        if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
+            return super().lstm(x, hidden, cell, weight, recurrent, bias, alive, reverse)
+        if is_placeholder(x) and own.suits(recurrent):
+            y, last = own.operations.lstm_steps(x, hidden, cell, weight, recurrent, bias, reverse)
+            return y, y[0 if reverse else -1], last
+        run = kernel.operations.lstm if is_placeholder(x) else kernel.lstm
+        states = hidden.contiguous(), cell.contiguous()
+        # The weights as they are, for it is they that are known again at the next call.
+        return run(x.contiguous(), *states, weight, recurrent, None if bias is None else bias.contiguous(), reverse)
+
+    def lstm_forward(
+        self,
+        x: Array,
+        hidden: Array,
+        cell: Array,
+        weight: Array,
+        recurrent: Array,
+        bias: Array | None,
+        alive: Array | None,
+        reverse: bool,
+    ) -> tuple[tuple[Array, Array, Array], Any]:
+        if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
+            return super().lstm_forward(x, hidden, cell, weight, recurrent, bias, alive, reverse)
+        if is_placeholder(x) and own.suits(recurrent):
+            found = own.operations.lstm_steps_forward(x, hidden, cell, weight, recurrent, bias, reverse)
+            y, cells, last = own.after(found[0], reverse), found[1], 0 if reverse else -1
+            return (y, y[last], cells[last]), (x, cell, weight, recurrent, *found)
+        given = _given(x, hidden, cell, weight, recurrent, bias)
+        recorded = is_placeholder(x)
+        room = kernel.room(tuple(x.shape), hidden.shape[1]) if recorded else 0
+        found = (kernel.operations.lstm_forward if recorded else kernel.lstm_forward)(*given, reverse, room)
+        y, last_hidden, last_cell, _ = found
+        return (y, last_hidden.squeeze(0), last_cell.squeeze(0)), (*given, *found)
+
+    def lstm_backward(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
+        if len(saved) == 6:
+            return super().lstm_backward(saved, gs, needed, reverse)
+        if len(saved) == 7:
+            return self._back_through_steps(saved, gs, needed, reverse)
+        results = saved[7:10]
+        g, g_hidden, g_cell = _given_back(results, gs)
+        run = kernel.operations.lstm_backward if is_placeholder(saved[0]) else kernel.lstm_backward
+        dx, dw, du, db, dh, dc = run(
+            *saved, g, g_hidden.reshape(results[1].shape), g_cell.reshape(results[2].shape), reverse
+        )
+        return dx, dh.squeeze(0), dc.squeeze(0), dw.t(), du.t(), db, None
+
+    def _back_through_steps(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
+        x, cell, weight, recurrent, states, cells, gates = saved
+        towards = _given_back((cells, cell, cell), gs)
+        dz, dh, dc, db = own.operations.lstm_steps_backward(gates, cells, cell, recurrent, *towards, reverse)
+        dx, dw, _ = self.linear_backward((x, weight), dz, (needed[0], needed[3], False))
+        du = self._product_of_steps(own.before(states, reverse), dz) if needed[4] else None
+        return dx, dh, dc, dw, du, db, None
+
+
+def _given_back(results: Sequence[Array], gs: Sequence[Array | None]) -> list[Array]:
+    """The gradients of results, zeros where there are none."""
+    return [torch.zeros_like(y) if g is None else g.contiguous() for y, g in zip(results, gs, strict=True)]
+
+
+def _serves(alive: Array | None, x: Array, *others: Array | None) -> bool:
+    """Is there a kernel that does what the contract says? Not where sequences end at different steps.
+
+    PyTorch's own tape would not see what it does.
+    """
+    return (
+        alive is None
+        and x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and x.numel() > 0
+        and torch.backends.mkldnn.is_available()
+        and not any(one is not None and one.requires_grad for one in (x, *others))
+    )
+
+
+def _given(
+    x: Array, hidden: Array, cell: Array, weight: Array, recurrent: Array, bias: Array | None
+) -> tuple[Array, ...]:
+    """The operands as the kernel takes them, forward and backward: it reads views wrongly, and has two biases."""
+    none = x.new_zeros(recurrent.shape[1])
+    weight, recurrent = weight.t().contiguous(), recurrent.t().contiguous()
+    states = hidden.contiguous().unsqueeze(0), cell.contiguous().unsqueeze(0)
+    return x.contiguous(), weight, recurrent, none if bias is None else bias.contiguous(), none, *states

@@ -1,0 +1,132 @@
+"""Updates of optimizers on PyTorch: its fused kernels, which take all tensors of one device and type at once."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from operator import is_not
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.contract.update import AdagradNumbers, AdamNumbers, Piece, ReusedBuffer, SgdNumbers, bundles, work_on
+from phlox.backend.torch.tracer import is_placeholder
+
+_LONG = 1 << 17
+"""Elements: parts of two and more arrays fit the cache, and each thread of PyTorch has enough to do."""
+Tensors = list[torch.Tensor]
+
+
+class HostMemory(ReusedBuffer):
+    """See `ReusedBuffer`: what is lent keeps an array of NumPy alive, as long as any tensor or array looks at it."""
+
+    def __init__(self, like: torch.Tensor, shape: Shape) -> None:
+        self._owner: Any = np.empty(shape, torch.empty((), dtype=like.dtype).numpy().dtype)
+        self._lent: weakref.ref[Any] | None = None
+        self._is: weakref.ref[Any] | None = None
+        self.flat = torch.from_numpy(self._owner.reshape(-1))
+
+    def lend(self) -> Array:
+        view = self._owner[...]
+        lent = torch.from_numpy(view)
+        self._lent, self._is = weakref.ref(view), weakref.ref(lent)
+        return lent
+
+    def has_lent(self, x: Array) -> bool:
+        return self._is is not None and self._is() is x
+
+    def is_free(self) -> bool:
+        return self._lent is None or self._lent() is None
+
+
+def _adam(name: str) -> Callable[..., object]:
+    def run(n: AdamNumbers, xs: Tensors, gs: Tensors, ms: Tensors, vs: Tensors) -> None:
+        time = torch.tensor(float(n.time), device=xs[0].device)
+        getattr(torch, name)(
+            xs, gs, ms, vs, [], [time] * len(xs), lr=n.lr, beta1=n.beta_1, beta2=n.beta_2,
+            weight_decay=n.weight_decay, eps=n.epsilon, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    return run
+
+
+def _sgd(n: SgdNumbers, xs: Tensors, gs: Tensors, velocities: Tensors | None = None) -> None:
+    torch._fused_sgd_(
+        xs, gs, velocities or [], lr=n.lr, momentum=n.momentum, dampening=n.dampening, weight_decay=n.weight_decay,
+        nesterov=n.nesterov, maximize=n.maximize, is_first_step=n.first,
+    )  # fmt: skip
+
+
+def _adagrad(n: AdagradNumbers, xs: Tensors, gs: Tensors, sums: Tensors) -> None:
+    times = [torch.tensor(float(n.time), device=xs[0].device)] * len(xs)
+    torch._fused_adagrad_(
+        xs, gs, sums, times, lr=n.lr, lr_decay=n.lr_decay, weight_decay=n.weight_decay, eps=n.epsilon,
+        maximize=n.maximize,
+    )  # fmt: skip
+
+
+_KERNELS: dict[str, tuple[str, Callable[..., object]]] = {
+    "adam": ("_fused_adam_", _adam("_fused_adam_")),
+    "adamw": ("_fused_adamw_", _adam("_fused_adamw_")),
+    "sgd": ("_fused_sgd_", _sgd),
+    "adagrad": ("_fused_adagrad_", _adagrad),
+}
+"""By the optimizer's name: what PyTorch calls it, for it may have none, and how it is called."""
+
+
+class Update(Backend):
+    """See `phlox.backend.contract.update`."""
+
+    def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
+        return HostMemory(x, shape) if x.device.type == "cpu" and x.dtype is not torch.bfloat16 else None
+
+    def new_like(self, x: Array) -> Array:
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+    def is_plain(self, x: Array) -> bool:
+        return type(x) is torch.Tensor and x.device.type in ("cpu", "cuda") and not is_placeholder(x)
+
+    def are_alike(self, x: Array, y: Array) -> bool:
+        return type(x) is type(y) is torch.Tensor and x.shape == y.shape and x.device == y.device
+
+    def flat(self, x: Array) -> Array:
+        return x if x.ndim == 1 and x.is_contiguous() else x.reshape(-1)
+
+    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+        x[:, place] = entry
+        return x
+
+    def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
+        known, run = _KERNELS.get(name, ("", None))
+        if run is None or self.float_element not in ("f32", "f64") or not hasattr(torch, known):
+            return None
+
+        def update(pieces: Sequence[Piece]) -> None:
+            with torch.no_grad():
+                olds = [list(column) for column in zip(*[piece.old for piece in pieces], strict=True)]
+                news = [list(column) for column in zip(*[piece.new for piece in pieces], strict=True)]
+                for sources, targets in zip((olds[0], *olds[2:]), news, strict=True):
+                    if any(map(is_not, sources, targets)):
+                        for source, target in zip(sources, targets, strict=True):
+                            if source is not target:
+                                target.copy_(source)
+                run(numbers, news[0], olds[1], *news[1:])
+
+        return update
+
+    def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
+        with torch.no_grad():
+            for bundle in bundles([len(piece.new[0]) for piece in pieces], _LONG):
+                work_on(bundle, pieces, work, torch.cat, _apart)
+
+
+def _apart(result: torch.Tensor, given: Tensors) -> torch.Tensor:
+    memory = result.untyped_storage().data_ptr()
+    return result.clone() if any(one.untyped_storage().data_ptr() == memory for one in given) else result

@@ -1,0 +1,215 @@
+"""What stands for a tensor while a program is being recorded, and how the backend treats it."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._mode_utils import no_dispatch
+
+from phlox.backend.contract import Backend
+from phlox.backend.contract.types import Array
+from phlox.backend.kind import Float, Kind
+from phlox.backend.torch.compiler.codegen import codegen
+from phlox.backend.tracing import checks
+from phlox.backend.tracing.scalar import TracedScalar
+
+recording: ContextVar[bool] = ContextVar("phlox_torch_recording", default=False)
+"""Is a program being recorded?"""
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+
+
+class NeedsValue(RuntimeError):
+    """A program that is being recorded asks for the value of a placeholder."""
+
+
+class LeftOver(RuntimeError):
+    """A placeholder is used whose program has been recorded."""
+
+
+def end(mode: FakeTensorMode) -> None:
+    """End a trace: its tracers refuse what they are used for, instead of going on to others."""
+    mode.dispatch = _refuse
+
+
+def has_ended(x: FakeTensor) -> bool:
+    """Is it a tracer of ours whose program has been traced?"""
+    return vars(x.fake_mode).get("dispatch") is _refuse
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise LeftOver("a placeholder of a program that has been recorded")
+
+
+class Words:
+    """Three words of a random stream in a program, which go on as those on the host do, by adding an array."""
+
+    __slots__ = ("words",)
+
+    def __init__(self, words: torch.Tensor) -> None:
+        self.words = words
+
+    def __add__(self, offset: np.ndarray[Any, Any]) -> Words:
+        return Words(self.words + torch.tensor(offset.tolist(), device=self.words.device))
+
+
+def is_placeholder(x: object) -> bool:
+    """Has this tensor no value, since a program is being recorded, ours or one of PyTorch's own?"""
+    return isinstance(x, FakeTensor) or torch.compiler.is_compiling()
+
+
+def is_traced_by_others() -> bool:
+    """Does PyTorch trace (make_fx, torch.export, FakeTensorMode, torch.compile), and not for a program of ours?
+
+    Then an operation on values gives no value, but a part of that trace.
+    """
+    if recording.get():
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    return bool(_modes()) and any(_mode_of(key) is not None for key in _TRACING)
+
+
+def makes_plain_tensors() -> bool:
+    """Is a tensor that is made now nothing but its values, so that it can be kept for ever?
+
+    Not so in a trace, within torch.func, under any mode that sees operations, and in inference mode, whose tensors
+    PyTorch's own tape refuses later.
+    """
+    if recording.get() or torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        return False
+    return not _modes() and _level() is None
+
+
+_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_level: Callable[[], Any] = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
+_mode_of: Callable[[Any], Any] = getattr(torch._C, "_get_dispatch_mode", lambda key: None)
+_keys: Any = getattr(torch._C, "_TorchDispatchModeKey", None)
+_TRACING: tuple[Any, ...] = () if _keys is None else tuple(_keys.__members__.values())
+
+
+def is_fused(x: Any) -> bool:
+    """Does a compiler make one loop of what is elementwise? Of halves, kernels that round once are more exact."""
+    return is_placeholder(x) and x.dtype in (torch.float32, torch.float64) and codegen() != "none"
+
+
+def as_constants() -> AbstractContextManager[Any]:
+    """A scope in which tensors made of values have them, in a program, too, where they become constants."""
+    return no_dispatch() if recording.get() else _nothing
+
+
+_nothing = nullcontext()
+
+
+class Placeholders(Backend):
+    """Programs: what `Backend` says of them."""
+
+    torch_float: torch.dtype
+    torch_int: torch.dtype
+    compiles = True
+
+    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        from phlox.backend.torch.compiler.program import Program  # which takes longer to load than much else
+
+        return Program(fn, let_go, *self._numbers())
+
+    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        from phlox.backend.torch.compiler.program import record_only
+
+        record_only(fn, donated, kept)
+
+    def _numbers(self) -> tuple[torch.dtype, torch.dtype]:
+        """The elements of numbers in the results of a program; halves would be too coarse."""
+        return torch.promote_types(self.torch_float, torch.float32), self.torch_int
+
+    def is_traced(self, x: Array) -> bool:
+        return is_placeholder(x)
+
+    def program(self) -> object | None:
+        return _mode_of(_keys.FAKE) if _modes() and _keys is not None else None
+
+    def program_of(self, x: Array) -> object | None:
+        tensor: Any = x.words if isinstance(x, Words) else x
+        return tensor.fake_mode if isinstance(tensor, FakeTensor) else None
+
+    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
+        return isinstance(x, FakeTensor) and has_ended(x)
+
+    def is_left_over_error(self, error: Exception) -> bool:
+        return isinstance(error, LeftOver)
+
+    def is_engine_error(self, error: Exception) -> bool:
+        return type(error).__module__.partition(".")[0] == "torch" or super().is_engine_error(error)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        # Of a processor, PyTorch has no exception of its own.
+        if isinstance(error, RuntimeError):
+            return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
+        return super().is_out_of_memory(error)
+
+    def bakes_constants(self) -> bool:
+        return recording.get() or is_traced_by_others()
+
+    def is_record_error(self, error: Exception) -> bool:
+        return isinstance(error, (NeedsValue, DataDependentOutputException, DynamicOutputShapeException))
+
+    def is_number(self, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.ndim == 0 and is_placeholder(value)
+
+    def number_expm1(self, x: Any) -> Any:
+        if isinstance(x, TracedScalar):
+            return x.expm1()
+        return torch.expm1(x) if self.is_number(x) else math.expm1(x)
+
+    def held_number(self, value: float) -> Any:
+        return torch.tensor(value, dtype=self._numbers()[0], device="cpu")
+
+    def scalar_argument(self, value: float) -> Any:
+        if not makes_plain_tensors():
+            return value
+        return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64, device="cpu")
+
+    def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
+        if not whole:  # by itself, PyTorch would make 32 bits of ints and of what they meet
+            operands = tuple([x.to(torch.float64) if isinstance(x, torch.Tensor) else x for x in operands])
+        elif op in (operator.floordiv, operator.mod) and isinstance(operands[1], torch.Tensor):
+            operands = operands[0], torch.where(operands[1] == 0, 1, operands[1])  # it would end the process
+        return op(*operands)
+
+    def scalar_beside(self, x: Any, other: Any) -> Any:
+        return x.to(other.dtype) if other.dtype.is_floating_point else x
+
+    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        return x.to(self._numbers()[0 if kind is Float else 1])
+
+    def python_number(self, x: Any) -> Any:
+        return x if is_placeholder(x) else x.item()
+
+    def gathers_checks(self, x: Array) -> bool:
+        return checks.placeholder() is not None and is_placeholder(x)
+
+    def _forbid(self, bad: Any, error: Callable[..., Exception], *what: Callable[[], Array]) -> None:
+        """Raise the error where `bad` holds, which says `what`; in a program that gathers checks, after the run."""
+        if not is_placeholder(bad):
+            if torch.any(bad) if isinstance(bad, torch.Tensor) else bad:
+                raise error(*(number().item() for number in what))
+        elif self.gathers_checks(bad):
+            checks.leave(lambda some, *of: error(*of) if some else None, bad.any(), *(number() for number in what))

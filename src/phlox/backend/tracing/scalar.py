@@ -1,0 +1,141 @@
+"""`TracedScalar`: a number that is an argument of a compiled function, while that is traced."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phlox.backend.tracing.lifetime_errors import left_over
+
+if TYPE_CHECKING:
+    from phlox.backend.contract.backend import Backend
+    from phlox.backend.kind import Kind
+
+
+class TracedScalar:
+    """Stands for a Python number in a trace, and computes as one: in 64 bits, as long as it meets only numbers.
+
+    A tensor takes it at the tensor's own precision (`meet`), and so does an array of the engine. Its value is not
+    known: asking for it is the engine's error, as of a tensor.
+    """
+
+    __slots__ = ("backend", "value", "whole")
+
+    __hash__ = object.__hash__
+    __array_ufunc__ = None  # NumPy's numbers leave arithmetic to this
+    ndim = 0
+    shape = ()
+
+    def __init__(self, backend: Backend, value: Any, whole: bool) -> None:
+        self.backend = backend
+        """The engine that traces."""
+        self.value = value
+        """The engine's tracer of 64 bits, without axes."""
+        self.whole = whole
+        """Does it stand for an int?"""
+
+    @property
+    def dtype(self) -> str:
+        """What its elements are, as engines' arrays say it."""
+        return "int64" if self.whole else "float64"
+
+    def meet(self, backend: Backend, kind: type[Kind]) -> Any:
+        """The number as an operation of a backend takes it beside its arrays of a kind, Float or Int."""
+        return backend.meet_scalar(self._live(), kind)
+
+    def _live(self) -> Any:
+        """The tracer; `CompileError` if its trace has ended."""
+        if self.backend.is_left_over(self.value, surely=True):
+            raise left_over("a number", self.backend.program_of(self.value))
+        return self.value
+
+    def expm1(self) -> TracedScalar:
+        """exp(x) - 1."""
+        return self._of(self.backend.number_expm1, False, self)
+
+    def _of(self, op: Callable[..., Any], whole: bool, *operands: Any) -> TracedScalar:
+        values = [x._live() if isinstance(x, TracedScalar) else x for x in operands]
+        return TracedScalar(self.backend, self.backend.on_scalars(op, whole, *values), whole)
+
+    def _binary(self, op: Callable[[Any, Any], Any], lhs: Any, rhs: Any) -> Any:
+        other = lhs if rhs is self else rhs
+        if isinstance(other, np.generic):
+            return self._binary(op, *[x if x is self else x.item() for x in (lhs, rhs)])
+        if not isinstance(other, (TracedScalar, int, float)):
+            if not hasattr(other, "dtype") or hasattr(other, "_ops"):
+                return NotImplemented  # not an array of the engine's: a tensor knows what to do
+            mine = self.backend.scalar_beside(self._live(), other)
+            return op(*[mine if x is self else x for x in (lhs, rhs)])
+        whole = _is_whole(lhs) and _is_whole(rhs) and op.__name__ != "truediv"
+        if op.__name__ == "pow" and not (isinstance(rhs, int) and rhs >= 0):
+            whole = False  # of a negative exponent, a float comes
+        return self._of(op, whole, lhs, rhs)
+
+    def _compared(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
+        if not isinstance(other, (TracedScalar, int, float)):
+            return self._binary(op, self, other)
+        both = _is_whole(self) and _is_whole(other)
+        return self._of(operator.mul, True, self._of(op, both, self, other), 1)  # a truth value as an int
+
+    def __neg__(self) -> TracedScalar:
+        return self._of(operator.neg, self.whole, self)
+
+    def __pos__(self) -> TracedScalar:
+        return self
+
+    def __abs__(self) -> TracedScalar:
+        return self._of(operator.abs, self.whole, self)
+
+    # What only a value can do: the engine says that there is none.
+
+    def __float__(self) -> float:
+        return float(self._live())
+
+    def __int__(self) -> int:
+        return int(self._live())
+
+    def __index__(self) -> int:
+        return operator.index(self._live())
+
+    def __bool__(self) -> bool:
+        return bool(self._live())
+
+    def __round__(self, digits: int | None = None) -> float:
+        return round(float(self), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else repr(self)
+
+    def __repr__(self) -> str:
+        return f"TracedScalar({'int' if self.whole else 'float'})"
+
+
+def _is_whole(x: Any) -> bool:
+    return x.whole if isinstance(x, TracedScalar) else isinstance(x, int)
+
+
+def _add_operators() -> None:
+    def binary(op: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+        def method(self: TracedScalar, other: Any) -> Any:
+            return self._binary(op, self, other)  # pyright: ignore[reportPrivateUsage]
+
+        def reflected(self: TracedScalar, other: Any) -> Any:
+            return self._binary(op, other, self)  # pyright: ignore[reportPrivateUsage]
+
+        return method, reflected
+
+    def comparison(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return lambda self, other: self._compared(op, other)
+
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+        method, reflected = binary(getattr(operator, name))
+        setattr(TracedScalar, f"__{name}__", method)
+        setattr(TracedScalar, f"__r{name}__", reflected)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        setattr(TracedScalar, f"__{name}__", comparison(getattr(operator, name)))
+
+
+_add_operators()

@@ -1,0 +1,163 @@
+"""float32 to the 16-bit floats and back: the same bits as NumPy's casts give, in a fraction of the time.
+
+By the processor's instructions where there are some for it, and otherwise by integers, if it is float16.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phlox.host import memory
+from phlox.host.dtypes import HOST_DTYPES
+from phlox.host.simd_casts import get_cast
+from phlox.host.thread_pool import spread
+
+_BLOCK = 1 << 16
+"""Elements at a time: few enough to stay in the cache, many enough that threads seldom wait for the interpreter."""
+SHARE = 1 << 18
+"""Elements that are worth a thread."""
+_QUICKER = 8
+"""Instructions take so many times as many of both."""
+THREADS = 2
+"""Each takes ten bytes for an element of its block."""
+_EXPONENT = np.uint32(0x7F800000)
+_LEAST = np.full(_BLOCK, 0x38800000, np.uint32)
+"""The exponent of 2**-14, the least normal float16; below, float16 has the same spacing all the way."""
+_MOST = np.uint32(0x47000000)
+"""The exponent of 2**15, the largest of float16."""
+_THIRTEEN = np.uint32(13)
+"""By so many bits a float32 is longer, and has the exponents to add as many to one."""
+_UP = np.uint32(13 << 23)
+_REBIASED = np.uint16((0x38800000 + (13 << 23) >> 13) & 0xFFFF)
+_SIGN = np.uint16(0x8000)
+_SINGLE, _HALF, _BRAIN = HOST_DTYPES["f32"], HOST_DTYPES["f16"], HOST_DTYPES["bf16"]
+_INFINITE = {_HALF: 0x7C00, _BRAIN: 0x7F80}
+"""The bits of infinity."""
+_SCALE = np.float32(2.0**112)
+"""From the exponents of float16, read as those of float32, to what they mean."""
+_IN_PLACE = np.uint32(0x8FFFE000)
+"""The sign of a float32, and the bits that a float16 has, 13 places further up."""
+
+
+Part = Callable[[int, int], bool]
+"""Casts the elements from `start` to `stop`, of at most a block by integers; False where that is left to NumPy."""
+
+
+def _prepared(source: NDArray[Any], target: NDArray[Any]) -> Part:
+    """The cast from one contiguous array to the other: to the nearest, ties to even.
+
+    NumPy has to do it where a half would not be finite, and by integers where one is not.
+    """
+    prepare, is_rounded = get_cast(), target.dtype != _SINGLE
+    if prepare is None:
+        by_integers = _to_half_by_integers if is_rounded else _from_half_by_integers
+        return lambda start, stop: by_integers(source[start:stop], target[start:stop])
+    cast = prepare(source, target)
+
+    def part(start: int, stop: int) -> bool:
+        cast(start, stop)
+        return not is_rounded or _is_finite(target[start:stop])
+
+    return part
+
+
+def _is_finite(half: NDArray[Any]) -> bool:
+    signed, unsigned, infinite = half.view(np.int16), half.view(np.uint16), _INFINITE[half.dtype]
+    return not half.size or bool(signed.max() < infinite and unsigned.max() < infinite | _SIGN)
+
+
+def has_instructions() -> bool:
+    """Whether there is a library that knows those of the processor."""
+    return get_cast() is not None
+
+
+def _from_half_by_integers(half: NDArray[np.float16], single: NDArray[np.float32]) -> bool:
+    """Exactly; False if not all are finite."""
+    if not _is_finite(half):
+        return False
+    bits = single.view(np.uint32)
+    np.copyto(bits.view(np.int32), half.view(np.int16))  # with the sign in all the bits above
+    bits <<= _THIRTEEN
+    bits &= _IN_PLACE
+    single *= _SCALE
+    return True
+
+
+def takes_only_memory(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Does a cast take no more time than its memory does? Then one thread is enough for large pages, see `fresh`."""
+    return (source, target) in _FAST and has_instructions()
+
+
+def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
+    """Rounds to the nearest, ties to even; False if not all are finite, before and after.
+
+    Adding 2**13 times the power of two below a number lets the hardware round its last 13 bits away.
+    """
+    rounded = np.abs(single)
+    power = rounded.view(np.uint32) & _EXPONENT
+    np.maximum(power, _LEAST[: power.size], out=power)  # which has a fast loop for two arrays only
+    if power.size and power.max() > _MOST:
+        return False
+    power += _UP
+    rounded += power.view(np.float32)
+    power >>= _THIRTEEN
+    bits = rounded.view(np.uint32)
+    bits += power
+    result = half.view(np.uint16)
+    np.copyto(result, bits, casting="unsafe")  # the lower half of them, where the larger power has no bits
+    result -= _REBIASED
+    if result.size and result.max() >= _INFINITE[_HALF]:
+        return False
+    np.right_shift(single.view(np.uint32), np.uint32(16), out=bits)  # no longer needed, and memory is what counts
+    sign = bits.astype(np.uint16)
+    sign &= _SIGN
+    result |= sign
+    return True
+
+
+_FAST = {(_SINGLE, _HALF), (_HALF, _SINGLE), (_SINGLE, _BRAIN), (_BRAIN, _SINGLE)}
+
+
+def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """`array.astype(dtype)`; None for other element types, and if not all are finite, before and after.
+
+    Instructions have an answer for infinities and NaN too, if no float32 has to be told from an infinity.
+    """
+    pair = (array.dtype, dtype)
+    if pair not in _FAST or (_BRAIN in pair and not has_instructions()):
+        return None
+    times = _QUICKER if has_instructions() else 1
+    result, buffer, before = memory.empty(array.shape, dtype)
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = np.require(array, requirements=["C", "A"])
+    cast = _prepared(array.reshape(-1), result.reshape(-1))
+    refused: list[bool] = []
+    step, width = times * _BLOCK, dtype.itemsize
+    waiting = deque(range(0, array.size, step))
+
+    def one(at: int) -> None:
+        stop = min(at + step, array.size)
+        buffer.get(before + at * width, before + stop * width)
+        if not cast(at, stop):
+            refused.append(True)
+
+    def work(start: int, _stop: int) -> None:
+        # One from the front and one from the back: pages that lie side by side are got by one thread, which waits less
+        # for the other, and none is the last for long.
+        take = waiting.pop if start else waiting.popleft
+        while not refused:
+            try:
+                at = take()
+            except IndexError:
+                return
+            one(at)
+
+    while waiting and buffer.has_large_pages and has_instructions() and not refused:
+        one(waiting.popleft())
+    spread(work, step * len(waiting), times * SHARE, THREADS)
+    return None if refused else result

@@ -1,0 +1,3 @@
+"""L-BFGS, its curvature, its line search."""
+
+from __future__ import annotations

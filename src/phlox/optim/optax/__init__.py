@@ -1,0 +1,3 @@
+"""Optax's gradient transformations as optimizers."""
+
+from __future__ import annotations

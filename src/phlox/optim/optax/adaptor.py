@@ -1,0 +1,337 @@
+"""`OptaxAdaptor`: any transformation of gradients of Optax as an optimizer, on the JAX backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast, final
+
+from phlox.backend import Device, Float
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.kind import kind_of_dtype
+from phlox.errors import OptimizerError, RecordError
+from phlox.host.signal_guard import commit
+from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.optim.optax.state import (
+    SHARED,
+    AnyTensor,
+    Layout,
+    Leaf,
+    Stepped,
+    array_of,
+    check_updates,
+    checked_rate,
+    held_of,
+    is_shared,
+    lazy_of,
+    moved,
+    native,
+    stepped_of,
+    trees_of_jax,
+)
+from phlox.optim.optimizer import M, Optimizer, Rate
+from phlox.optim.state.report import StateReport, report_of
+from phlox.optim.state.tree import State, map_tensors
+from phlox.record import LazyTensor, Record
+from phlox.tensor import Tensor
+
+
+class Transformation(Protocol):
+    """What Optax calls a `GradientTransformation`."""
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """`init(params)`: the state before the first step."""
+        ...
+
+    @property
+    def update(self) -> Callable[..., Any]:
+        """`update(gradients, state, params)`: updates to be added, and the state after the step."""
+        ...
+
+
+@final
+class OptaxAdaptor(Optimizer):
+    """An Optax transformation for whole modules: `optax.adamw(1e-3)`, `optax.chain(...)`, one of your own.
+
+    It sees a dict of arrays by the path of the parameter (`layers.0.weight`), which functions that label or mask by
+    path can use; those that are not trained, or have no gradient, are not in it. The updates that it gives are added,
+    times the learning rate of the step: pass 1.0 where the transformation knows its own rate, or build it with
+    `learning_rate=1.0` and give the rate to the step.
+
+    States follow parameters, like those of any optimizer: what belongs to a parameter is kept by its id, and what
+    belongs to none (counts of steps) beside it; where layers have come, only theirs begins anew. It is saved and loaded
+    like any other, and steps inside `phlox.compile`, where its state can be donated.
+
+    Parameters of half precision, and their gradients, come to it in f32, of which the state then is; what a step gives
+    is rounded once.
+
+    Args:
+        transformation: with `init(params)` and `update(gradients, state, params)`, which return PyTrees of arrays.
+
+    Raises `OptimizerError` when it steps: for a parameter on another backend than JAX's, a rate that is no number of at
+    least zero, gradients that do not fit, and a transformation that gives updates of another structure or shape.
+
+    >>> import optax
+    >>> import phlox as px
+    >>> from phlox import nn, optim
+    >>> from phlox.backend import Autodiff, Jax
+    >>> model = nn.Linear(3, 1, device=Autodiff(Jax()).device()).init(0)
+    >>> optimizer = optim.OptaxAdaptor(optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)))
+    >>> x = px.ones((2, 3), device=Autodiff(Jax()))
+    >>> loss, grads = px.value_and_grad(lambda model: model(x).square().sum())(model)
+    >>> model = optimizer.step(1.0, model, grads)
+    >>> optimizer
+    OptaxAdaptor(2 states)
+    """
+
+    def __init__(self, transformation: Transformation) -> None:
+        super().__init__()
+        if not (callable(getattr(transformation, "init", None)) and callable(getattr(transformation, "update", None))):
+            raise OptimizerError(
+                "OptaxAdaptor takes a transformation with init and update, such as optax.adamw(1e-3), got "
+                f"{type(transformation).__name__}"
+            )
+        self.transformation = transformation
+        self._layout: Layout | None = None
+        self._loaded: set[ParamId] = set()
+
+    # --- a step
+
+    def step(self, lr: Rate, module: M, grads: GradientsParams, **more: Any) -> M:
+        """A new module with the parameters after one step; `more` is for transformations whose update takes more.
+
+        Tensors and gradients in `more` are handed on as JAX's arrays: `step(1.0, model, grads, value=loss)`.
+        """
+        rate = checked_rate(lr)
+        stepped = stepped_of(module, grads)
+        if not stepped:
+            return module.map(lambda path, param: param)
+        place = stepped[0].value.device
+        trees = trees_of_jax()
+        params = {one.path: one.value.primitive for one in stepped}
+        gradients = {one.path: one.grad.primitive for one in stepped}
+        paths = {one.param.id: one.path for one in stepped}
+        options = {name: native(value, paths) for name, value in more.items()}
+        with trees.scope(place.backend):
+            layout, state = self._tree(stepped, params, place)
+            try:
+                updates, after = self.transformation.update(gradients, state, params, **options)
+            except Exception as error:
+                error.add_note("OptaxAdaptor: in the update of the transformation, whose trees are dicts by path")
+                raise
+            check_updates(updates, params)
+            new = {path: moved(params[path], update, rate) for path, update in updates.items()}
+            leaves, structure = trees.flatten(after)
+            if structure != layout.structure:
+                raise OptimizerError(
+                    f"OptaxAdaptor: the update of the transformation gave a state of another structure than init: "
+                    f"{structure}, not {layout.structure}"
+                )
+            arrays = _distinct([trees.typed(leaf) for _, leaf in leaves], [params, gradients, new])
+            kept = [self._wrapped(array, one, place) for array, one in zip(arrays, layout.leaves, strict=True)]
+
+        def update(path: str, param: Param) -> Param:
+            if param.id not in paths:
+                return param
+            backend = engine_of(param.backend)
+            stepped = Tensor.from_primitive(new[paths[param.id]], backend.full_precision(), Float)
+            rounded = stepped.from_full_precision(backend).primitive
+            return param.holding(Tensor.from_primitive(rounded, param.backend, Float))
+
+        result = module.map(update)
+        states, before, loaded = self.states, dict(self.states), set(self._loaded)
+
+        def undo() -> None:
+            states.clear()
+            states.update(before)
+            self._loaded = loaded
+
+        commit(lambda: self._keep(layout, [one.param.id for one in stepped], kept), undo)
+        return result
+
+    def _tree(self, stepped: Sequence[Stepped], params: Mapping[str, Any], place: Device) -> tuple[Layout, Any]:
+        """The transformation's state for these parameters: what is known of them, and the rest as it begins."""
+        trees = trees_of_jax()
+        shared, states = self._known()
+        key = tuple([(one.param.id, one.path, one.value.shape, str(params[one.path].dtype)) for one in stepped])
+        layout, initial = self._layout, None
+        if (
+            layout is None
+            or layout.params != key
+            or any(held_of(leaf, shared, states) is None for leaf in layout.leaves)
+        ):
+            layout, initial = self._initial(key, {one.path: one.param.id for one in stepped}, params, trees)
+        found: list[Any] = []
+        wrong: list[str] = []
+        paths = {one.param.id: one.path for one in stepped}
+        for number, leaf in enumerate(layout.leaves):
+            held = held_of(leaf, shared, states)
+            if held is not None and held.shape != leaf.shape:
+                if self._is_loaded(leaf.id):
+                    where = paths[leaf.id] if leaf.id is not None else SHARED
+                    wrong.append(f"{where}: {leaf.name} is of shape {held.shape}, not {leaf.shape}")
+                held = None
+            if held is None and initial is None:
+                layout, initial = self._initial(key, {one.path: one.param.id for one in stepped}, params, trees)
+            if held is None:
+                found.append(cast("list[Any]", initial)[number])
+            else:
+                found.append(trees.from_signed(array_of(held, place, trees), leaf.element))
+        wrong += self._strangers(layout, paths, shared, states)
+        if wrong:
+            raise RecordError(
+                f"the state that was loaded is not one of this transformation for these parameters: {'; '.join(wrong)};"
+                " make the transformation that it was saved from, or a new OptaxAdaptor to begin anew"
+            )
+        return layout, trees.unflatten(layout.structure, found)
+
+    def _is_loaded(self, id: ParamId | None) -> bool:
+        return (ParamId(SHARED) if id is None else id) in self._loaded
+
+    def _strangers(
+        self,
+        layout: Layout,
+        paths: Mapping[ParamId, str],
+        shared: Mapping[str, Any],
+        states: Mapping[ParamId, Any],
+    ) -> list[str]:
+        """What loaded states have or lack that those of the transformation do not."""
+        expected: dict[ParamId | None, set[str]] = {None: set(), **{id: set[str]() for id in paths}}
+        for leaf in layout.leaves:
+            expected[leaf.id].add(leaf.name)
+        wrong: list[str] = []
+        for id, names in expected.items():
+            if not self._is_loaded(id):
+                continue
+            have = set(shared if id is None else states.get(id) or {})
+            if have != names:
+                where = SHARED if id is None else paths[id]
+                wrong.append(
+                    f"{where}: expected {', '.join(sorted(names)) or 'nothing'}, found "
+                    f"{', '.join(sorted(have)) or 'nothing'}"
+                )
+        return wrong
+
+    def _initial(
+        self, key: tuple[Any, ...], ids: Mapping[str, ParamId], params: Mapping[str, Any], trees: Any
+    ) -> tuple[Layout, list[Any]]:
+        """The layout of the state that the transformation begins with, and its leaves."""
+        try:
+            leaves, structure = trees.flatten(self.transformation.init(dict(params)))
+        except Exception as error:
+            error.add_note("OptaxAdaptor: in the init of the transformation, for a dict of arrays by path")
+            raise
+        slots: list[Leaf] = []
+        arrays = _distinct([trees.typed(leaf) for _, leaf in leaves], [params])
+        names: set[tuple[ParamId | None, str]] = set()
+        for (path, _), array in zip(leaves, arrays, strict=True):
+            owner = next((part for part in reversed(path) if part in ids), None)
+            place = len(path) - 1 - path[::-1].index(owner) if owner is not None else -1
+            name = ".".join(part for number, part in enumerate(path) if number != place) or "state"
+            while (ids.get(owner or ""), name) in names:
+                name += "_"
+            names.add((ids.get(owner or ""), name))
+            shape = tuple(trees.as_signed(array).shape)
+            slots.append(Leaf(ids.get(owner or ""), name, shape, trees.element_of(array)))
+        self._layout = Layout(key, structure, slots)
+        return self._layout, arrays
+
+    def _wrapped(self, array: Any, leaf: Leaf, place: Device) -> AnyTensor:
+        """An array of the state as a tensor, of the element type that it began with."""
+        trees = trees_of_jax()
+        if not isinstance(leaf.element, str):
+            array = array.astype(leaf.element)
+        signed = trees.as_signed(array)
+        return Tensor.from_primitive(signed, engine_of(place.backend), kind_of_dtype(signed.dtype))
+
+    # --- states
+
+    def _known(self) -> tuple[dict[str, Any], dict[ParamId, Any]]:
+        """What belongs to no parameter, and what belongs to each."""
+        shared: dict[str, Any] = {}
+        states: dict[ParamId, Any] = {}
+        for id, state in self.states.items():
+            if is_shared(state):
+                shared = state[SHARED]
+            else:
+                states[id] = state
+        return shared, states
+
+    def _keep(self, layout: Layout, ids: Sequence[ParamId], tensors: Sequence[AnyTensor]) -> None:
+        shared: dict[str, Any] = {}
+        new: dict[ParamId, dict[str, Any]] = {id: {} for id in ids}
+        for leaf, tensor in zip(layout.leaves, tensors, strict=True):
+            (shared if leaf.id is None else new[leaf.id])[leaf.name] = tensor
+        states = self.states
+        # In a compiled function, what stands where must not change from step to step.
+        place = next((id for id, state in states.items() if is_shared(state)), ParamId(SHARED))
+        together = {place: {SHARED: shared}, **states, **new}
+        together[place] = {SHARED: shared}
+        states.clear()
+        states.update(together)
+        self._loaded.difference_update({place, *ids})
+        self.took_step([place, *ids])
+
+    def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:
+        known = set(self.states)
+        params = [
+            param for param in module.params() if (param.trained if wanted is None else param.id in {*wanted, *known})
+        ]
+        new = {param.id for param in params} - known
+        if not new:
+            return
+        try:
+            stepped = stepped_of(module, GradientsParams({param.id: param.val().detach() for param in params}))
+            place = stepped[0].value.device
+            trees = trees_of_jax()
+            with trees.scope(place.backend):
+                values = {one.path: one.value.primitive for one in stepped}
+                layout, state = self._tree(stepped, values, place)
+                arrays = _distinct([trees.typed(leaf) for _, leaf in trees.flatten(state)[0]], [values])
+                kept = [self._wrapped(array, one, place) for array, one in zip(arrays, layout.leaves, strict=True)]
+        except (OptimizerError, RecordError):  # if it is really this module that is stepped, the step will say it
+            return
+        self._keep(layout, [one.param.id for one in stepped], kept)
+        self._begun.update(dict.fromkeys([id for id in self.states if id not in known], -1))
+
+    def into_record(self) -> Record:
+        # As what they are: some are of other element types than the backend's.
+        twin = OptaxAdaptor(self.transformation)
+        twin._states = {id: map_tensors(state, lazy_of) for id, state in self.states.items()}
+        return Optimizer.into_record(twin)
+
+    def report(self, module: Module) -> StateReport:
+        return report_of(module, self._known()[1], self._shape_misfit)
+
+    def _misfit(self, states: dict[ParamId, State]) -> str | None:
+        shared = [id for id, state in states.items() if is_shared(state)]
+        if states and len(shared) != 1:
+            return f"states.{next(iter(states))}: the record is not one of OptaxAdaptor, which has a part `{SHARED}`"
+        for id, state in states.items():
+            parts: Any = state[SHARED] if is_shared(state) else state
+            if not isinstance(parts, dict) or not all(
+                isinstance(part, LazyTensor) for part in cast("dict[str, Any]", parts).values()
+            ):
+                return f"states.{id}: the record is not one of OptaxAdaptor"
+        return None
+
+    def _take_loaded(self, states: dict[ParamId, State]) -> None:
+        super()._take_loaded(states)
+        self._loaded = {ParamId(SHARED) if is_shared(state) else id for id, state in states.items()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self._known()[1])} states)"
+
+
+def _distinct(leaves: Sequence[Any], others: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The arrays of a state, copied where one is there twice, or is among the others.
+
+    State and module may both be donated to a compiled function.
+    """
+    taken = {id(array) for arrays in others for array in arrays.values()}
+    found: list[Any] = []
+    for leaf in leaves:
+        array = leaf.copy() if id(leaf) in taken else leaf
+        taken.add(id(array))
+        found.append(array)
+    return found

@@ -1,0 +1,172 @@
+"""What `OptaxAdaptor` is made of: how a transformation's state is laid out, and what goes in and out of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from phlox.backend import Device, Float
+from phlox.backend.contract.backend import engine_of
+from phlox.errors import OptimizerError
+from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.optim.state.tree import State
+from phlox.optim.step.validation import check_arguments
+from phlox.record import LazyTensor
+from phlox.tensor import Tensor
+
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
+
+SHARED = "shared"
+"""In the states, under this id: what belongs to no single parameter, such as counts of steps."""
+
+
+class Leaf(NamedTuple):
+    """One array of the transformation's state."""
+
+    id: ParamId | None
+    """Of the parameter that it belongs to; None if to none."""
+    name: str
+    """Its path, without the parameter's."""
+    shape: tuple[int, ...]
+    """As it is kept, and saved."""
+    element: Any
+
+
+class Layout(NamedTuple):
+    """How the transformation's state is built."""
+
+    params: tuple[Any, ...]
+    """Ids, paths, shapes and element types of the parameters that this is for."""
+    structure: Any
+    leaves: list[Leaf]
+
+
+class Stepped(NamedTuple):
+    """A parameter that takes a step."""
+
+    path: str
+    param: Param
+    value: AnyTensor
+    grad: AnyTensor
+
+
+def is_shared(state: State) -> bool:
+    return isinstance(state, dict) and isinstance(cast("dict[str, Any]", state).get(SHARED), dict)
+
+
+def lazy_of(held: Any) -> LazyTensor:
+    """A tensor as an entry of a record, read from its device when the record is."""
+    if isinstance(held, LazyTensor):
+        return held
+    tensor = cast("AnyTensor", held)
+
+    def read() -> Any:
+        array = np.asarray(tensor._host("")).view()  # pyright: ignore[reportPrivateUsage]
+        array.flags.writeable = False
+        return array
+
+    return LazyTensor.from_function(tensor.shape, np.dtype(tensor.primitive.dtype), read)
+
+
+def held_of(leaf: Leaf, shared: Mapping[str, Any], states: Mapping[ParamId, Any]) -> Any:
+    """What is held of a leaf, or None."""
+    parts: Mapping[str, Any] = shared if leaf.id is None else states.get(leaf.id) or {}
+    return parts.get(leaf.name)
+
+
+def array_of(held: Any, place: Device, trees: Any) -> Any:
+    """A tensor, or one from a record, as an array on the device."""
+    if isinstance(held, LazyTensor):
+        return trees.from_host(held.read(), place)
+    tensor = cast("AnyTensor", held)
+    backend = engine_of(place.backend)
+    if type(tensor.backend) is type(backend) and (
+        tensor.backend.is_traced(tensor.primitive) or tensor.device.name == place.name
+    ):
+        return tensor.primitive
+    return tensor.to_device(place.on(backend)).primitive
+
+
+def stepped_of(module: Module, grads: GradientsParams) -> list[Stepped]:
+    """The parameters that take a step, and that they can."""
+    check_arguments(module, grads)
+    found: list[Stepped] = []
+    for path, param in module.named_params():
+        grad = grads.get(param.id)
+        if grad is None or not param.trained:
+            continue
+        value = param.val()
+        if value.backend.batched or grad.backend.batched:
+            raise OptimizerError(
+                f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
+                "return the gradients, and step there on the stacked modules"
+            )
+        if engine_of(value.backend).name != "jax":
+            raise OptimizerError(
+                f"{path}: it is on {value.backend!r}, and Optax's transformations work on JAX's arrays; move the "
+                "module there, model.to_device(Autodiff(Jax())), or use an optimizer of phlox.optim"
+            )
+        inner = value.inner() if value.backend.differentiates else value
+        if grad.shape != inner.shape or grad.kind is not Float:
+            raise OptimizerError(
+                f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
+                f"{inner.shape}; is it the gradient of another model?"
+            )
+        work = inner.to_full_precision()
+        if grad.backend is not work.backend or grad.device != work.device:
+            grad = grad.to_device(work.device)
+        found.append(Stepped(path, param, work, grad))
+    return found
+
+
+def native(value: Any, paths: Mapping[ParamId, str]) -> Any:
+    """An argument for the transformation: tensors as arrays, gradients as a dict by path."""
+    if isinstance(value, Tensor):
+        tensor = cast("AnyTensor", value)
+        return tensor.backend.strip(tensor.primitive)
+    if isinstance(value, GradientsParams):
+        return {paths[id]: tensor.primitive for id, tensor in value.items() if id in paths}
+    return value
+
+
+def check_updates(updates: Any, params: Mapping[str, Any]) -> None:
+    if not isinstance(updates, dict) or cast("dict[str, Any]", updates).keys() != params.keys():
+        raise OptimizerError(
+            "OptaxAdaptor: the update of the transformation must give updates of the structure of the gradients, a "
+            f"dict by path, got {type(cast('object', updates)).__name__}"
+        )
+    for path, update in cast("dict[str, Any]", updates).items():
+        if getattr(update, "shape", None) != params[path].shape:
+            raise OptimizerError(
+                f"{path}: the update of the transformation is of shape {getattr(update, 'shape', None)}, the parameter "
+                f"of shape {params[path].shape}"
+            )
+
+
+def moved(array: Any, update: Any, rate: Any) -> Any:
+    step = update if isinstance(rate, float) and rate == 1.0 else update * rate
+    return (array + step).astype(array.dtype)
+
+
+def trees_of_jax() -> Any:
+    """What knows JAX's trees: imported only where JAX is there anyway."""
+    from phlox.backend.jax import trees
+
+    return trees
+
+
+def checked_rate(lr: Any) -> Any:
+    """The rate as a Python number or, in a compiled function, the engine's stand-in for one."""
+    if isinstance(lr, (Tensor, Mapping)):
+        raise OptimizerError(
+            "OptaxAdaptor takes one learning rate, a number; for rates by path use optax.multi_transform or "
+            "optax.masked, whose labels and masks are dicts by path"
+        )
+    if isinstance(lr, (int, float, np.floating, np.integer)):
+        lr = float(cast("float", lr))
+    if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
+        raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")
+    return lr

@@ -1,0 +1,3 @@
+"""The optimizers, one file each: how one parameter is updated."""
+
+from __future__ import annotations

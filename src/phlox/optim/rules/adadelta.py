@@ -1,0 +1,58 @@
+"""Adadelta: steps in the units of the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.errors import ConfigError
+from phlox.optim.config import SimpleConfig
+from phlox.optim.rules.update_terms import average, descent
+from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.state.tree import State
+from phlox.tensor import Tensor, zeros_like
+
+
+class AdadeltaConfig(SimpleConfig):
+    """Hyper-parameters of `Adadelta`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
+
+    The learning rate of the paper, and PyTorch's, is 1.
+    """
+
+    rho: float = 0.9
+    epsilon: float = 1e-6
+    weight_decay: float = 0.0
+    maximize: bool = False
+
+    def validate(self) -> None:
+        super().validate()
+        if self.rho > 1.0:
+            raise ConfigError(f"rho must lie in [0, 1], got {self.rho}")
+
+    def simple(self) -> SimpleOptimizer:
+        return Adadelta(self)
+
+
+class Adadelta(SimpleOptimizer):
+    """v = rho v + (1 - rho) g^2;  d = g sqrt(u + eps) / sqrt(v + eps);  u = rho u + (1 - rho) d^2;  x = x - lr d.
+
+    Zeiler 2012: "ADADELTA: an adaptive learning rate method".
+    """
+
+    shares_counts = True  # it has none
+    elementwise = True
+
+    def __init__(self, config: AdadeltaConfig) -> None:
+        self.config = config
+
+    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+        return {"square": zeros_like(tensor), "square_step": zeros_like(tensor)}
+
+    def step(
+        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        c = self.config
+        grad = descent(c, tensor, grad)
+        v = average(state["square"], grad.square(), c.rho)
+        delta = (state["square_step"] + c.epsilon).sqrt() / (v + c.epsilon).sqrt() * grad
+        u = average(state["square_step"], delta.square(), c.rho)
+        return tensor - delta * lr, {"square": v, "square_step": u}

@@ -1,0 +1,88 @@
+"""Adam, and Adam with decoupled weight decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.backend import Backend
+from phlox.backend.contract.update import AdamNumbers, Real
+from phlox.optim.config import SimpleConfig
+from phlox.optim.rules.update_terms import average, counted, prepared
+from phlox.optim.simple import Kernel, SimpleOptimizer
+from phlox.optim.state.tree import State
+from phlox.tensor import Tensor, zeros_like
+from phlox.tensor.functional import adam_update
+
+
+class AdamConfig(SimpleConfig):
+    """Hyper-parameters of `Adam`: `weight_decay` is added to the gradient. Defaults are PyTorch's."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+    maximize: bool = False
+
+    def simple(self) -> SimpleOptimizer:
+        return Adam(self, decoupled=False)
+
+
+class AdamWConfig(AdamConfig):
+    """Hyper-parameters of AdamW (Loshchilov, Hutter 2019): decay acts on the weights alone. Defaults are PyTorch's."""
+
+    weight_decay: float = 0.01
+
+    def simple(self) -> SimpleOptimizer:
+        return Adam(self, decoupled=True)
+
+
+class Adam(SimpleOptimizer):
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  x = x - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
+
+    Kingma, Ba 2015: "Adam: a method for stochastic optimization". Decoupled, x is multiplied by 1 - lr decay first
+    (Loshchilov, Hutter 2019: "Decoupled weight decay regularization"); otherwise decay x is added to g. With `amsgrad`
+    the greatest v so far stands in the root (Reddi et al. 2018: "On the convergence of Adam and beyond").
+    """
+
+    shares_counts = True
+    elementwise = True
+
+    def __init__(self, config: AdamConfig, *, decoupled: bool) -> None:
+        self.config = config
+        self.decoupled = decoupled
+
+    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+        greatest = {"moment_2_max": zeros_like(tensor)} if self.config.amsgrad else {}
+        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), **greatest, "time": 0}
+
+    def step(
+        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        c = self.config
+        numbers = self._numbers(lr, state["time"], tensor.backend)
+        if not c.amsgrad:
+            grad = -grad if c.maximize else grad
+            tensor, m, v = adam_update(tensor, grad, state["moment_1"], state["moment_2"], numbers)
+            return tensor, {"moment_1": m, "moment_2": v, "time": numbers.time}
+        tensor, grad = prepared(c, lr, tensor, grad, decoupled=self.decoupled)
+        m = average(state["moment_1"], grad, c.beta_1)
+        v = average(state["moment_2"], grad.square(), c.beta_2)
+        greatest = state["moment_2_max"].maximum(v)
+        scale = (greatest * (1.0 / numbers.correction_2)).sqrt() + c.epsilon
+        tensor = tensor - m / scale * (lr / numbers.correction_1)
+        return tensor, {"moment_1": m, "moment_2": v, "moment_2_max": greatest, "time": numbers.time}
+
+    def _numbers(self, lr: Real, time: Real, backend: Backend) -> AdamNumbers:
+        """Those of the step after so many."""
+        c = self.config
+        time, correction_1, correction_2 = counted(time, backend, c.beta_1, c.beta_2)
+        return AdamNumbers(
+            lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2, time
+        )
+
+    def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
+        if self.config.amsgrad or self.config.maximize:
+            return None
+        numbers = self._numbers(lr, state["time"], backend)
+        return Kernel("adamw" if self.decoupled else "adam", numbers, (numbers.time,))

@@ -1,0 +1,56 @@
+"""LAMB: Adam with steps in proportion to the weights, for large batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.optim.config import SimpleConfig
+from phlox.optim.rules.update_terms import average, counted, norm
+from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.state.tree import State
+from phlox.tensor import Tensor, where, zeros_like
+
+
+class LambConfig(SimpleConfig):
+    """Hyper-parameters of `Lamb`. Defaults are the paper's; the decay there is 0.01."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.0
+    maximize: bool = False
+
+    def simple(self) -> SimpleOptimizer:
+        return Lamb(self)
+
+
+class Lamb(SimpleOptimizer):
+    """r = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + decay x;  x = x - lr |x| / |r| r, with m and v as in Adam.
+
+    Where either norm, which is that of the whole tensor, is zero, the ratio is 1. You et al. 2020: "Large batch
+    optimization for deep learning: training BERT in 76 minutes".
+    """
+
+    shares_counts = True
+
+    def __init__(self, config: LambConfig) -> None:
+        self.config = config
+
+    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), "time": 0}
+
+    def step(
+        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        c = self.config
+        grad = -grad if c.maximize else grad
+        time, correction_1, correction_2 = counted(state["time"], tensor.backend, c.beta_1, c.beta_2)
+        m = average(state["moment_1"], grad, c.beta_1)
+        v = average(state["moment_2"], grad.square(), c.beta_2)
+        step = m * (1.0 / correction_1) / ((v * (1.0 / correction_2)).sqrt() + c.epsilon)
+        if c.weight_decay:
+            step = step + tensor * c.weight_decay
+        size, length = norm(tensor), norm(step)
+        moves = length > 0.0
+        ratio = where((size > 0.0) & moves, size / where(moves, length, 1.0), 1.0)
+        return tensor - step * ratio * lr, {"moment_1": m, "moment_2": v, "time": time}

@@ -1,0 +1,67 @@
+"""NAdam: Adam with Nesterov's momentum."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from phlox.backend import Backend
+from phlox.backend.contract.update import Real
+from phlox.optim.config import SimpleConfig
+from phlox.optim.rules.update_terms import average, counted, prepared, real
+from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.state.tree import State
+from phlox.optim.step.shared_scalars import shared
+from phlox.tensor import Tensor, zeros_like
+
+
+class NAdamConfig(SimpleConfig):
+    """Hyper-parameters of `NAdam`: `weight_decay` is added to the gradient, or `decoupled`. Defaults are PyTorch's."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    momentum_decay: float = 4e-3
+    decoupled: bool = False
+    maximize: bool = False
+
+    def simple(self) -> SimpleOptimizer:
+        return NAdam(self)
+
+
+class NAdam(SimpleOptimizer):
+    """x = x - lr ((1 - mu_t) g / (1 - M_t) + mu_{t+1} m / (1 - M_{t+1})) / (sqrt(v / (1 - b2^t)) + eps).
+
+    Here m and v are as in `Adam`, mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), and M_t is the product of mu_1 to mu_t.
+    Dozat 2016: "Incorporating Nesterov momentum into Adam". Decay as in `Adam`.
+    """
+
+    shares_counts = True
+    elementwise = True
+
+    def __init__(self, config: NAdamConfig) -> None:
+        self.config = config
+
+    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), "product": 1.0, "time": 0}
+
+    def step(
+        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        c = self.config
+        time, correction = counted(state["time"], tensor.backend, c.beta_2)
+        mu, mu_next = shared(_momenta, time, c.beta_1, c.momentum_decay, tensor.backend)
+        product = shared(operator.mul, state["product"], mu)
+        tensor, grad = prepared(c, lr, tensor, grad, decoupled=c.decoupled)
+        m = average(state["moment_1"], grad, c.beta_1)
+        v = average(state["moment_2"], grad.square(), c.beta_2)
+        scale = (v * (1.0 / correction)).sqrt() + c.epsilon
+        ahead = grad * (lr * (1.0 - mu) / (1.0 - product)) + m * (lr * mu_next / (1.0 - product * mu_next))
+        return tensor - ahead / scale, {"moment_1": m, "moment_2": v, "product": product, "time": time}
+
+
+def _momenta(time: Any, beta: float, decay: float, backend: Backend) -> tuple[Real, Real]:
+    """The momentum of this step and of the next one."""
+    count = real(time, backend)
+    return beta * (1.0 - 0.5 * 0.96 ** (count * decay)), beta * (1.0 - 0.5 * 0.96 ** ((count + 1.0) * decay))

@@ -1,0 +1,100 @@
+"""Schedule-free AdamW: averages of the weights in place of a schedule of the learning rate."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from phlox.backend import Backend
+from phlox.backend.contract.update import Real
+from phlox.errors import ConfigError
+from phlox.optim.config import SimpleConfig
+from phlox.optim.rules.update_terms import average, counted, greatest, least, real
+from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.state.tree import State
+from phlox.optim.step.shared_scalars import shared
+from phlox.tensor import Tensor, zeros_like
+
+
+class ScheduleFreeAdamWConfig(SimpleConfig):
+    """Hyper-parameters of `ScheduleFreeAdamW`; decay is that of the weights that the module holds.
+
+    Defaults are the authors'. A learning rate is given, constant, and larger than AdamW's, as they advise.
+
+    Args:
+        beta_1: the part of the average in the weights that gradients are taken at; not zero.
+        warmup_steps: over how many steps the learning rate grows from zero to the one given.
+        weight_lr_power: weights count in the average by the greatest rate so far to this power,
+        weight_power: times the number of the step to this one.
+    """
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    warmup_steps: int = 0
+    weight_lr_power: float = 2.0
+    weight_power: float = 0.0
+    maximize: bool = False
+
+    def validate(self) -> None:
+        super().validate()
+        if self.beta_1 == 0.0:
+            raise ConfigError("beta_1 must be greater than zero, for the average is found from the weights by it")
+
+    def simple(self) -> ScheduleFreeAdamW:
+        return ScheduleFreeAdamW(self)
+
+
+class ScheduleFreeAdamW(SimpleOptimizer):
+    """z = z - lr (g / (sqrt(v / (1 - b2^t)) + eps) + decay y);  a = (1 - c) a + c z;  y = (1 - b1) z + b1 a.
+
+    Here v is as in Adam, and c is w / (the sum of all w so far) with w = (greatest lr)^weight_lr_power t^weight_power.
+    Defazio et al. 2024: "The road less scheduled". The module holds y, at which gradients must be taken; predictions
+    are made with the average a: `OptimizerAdaptor.averaged` gives the module with it.
+    """
+
+    shares_counts = True
+    elementwise = True
+
+    def __init__(self, config: ScheduleFreeAdamWConfig) -> None:
+        self.config = config
+
+    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+        # A tensor of its own: the parameter may be donated to a compiled function beside the state.
+        fast = tensor * 1.0
+        return {"fast": fast, "moment_2": zeros_like(tensor), "weight_sum": 0.0, "lr_max": 0.0, "time": 0}
+
+    def step(
+        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        c, fast = self.config, state["fast"]
+        time, correction = counted(state["time"], tensor.backend, c.beta_2)
+        lr, lr_max, weight = shared(_rates, lr, state["lr_max"], time, c, tensor.backend)
+        weight_sum = shared(operator.add, state["weight_sum"], weight)
+        part = weight / (weight_sum + (weight_sum <= 0.0))  # zero as long as all rates are
+        grad = -grad if c.maximize else grad
+        v = average(state["moment_2"], grad.square(), c.beta_2)
+        step = grad / ((v * (1.0 / correction)).sqrt() + c.epsilon)
+        if c.weight_decay:
+            step = step + tensor * c.weight_decay
+        # What the formula comes to, with the average (y - (1 - b1) z) / b1 put in.
+        tensor = tensor * (1.0 - part) + fast * part - step * (lr * (1.0 - c.beta_1 * (1.0 - part)))
+        after = {"moment_2": v, "weight_sum": weight_sum, "lr_max": lr_max, "time": time}
+        return tensor, {"fast": fast - step * lr, **after}
+
+    def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
+        """See `SimpleOptimizer.averaged`: the average a of the parameter y."""
+        beta = self.config.beta_1
+        return (tensor - state["fast"] * (1.0 - beta)) * (1.0 / beta)
+
+
+def _rates(
+    lr: Real, lr_max: Real, time: Any, config: ScheduleFreeAdamWConfig, backend: Backend
+) -> tuple[Real, Real, Real]:
+    """The rate of this step, the greatest so far, and what the weights after it count in the average."""
+    count = real(time, backend)
+    if config.warmup_steps:
+        lr = lr * least(count / config.warmup_steps, 1.0, backend)
+    lr_max = greatest(lr_max, lr, backend)
+    return lr, lr_max, lr_max**config.weight_lr_power * count**config.weight_power

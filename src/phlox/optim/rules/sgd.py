@@ -1,0 +1,76 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.backend import Backend
+from phlox.backend.contract.update import SgdNumbers
+from phlox.errors import ConfigError
+from phlox.optim.config import SimpleConfig
+from phlox.optim.rules.update_terms import chosen, counted, descent
+from phlox.optim.simple import Kernel, SimpleOptimizer
+from phlox.optim.state.tree import State
+from phlox.tensor import Tensor, zeros_like
+
+
+class SgdConfig(SimpleConfig):
+    """Hyper-parameters of `Sgd`; the defaults are PyTorch's."""
+
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    maximize: bool = False
+
+    def validate(self) -> None:
+        super().validate()
+        if self.nesterov and (self.momentum <= 0.0 or self.dampening != 0.0):
+            raise ConfigError("nesterov needs a momentum above zero and no dampening")
+
+    def simple(self) -> SimpleOptimizer:
+        return Sgd(self)
+
+
+class Sgd(SimpleOptimizer):
+    """v = momentum v + (1 - dampening) g;  x = x - lr v.
+
+    Sutskever et al. 2013: "On the importance of initialization and momentum in deep learning". With weight decay g is
+    g + decay x first; with Nesterov's variant the step is along g + momentum v. The first v is g.
+    """
+
+    shares_counts = True
+    elementwise = True
+
+    def __init__(self, config: SgdConfig) -> None:
+        self.config = config
+
+    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+        if not self.config.momentum:
+            return None
+        # From zero, the first velocity is the gradient only without dampening; with it, one must know the first.
+        return {"velocity": zeros_like(tensor), **({"time": 0} if self.config.dampening else {})}
+
+    def step(
+        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        c = self.config
+        grad = descent(c, tensor, grad)
+        if not c.momentum:
+            return tensor - grad * lr, state
+        velocity = state["velocity"] * c.momentum
+        after: dict[str, Any] = {}
+        if c.dampening:
+            (after["time"],) = counted(state["time"], tensor.backend)
+            velocity = velocity + grad * chosen(after["time"] > 1, 1.0 - c.dampening, 1.0, tensor.backend)
+        else:
+            velocity = velocity + grad
+        step = grad + velocity * c.momentum if c.nesterov else velocity
+        return tensor - step * lr, {"velocity": velocity, **after}
+
+    def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
+        c = self.config
+        after = () if state is None or not c.dampening else (state["time"] + 1,)
+        first = after == (1,)
+        numbers = SgdNumbers(lr, c.momentum, c.dampening, c.weight_decay, c.nesterov, c.maximize, first)
+        return Kernel("sgd", numbers, after)

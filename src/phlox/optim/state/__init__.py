@@ -1,0 +1,3 @@
+"""The states of optimizers: as trees, as flat lists for compiled functions, in records, in reports."""
+
+from __future__ import annotations

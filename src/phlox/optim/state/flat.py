@@ -1,0 +1,234 @@
+"""`Packed`: an optimizer's states as a compiled function takes and returns them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Device, Float, Int
+from phlox.backend.kind import KINDS
+from phlox.backend.tracing.scalar import TracedScalar
+from phlox.errors import OptimizerError
+from phlox.host.dtypes import HALF_ELEMENTS
+from phlox.module import ParamId
+from phlox.optim.state.records import ARRAY
+from phlox.optim.state.tree import (
+    INTEGER,
+    OBJECT,
+    REAL,
+    Skeleton,
+    State,
+    flatten,
+    map_tensors,
+    paths,
+    unflatten,
+    with_plain_numbers,
+)
+from phlox.record import LazyTensor
+from phlox.tensor import Tensor, stack, tensor
+
+
+class Constant:
+    """A NumPy array that a program is compiled for: equal to those of the same elements."""
+
+    __slots__ = ("_key", "array")
+
+    def __init__(self, array: Any) -> None:
+        if array.dtype.hasobject:
+            raise OptimizerError(f"a NumPy array of {array.dtype} in an optimizer's state cannot be compiled")
+        self.array = np.array(array)
+        self._key = array.dtype.str, array.shape, self.array.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class Form:
+    """The skeletons of the states of several parameters, interned: equal ones are one object."""
+
+    __slots__ = ("__weakref__", "backends", "constants", "kinds", "places", "skeletons", "sources")
+
+    def __init__(
+        self,
+        skeletons: tuple[Skeleton, ...],
+        places: tuple[int, ...],
+        backends: tuple[Backend | None, ...],
+        sources: tuple[int, ...],
+        constants: tuple[Constant, ...],
+    ) -> None:
+        self.skeletons = skeletons
+        self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
+        self.places = places
+        """Of every integer in the array of integers."""
+        self.backends = backends
+        """Of every tensor among the leaves, None of a number: not all states are of one precision."""
+        self.sources = sources
+        """Which of the leaves every tensor and every real number is."""
+        self.constants = constants
+        """NumPy arrays, in order."""
+
+
+_forms: weakref.WeakValueDictionary[Any, Form] = weakref.WeakValueDictionary()
+
+
+def form_of(
+    skeletons: tuple[Skeleton, ...],
+    places: tuple[int, ...],
+    backends: tuple[Backend | None, ...],
+    sources: tuple[int, ...],
+    constants: tuple[Constant, ...],
+) -> Form:
+    """The one form of these skeletons with their integers at these places, and tensors of these backends."""
+    key = skeletons, places, backends, sources, constants
+    form = _forms.get(key)
+    return _forms.setdefault(key, Form(*key)) if form is None else form
+
+
+class Packed(NamedTuple):
+    """All states taken apart, as a compiled function takes and returns them: unpacked when somebody looks."""
+
+    ids: tuple[ParamId, ...]
+    form: Form
+    leaves: tuple[Any, ...]
+    """Arrays of tensors and real numbers in order; at last one array of all integers, if there are any.
+
+    Every parameter counts its steps, and a program takes longer to start with each array that it is given.
+    """
+    place: Device
+
+    @staticmethod
+    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> Packed:
+        """These states taken apart, their tensors on a device; with `shared`, each number once, however many have it.
+
+        Tensors of the same engine keep their precision. Real numbers are one only where they also stand in the same
+        place of the states, for others may part in the next step.
+        """
+        backend = place.backend
+        flat: list[Any] = []
+        skeletons = tuple([with_plain_numbers(flatten(_near(state, place), flat)) for state in states.values()])
+        named = [found for skeleton in skeletons for found in paths(skeleton)]
+        chosen: dict[Any, int] = {}
+        distinct: list[Any] = []
+        sources: list[int] = []
+        constants: list[Constant] = []
+        for leaf, (path, kind) in zip(flat, named, strict=True):
+            if kind == INTEGER:
+                continue
+            if kind == ARRAY:
+                constants.append(Constant(leaf))
+                continue
+            if kind == OBJECT:
+                raise OptimizerError(
+                    f"an optimizer's state holds a {type(leaf).__name__} (at `{path}`), of which a compiled function "
+                    "cannot make inputs and outputs; use tensors, numbers and modules, or step outside of it"
+                )
+            key = _key(path, leaf) if shared and kind == REAL else len(sources)
+            if key not in chosen:
+                chosen[key] = len(distinct)
+                distinct.append(leaf)
+            sources.append(chosen[key])
+        leaves = [leaf.primitive if isinstance(leaf, Tensor) else _narrow(leaf, backend) for leaf in distinct]
+        backends = tuple([leaf.backend if isinstance(leaf, Tensor) else None for leaf in distinct])
+        every = [leaf for leaf, (_, kind) in zip(flat, named, strict=True) if kind == INTEGER]
+        # Integers by value; the stand-ins of a compiled function, which cannot be compared, by identity.
+        keys = [leaf if isinstance(leaf, int) else ("", id(leaf)) for leaf in every] if shared else range(len(every))
+        found: dict[Any, int] = {}
+        places = tuple([found.setdefault(key, len(found)) for key in keys])
+        counts = [every[places.index(place)] for place in range(len(found))]
+        form = form_of(skeletons, places, backends, tuple(sources), tuple(constants))
+        if counts and all(isinstance(count, int) for count in counts):
+            array = backend.from_host(np.array(counts, np.int64), Int, place)
+            tensors = (leaf.primitive for leaf in distinct if isinstance(leaf, Tensor))
+            leaves.append(backend.beside(array, next(tensors, array)))
+        elif counts:
+            leaves.append(stack([_as_tensor(count, place) for count in counts]).primitive)
+        return Packed(tuple(states), form, tuple(leaves), place)
+
+    def unpack(self) -> dict[ParamId, State]:
+        """The state of every parameter; what is one leaf is one object in all of them."""
+        form, counts = self.form, iter(self._counts())
+        kinds = [kind for kind in form.kinds if kind not in (INTEGER, ARRAY)]
+        kind_of = dict(zip(form.sources, kinds, strict=True))
+        found = [
+            self._leaf(kind_of[number], leaf, backend)
+            for number, (leaf, backend) in enumerate(zip(self.leaves, form.backends, strict=False))
+        ]
+        others = iter([found[source] for source in form.sources])
+        arrays = (constant.array.copy() for constant in form.constants)
+        by_kind = {INTEGER: counts, ARRAY: arrays}
+        leaves = (next(by_kind.get(kind, others)) for kind in form.kinds)
+        return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, form.skeletons, strict=True)}
+
+    def _counts(self) -> list[Any]:
+        places = self.form.places
+        if not places:
+            return []
+        backend, array = self.place.backend, self.leaves[-1]
+        if not backend.is_traced(array):
+            counts = backend.to_host(array).tolist()
+        else:
+            together = Tensor.from_primitive(array, backend, Int)
+            counts = [together[place].primitive for place in range(max(places) + 1)]
+        return [counts[place] for place in places]
+
+    def _leaf(self, kind: str, leaf: Any, backend: Backend | None) -> Any:
+        if backend is not None:
+            return Tensor.from_primitive(leaf, backend, KINDS[kind])
+        return leaf if isinstance(leaf, float) else self.place.backend.python_number(leaf)
+
+
+def _narrow(number: Any, backend: Backend) -> Any:
+    """A number that came from an argument with the bits of those that states are made of."""
+    return number.meet(backend, Float) * 1.0 if isinstance(number, TracedScalar) else number
+
+
+def _key(path: str, number: Any) -> tuple[str, Any]:
+    """What is equal for real numbers that are one: stand-ins by identity, and 0.0 is not -0.0."""
+    return path, float(number).hex() if isinstance(number, float) else id(number)
+
+
+def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
+    if isinstance(count, TracedScalar):
+        return tensor(0, device=place) + cast("Any", count)
+    return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
+
+
+def brought(state: State, work: Tensor[Any, Any, Any]) -> State:
+    """The state where the tensor is that is stepped: it may come from a record or from another backend."""
+    place = work.device
+    backend, array = place.backend, work.primitive
+
+    def bring(leaf: Any) -> Tensor[Any, Any, Any]:
+        there = _bring(leaf, place)
+        beside = backend.beside(there.primitive, array)
+        return there if beside is there.primitive else Tensor.from_primitive(beside, backend, there.kind)
+
+    return map_tensors(state, bring)
+
+
+def _near(state: State, place: Device) -> State:
+    """The state on a device of the engine of `place`, at the precision that it has, as far as the engine has it."""
+
+    def bring(leaf: Any) -> Any:
+        if isinstance(leaf, LazyTensor):
+            half = leaf.dtype.itemsize == 2
+        else:
+            half = leaf.backend.float_element in HALF_ELEMENTS
+            if leaf.backend.full_precision() is full.backend and leaf.device.name == place.name:
+                return leaf
+        return _bring(leaf, place if half else full)
+
+    full = place.on(place.backend.full_precision())
+    return map_tensors(state, bring)
+
+
+def _bring(leaf: Any, place: Device) -> Tensor[Any, Any, Any]:
+    if isinstance(leaf, LazyTensor):
+        kind = KINDS[leaf.kind]
+        return Tensor.from_primitive(place.backend.from_host(leaf.read(), kind, place), place.backend, kind)
+    return leaf if leaf.device == place else leaf.to_device(place)

@@ -1,0 +1,396 @@
+"""Optimizer state: any structure of dicts, lists, tuples and dataclasses around tensors, numbers and plain values.
+
+It is taken apart into its leaves, which change from step to step, and a skeleton, which does not: that is what saving
+it and compiling a step both need. Modules are taken apart into their parameters; an object that is neither, and has
+`into_record` and `load_record`, is a leaf by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from phlox.backend.kind import KINDS
+from phlox.errors import OptimizerError
+from phlox.module import Module, Param, ParamId
+from phlox.module.own_records import saves_itself
+from phlox.module.structure import build
+from phlox.module.template import Template, aux_of
+from phlox.optim.state.records import ARRAY, RAW_KEYS, constant, decoded, from_key, key_of
+from phlox.record import LazyTensor, Record
+from phlox.tensor import Tensor
+
+State: TypeAlias = Any
+Skeleton: TypeAlias = Hashable
+"""Nested tuples, the first entry of each saying what it stands for: ("dict", keys, parts), ("leaf", type), ..."""
+
+INTEGER, REAL, OBJECT = "integer", "real", "object"
+_INT, _REAL = ("leaf", INTEGER), ("leaf", REAL)
+_SMALL = range(-(2**31), 2**31)
+"""Integers that a compiled function can count in; others are constants."""
+
+
+class Mastered:
+    """The state of a parameter of half precision: its value at full precision, `master`, and the state beside it.
+
+    `optimizer.states[id]["moment_1"]` reads the same as where there is no master.
+    """
+
+    __slots__ = ("master", "state")
+
+    def __init__(self, master: Any, state: State) -> None:
+        self.master = master
+        self.state = state
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.state[key]
+
+    def __repr__(self) -> str:
+        return f"Mastered({self.master!r}, {self.state!r})"
+
+
+def unmastered(state: State) -> State:
+    """The state beside the master, where there is one."""
+    return state.state if isinstance(state, Mastered) else state
+
+
+class Saved(NamedTuple):
+    """A module or an object with a record of its own, as it comes from a file: `init` gives what it is loaded into."""
+
+    name: str
+    """Of its class."""
+    record: Record
+
+    def into_record(self) -> Record:
+        """What was saved."""
+        return self.record
+
+
+class ModuleParts:
+    """How a module in a state is built, beside the tensors of its parameters: equal for modules built alike."""
+
+    __slots__ = ("ids", "template")
+
+    def __init__(self, module: Module) -> None:
+        aux = aux_of(module.structure())
+        self.template: Template = aux.template
+        self.ids: tuple[ParamId, ...] = aux.ids
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModuleParts) and self.template is other.template
+
+    def __hash__(self) -> int:
+        return hash(self.template)
+
+    def build(self, values: Iterable[Any]) -> Module:
+        """A module of this structure around these tensors."""
+        params: list[Param] = []
+        marks = zip(self.template.marks, self.ids, values, strict=True)
+        for (_, trained, trainable, full_precision), id, value in marks:
+            param = Param(value, trained=trained, id=id, full_precision=full_precision)
+            param.trainable = trainable
+            params.append(param)
+        return build(self.template.skeleton, params)
+
+
+def flatten(state: State, leaves: list[Any], *, saving: bool = False) -> Skeleton:
+    """Append the leaves of a state, tensors and numbers, and return its skeleton; `saving` modules are leaves, too."""
+    cls = cast("type[Any]", type(state))
+    if cls is Tensor or isinstance(state, LazyTensor):
+        leaves.append(state)
+        return ("leaf", state.kind if isinstance(state, LazyTensor) else state.kind.name)
+    if state is None or cls is bool or cls is str:
+        return ("plain", state)
+    if cls is int:
+        if state not in _SMALL:
+            return constant(state)
+        leaves.append(state)
+        return _INT
+    if cls is float:
+        leaves.append(state)
+        return _REAL
+    if cls is dict and RAW_KEYS.issuperset(map(type, state)):
+        return ("dict", tuple(state), tuple([flatten(part, leaves, saving=saving) for part in state.values()]))
+    if isinstance(state, dict):
+        parts = cast("dict[Any, Any]", state)
+        below = tuple([flatten(part, leaves, saving=saving) for part in parts.values()])
+        return ("mapping", tuple(map(key_of, parts)), below, cls is OrderedDict)
+    if isinstance(state, Mastered):
+        return (
+            "mastered",
+            flatten(state.master, leaves, saving=saving),
+            flatten(state.state, leaves, saving=saving),
+        )
+    if isinstance(state, Saved):
+        leaves.append(state)
+        return ("leaf", OBJECT, state.name)
+    if isinstance(state, (list, tuple, deque)):
+        below = tuple([flatten(part, leaves, saving=saving) for part in cast("list[Any]", state)])
+        if isinstance(state, deque):
+            return ("deque", below, cast("deque[Any]", state).maxlen)
+        if isinstance(state, list):
+            return ("list", below)
+        return ("named", cls, below) if hasattr(cls, "_fields") else ("tuple", below)
+    return _flatten_rare(state, cls, leaves, saving)
+
+
+def _flatten_rare(state: Any, cls: type[Any], leaves: list[Any], saving: bool) -> Skeleton:
+    if isinstance(state, Module) and not saving:
+        params = state.params()
+        leaves += [param.val().detach() for param in params]
+        return ("module", ModuleParts(state), tuple([("leaf", param.kind.name) for param in params]))
+    if saves_itself(cls) or isinstance(state, Module):
+        leaves.append(state)
+        return ("leaf", OBJECT, cls.__qualname__)
+    if isinstance(state, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", state)
+        leaves.append(array)
+        return ("leaf", ARRAY, array.dtype.str, array.shape)
+    if isinstance(state, np.generic) and (scalar := cast("np.generic[Any]", state)).dtype.kind in "iuf":
+        number: Any = scalar.item()
+        if isinstance(number, float) or (isinstance(number, int) and number in _SMALL):
+            leaves.append(number)
+            return ("leaf", REAL if isinstance(number, float) else INTEGER, scalar.dtype.name)
+    if isinstance(state, (Enum, np.generic, bytes, bytearray, complex, set, frozenset, int, str)):
+        return constant(cast("Any", state))
+    if isinstance(state, float):
+        leaves.append(float(state))
+        return _REAL
+    if _is_dataclass(state):
+        names = _fields_of(state)
+        return (
+            "dataclass",
+            cls,
+            names,
+            tuple([flatten(getattr(state, name), leaves, saving=saving) for name in names]),
+        )
+    if getattr(state, "ndim", None) == 0:  # the tracer of a number in a compiled function
+        leaves.append(state)
+        return _REAL if "float" in str(state.dtype) else _INT
+    raise OptimizerError(
+        "optimizer state may hold tensors, NumPy arrays, numbers, strings, bytes, enums, None, modules, objects with "
+        "into_record and load_record, and dicts, lists, tuples, sets and dataclasses of these, got "
+        f"{cls.__name__}"
+    )
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _fields_of(value: Any) -> tuple[str, ...]:
+    declared = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    return tuple(dict.fromkeys([*declared, *getattr(value, "__dict__", {})]))
+
+
+def unflatten(skeleton: Any, leaves: Iterator[Any]) -> State:
+    """The state with this skeleton around these leaves."""
+    match skeleton[0]:
+        case "leaf":
+            leaf = next(leaves)
+            return leaf if len(skeleton) == 2 else _scalar(skeleton, leaf)
+        case "dict":
+            return {key: unflatten(part, leaves) for key, part in zip(skeleton[1], skeleton[2], strict=True)}
+        case "plain":
+            return skeleton[1]
+        case "mastered":
+            return Mastered(unflatten(skeleton[1], leaves), unflatten(skeleton[2], leaves))
+        case "list":
+            return [unflatten(part, leaves) for part in skeleton[1]]
+        case "tuple":
+            return tuple([unflatten(part, leaves) for part in skeleton[1]])
+        case _:
+            return _unflatten_rare(skeleton, leaves)
+
+
+def _scalar(skeleton: Any, leaf: Any) -> Any:
+    """A number of NumPy's, where it is one; other leaves as they are."""
+    is_one = skeleton[1] in (INTEGER, REAL) and isinstance(leaf, (int, float))
+    return np.dtype(skeleton[2]).type(leaf) if is_one else leaf
+
+
+def _unflatten_rare(skeleton: Any, leaves: Iterator[Any]) -> State:
+    match skeleton[0]:
+        case "mapping":
+            parts: Any = [(from_key(key), unflatten(part, leaves)) for key, part in _pairs(skeleton)]
+            return OrderedDict(parts) if skeleton[3] else dict(parts)
+        case "named":
+            return _named(skeleton[1], [unflatten(part, leaves) for part in skeleton[2]])
+        case "deque":
+            return deque([unflatten(part, leaves) for part in skeleton[1]], skeleton[2])
+        case "dataclass":
+            return _dataclass(skeleton[1], [(name, unflatten(part, leaves)) for name, part in _pairs(skeleton, 2)])
+        case "module":
+            return skeleton[1].build([next(leaves) for _ in skeleton[2]])
+        case "constant":
+            return decoded(skeleton)
+        case _:
+            raise ValueError(f"unknown part {skeleton[0]!r}")
+
+
+def _pairs(skeleton: Any, place: int = 1) -> Iterator[tuple[Any, Any]]:
+    return zip(skeleton[place], skeleton[place + 1], strict=True)
+
+
+def _named(cls: Any, parts: list[Any]) -> Any:
+    """A tuple of this class; its own `__new__` is not run."""
+    make: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return make(cls, parts)
+
+
+def _dataclass(cls: type[Any], fields: list[tuple[str, Any]]) -> Any:
+    """An instance with these fields; its own `__init__`, which may do anything, is not run."""
+    made = object.__new__(cls)
+    for name, value in fields:
+        object.__setattr__(made, name, value)
+    return made
+
+
+def paths(skeleton: Any) -> Iterator[tuple[str, str]]:
+    """The path of every leaf, and its type: a tensor's kind, "integer", "real", "array" or "object"."""
+    return ((path, kind) for path, kind, *_ in leaves_of(skeleton))
+
+
+def leaves_of(skeleton: Any, prefix: str = "") -> Iterator[tuple[Any, ...]]:
+    """As `paths`, with what else the skeleton says of each leaf."""
+    match skeleton[0]:
+        case "leaf":
+            yield prefix.lstrip("."), *skeleton[1:]
+            return
+        case "dict" | "mapping":
+            below = zip(_names(skeleton[1]), skeleton[2], strict=True)
+        case "list" | "tuple" | "deque":
+            below = enumerate(skeleton[1])
+        case "named":
+            below = enumerate(skeleton[2])
+        case "dataclass":
+            below = _pairs(skeleton, 2)
+        case "module":
+            below = zip(skeleton[1].template.paths, skeleton[2], strict=True)
+        case "mastered":
+            below = zip(("master", "state"), skeleton[1:], strict=True)
+        case _:
+            return
+    for name, part in below:
+        yield from leaves_of(part, f"{prefix}.{name}")
+
+
+def _names(keys: tuple[Any, ...]) -> list[str]:
+    """The names of keys in paths: their texts, but numbers where these are no names or not unique."""
+    names = [str(key) if not isinstance(key, tuple) else "" for key in keys]
+    return [
+        name if all(name.split(".")) and names.count(name) == 1 else f"[{place}]" for place, name in enumerate(names)
+    ]
+
+
+def with_plain_numbers(skeleton: Any) -> Skeleton:
+    """The skeleton with Python's numbers for NumPy's, which a program cannot tell from them."""
+    if not isinstance(skeleton, tuple):
+        return skeleton
+    parts = cast("tuple[Any, ...]", skeleton)
+    if parts[:1] == ("leaf",):
+        return parts[:2] if parts[1] in (INTEGER, REAL) else parts
+    return tuple([with_plain_numbers(part) for part in parts])
+
+
+def fits(kind: str, leaf: Any) -> bool:
+    """Is this leaf, from a record, of the type that the skeleton says?"""
+    if kind in KINDS:
+        return isinstance(leaf, LazyTensor) and leaf.kind == kind
+    number = int if kind == INTEGER else float
+    return isinstance(leaf, number) and not isinstance(leaf, bool)
+
+
+def mismatch(fresh: State, state: State) -> str | None:
+    """What tells a state from one that a fresh optimizer would begin with, if anything: entries, kinds, shapes.
+
+    States may grow, so a list may be longer; an optimizer that begins with None may have any.
+    """
+    if fresh is None:
+        return None
+    if isinstance(fresh, dict):
+        expected = cast("dict[Any, Any]", fresh)
+        if not isinstance(state, dict) or set(expected) != set(cast("dict[Any, Any]", state)):
+            return f"expected {', '.join(map(str, expected))}, found {_described(state)}"
+        return next(
+            (f"{key}: {wrong}" for key, part in expected.items() if (wrong := mismatch(part, state[key]))), None
+        )
+    if isinstance(fresh, Tensor):
+        if not isinstance(state, (Tensor, LazyTensor)) or _built(state) != _built(fresh):
+            return f"expected {_described(fresh)}, found {_described(state)}"
+        return None
+    if isinstance(fresh, (list, tuple)) and not isinstance(state, (list, tuple)):
+        return f"expected a {type(cast('object', fresh)).__name__}, found {_described(state)}"
+    return _dataclass_mismatch(fresh, state) if _is_dataclass(fresh) else None
+
+
+def _dataclass_mismatch(fresh: Any, state: Any) -> str | None:
+    if type(state) is not type(fresh):
+        return f"expected a {type(fresh).__name__}, found {_described(state)}"
+    found = ((name, mismatch(getattr(fresh, name), getattr(state, name, None))) for name in _fields_of(fresh))
+    return next((f"{name}: {wrong}" for name, wrong in found if wrong), None)
+
+
+def _built(leaf: Any) -> tuple[str, tuple[int, ...]]:
+    return leaf.kind if isinstance(leaf, LazyTensor) else leaf.kind.name, leaf.shape
+
+
+def _described(state: State) -> str:
+    if isinstance(state, (Tensor, LazyTensor)):
+        kind, shape = _built(state)
+        return f"{kind.capitalize()} of shape {shape}"
+    if isinstance(state, dict):
+        return ", ".join(map(str, cast("dict[Any, Any]", state))) or "nothing"
+    return type(state).__name__
+
+
+def map_tensors(state: State, fn: Callable[[Any], Any]) -> State:
+    """The state with `fn` of every tensor."""
+    leaves: list[Any] = []
+    skeleton = flatten(state, leaves)
+    return unflatten(skeleton, iter([fn(x) if isinstance(x, (Tensor, LazyTensor)) else x for x in leaves]))
+
+
+def adopted(fresh: State, state: State) -> State:
+    """A state from a record, with what is saved of modules and objects loaded into those of a fresh one.
+
+    Raises `OptimizerError` where the fresh one has none there.
+    """
+    if isinstance(state, Saved):
+        if not (isinstance(fresh, Module) or saves_itself(cast("Any", type(fresh)))):
+            raise OptimizerError(
+                f"a {state.name} was saved there, and `init` of the optimizer gives {type(fresh).__name__}, which "
+                "cannot be loaded from its record; let init return one, to be loaded"
+            )
+        fresh.load_record(state.record)
+        return fresh
+    if isinstance(state, Mastered):
+        return Mastered(state.master, adopted(fresh, state.state))
+    if isinstance(state, dict):
+        begun = cast("dict[Any, Any]", fresh if isinstance(fresh, dict) else {})
+        parts = [(key, adopted(begun.get(key), part)) for key, part in cast("dict[Any, Any]", state).items()]
+        return OrderedDict(parts) if isinstance(state, OrderedDict) else dict(parts)
+    if isinstance(state, (list, tuple, deque)):
+        return _adopted_in_order(fresh, cast("Any", state))
+    if _is_dataclass(state):
+        fields = [(name, adopted(getattr(fresh, name, None), getattr(state, name))) for name in _fields_of(state)]
+        return _dataclass(cast("Any", type(state)), fields)
+    return state
+
+
+def _adopted_in_order(fresh: Any, state: Any) -> Any:
+    begun: list[Any] = list(cast("Any", fresh)) if isinstance(fresh, (list, tuple, deque)) else []
+    begun += [None] * max(0, len(state) - len(begun))
+    found = [adopted(one, part) for one, part in zip(begun, state, strict=False)]
+    if isinstance(state, deque):
+        return deque(found, state.maxlen)
+    if isinstance(state, list):
+        return found
+    # Files of earlier versions do not say that a tuple is a named one.
+    as_fresh = type(state) is tuple and isinstance(fresh, tuple) and len(begun) == len(found)
+    return _named(type(cast("Any", fresh if as_fresh else state)), found)

@@ -1,0 +1,31 @@
+"""Is a state one of this optimizer, for a parameter of this shape?"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from phlox.backend import Device
+from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.state.tree import Mastered, State, mismatch, unmastered
+from phlox.tensor import zeros
+
+
+def begun(optimizer: SimpleOptimizer, shape: tuple[int, ...], place: Device | None = None) -> State:
+    """The state that a parameter of this shape begins with; None if that cannot be told."""
+    try:
+        return optimizer.init(zeros(shape, device=place))
+    except Exception:  # it takes no such parameter
+        return None
+
+
+def misfit(fresh: State, state: State, shape: tuple[int, ...]) -> str | None:
+    """As `mismatch`, of a state that may have a master."""
+    if isinstance(state, Mastered) and state.master.shape != shape:
+        return f"master: expected shape {shape}, found {state.master.shape}"
+    return mismatch(fresh, unmastered(state))
+
+
+def other_entries(optimizer: SimpleOptimizer, shape: tuple[int, ...], state: State) -> str | None:
+    """What tells the names in a state from those that a parameter of this shape begins with, if anything."""
+    fresh = begun(optimizer, shape)
+    return mismatch(dict.fromkeys(cast("Any", fresh)), state) if isinstance(fresh, dict) else None

@@ -1,0 +1,3 @@
+"""One step of an optimizer over a whole module."""
+
+from __future__ import annotations

@@ -1,0 +1,409 @@
+"""`OptimizerAdaptor`: makes an optimizer of whole modules of one that knows a single tensor."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from phlox.backend import Backend, Float
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.out_of_memory import out_of_memory
+from phlox.errors import OptimizerError, PhloxError
+from phlox.host.signal_guard import SignalGuard
+from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.module.structure import ByIdentity
+from phlox.optim.clipping import GradientClipping
+from phlox.optim.groups import Group, grouped
+from phlox.optim.optimizer import M, Optimizer, Rate, recording
+from phlox.optim.rules.update_terms import continued
+from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.state.flat import brought
+from phlox.optim.state.records import to_plain
+from phlox.optim.state.report import StateReport
+from phlox.optim.state.tree import Mastered, State, adopted, flatten, unmastered
+from phlox.optim.state.validation import begun, misfit, other_entries
+from phlox.optim.step.batch import Batch
+from phlox.optim.step.multi_tensor import LEAST, Entry, Job, joins, slot_of
+from phlox.optim.step.shared_scalars import sharing
+from phlox.optim.step.skip_nonfinite import kept_where
+from phlox.optim.step.validation import check_arguments, rates_of
+from phlox.record import LazyTensor, Record
+from phlox.tensor import Tensor
+
+_interned: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
+
+
+class OptimizerAdaptor(Optimizer):
+    """A `SimpleOptimizer` for whole modules.
+
+    Parameters that are not trained, or have no gradient, stay as they are. Gradients and state are brought to the
+    parameter's device. A step that fails changes nothing.
+
+    Args:
+        optimizer: of one tensor.
+        groups: parameters that are stepped otherwise.
+        grad_clipping: keeps gradients within bounds, each or all together.
+        skip_nonfinite: whether a step whose gradients, as they are given, have an infinity or NaN anywhere changes
+            nothing at all, counts included. Eagerly it is waited for to know it; in a compiled function nothing waits.
+        master_weights: whether parameters of half precision have a copy in f32 in the state, which is stepped in their
+            place; the parameter is what the copy rounds to. Steps that are too small for half precision add up
+            (Micikevicius et al. 2018: "Mixed precision training"). Elements that have been changed from outside since
+            the last step (loaded, mapped) go on from what they were changed to. Without copies each step is computed in
+            f32, of which the state is in any case, and rounded once.
+        donate: whether a step uses up the parameters that it steps: their memory is written over wherever nothing but
+            the module that was given looked at it, so that a step needs none but for its state. Using them in that
+            module is `DonatedError` from then on. What shares their values (a copy made by `valid`, a record, an
+            average, a view) keeps them. In a compiled function, whose own `donate` says it, it means nothing.
+
+    Raises `OptimizerError`, naming the parameter: for a rate below zero or NaN, for a gradient of another shape or of
+    another model, for a state from a record that does not fit the parameter, for two groups that claim one parameter,
+    and for a pattern of a group that matches none.
+    """
+
+    def __init__(
+        self,
+        optimizer: SimpleOptimizer,
+        *,
+        groups: Sequence[Group] = (),
+        grad_clipping: GradientClipping | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool = True,
+        donate: bool = False,
+    ) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+        self.groups = tuple(groups)
+        self.grad_clipping = grad_clipping
+        self.skip_nonfinite = skip_nonfinite
+        self.master_weights = master_weights
+        self.donate = donate
+        self._donations = 0
+        self._simple = [*[group.simple(optimizer) for group in self.groups], optimizer]  # that of the rest is number -1
+        self.shares_counts = all(one.shares_counts for one in self._simple)
+        self._numbers: dict[ParamId, int] = {}
+        self._grouped: tuple[ParamId, ...] = ()
+        self._unproved: set[ParamId] = set()
+        self._shapes: dict[ParamId, tuple[int, ...]] = {}
+        self._settings: tuple[tuple[Any, ...], ByIdentity] = ((), ByIdentity(None))
+
+    def variant(self, id: ParamId) -> int:
+        return self._numbers.get(id, -1)
+
+    def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
+        """The state, before its first step, of a parameter that is stepped in one of several ways."""
+        work = tensor.to_full_precision()
+        state = self._simple[variant].init(work)
+        return Mastered(work, state) if self._has_master(work, tensor) else state
+
+    def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:
+        if wanted is None:
+            try:
+                self._find_groups(module)
+            except OptimizerError:  # it may be another module that is stepped; if not, the step will say it
+                return
+        states = self.states
+        for param in module.params():
+            id = param.id
+            if id in states or not (param.trained if wanted is None else id in wanted):
+                continue
+            variant = self.variant(id) if wanted is None else wanted[id]
+            tensor = Tensor.from_primitive(param.leaf, engine_of(param.backend), Float)
+            states[id], self._begun[id] = self.init_state(tensor, variant), variant
+
+    def settle(self, params: Iterable[Param]) -> None:
+        states = self.states
+        for param in params:
+            id, shape = param.id, param.shape
+            if id not in states or param.kind is not Float:
+                continue
+            if id not in self._unproved and self._shapes.setdefault(id, shape) != shape:
+                del states[id]
+                continue
+            value = param.val()
+            tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
+            work = tensor.to_full_precision()
+            state = brought(states[id], work)
+            if id in self._unproved:
+                state = self._adopted("a parameter", self._simple[self.variant(id)].init(work), state)
+            if not self._has_master(work, tensor):
+                state = unmastered(state)
+            elif not isinstance(state, Mastered):
+                state = Mastered(work, state)
+            states[id] = state
+
+    def report(self, module: Module) -> StateReport:
+        self._find_groups(module)
+        return super().report(module)
+
+    def _shape_misfit(self, param: Param) -> str | None:
+        known = self._shapes.get(param.id)
+        if known is not None:
+            return None if known == param.shape else f"it was of shape {known}, and the parameter is of {param.shape}"
+        place = param.device.on(engine_of(param.backend))
+        fresh = begun(self._simple[self.variant(param.id)], param.shape, place)
+        return None if fresh is None else misfit(fresh, self.states[param.id], param.shape)
+
+    def settings(self) -> Hashable:
+        optimizer = self.optimizer
+        how = (self.grad_clipping, self.skip_nonfinite, self.master_weights, *self.groups)
+        fields = (type(optimizer), *vars(optimizer), *vars(optimizer).values(), *how)
+        known = self._settings[0]
+        if len(fields) != len(known) or not all(map(operator.is_, fields, known)):
+            try:
+                self._settings = fields, _interned.setdefault(fields, ByIdentity(fields))
+            except TypeError:  # a field without a hash
+                self._settings = fields, ByIdentity(optimizer)
+        return self._settings[1]
+
+    def _states_of(self, record: Record) -> dict[ParamId, State]:
+        for optimizer in self._simple:  # classes in its states may be known nowhere else
+            to_plain(flatten(begun(optimizer, (1,)), [], saving=True))
+        return super()._states_of(record)
+
+    def _misfit(self, states: dict[ParamId, State]) -> str | None:
+        for id, state in states.items():
+            leaves: list[Any] = []
+            flatten(state, leaves)
+            # What a state has may depend on the parameter's shape, and some of its tensors is probably of that.
+            shapes = [(1,), *[leaf.shape for leaf in leaves if isinstance(leaf, LazyTensor)][:1]]
+            found = [other_entries(one, shape, unmastered(state)) for one in self._simple for shape in shapes]
+            if all(found):
+                return f"states.{id}: the record is not one of {type(self.optimizer).__name__}: {found[-1]}"
+        return None
+
+    def _take_loaded(self, states: dict[ParamId, State]) -> None:
+        super()._take_loaded(states)
+        self._unproved, self._shapes = set(states), {}
+
+    def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
+        rates = rates_of(lr, self.groups)
+        check_arguments(module, grads)
+        self._find_groups(module)
+        # Before they are clipped, which makes finite numbers of infinities.
+        finite = grads.isfinite() if self.skip_nonfinite and len(grads) else None
+        if finite is not None and not finite.backend.is_traced(finite.primitive):
+            if not finite.item():
+                return module
+            finite = None
+        if self.grad_clipping is not None:
+            grads = self.grad_clipping.of_all(grads)
+        # Around all else, for what comes after it runs between a step that has happened and its result.
+        with SignalGuard(lambda: False) as guard, self._lock, sharing():
+            try:
+                return self._stepped(rates, module, grads, finite, guard)
+            except Exception as error:
+                # Of the engine's own functions: those of tensors say it themselves.
+                engine = next((engine_of(grad.backend) for _, grad in grads.items()), None)
+                found = None if engine is None else out_of_memory(f"a step of {self!r}", engine, error)
+                if found is None:
+                    raise
+                raise found from error
+
+    def _stepped(
+        self,
+        rates: list[Any],
+        module: M,
+        grads: GradientsParams,
+        finite: Tensor[Any, Any, Any] | None,
+        guard: SignalGuard,
+    ) -> M:
+        """The module with its new parameters; states are kept. Until the end, when memory is written to, nothing is.
+
+        It then is done to the end. If that is interrupted, the module that was given holds the new values too, for they
+        are what the states belong to.
+        """
+        self._look()
+        alone: dict[str, tuple[Param, Tensor[Any, Any, Any], State]] = {}
+        batch, slots = Batch(), self._slots
+        order: list[ParamId] = []
+        seen: set[ParamId] = set()
+        large = finite is None and (bool(slots) or sum(grad.size for _, grad in grads.items()) >= LEAST)
+        joining = [large and joins(one) for one in self._simple]
+
+        def step(path: str, param: Param, grad: Tensor[Any, Any, Any]) -> None:
+            job, number = self._job(path, param, grad), self.variant(param.id)
+            result = self._simple[number].step(rates[number], job.work, job.grad, job.state)
+            alone[path] = param, *self._taken(job, *result, finite)
+
+        def prepare(path: str, param: Param) -> None:
+            id = param.id
+            grad = grads.get(id)
+            if grad is None or not param.trained:
+                return
+            order.append(id)
+            number = self.variant(id)
+            if not joining[number] or id in seen or (not self.master_weights and _is_half(param.backend)):
+                step(path, param, grad)
+                return
+            slot = slots.get(id)
+            if slot is not None and slot.form.number == number and slot.takes(param.val(), grad):
+                batch.add(Entry(path, param, slot, grad))
+            else:
+                job = self._job(path, param, grad)
+                slot = slot_of(number, job, slot)
+                if slot is None:
+                    step(path, param, grad)
+                    return
+                batch.add(Entry(path, param, slot, job.grad, job.work.primitive if slot.mastered else None))
+            seen.add(id)
+
+        module.visit(prepare)
+        for entry in batch.plan(self._simple, rates):
+            step(entry.path, entry.param, entry.grad)
+        taker = None
+        if self.donate and recording.get() is None:
+            self._donations += 1
+            taker = f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
+        made: dict[str, Param] = {}
+
+        def finish() -> M:
+            batch.lay_out(taker)
+            self._torn = batch.writes_over(taker)
+            made.update(batch.run())
+            self._torn = False
+            for id in order:
+                self._states.setdefault(id, None)
+            for entry in batch.entries:
+                slots[entry.param.id] = entry.slot
+                self._shapes[entry.param.id] = entry.slot.shape
+            for path, (param, value, state) in alone.items():
+                slots.pop(param.id, None)
+                self._states[param.id], self._shapes[param.id] = state, value.shape
+                made[path] = param.holding(value)
+                if taker is not None and not param.backend.is_traced(param.val().primitive):
+                    param.use_up(path, taker)
+            self._unproved.difference_update(order)
+            if self._begun:
+                self.took_step(order)
+            return module.map(lambda path, param: made.get(path, param))
+
+        def hand_back() -> None:
+            for path, param in module.named_params():
+                if path in made and not self._torn:
+                    param.take_back(made[path].val())
+
+        guard.hold()
+        guard.undo = hand_back
+        try:
+            return finish()
+        except BaseException:
+            hand_back()
+            raise
+
+    def averaged(self, module: M) -> M:
+        """A new module with the weights to evaluate, predict with and ship, where these are not those to train.
+
+        So it is with schedule-free optimizers, which keep an average; training goes on with `module`. Parameters that
+        have not been stepped, or whose optimizer keeps none, are as they are.
+
+        >>> from phlox import nn, optim
+        >>> optimizer = optim.ScheduleFreeAdamWConfig().init()
+        >>> model = nn.Linear(2, 1).init(0)
+        >>> optimizer.averaged(model).weight.val() is model.weight.val()
+        True
+        """
+        self._find_groups(module)
+        states = self.states  # and tensors of them may be in the module that is returned
+
+        def averaged(path: str, param: Param) -> Param:
+            optimizer = self._simple[self.variant(param.id)]
+            if param.id not in states or type(optimizer).averaged is SimpleOptimizer.averaged:
+                return param
+            value = param.val()
+            outer = value.backend
+            tensor = value.inner() if outer.differentiates else value
+            work, state, _ = self._at_work(path, param.id, tensor)
+            result = optimizer.averaged(work, state).from_full_precision(tensor)
+            return param.holding(Tensor.from_primitive(result.primitive, outer, Float))
+
+        return module.map(averaged)
+
+    def _find_groups(self, module: Module) -> None:
+        """See to which group each parameter belongs, unless these are the ones of the last step."""
+        if self.groups and (ids := tuple([param.id for param in module.params()])) != self._grouped:
+            self._numbers, self._grouped = grouped(module, self.groups), ids
+
+    def _job(self, path: str, param: Param, grad: Tensor[Any, Any, Any]) -> Job:
+        value = param.val()
+        outer = value.backend
+        if outer.batched or grad.backend.batched:
+            raise OptimizerError(
+                f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
+                "return the gradients, and step there on the stacked modules"
+            )
+        tensor = value.inner() if outer.differentiates else value
+        if grad.shape != tensor.shape or grad.kind is not Float:
+            raise OptimizerError(
+                f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
+                f"{tensor.shape}; is it the gradient of another model?"
+            )
+        work, before, begins = self._at_work(path, param.id, tensor)
+        place = work.device
+        if grad.backend is not work.backend or grad.device != place:
+            grad = grad.to_device(place)
+        return Job(path, param, tensor, work, grad, before, place, begins)
+
+    def _taken(
+        self, job: Job, result: Tensor[Any, Any, Any], state: State, finite: Tensor[Any, Any, Any] | None
+    ) -> tuple[Tensor[Any, Any, Any], State]:
+        """The value and the state that a parameter has after its step."""
+        tensor, work, before = job.value, job.work, job.state
+        if result.backend is not work.backend or result.shape != work.shape or result.kind is not Float:
+            optimizer = self._simple[self.variant(job.param.id)]
+            raise OptimizerError(
+                f"{job.path}: {type(optimizer).__name__}.step must return a tensor like the parameter, Float of shape "
+                f"{work.shape} on {work.backend!r}; got {result.kind.__name__} of shape {result.shape} on "
+                f"{result.backend!r}"
+            )
+        if work is not tensor:
+            if self.master_weights:
+                before, state = Mastered(work, before), Mastered(result, state)
+            result = result.from_full_precision(tensor)
+        if finite is not None:
+            result, state = kept_where(finite, (result, state), (tensor, before), tensor.device)
+        return Tensor.from_primitive(result.primitive, job.param.backend, Float), state
+
+    def _has_master(self, work: Tensor[Any, Any, Any], tensor: Tensor[Any, Any, Any]) -> bool:
+        """Is what is stepped of this value to be kept beside it?"""
+        return self.master_weights and work is not tensor
+
+    def _adopted(self, path: str, fresh: State, state: State) -> State:
+        """A loaded state, with the modules and objects in it."""
+        try:
+            return adopted(fresh, state)
+        except PhloxError as error:
+            raise OptimizerError(f"{path}: the state that was loaded does not fit: {error}") from error
+
+    def _at_work(
+        self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]
+    ) -> tuple[Tensor[Any, Any, Any], State, bool]:
+        """What is stepped of a parameter, its value or the master of it; the state; and whether that is a first one."""
+        states, optimizer, work = self._states, self._simple[self.variant(id)], tensor.to_full_precision()
+        misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
+        unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
+        if id not in states or misbegun or unfit:
+            return work, brought(optimizer.init(work), work), True
+        state = brought(self._slots[id].state() if id in self._slots else states[id], work)
+        if id in self._unproved:
+            fresh = optimizer.init(work)
+            state = self._adopted(path, fresh, state)
+            wrong = misfit(fresh, state, tensor.shape)
+            if wrong:
+                raise OptimizerError(
+                    f"{path}: the state that was loaded is not one of {type(optimizer).__name__} for a parameter "
+                    f"of shape {tensor.shape}: {wrong}; if it is to start anew, call optimizer.forget(module)"
+                )
+        if isinstance(state, Mastered):
+            if self._has_master(work, tensor):
+                work = continued(state.master, tensor)
+            state = state.state
+        return work, state, False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
+
+
+def _is_half(backend: Backend) -> bool:
+    return backend.full_precision() is not backend

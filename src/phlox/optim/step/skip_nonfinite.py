@@ -1,0 +1,66 @@
+"""Steps that are not taken: what was before stays, wherever the gradients were not finite."""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Device, Float, Int
+from phlox.errors import OptimizerError
+from phlox.optim.state.tree import flatten, unflatten
+from phlox.optim.step.shared_scalars import shared
+from phlox.tensor import Tensor, tensor, where
+
+S = TypeVar("S")
+
+
+def kept_where(finite: Tensor[Any, Any, Any], after: S, before: S, place: Device) -> S:
+    """In a compiled function: tensors and numbers of one structure as they are after a step, or as they were before.
+
+    `finite` is a Bool of rank zero that says whether the step counts.
+    """
+    new: list[Any] = []
+    old: list[Any] = []
+    skeleton = flatten(after, new)
+    if flatten(before, old) != skeleton:
+        raise OptimizerError(
+            "skip_nonfinite needs a state that has the same entries before and after a step; let `init` return all of "
+            "them"
+        )
+    return cast("S", unflatten(skeleton, iter([_kept(finite, a, b, place) for a, b in zip(new, old, strict=True)])))
+
+
+def _kept(finite: Tensor[Any, Any, Any], new: Any, old: Any, place: Device) -> Any:
+    if isinstance(new, Tensor):
+        after = cast("Tensor[Any, Any, Any]", new)  # not all are of one precision
+        return where(finite.to_device(after.device), after, cast("Tensor[Any, Any, Any]", old))
+    if _is_array(new) or not (isinstance(new, (int, float)) or hasattr(new, "dtype")):
+        return _constant(new, old)
+    return shared(_kept_number, finite, new, old, place.backend, intern(place.name))  # one number for all that have it
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _constant(new: Any, old: Any) -> Any:
+    """What is a part of the program, and so the same after a step as before."""
+    if new is old or (_is_array(new) and new.dtype == old.dtype and np.array_equal(new, old)):
+        return new
+    raise OptimizerError(
+        f"skip_nonfinite cannot choose between two values of {type(new).__name__} in a compiled function; keep what "
+        "changes from step to step in tensors and numbers"
+    )
+
+
+def _kept_number(finite: Tensor[Any, Any, Any], new: Any, old: Any, backend: Backend, name: str) -> Any:
+    place = Device(backend, name)
+    return where(finite.to_device(place), _as_tensor(new, place), _as_tensor(old, place)).primitive
+
+
+def _as_tensor(number: Any, place: Device) -> Tensor[Any, Any, Any]:
+    if isinstance(number, (int, float)):
+        return tensor(number, device=place)
+    return Tensor.from_primitive(number, place.backend, Float if "float" in str(number.dtype) else Int)

@@ -1,0 +1,83 @@
+"""What a step of an optimizer is given, looked at before anything is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.backend.levels import has_history, levels
+from phlox.errors import AutodiffError, OptimizerError
+from phlox.module import GradientsParams, Module
+from phlox.module.foreign_leaf import a_thing
+from phlox.optim.groups import Group
+from phlox.optim.optimizer import Rate
+from phlox.tensor import Tensor
+
+
+def check_arguments(module: Any, grads: Any) -> None:
+    """Raise `OptimizerError` unless these are a module and gradients of it, of some parameter at least."""
+    if not isinstance(module, Module):
+        raise OptimizerError(f"step takes a learning rate, a module and its gradients; got {a_thing(module)} as module")
+    if not isinstance(grads, GradientsParams):
+        raise OptimizerError(
+            f"step takes the gradients of parameters, got {a_thing(grads)}; after loss.backward() make them with "
+            "GradientsParams.from_grads(gradients, module)"
+        )
+    if len(grads) and not any(grads.get(param.id) is not None for param in module.params()):
+        raise OptimizerError(
+            f"none of the {len(grads)} gradients is of a parameter of this {type(module).__name__} "
+            f"({', '.join(path for path, _ in module.named_params()) or 'it has none'}); are they another model's?"
+        )
+    if levels():
+        check_no_history(module, grads)
+
+
+def check_no_history(module: Module, grads: GradientsParams) -> None:
+    """Raise `AutodiffError` if a function around is differentiated towards what would be stepped here."""
+    for path, param in module.named_params():
+        grad = grads.get(param.id)
+        values = () if grad is None else (param.val(), grad)
+        if any(has_history(x.backend, x.primitive) for x in values):
+            raise AutodiffError(
+                f"{path}: an optimizer's step inside of a differentiated function would cut the history of the "
+                "parameter; write the update with tensors: module.map(lambda path, param: param.map(lambda value: "
+                "value - lr * grads.get(param.id))); or step outside"
+            )
+
+
+def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:
+    """The rate of each group, and at last that of the rest; `OptimizerError` for what is no rate, or of no group."""
+    if not isinstance(lr, Mapping):
+        rate = _checked_rate(lr)
+        return [*[rate if group.lr_factor == 1.0 else rate * group.lr_factor for group in groups], rate]
+    named = {group.name for group in groups if group.name is not None}
+    if "*" not in lr or not lr.keys() <= named | {"*"}:
+        known = ", ".join(sorted(named)) or "none has one"
+        raise OptimizerError(
+            f"learning rates by group need one for all others under '*', and names of groups ({known}), got "
+            f"{', '.join(map(repr, lr))}"
+        )
+    rates = {name: _checked_rate(rate) for name, rate in lr.items()}
+    rest = rates["*"]
+    return [*[rates.get(group.name or "*", rest) * group.lr_factor for group in groups], rest]
+
+
+def _checked_rate(lr: Any) -> Any:
+    """The rate as a Python number or, in a compiled function, the engine's stand-in for one."""
+    if isinstance(lr, Tensor):
+        raise OptimizerError(
+            "the learning rate is a number, not a tensor; give it as .item(), or as an argument of a compiled function"
+        )
+    given: object = lr
+    if isinstance(given, np.ndarray) and not lr.ndim:
+        lr = lr.item()
+    if isinstance(lr, (int, float, np.floating, np.integer)) and not isinstance(lr, bool):
+        lr = float(cast("float", lr))
+    elif isinstance(lr, bool) or getattr(lr, "ndim", None) != 0:  # what else stands for a number has no axes
+        raise OptimizerError(f"the learning rate must be a number, got {a_thing(lr)}")
+    if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
+        raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")
+    return lr

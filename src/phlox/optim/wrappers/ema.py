@@ -1,0 +1,180 @@
+"""The exponential moving average of a model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeAlias, TypeVar
+
+from typing_extensions import Unpack
+
+from phlox.backend import Float
+from phlox.errors import OptimizerError
+from phlox.module import Module, Param
+from phlox.module.param import set_together
+from phlox.module.records import LoadOptions, prepare
+from phlox.optim.rules.update_terms import continued
+from phlox.record import LoadReport, Record
+from phlox.record.formats.reader import PathLike, Readable
+from phlox.tensor import Tensor, tensor, where
+
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
+M = TypeVar("M", bound=Module)
+
+
+class Ema(Module, Generic[M]):
+    """A model whose weights are the moving average of another's: a <- decay a + (1 - decay) x, at each update.
+
+    It often predicts better than the model that is trained (Polyak, Juditsky 1992; Tarvainen, Valpola 2017). `average`
+    is a model of the same class, without a tape, to be called and saved; what the other has that is not trained
+    (running statistics) is taken over as it is. An `Ema` is a module: it may be an argument of a compiled step, and its
+    record is like any other's. Of weights of half precision there are averages in f32 beside (`masters`), which those
+    of `average` are rounded from (steps of a thousandth of the way, rounded one by one, would lead nowhere); a record
+    has only these, under the paths of `average`, so that it fits averages of every precision.
+
+    Args:
+        model: whose parameters are there already; the average begins with them.
+        decay: in [0, 1).
+        warm_up: whether the first updates count for more: the n-th has the decay min(decay, n / (n + 9)).
+
+    Raises `OptimizerError` for a decay outside of [0, 1), and where a model of another structure comes.
+
+    >>> import phlox as px
+    >>> from phlox import nn, optim
+    >>> model = nn.Linear(2, 1, initializer=nn.Ones())
+    >>> ema = optim.Ema(model, decay=0.75)
+    >>> ema.update(model.map(lambda path, param: param.map(lambda x: x * 5.0)))
+    >>> ema.average(px.ones((1, 2))).shape, ema.average.weight.val()[0].item()
+    ((1, 1), 2.0)
+    """
+
+    def __init__(self, model: M, *, decay: float = 0.999, warm_up: bool = False) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise OptimizerError(f"Ema: the decay lies in [0, 1), got {decay}")
+        self.decay = decay
+        self.warm_up = warm_up
+        plain = model.valid()
+        self.average: M = plain.map(
+            lambda path, param: Param(param.val(), trained=False, full_precision=param.full_precision)
+        )
+        self.masters = _masters(self.average)
+        place = plain.params()[0].device if plain.params() else None
+        self.updates = Param(tensor(0, device=place), trained=False)
+
+    def update(self, model: M) -> None:
+        """Move the average towards the weights of `model`, of the same structure."""
+        new = list(model.named_params())
+        old = list(self.average.named_params())
+        if [(path, param.shape) for path, param in new] != [(path, param.shape) for path, param in old]:
+            path = next((p for (p, x), (q, y) in zip(new, old, strict=False) if (p, x.shape) != (q, y.shape)), "")
+            where_ = f"`{path}` is another parameter" if path else f"it has {len(new)} parameters, not {len(old)}"
+            raise OptimizerError(f"Ema: the model is not one of the structure that the average began with: {where_}")
+        count = self.updates.val() + 1
+        decay = self._decay(count)
+        masters = dict(zip(map(id, _halves(self.average)), self._masters(), strict=True))
+        after = [(self.updates, count)]
+        for (_, source), (_, target) in zip(new, old, strict=True):
+            value, kept, master = source.val().detach(), target.val(), masters.get(id(target))
+            if master is None:
+                value = value.to_device(kept.device)
+                after.append((target, _moved(kept, value, decay) if source.trainable else value))
+                continue
+            wide = continued(master.val(), kept)
+            value = value.to_device(wide.device)
+            moved = _moved(wide, value, decay) if source.trainable else value
+            after += [(master, moved), (target, moved.from_full_precision(kept))]
+        set_together(after)
+
+    # --- records: of the averages at the precision that they have, and alike whatever that of the model is
+
+    def into_record(self) -> Record:
+        """See `Module.into_record`."""
+        return self._wide().into_record() if self._masters() else super().into_record()
+
+    def load_record(self, record: Record, **options: Unpack[LoadOptions]) -> Self:
+        """See `Module.load_record`."""
+        self._prepare(record, **options)()
+        return self
+
+    def load(self, source: Record | PathLike | Readable, **options: Unpack[LoadOptions]) -> LoadReport:
+        """See `Module.load`."""
+        if not self._masters():
+            return super().load(source, **options)
+        twin = self._wide()
+        report = twin.load(source, **options)
+        self._taker(twin)()
+        return report
+
+    def load_report(self, record: Record, **options: Unpack[LoadOptions]) -> LoadReport:
+        """See `Module.load_report`."""
+        return super(Ema, self._wide() if self._masters() else self).load_report(record, **options)
+
+    def prepare_load(self, record: Record) -> Callable[[], object]:
+        """See `Module.prepare_load`."""
+        return self._prepare(record)
+
+    def _prepare(self, record: Record, **options: Unpack[LoadOptions]) -> Callable[[], object]:
+        if not self._masters():
+            return prepare(self, record, **options)
+        twin = self._wide()
+        prepare(twin, record, **options)()
+        return self._taker(twin)
+
+    def _masters(self) -> list[Param]:
+        """The masters, begun anew where it was moved to half precision, and dropped where it was moved from there."""
+        if len(self.masters) != len(_halves(self.average)):
+            self.masters = _masters(self.average)
+        return self.masters
+
+    def _wide(self) -> Ema[M]:
+        """The same average at full precision, which needs no masters."""
+        masters = dict(zip(map(id, _halves(self.average)), self.masters, strict=True))
+
+        def widened(path: str, param: Param) -> Param:
+            if id(param) not in masters:
+                return param.copy()
+            value = continued(masters[id(param)].val(), param.val())
+            return Param(value, trained=False, id=param.id, full_precision=True)
+
+        twin = self.map(lambda path, param: param.copy())
+        twin.average, twin.masters = self.average.map(widened), []
+        return twin
+
+    def _taker(self, twin: Ema[M]) -> Callable[[], None]:
+        """Takes over what a twin at full precision holds; all that can fail is done now."""
+        mine, theirs = [*self.average.params(), self.updates], [*twin.average.params(), twin.updates]
+        wide = dict(zip(map(id, mine), theirs, strict=True))
+        values = [twin.val().to_device(param.device) for param, twin in zip(mine, theirs, strict=True)]
+        masters = [wide[id(param)].val() for param in _halves(self.average)]
+
+        def take() -> None:
+            for param, twin, value in zip(mine, theirs, values, strict=True):
+                param.set(value)
+                param.set_id(twin.id)
+            for param, value in zip(self.masters, masters, strict=True):
+                param.set(value)
+
+        return take
+
+    def _decay(self, count: Tensor[Any, Any, Any]) -> Any:
+        if not self.warm_up:
+            return self.decay
+        number = count.float().to_full_precision()
+        rising = number / (number + 9.0)
+        return where(rising < self.decay, rising, self.decay)
+
+
+def _halves(average: Module) -> list[Param]:
+    """The parameters that are of half precision."""
+    return [
+        param
+        for param in average.params()
+        if param.kind is Float and param.backend.full_precision() is not param.backend
+    ]
+
+
+def _masters(average: Module) -> list[Param]:
+    return [Param(param.val(), trained=False, full_precision=True) for param in _halves(average)]
+
+
+def _moved(old: AnyTensor, new: AnyTensor, decay: Any) -> AnyTensor:
+    return new + (old - new) * decay

@@ -1,0 +1,370 @@
+"""NumPy's files: .npz, read and written, and .npy, read (NumPy, `numpy/lib/format.py`, "Format Version 1.0" to "3.0").
+
+An .npz is a zip archive of .npy files, the path of a tensor and ".npy" their names. Ours are stored, each with its data
+at a multiple of 64 bytes so that they map, and are preceded by the member "__phlox__.json": the header, and what else a
+record has. `numpy.load` reads them, and gives that member as bytes.
+
+NumPy has no bfloat16: as it saves the arrays of `ml_dtypes`, the type is written "<V2", two bytes of its own kind, and
+read back from that; `numpy.load` gives an array whose `.view(ml_dtypes.bfloat16)` it is. Nothing else writes "<V2": the
+raw bytes of NumPy are "|V2".
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import msgspec
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import DTYPES, Array, DType, checked_shape
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.formats.reader import Reader
+from phlox.record.formats.recorder import Recorder
+from phlox.record.header import Header
+from phlox.record.io.sink import Sink, element_bytes
+from phlox.record.io.source import Source, elements
+from phlox.record.io.zip import Archive, first_name, is_safe_name
+from phlox.record.limits import MAX_TEXT, check_entries
+from phlox.record.record import Entry, Record, Unheld, check_name
+from phlox.record.values import from_json, to_json
+
+_OURS = "__phlox__.json"
+_NPY = ".npy"
+_MAGIC = b"\x93NUMPY"
+_MAX_HEADER = 10_000  # NumPy's own bound
+_BFLOAT16 = "<V2"
+_ALIGNMENT = 64
+_ALONE = "data"
+"""What the tensor of an .npy file is called."""
+_PADDING = struct.Struct("<HH")  # an extra field: its number, that of Android's alignment, and size
+_LARGE = 1 << 30  # bytes, from which on a member is written with sizes of 64 bits
+_ZIP64_EXTRA = 20
+_ITEM = re.compile(
+    r"""\s*['"](descr|fortran_order|shape)['"]\s*:\s*(?:['"]([^'"]{0,20})['"]|(True|False)|\(([\d\s,L]*)\))\s*(,|$)\s*"""
+)
+_DTYPES = {dtype.str[1:]: dtype for name, dtype in DTYPES.items() if name != "bf16" and not name.startswith("f8")}
+_KINDS = {
+    "O": "Python objects (loading them runs code)",
+    "U": "text",
+    "S": "text",
+    "c": "complex numbers",
+    "V": "raw bytes",
+    "M": "dates",
+    "m": "spans of time",
+}
+
+
+class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """What a record has and NumPy has no place for: the content of "__phlox__.json"."""
+
+    metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    order: list[int] | None = None
+    """The i-th entry of the record is number `order[i]` of the arrays and then the values."""
+
+
+@final
+class NpzRecorder(Recorder):
+    """NumPy's .npz: read lazily, as `numpy.savez` and `numpy.savez_compressed` write it; written so that it maps.
+
+    Arrays in Fortran order and of any byte order are read right; objects, text, complex numbers and structures are
+    listed as unreadable. The CRC-32 that the archive has of each array is verified when it is first read.
+
+    >>> import numpy as np
+    >>> file = io.BytesIO()
+    >>> np.savez(file, weight=np.ones((2, 3)), bias=np.zeros(3))
+    >>> record = NpzRecorder().from_bytes(file.getvalue())
+    >>> record.paths(), record["weight"].tensor.read().sum()
+    (['weight', 'bias'], np.float64(6.0))
+    >>> np.load(io.BytesIO(NpzRecorder().to_bytes(record)))["bias"]
+    array([0., 0., 0.], dtype=float32)
+    """
+
+    format = "npz"
+    suffix = ".npz"
+    is_raw = True
+
+    def write(self, record: Record, sink: Sink) -> None:
+        """See `Recorder.write`. RecordError for a path that can be no name in an archive: "/x", "../x", or with NUL."""
+        with zipfile.ZipFile(_Stream(sink), "w") as archive:
+            with _member(archive, sink, _OURS, 0) as file:
+                file.write(msgspec.json.encode(self._info(record)))
+            for path, entry in record.tensors.items():
+                name = path + _NPY
+                if entry.tensor.dtype.itemsize == 1 and entry.tensor.kind == "float":
+                    raise RecordError(
+                        f"{path}: NumPy has no {entry.tensor.dtype}; save it at another precision, such as HALF, or as "
+                        "safetensors"
+                    )
+                if not is_safe_name(name) or len(name.encode()) >= 1 << 16:
+                    raise RecordError(f"{path[:200]!r} can be no name in an .npz archive; rename it")
+                header = _npy_header(entry.tensor)
+                with _member(archive, sink, name, len(header) + entry.tensor.nbytes) as file:
+                    file.write(header)
+                    for block in entry.tensor.blocks():
+                        file.write(element_bytes(block))
+
+    def read(self, source: Source) -> Record:
+        """See `Recorder.read`."""
+        archive = Archive(source.data, self.max_bytes, verify=source.verify)
+        tensors: dict[str, TensorEntry] = {}
+        unreadable: dict[str, str] = {}
+        names = [name for name in archive.names() if name != _OURS]
+        if names and not any(name.endswith(_NPY) for name in names):
+            raise RecordError(f"its member {names[0][:100]!r} is no .npy file; is it another kind of zip archive?")
+        for name in names:
+            path = name.removesuffix(_NPY)
+            try:
+                if path == name:
+                    raise Unheld("it is no .npy file")
+                check_name(path)
+                layout = _parsed(bytes(archive.head(name, _MAX_HEADER + 12)), archive.size(name), path)
+            except Unheld as error:
+                unreadable[path] = str(error)
+            else:
+                tensors[path] = TensorEntry(_lazy(source, path, layout, _reader(archive, name)))
+        if _OURS not in archive:
+            return Record(tensors, unreadable=unreadable)
+        for path, why in unreadable.items():  # which Phlox never writes
+            raise RecordError(f"{path}: {why}")
+        return _restored(tensors, msgspec.json.decode(archive.read(_OURS), type=Info))
+
+    @classmethod
+    def recognises(cls, head: bytes) -> bool:
+        """See `Reader.recognises`."""
+        name = first_name(head)
+        return name is not None and (name == _OURS or name.endswith(_NPY))
+
+    def _info(self, record: Record) -> Info:
+        place = {path: i for i, path in enumerate([*record.tensors, *record.values])}
+        order = [place[path] for path in record]
+        return Info(
+            **msgspec.structs.asdict(self.header(record)),
+            metadata=dict(record.metadata),
+            aliases=dict(record.aliases),
+            ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
+            values={path: to_json(value) for path, value in record.values.items()},
+            order=None if order == sorted(order) else order,
+        )
+
+
+@final
+class NpyReader(Reader):
+    """NumPy's .npy: a record of one tensor, "data". Several in a row, as Equinox writes them: a positional record.
+
+    Before them may stand one line of JSON, where programs keep their hyper-parameters: the metadata "header".
+
+    >>> import numpy as np
+    >>> file = io.BytesIO()
+    >>> np.save(file, np.arange(3))
+    >>> NpyReader().from_bytes(file.getvalue())["data"].tensor.read()
+    array([0, 1, 2])
+    >>> np.save(file, np.ones((2, 2)))
+    >>> NpyReader().from_bytes(file.getvalue()).positional
+    True
+    """
+
+    format = "npy"
+    suffix = ".npy"
+    other_suffixes = (".eqx",)
+
+    def read(self, source: Source) -> Record:
+        """See `Reader.read`."""
+        data, at, metadata = source.data, 0, {}
+        if bytes(data[:1]) == b"{":
+            line = bytes(data[:MAX_TEXT]).partition(b"\n")[0]
+            at, metadata = len(line) + 1, {"header": line.decode()}
+        tensors: dict[str, LazyTensor] = {}
+        unreadable: dict[str, str] = {}
+        while at < len(data) or not (tensors or unreadable):
+            count = len(tensors) + len(unreadable)
+            check_entries(count)
+            path, part = str(count) if count or metadata else _ALONE, data[at:]
+            if count and bytes(part[:6]) != _MAGIC:
+                raise RecordError(f"{_ALONE}: {len(part)} bytes follow array {count}, which are none themselves")
+            try:
+                layout = _parsed(bytes(part[: _MAX_HEADER + 12]), None, path)
+            except Unheld as error:
+                unreadable[path] = str(error)
+                size = _size(part)
+                if size is None or size > len(part):  # of Python's objects nobody knows where they end
+                    unreadable[path] += "" if path == _ALONE else "; all that follows cannot be found, either"
+                    break
+            else:
+                size = layout.start + math.prod(layout.shape) * layout.dtype.itemsize
+                if size > len(part):
+                    needed, given = size - layout.start, len(part) - layout.start
+                    raise RecordError(
+                        f"{path}: {layout.dtype} of shape {layout.shape} takes {needed} bytes; the file gives {given}"
+                    )
+                tensors[path] = _lazy(source, path, layout, _view(part[:size]))
+            at += size
+        if len(tensors) + len(unreadable) == 1 and not metadata:
+            return Record(tensors, unreadable=unreadable)
+        named = {"0" if path == _ALONE else path: tensor for path, tensor in tensors.items()}
+        lost = {"0" if path == _ALONE else path: why for path, why in unreadable.items()}
+        return Record(named, metadata, positional=not lost, unreadable=lost)
+
+    @classmethod
+    def recognises(cls, head: bytes) -> bool:
+        """See `Reader.recognises`."""
+        return head.startswith(_MAGIC) or (head[:1] == b"{" and b"\n" + _MAGIC in head)
+
+
+def _view(data: memoryview) -> Callable[[], memoryview]:
+    return lambda: data
+
+
+def _size(data: memoryview) -> int | None:
+    """How many bytes an .npy file takes whose elements a record cannot hold; None where that is not in its head."""
+    head = bytes(data[: _MAX_HEADER + 12])
+    width = {1: 2, 2: 4, 3: 4}[head[6]]
+    start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
+    pattern = rb"'descr':\s*'[<>|=]?([cSUVMmf])(\d{1,9})[^']{0,20}'.*'shape':\s*\(([\d\s,]*)\)"
+    if (found := re.search(pattern, head[:start])) is None:
+        return None
+    each = int(found[2]) * (4 if found[1] == b"U" else 1)
+    return start + each * math.prod(_sizes(found[3].decode(), "shape"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    dtype: DType
+    big_endian: bool
+    shape: tuple[int, ...]
+    is_fortran: bool
+    start: int
+
+
+def _parsed(head: bytes, size: int | None, path: str) -> _Layout:
+    """What the first bytes of an .npy file tell; RecordError where they are not those of one of `size` bytes.
+
+    Unheld for elements that a record cannot hold.
+    """
+    width = {1: 2, 2: 4, 3: 4}.get(head[6] if len(head) > 6 else 0, 0)
+    if not head.startswith(_MAGIC) or not width or head[7:8] != b"\0":
+        raise RecordError(f"{path}: it does not begin as an .npy file")
+    length = int.from_bytes(head[8 : 8 + width], "little")
+    start = 8 + width + length
+    if length > _MAX_HEADER or start > len(head):
+        raise RecordError(
+            f"{path}: it claims a header of {length} bytes, of {size or len(head)} in all and at most {_MAX_HEADER}"
+        )
+    items = _items(head[8 + width : start].decode("latin-1"), path)
+    dtype, big_endian = _dtype(items["descr"], path)
+    shape = checked_shape(_sizes(items["shape"], path), dtype, path)
+    needed = math.prod(shape) * dtype.itemsize
+    if size is not None and start + needed != size:
+        raise RecordError(f"{path}: {dtype} of shape {shape} takes {needed} bytes; the file gives {size - start}")
+    return _Layout(dtype, big_endian, shape, items["fortran_order"] == "True", start)
+
+
+def _items(text: str, path: str) -> dict[str, str]:
+    text = text.strip()
+    items: dict[str, str] = {}
+    body, at = text[1:-1].rstrip(), 0
+    while match := _ITEM.match(body, at):
+        name, quoted, truth, sizes, _ = match.groups()
+        given = {"descr": quoted, "fortran_order": truth, "shape": sizes}[name]
+        if given is None or name in items:
+            break
+        items[name] = given
+        at = match.end()
+        if at == len(body):
+            break
+    if text[:1] != "{" or text[-1:] != "}" or at != len(body) or len(items) != 3:
+        if re.search(r"""['"]descr['"]\s*:\s*[\[(]""", text):
+            raise Unheld("a structured array, which a record cannot hold; save its fields one by one")
+        raise RecordError(f"{path}: its header is not that of an .npy file: {text[:100]!r}")
+    return items
+
+
+def _sizes(text: str, path: str) -> list[int]:
+    digits = [part.strip().removesuffix("L") for part in text.split(",") if part.strip()]
+    if not all(part.isdigit() and len(part) < 20 for part in digits):
+        raise RecordError(f"{path}: {text[:100]!r} is no shape")
+    return [int(part) for part in digits]
+
+
+def _dtype(text: str, path: str) -> tuple[DType, bool]:
+    if text == _BFLOAT16:
+        return DTYPES["bf16"], False
+    if text == "<f1":  # what `ml_dtypes` calls one of its types; the others have no name in such a file
+        return DTYPES["f8_e5m2"], False
+    if text[:1] in "<>|=" and text[1:] in _DTYPES:
+        return _DTYPES[text[1:]], text[0] == ">"
+    kind = _KINDS.get(text.lstrip("<>|=")[:1], "elements")
+    raise Unheld(f"{kind} of NumPy's type {text!r}; a record holds {', '.join(DTYPES)}. Convert it before saving")
+
+
+def _lazy(source: Source, path: str, layout: _Layout, read: Callable[[], memoryview]) -> LazyTensor:
+    dtype, shape = layout.dtype, layout.shape
+
+    def array() -> Array:
+        flat = elements(read()[layout.start :], dtype)
+        if layout.big_endian:
+            flat = flat.view(f"u{dtype.itemsize}").byteswap().view(dtype)
+        return flat.reshape(shape, order="F" if layout.is_fortran else "C")
+
+    return source.lazy(path, dtype, shape, array)
+
+
+def _reader(archive: Archive, name: str) -> Callable[[], memoryview]:
+    return lambda: archive.read(name)
+
+
+def _restored(tensors: dict[str, TensorEntry], info: Info) -> Record:
+    info.check(NpzRecorder.format)
+    if unknown := info.ids.keys() - tensors.keys():
+        raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
+    if both := info.values.keys() & tensors.keys():
+        raise RecordError(f"{min(both)!r} is both a tensor and a value")
+    items: list[tuple[str, Entry]] = [(p, TensorEntry(e.tensor, info.ids.get(p))) for p, e in tensors.items()]
+    items += [(path, from_json(value)) for path, value in info.values.items()]
+    if info.order is not None:
+        if sorted(info.order) != list(range(len(items))):
+            raise RecordError("its order of entries is not a permutation of them")
+        items = [items[i] for i in info.order]
+    return Record(dict(items), info.metadata, aliases=info.aliases, positional=info.positional, header=info)
+
+
+def _npy_header(tensor: LazyTensor) -> bytes:
+    descr = _BFLOAT16 if tensor.dtype == DTYPES["bf16"] else tensor.dtype.newbyteorder("<").str
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": False, "shape": tensor.shape})
+    return buffer.getvalue()
+
+
+def _member(archive: zipfile.ZipFile, sink: Sink, name: str, size: int) -> Any:
+    """A new member, to be written: stored, of no date, its data at a multiple of 64 bytes."""
+    info = zipfile.ZipInfo(name)
+    info.create_system = 3  # the same bytes on every system
+    is_large = size >= _LARGE
+    before = sink.position + 30 + len(name.encode()) + _PADDING.size + is_large * _ZIP64_EXTRA
+    padding = -before % _ALIGNMENT
+    info.extra = _PADDING.pack(0xD935, padding) + bytes(padding)
+    return archive.open(info, "w", force_zip64=is_large)
+
+
+class _Stream(io.RawIOBase):
+    """A sink as a file that cannot seek."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._sink.write(data)
+        return len(data)

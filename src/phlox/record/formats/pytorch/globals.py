@@ -1,0 +1,287 @@
+"""The globals that a state dict may name, each with an inert meaning of our own; all others mean nothing.
+
+A function takes the meter and what the pickle gives; where a file gives it other arguments than its own would, it
+raises, and the file is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import DTYPES, FLOAT8, DType
+from phlox.record.formats.pytorch.values import (
+    STORAGES,
+    TYPES,
+    ElementType,
+    Foreign,
+    Function,
+    Meter,
+    Name,
+    NumpyArray,
+    NumpyType,
+    Pairs,
+    Refused,
+    Storage,
+    Strided,
+    shown,
+)
+
+_NUMPY_CHARS = {"?": "b1", "b": "i1", "h": "i2", "B": "u1", "H": "u2", "e": "f2", "f": "f4", "d": "f8"}
+_NUMPY_NAMES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+_ML_TYPES = {f"ml_dtypes.{DTYPES[name].name}": DTYPES[name] for name in ("bf16", *FLOAT8)}
+_NUMPY_TYPES: dict[str, DType] = {
+    **{name: np.dtype(known) for name, known in _NUMPY_CHARS.items()},
+    **{name: np.dtype(name) for name in _NUMPY_NAMES},
+    **_ML_TYPES,
+}
+
+_OF_THE_SYSTEM = frozenset([
+    "os", "posix", "nt", "sys", "subprocess", "shutil", "socket", "pty", "ctypes", "importlib", "runpy",
+    "webbrowser", "pickle", "_pickle", "marshal", "code", "pdb", "bdb", "timeit", "commands", "popen2",
+    "multiprocessing", "signal",
+])  # fmt: skip
+_OF_PYTHON = {"eval", "exec", "execfile", "compile", "__import__", "open", "file", "input", "breakpoint", "apply"}
+
+
+def find_global(module: str, name: str) -> object:
+    """The inert meaning of `name` in `module`: a `Foreign` name where we know none.
+
+    Safety does not depend on it, since nothing is ever called; but what reaches for the system or for other code has no
+    place in a file of weights, and the file is refused with a RecordError that says so.
+
+    >>> find_global("torch", "float32").dtype
+    dtype('float32')
+    >>> find_global("argparse", "Namespace")
+    Foreign(name='argparse.Namespace')
+    >>> find_global("os", "system")
+    Traceback (most recent call last):
+    ...
+    phlox.errors.RecordError: it wants os.system, which no state dict needs and which may be an attack; ...
+    """
+    meaning = _GLOBALS.get(f"{module}.{name}")
+    if meaning is not None:
+        return meaning
+    full = shown(f"{module}.{name}")
+    package = module.partition(".")[0]
+    if package in _OF_THE_SYSTEM or (module in _BUILTINS and name.partition(".")[0] in _OF_PYTHON):
+        raise RecordError(
+            f"it wants {full}, which no state dict needs and which may be an attack; nothing of it was run. If you "
+            "trust the file, load it with torch, and save its state_dict() with safetensors"
+        )
+    return Foreign(full)
+
+
+def _tensor(meter: Meter, storage: object, offset: object, shape: object, strides: object, *rest: object) -> object:
+    # What is left are requires_grad, hooks and, at last, whether the values are to be conjugated or negated.
+    if len(rest) > 3 or not isinstance(storage, Storage):
+        raise TypeError
+    if len(rest) == 3 and isinstance(rest[2], Pairs) and any(value for _, value in rest[2].items):
+        return Refused("a tensor that is to be negated or conjugated when read; call resolve_neg() before saving")
+    return Strided(storage, storage.type, offset, shape, strides)
+
+
+def _typed_tensor(
+    meter: Meter, storage: object, offset: object, shape: object, strides: object, grad: object, hooks: object,
+    dtype: object, *metadata: object,
+) -> object:  # fmt: skip
+    if not isinstance(dtype, ElementType):
+        raise TypeError
+    result = _tensor(meter, storage, offset, shape, strides, grad, hooks, *metadata)
+    return Strided(result.storage, dtype, offset, shape, strides) if isinstance(result, Strided) else result
+
+
+def _storage(meter: Meter, data: object) -> object:
+    from phlox.record.formats.pytorch.reader import storage_in  # which uses this
+
+    if not isinstance(data, bytes):
+        raise TypeError
+    meter.charge(len(data))
+    return storage_in(data, meter)
+
+
+def _parameter(meter: Meter, data: object, *_: object) -> object:
+    if not isinstance(data, (Strided, Refused)):
+        raise TypeError
+    return data
+
+
+def _from_type(meter: Meter, function: object, kind: object, arguments: object, state: object) -> object:
+    if not (isinstance(function, Function) and function.makes_tensor and isinstance(arguments, tuple)):
+        raise TypeError
+    if not (isinstance(kind, Name) and kind.name in _TENSOR_CLASSES):
+        raise TypeError
+    return function.make(meter, *cast("tuple[object, ...]", arguments))
+
+
+def _dict(meter: Meter, items: object = ()) -> object:
+    if isinstance(items, Pairs):
+        return items
+    if not isinstance(items, (list, tuple)):
+        raise TypeError
+    pairs = cast("list[Any]", items)
+    meter.charge(64 * len(pairs))
+    return Pairs([(key, value) for key, value in pairs])
+
+
+def _default_dict(meter: Meter, factory: object = None) -> object:
+    return Pairs()
+
+
+def _items(meter: Meter, items: object = None) -> object:
+    if items is None:
+        return []
+    if not isinstance(items, (list, tuple)):
+        raise TypeError
+    return cast("object", items)
+
+
+def _device(meter: Meter, kind: str, index: int | None = None) -> object:
+    meter.charge(len(kind))
+    return kind if index is None else f"{kind}:{index:d}"
+
+
+def _encoded(meter: Meter, text: str, encoding: str = "latin1") -> object:
+    meter.charge(len(text))
+    if encoding not in ("latin1", "latin-1"):
+        raise TypeError
+    return text.encode("latin-1")
+
+
+def _bytes(meter: Meter, data: object = b"", encoding: str = "latin1") -> object:
+    if isinstance(data, bytes):
+        return data
+    if not isinstance(data, str):
+        raise TypeError  # of an int, Python makes as many zeros
+    return _encoded(meter, data, encoding)
+
+
+def _numpy_type(meter: Meter, name: str | Name, *_: object) -> object:
+    if isinstance(name, Name):  # one of `ml_dtypes`, which NumPy has by its class
+        name = name.name
+    known = _NUMPY_TYPES.get(name)
+    return Refused(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
+
+
+def _numpy_array(meter: Meter, kind: object, shape: object, code: object) -> object:
+    return NumpyArray()
+
+
+def _numpy_scalar(meter: Meter, dtype: object, data: bytes | str = b"") -> object:
+    if isinstance(dtype, Refused):
+        return dtype
+    result = _numpy_frombuffer(meter, data, dtype, (), "C")
+    return replace(result, is_scalar=True) if isinstance(result, NumpyArray) else result
+
+
+def _numpy_frombuffer(
+    meter: Meter, data: bytes | str, dtype: object, shape: object, order: object, axes: object = None
+) -> object:
+    if isinstance(dtype, Refused):
+        return dtype
+    if not isinstance(dtype, NumpyType):
+        raise TypeError
+    meter.charge(len(data))
+    lie = cast("tuple[int, ...]", axes) if order == "K" and isinstance(axes, tuple) else None
+    return NumpyArray(dtype, shape, order == "F", data.encode() if isinstance(data, str) else data, axes=lie)
+
+
+def _jax_array(meter: Meter, function: object, arguments: object, state: object, aval: object) -> object:
+    # What JAX makes of the same that NumPy pickles.
+    array = NumpyArray()
+    set_numpy_state(meter, array, state)
+    return array
+
+
+def set_numpy_state(meter: Meter, array: NumpyArray, state: object) -> None:
+    """What `numpy.ndarray.__setstate__` does; TypeError for another state than it takes."""
+    match cast("tuple[object, ...]", state):
+        case (int(), shape, NumpyType() as dtype, is_fortran, bytes() | str() as data):
+            meter.charge(len(data))
+            array.type, array.shape, array.is_fortran = dtype, shape, bool(is_fortran)
+            array.data = data.encode() if isinstance(data, str) else data
+        case (int(), _, Refused() as refused, _, _):
+            array.type = refused
+        case _:
+            raise TypeError
+
+
+def _itself(meter: Meter, value: object, *_: object) -> object:
+    return value
+
+
+def _refused(what: str) -> Callable[..., object]:
+    def make(meter: Meter, *_: object) -> object:
+        return Refused(what)
+
+    return make
+
+
+_BUILTINS = ("builtins", "__builtin__")  # of Python 3 and 2
+_CORES = ("numpy.core", "numpy._core")  # of NumPy 1 and 2
+_TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
+
+_MAKES_TENSOR: dict[str, Callable[..., object]] = {
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _typed_tensor,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter,
+}
+
+_OF_BUILTINS: dict[str, Callable[..., object]] = {
+    "set": _items,
+    "frozenset": _items,
+    "bytes": _bytes,
+    "bytearray": _bytes,
+    "complex": _refused("a complex number"),
+}
+
+_OF_NUMPY: dict[str, Callable[..., object]] = {
+    "multiarray._reconstruct": _numpy_array,
+    "multiarray.scalar": _numpy_scalar,
+    "numeric._frombuffer": _numpy_frombuffer,
+}
+
+_FUNCTIONS: dict[str, Callable[..., object]] = {
+    "collections.OrderedDict": _dict,
+    "collections.Counter": _dict,
+    "collections.defaultdict": _default_dict,
+    "torch._tensor._rebuild_from_type_v2": _from_type,
+    "torch.Size": _items,
+    "torch.device": _device,
+    "torch.storage._load_from_bytes": _storage,
+    "torch.serialization._get_layout": _itself,
+    "_codecs.encode": _encoded,
+    "numpy.dtype": _numpy_type,
+    "jax._src.array._reconstruct_array": _jax_array,
+    **{f"torch.jit._pickle.build_{kind}list": _items for kind in ("int", "double", "bool", "tensor")},
+    "torch.jit._pickle.restore_type_tag": _itself,
+    **{f"{module}.{name}": make for module in _BUILTINS for name, make in _OF_BUILTINS.items()},
+    **{f"{module}.{name}": make for module in _CORES for name, make in _OF_NUMPY.items()},
+    "torch._utils._rebuild_qtensor": _refused("a quantized tensor; call dequantize() before saving"),
+    "torch._utils._rebuild_sparse_tensor": _refused("a sparse tensor; call to_dense() before saving"),
+    "torch._utils._rebuild_nested_tensor": _refused("a nested tensor; save its parts"),
+    "torch._utils._rebuild_meta_tensor_no_storage": _refused("a tensor of the meta device, which has no values"),
+    "torch._utils._rebuild_wrapper_subclass": _refused("a tensor of a class of its own; save plain tensors"),
+}
+
+# What a defaultdict names as its factory, NumPy as the class of an array, and PyTorch as the way of quantizing.
+_NAMES = (
+    *(f"{module}.{name}" for module in _BUILTINS for name in ("dict", "list", "int", "long", "float", "str", "bool")),
+    *("numpy.ndarray", "torch.per_tensor_affine", "torch.per_channel_affine", *_TENSOR_CLASSES),
+)
+
+_GLOBALS: dict[str, object] = {
+    **{name: Name(name) for name in _NAMES},
+    **{name: Function(name, make) for name, make in _FUNCTIONS.items()},
+    **{name: Function(name, make, makes_tensor=True) for name, make in _MAKES_TENSOR.items()},
+    **{name: Name(name) for name in _ML_TYPES},
+    **TYPES,
+    **{f"torch.{name}": of for name, of in STORAGES.items()},
+    "torch.storage.UntypedStorage": STORAGES["UntypedStorage"],
+}

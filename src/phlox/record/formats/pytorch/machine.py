@@ -1,0 +1,105 @@
+"""An inert reader of pickles: it follows their opcodes (Python, `pickletools`) and can make nothing but plain data.
+
+It imports nothing and calls nothing that a file names: whoever runs it gives a function from names to inert values, of
+which a REDUCE can use those that are `Function`s. What a file would make of anything else is an inert `Object`. Opcodes
+that no data needs are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phlox.errors import RecordError
+from phlox.record.formats.pytorch.opcodes import OPERATIONS
+from phlox.record.formats.pytorch.values import Meter
+
+_MAX_OPCODES = 20_000_000  # some ten seconds; a large checkpoint has a hundred thousand
+_MAX_LINE = 1 << 26
+_STOP = ord(".")
+
+
+class Machine:
+    """Reads one pickle after the other from `data`, beginning at byte `at`.
+
+    Args:
+        data: of the file.
+        find: gives the inert value of a global, by module and name.
+        persistent: gives the inert value of a persistent id.
+        meter: of what the pickles may cost.
+
+    >>> Machine(memoryview(b"\\x80\\x02]q\\x00(K\\x01K\\x02e."), None, None, Meter(0)).load()
+    [1, 2]
+    """
+
+    def __init__(
+        self,
+        data: memoryview,
+        find: Callable[[str, str], object] | None,
+        persistent: Callable[[object], object] | None,
+        meter: Meter,
+        at: int = 0,
+    ) -> None:
+        self.data = data
+        self.find = find
+        self.persistent = persistent
+        self.meter = meter
+        self.at = at
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, object] = {}
+
+    def load(self) -> object:
+        """The value of the pickle at `at`, which then is the byte behind it. RecordError where it is none."""
+        self.stack, self.marks, self.memo = [], [], {}
+        start = self.at
+        data, end = self.data, len(self.data)
+        try:
+            for _ in range(_MAX_OPCODES):
+                if (start := self.at) >= end:
+                    raise RecordError("it ends without a STOP; truncated?")
+                self.at += 1
+                if data[start] == _STOP:
+                    return self.stack.pop()
+                OPERATIONS[data[start]](self)
+        except RecordError as error:
+            raise RecordError(f"its pickle, at byte {start}: {error}") from None
+        except Exception as error:
+            what = "it takes more than there is" if isinstance(error, (IndexError, KeyError)) else str(error)
+            raise RecordError(f"its pickle, at byte {start}, is damaged: {what}") from error
+        raise RecordError(f"its pickle has more than {_MAX_OPCODES} opcodes")
+
+    def take(self, size: int) -> memoryview:
+        """The next `size` bytes."""
+        start, self.at = self.at, self.at + size
+        if self.at > len(self.data):
+            raise RecordError(f"it needs {size} bytes where {len(self.data) - start} are left; truncated?")
+        return self.data[start : self.at]
+
+    def natural(self, size: int) -> int:
+        """The next `size` bytes as a number from 0."""
+        return int.from_bytes(self.take(size), "little")
+
+    def line(self) -> bytes:
+        """What is left of the line, without its end."""
+        length = 256
+        while True:  # protocol 0 has whole arrays in one line
+            line = bytes(self.data[self.at : self.at + length])
+            if (size := line.find(b"\n")) >= 0:
+                break
+            if len(line) < length or length >= _MAX_LINE:
+                raise RecordError("a line of it has no end; truncated?")
+            length *= 16
+        self.at += size + 1
+        return line[:size]
+
+    def push(self, value: object) -> None:
+        """Puts a value on the stack."""
+        self.stack.append(value)
+
+    def since_mark(self) -> list[Any]:
+        """Takes what lies above the last MARK off the stack."""
+        mark = self.marks.pop()
+        items = self.stack[mark:]
+        del self.stack[mark:]
+        return items

@@ -1,0 +1,205 @@
+"""`load` and `save`, which find the format themselves: by the content of the file, by the end of its name."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from phlox.errors import RecordError
+from phlox.record.formats.binary import BinaryRecorder
+from phlox.record.formats.json import JsonRecorder
+from phlox.record.formats.message_pack import MessagePackRecorder
+from phlox.record.formats.reader import PathLike, Readable, Reader, Stream, is_path
+from phlox.record.formats.recorder import Recorder
+from phlox.record.formats.safetensors import SafetensorsRecorder
+from phlox.record.io.compression import SUFFIXES, Compression
+from phlox.record.io.files import find_file, is_file, is_folder
+from phlox.record.io.source import Source, open_source, read_source
+from phlox.record.precision import FULL, Precision
+from phlox.record.record import Record
+
+_OWN = (SafetensorsRecorder, MessagePackRecorder, BinaryRecorder)
+"""Recognised by their first bytes, which no other format has: to read these, no other need be imported."""
+
+if TYPE_CHECKING:
+    RECORDERS: tuple[type[Recorder], ...]
+    """The formats that Phlox writes and reads."""
+    READERS: tuple[type[Reader], ...]
+    """The formats that Phlox reads, in the order in which they are asked whether a file is theirs."""
+
+
+def _recorders() -> tuple[type[Recorder], ...]:
+    from phlox.record.formats.npz import NpzRecorder
+
+    return (*_OWN, JsonRecorder, NpzRecorder)
+
+
+def _readers() -> tuple[type[Reader], ...]:
+    from phlox.record.formats.flax import FlaxReader
+    from phlox.record.formats.npz import NpyReader
+    from phlox.record.formats.pickle import PickleReader
+    from phlox.record.formats.pytorch import PyTorchReader
+    from phlox.record.formats.sharded import ShardedReader
+
+    return (ShardedReader, *_recorders(), PyTorchReader, NpyReader, FlaxReader, PickleReader)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RECORDERS":
+        return _recorders()
+    if name == "READERS":
+        return _readers()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+HEAD = 512
+"""How many bytes of a file a reader is shown to recognise it by."""
+
+
+def load(source: PathLike | Readable, *, max_bytes: int | None = None, verify: bool = True) -> Record:
+    """The record in a file of any format and compression, given with or without its suffix; mapped where it can be.
+
+    Args:
+        source: the path of the file, or of a folder with one model of the Hugging Face world, in one file or in shards;
+            or its content: bytes, or an open binary file, which is read to its end, from where it stands.
+        max_bytes: the most that a compressed file may unpack to; by default 64 times its size, or 1 GiB if that is
+            more.
+        verify: whether checksums are verified, where the file has them: those of values and metadata at once, that of a
+            tensor when it is first read.
+
+    Raises RecordError, naming file and reason, for a file that is missing, damaged, of no known format or of a newer
+    schema, and where several files differ from `source` by their suffixes only.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = save(Record({"step": 7}), Path(folder) / "state", compression="gzip")
+    ...     written.name, load(Path(folder) / "state")["step"], load(written.read_bytes())["step"]
+    ('state.safetensors.gz', 7, 7)
+    """
+    if is_path(source):
+        opened = open_source(find(Path(source)), max_bytes, verify)
+    else:
+        opened = read_source(source, "a file in memory", max_bytes, verify)
+    return reader_of(opened, max_bytes).decode(opened)
+
+
+def reader_of(source: Source, max_bytes: int | None = None) -> Reader:
+    """The reader for a file, by what it begins with, or else by its name; RecordError where there is none."""
+    return _kind_of(bytes(source.data[:HEAD]), source.name)(max_bytes=max_bytes, verify=source.verify)
+
+
+def _kind_of(head: bytes, name: str) -> type[Reader]:
+    for own in _OWN:
+        if own.recognises(head):
+            return own
+    readers = _readers()
+    for reader in readers:
+        if reader.recognises(head):
+            return reader
+    if not head:
+        raise RecordError(f"{name}: it is empty")
+    from phlox.record.formats.foreign import foreign_file
+
+    if sentence := foreign_file(head, name):
+        raise RecordError(f"{name}: Phlox cannot read it: {sentence}")
+    # Where not even the beginning is right, the reader that the name promises tells best what is wrong.
+    promised = next((reader for reader in readers if reader.has_ending(name)), None)
+    if promised is None or name.endswith(_OF_ANY):
+        names = ", ".join(dict.fromkeys(reader.format for reader in readers))
+        raise RecordError(
+            f"{name}: its content is that of no format that Phlox knows ({names}); if these are raw numbers, "
+            "numpy.fromfile reads them, and numpy.savez saves them by name"
+        )
+    return promised
+
+
+_OF_ANY = (".bin", ".ckpt")
+"""Ends of names that many formats share, and that promise none."""
+
+
+@overload
+def save(
+    record: Record,
+    path: PathLike,
+    precision: Precision = FULL,
+    compression: Compression | None = None,
+    *,
+    durable: bool = True,
+) -> Path: ...
+@overload
+def save(
+    record: Record,
+    path: Stream,
+    precision: Precision = FULL,
+    compression: Compression | None = None,
+    *,
+    durable: bool = True,
+) -> Stream: ...
+def save(
+    record: Record,
+    path: PathLike | Stream,
+    precision: Precision = FULL,
+    compression: Compression | None = None,
+    *,
+    durable: bool = True,
+) -> Path | Stream:
+    """Writes `record` in the format (and compression) that the end of `path` names, and gives the path of the file.
+
+    A name without the suffix of a format gets that of safetensors, the default; RecordError, with the remedy, for that
+    of a format that Phlox does not write. `path` may be a binary file open for writing, which is given back. See
+    `Recorder.save`, and `Recorder` for `durable`.
+    """
+    if is_path(path):
+        return recorder_for(path, precision, compression, durable=durable).save(record, path)
+    named = getattr(path, "name", None)
+    recorder = recorder_for(named if isinstance(named, str) else "", precision, compression, durable=durable)
+    return recorder.save(record, path)
+
+
+def recorder_for(
+    path: PathLike, precision: Precision = FULL, compression: Compression | None = None, *, durable: bool = True
+) -> Recorder:
+    """The recorder of the format and compression that the end of `path` names; safetensors where it names none.
+
+    Raises RecordError for the end of a format that Phlox reads only, or not at all: `load` would not find the file
+    under that name, and no other program would read it as what its name says.
+    """
+    name = Path(path).name
+    for recorder in _recorders():
+        for suffix in recorder.suffixes():
+            for named, end in SUFFIXES.items():
+                if name.endswith(suffix + end):
+                    return recorder(precision, compression or named, durable=durable)
+    from phlox.record.formats.foreign import promised_by
+
+    promised = next((reader.format for reader in _readers() if reader.has_ending(name)), None)
+    if promised is None and (foreign := promised_by(name)) is not None:
+        promised = foreign.what
+    if promised is not None:
+        ends = ", ".join(recorder.suffix for recorder in _recorders())
+        raise RecordError(
+            f"cannot save {path}: Phlox writes no such file ({promised}); give it one of the ends {ends}, and load it "
+            "in PyTorch with safetensors.torch.load_file, in JAX with safetensors.flax.load_file"
+        )
+    return SafetensorsRecorder(precision, compression, durable=durable)
+
+
+def find(path: Path) -> Path:
+    """The file that `load` takes for a path that may lack its suffix; RecordError where there is none, or several."""
+    if path.name and is_file(path):
+        return path
+    from phlox.record.formats.sharded import find_in_folder
+
+    readers = _readers()
+    if not path.name:
+        return find_in_folder(path) if path.is_dir() else find_file([path])
+    endings = dict.fromkeys(
+        s + end for reader in readers for s, end in itertools.product(reader.suffixes(), SUFFIXES.values())
+    )
+    siblings = [path.with_name(path.name + ending) for ending in endings]
+    existing = [sibling for sibling in siblings if is_file(sibling)]
+    if len(existing) > 1:
+        names = ", ".join(sibling.name for sibling in existing)
+        raise RecordError(f"{path}: which of {names} is meant? Give the name with its suffix")
+    return find_file(existing or [find_in_folder(path) if is_folder(path) else path])

@@ -1,0 +1,180 @@
+"""Records in several files: the index that the Hugging Face world puts beside its shards, read as one record.
+
+An index is a JSON object: "weight_map" is the file of each tensor by its name, "metadata" (which may be missing) an
+object that says more about the whole. Files are named without folders and lie beside the index.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import final
+
+import msgspec
+
+from phlox.errors import RecordError
+from phlox.record.formats.reader import Reader
+from phlox.record.io.files import is_file
+from phlox.record.io.source import Source, open_source
+from phlox.record.record import Entry, Record
+
+WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""What the one file, or the one index, is called in a folder of the Hugging Face world."""
+
+_BEGINNING = re.compile(rb'\s*\{\s*(?:"metadata"\s*:\s*\{[^{}]*\}\s*,\s*)?"weight_map"\s*:')
+_NO_NAME = re.compile(r"[/\\:\0]|\A\.{0,2}\Z")
+_MAP = re.compile(rb'"weight_map"\s*:\s*\{')
+_KEY = re.compile(rb'("(?:[^"\\]|\\.)*")\s*:')
+_ESCAPE = re.compile(rb"\\.")
+_MAX_INDEX = 100_000_000  # as many bytes as safetensors allows for its header
+_SHOWN = 5
+
+
+class _Index(msgspec.Struct):
+    weight_map: msgspec.Raw
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+@final
+class ShardedReader(Reader):
+    """Reads an index and the files beside it, of any format that Phlox reads, as one record; all of them mapped.
+
+    The index says what must be there. A tensor that only a shard knows is part of the record, so that whoever loads is
+    told that it was not expected. Metadata is that of the index and of the shards.
+
+    Raises RecordError for a shard that is missing, that lacks what the index says is in it, or whose name leads out of
+    the folder, and for two tensors of one name.
+
+    >>> import tempfile, numpy as np
+    >>> from phlox.record.formats.safetensors import SafetensorsRecorder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = SafetensorsRecorder().save(Record({"weight": np.ones(3)}), Path(folder) / "model-1.safetensors")
+    ...     _ = (Path(folder) / "model.index.json").write_text('{"weight_map": {"weight": "model-1.safetensors"}}')
+    ...     ShardedReader().load(Path(folder) / "model.index.json").paths()
+    ['weight']
+    """
+
+    format = "sharded"
+    suffix = ".index.json"
+
+    def read(self, source: Source) -> Record:
+        """See `Reader.read`."""
+        weights, metadata = _index(source.data)
+        if source.folder is None:
+            raise RecordError("its shards lie beside it, and in memory there is no beside; load it from its file")
+        shards: dict[str, list[str]] = {}
+        for path, name in weights.items():
+            shards.setdefault(name, []).append(path)
+        _check_files(source.folder, shards)
+        entries: dict[str, Entry] = {}
+        aliases: dict[str, str] = {}
+        home: dict[str, str] = {}
+        unreadable: dict[str, str] = {}
+        for name, paths in shards.items():
+            record = self._shard(source.folder / name, source.verify)
+            if lacking := [path for path in paths if path not in record and path not in record.unreadable]:
+                raise RecordError(
+                    f"the shard {name} lacks {_some(lacking)}, which the index says {_are(lacking)} in it"
+                )
+            for path in (*record, *record.aliases, *record.unreadable):
+                if path in home:
+                    raise RecordError(f"{path!r} is in two shards, {home[path]} and {name}")
+                home[path] = name
+            entries |= {path: record[path] for path in record}
+            aliases |= record.aliases
+            unreadable |= record.unreadable
+            metadata = {**record.metadata, **metadata}
+        ordered = {path: entries[path] for path in weights if path in entries} | entries
+        return Record(ordered, metadata, aliases=aliases, unreadable=unreadable)
+
+    @classmethod
+    def recognises(cls, head: bytes) -> bool:
+        """See `Reader.recognises`."""
+        return _BEGINNING.match(head) is not None
+
+    def _shard(self, path: Path, verify: bool) -> Record:
+        from phlox.record.formats.registry import reader_of  # which knows this one
+
+        source = open_source(path, self.max_bytes, verify)
+        reader = reader_of(source, self.max_bytes)
+        if isinstance(reader, ShardedReader):
+            raise RecordError(f"the shard {path.name} is an index itself; a shard holds tensors")
+        record = reader.decode(source)
+        if record.positional:
+            raise RecordError(f"the shard {path.name} is a positional record: it has no names")
+        return record
+
+
+def find_in_folder(folder: Path) -> Path:
+    """The file, or the index, in which a folder of the Hugging Face world keeps its one model.
+
+    Raises RecordError where there is none, or more than one.
+    """
+    found = [folder / name for name in WHOLE if is_file(folder / name)]
+    if not found:
+        from phlox.record.formats.foreign import foreign_folder  # only for what is wrong
+
+        if sentence := foreign_folder({entry.name for entry in folder.iterdir()}, str(folder)):
+            raise RecordError(f"{folder}: Phlox cannot read it: {sentence}")
+        raise RecordError(f"{folder}: a folder that has none of {', '.join(WHOLE)}; give the name of the file")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise RecordError(f"{folder}: which of {names} is meant? Give the name of the file")
+    return found[0]
+
+
+def _index(data: memoryview) -> tuple[dict[str, str], dict[str, str]]:
+    if len(data) > _MAX_INDEX:
+        raise RecordError(f"it has {len(data)} bytes; an index of more than {_MAX_INDEX} is not read")
+    index = msgspec.json.decode(data, type=_Index)
+    weights = msgspec.json.decode(index.weight_map, type=dict[str, str])
+    _check_unique(data, index.weight_map, len(weights))
+    for path, name in weights.items():
+        if _NO_NAME.search(name) or len(name) > 255:
+            raise RecordError(
+                f"{path[:200]!r} is to be in {name[:200]!r}; a shard lies beside the index, and its name has no folder"
+            )
+    empty = bytes(memoryview(index.metadata)) == b"null"
+    texts = {} if empty else msgspec.json.decode(index.metadata, type=dict[str, msgspec.Raw])
+    return weights, {key: _text(bytes(memoryview(value))) for key, value in texts.items()}
+
+
+def _text(value: bytes) -> str:
+    return msgspec.json.decode(value, type=str) if value.startswith(b'"') else value.decode()
+
+
+def _check_unique(data: memoryview, weights: msgspec.Raw, count: int) -> None:
+    """RecordError unless the map has so many names: of two that are the same, only one is left once it is decoded."""
+    if sum(1 for _ in _MAP.finditer(data)) > 1:
+        raise RecordError('it has "weight_map" twice')
+    text = bytes(memoryview(weights))
+    plain = text if b"\\" not in text else _ESCAPE.sub(b"", text)
+    if plain.count(b'"') == 4 * count:
+        return
+    seen: set[str] = set()
+    for found in _KEY.finditer(text):
+        name = msgspec.json.decode(found[1], type=str)
+        if name in seen:
+            raise RecordError(f"it names {name[:200]!r} twice")
+        seen.add(name)
+
+
+def _check_files(folder: Path, shards: Mapping[str, list[str]]) -> None:
+    there = {path.name for path in folder.iterdir()}  # an index may name a million files
+    missing = [name for name in shards if name not in there or not is_file(folder / name)]
+    if missing:
+        each = [f"{name} with {_some(shards[name])}" for name in missing[:_SHOWN]]
+        more = f", and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        count = "a shard is" if len(missing) == 1 else f"{len(missing)} of {len(shards)} shards are"
+        raise RecordError(f"{count} missing from {folder}: {', '.join(each)}{more}")
+
+
+def _some(paths: Iterable[str]) -> str:
+    names = list(paths)
+    shown = ", ".join(repr(path[:200]) for path in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def _are(paths: list[str]) -> str:
+    return "is" if len(paths) == 1 else "are"

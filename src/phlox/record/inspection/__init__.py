@@ -1,0 +1,3 @@
+"""Looking at records: summaries, and how two of them differ."""
+
+from __future__ import annotations

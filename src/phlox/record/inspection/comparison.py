@@ -1,0 +1,306 @@
+"""How two records differ, entry by entry, with two tensors in memory at a time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import SHORT_NAMES
+from phlox.record.entry import TensorEntry
+from phlox.record.inspection.tensor_difference import TensorDifference, Tolerance, tensor_difference
+from phlox.record.names import fingerprint_of, nearest
+from phlox.record.record import Entry, Record
+from phlox.record.values import Value
+
+_MAX_SUGGESTIONS = 20
+_MADE_ID = re.compile(r"\.[0-9a-f]{32}\.")
+
+
+class Change(NamedTuple):
+    """What the first record and the second have at a path: two shapes, two kinds, two values, ... None: nothing."""
+
+    path: str
+    first: Any
+    second: Any
+
+
+@dataclass(slots=True)
+class RecordDifference:
+    """What `difference` found. `ok` says whether all entries agree, `identical` whether all else does, too."""
+
+    equal: int = 0
+    """How many entries are in both records and agree within the tolerance."""
+    only_first: list[str] = field(default_factory=list[str])
+    """Paths that the second record lacks."""
+    only_second: list[str] = field(default_factory=list[str])
+    """Paths that the first record lacks."""
+    unreadable: list[Change] = field(default_factory=list[Change])
+    """Entries that cannot be read in one record, or in both: why, or None where there is nothing to say of it."""
+    suggestions: dict[str, str] = field(default_factory=dict[str, str])
+    """Path that one record lacks -> what has the same id there, or the name that may be meant."""
+    kinds: list[Change] = field(default_factory=list[Change])
+    """Tensors of two kinds; a plain value is of the kind "value"."""
+    shapes: list[Change] = field(default_factory=list[Change])
+    values: list[Change] = field(default_factory=list[Change])
+    """Plain values that differ."""
+    tensors: list[TensorDifference] = field(default_factory=list[TensorDifference])
+    """Tensors that differ by more than the tolerance, the largest difference first."""
+    within: list[TensorDifference] = field(default_factory=list[TensorDifference])
+    """Tensors that are not equal but within the tolerance, the largest difference first."""
+    precisions: list[Change] = field(default_factory=list[Change])
+    """Tensors of two element types of one kind."""
+    ids: list[Change] = field(default_factory=list[Change])
+    renamed: dict[str, str] = field(default_factory=dict[str, str])
+    """Id of a parameter in the second record -> its id in the first, where entries have ids in their names.
+
+    Optimizer states have: those of one parameter in two runs are compared with each other.
+    """
+    aliases: list[Change] = field(default_factory=list[Change])
+    """Further name of a tensor -> whose name it is in each record, None where it is no alias."""
+    metadata: list[Change] = field(default_factory=list[Change])
+    by_position: bool = False
+    """Whether one record has no names, so that its entries were compared in order."""
+    other_names: bool = False
+    """Whether a record without names is known to have been written of other names than the other record has."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the records have the same entries, with the same values within the tolerance, at any precision."""
+        unread = self.unreadable
+        return not (
+            unread or self.only_first or self.only_second or self.kinds or self.shapes or self.values or self.tensors
+        )
+
+    @property
+    def identical(self) -> bool:
+        """Whether precisions, ids, aliases and metadata are the same, too, and every element is."""
+        return self.ok and not (
+            self.within
+            or self.precisions
+            or self.ids
+            or self.renamed
+            or self.aliases
+            or self.metadata
+            or self.other_names
+        )
+
+    def told(self, first: str = "the first", second: str = "the second") -> str:
+        """How many entries agree, and how many do not in which way, in a line that calls the records so."""
+        counts = [
+            (len(self.only_first), f"only in {first}"),
+            (len(self.only_second), f"only in {second}"),
+            (len(self.unreadable), "that cannot be read"),
+            (len(self.kinds), "of another kind"),
+            (len(self.shapes), "of another shape"),
+            (len(self.values) + len(self.tensors), "of another value"),
+        ]
+        agreeing = "1 entry agrees" if self.equal == 1 else f"{self.equal:,} entries agree"
+        return ", ".join([agreeing, *(f"{count:,} {what}" for count, what in counts if count)])
+
+    def __str__(self) -> str:
+        return self.told()
+
+
+def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float = 0.0) -> RecordDifference:
+    """Compares two records; reads two tensors at a time.
+
+    Entries are compared by name, whatever their order; where one record is positional, in order. Two elements agree if
+    they are equal, both NaN, or |a - b| <= atol + rtol * max(|a|, |b|); floats are compared in float64, so that a file
+    at half precision can be compared with one at full precision; ints exactly. The floats in plain values likewise.
+
+    Ids of parameters differ from run to run. States of optimizers, which have them in their names, are those of one
+    parameter if models in the records have it at one path; or, without models, if the states are built alike in order.
+
+    Raises RecordError for a tolerance below 0 or not finite, and where a tensor cannot be read.
+
+    >>> import numpy as np
+    >>> first = Record({"weight": np.array([1.0, 2.0, 4.0]), "step": 7})
+    >>> second = Record({"weight": np.array([1.0, 2.5, 4.0]), "step": 7, "bias": np.zeros(2)})
+    >>> found = difference(first, second)
+    >>> found.ok, found.only_second, found.tensors[0].largest
+    (False, ['bias'], Extreme(amount=0.5, at=(1,), first=2.0, second=2.5))
+    >>> print(difference(first, second, atol=0.5))
+    2 entries agree, 1 only in the second
+    """
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if not 0 <= tolerance < math.inf:
+            raise RecordError(f"{name}={tolerance}: a tolerance is a finite number from 0")
+    known = [name for name in map(_fingerprint, (first, second)) if name is not None]
+    result = RecordDifference(
+        by_position=first.positional != second.positional,
+        other_names=(first.positional or second.positional) and len(set(known)) > 1,
+    )
+    if result.by_position:
+        first, second = _named(first, second), _named(second, first)
+    else:
+        result.renamed = _same_parameters(first, second)
+        second = _with_ids(second, result.renamed)
+    pairs: dict[tuple[str, str], str] = {}
+    for name in (*first, *first.aliases):
+        if name in second:
+            pairs.setdefault((first.aliases.get(name, name), second.aliases.get(name, name)), name)
+    _note_names(first, second, pairs, result)
+    for (one, other), name in pairs.items():
+        result.equal += _compare(name, first[one], second[other], result, (rtol, atol))
+    for found in (result.tensors, result.within):
+        found.sort(key=lambda one: (-one.non_finite, -one.largest.amount if one.largest else 0.0))
+    return result
+
+
+def _same_parameters(first: Record, second: Record) -> dict[str, str]:
+    """For the ids in the names of the second record, those of the same parameters in the first."""
+    named = [{part for path in record for part in path.split(".")} for record in (first, second)]
+    found: dict[str, str] = {}
+    for path, entry in first.tensors.items():
+        other = second.tensors.get(second.aliases.get(path, path))
+        if entry.id is None or other is None or other.id is None or entry.id == other.id:
+            continue
+        if entry.id in named[0] and other.id in named[1]:
+            found.setdefault(other.id, entry.id)
+    if len(set(found.values())) < len(found):  # tied here, and not there
+        return {}
+    for below in dict.fromkeys([*_homes(first), *_homes(second)]):
+        one, two = _built(first, below), _built(second, below)
+        left = [id for id in one if id not in two and id not in found.values()]
+        right = [id for id in two if id not in one and id not in found]
+        if [one[id] for id in left] == [two[id] for id in right]:
+            found |= dict(zip(right, left, strict=True))
+    return found
+
+
+def _homes(record: Record) -> Iterator[str]:
+    """The paths below which the names of a record are ids."""
+    for path in record:
+        entry = record.tensors.get(path)
+        if entry is not None and entry.id is not None and f".{entry.id}." in path:
+            yield path.partition(f".{entry.id}.")[0]
+        elif made := _MADE_ID.search(path):
+            yield path[: made.start()]
+
+
+def _built(record: Record, home: str) -> dict[str, list[Any]]:
+    """How that is built which lies below each id: names, kinds and shapes."""
+    found: dict[str, list[Any]] = {}
+    for path in record:
+        if path.startswith(f"{home}."):
+            id, _, rest = path.removeprefix(f"{home}.").partition(".")
+            entry = record.tensors.get(path)
+            built = (rest,) if entry is None else (rest, entry.tensor.kind, entry.tensor.shape)
+            found.setdefault(id, []).append(built)
+    return found
+
+
+def _with_ids(record: Record, ids: Mapping[str, str]) -> Record:
+    """A record with other ids in its names; the entries of those have the new ones, too."""
+    if not ids:
+        return record
+
+    def new(path: str) -> str:
+        return ".".join([ids.get(part, part) for part in path.split(".")])
+
+    entries: dict[str, Entry] = {}
+    for path in record:
+        entry = record[path]
+        if isinstance(entry, TensorEntry) and new(path) != path and entry.id is not None:
+            entry = TensorEntry(entry.tensor, ids.get(entry.id, entry.id))
+        entries[new(path)] = entry
+    if len(entries) < len(record):
+        return record
+    aliases = {new(alias): new(path) for alias, path in record.aliases.items()}
+    return Record(entries, record.metadata, aliases=aliases, header=record.header)
+
+
+def _fingerprint(record: Record) -> str | None:
+    """Of the names of a record, or of those that it was written without, where it says so."""
+    return record.fingerprint if record.positional else fingerprint_of(record)
+
+
+def _named(record: Record, other: Record) -> Record:
+    """A positional record with the names of another in order; what goes beyond them keeps its place as a name."""
+    if not record.positional:
+        return Record({path: record[path] for path in record}, record.metadata)
+    names = other.paths()
+    names += [f"[{place}]" for place in range(len(names), len(record))]
+    return Record(dict(zip(names, (record[path] for path in record), strict=False)), record.metadata)
+
+
+def _note_names(first: Record, second: Record, pairs: Iterable[tuple[str, str]], result: RecordDifference) -> None:
+    # An entry that has another name in the other record is not missing there.
+    compared = ({one for one, _ in pairs}, {other for _, other in pairs})
+    result.unreadable += _changes(first.unreadable, second.unreadable, also_same=True)
+    result.only_first += [p for p in first if p not in compared[0] and p not in second.unreadable]
+    result.only_second += [p for p in second if p not in compared[1] and p not in first.unreadable]
+    result.suggestions |= _suggestions(result.only_first, first, result.only_second, second)
+    result.suggestions |= _suggestions(result.only_second, second, result.only_first, first)
+    result.aliases += _changes(first.aliases, second.aliases)
+    result.metadata += _changes(first.metadata, second.metadata)
+
+
+def _suggestions(missing: list[str], record: Record, others: list[str], other: Record) -> dict[str, str]:
+    """What the entries of `record` that `other` lacks may be called there."""
+    ids = {_id(other, path): path for path in others}
+    found: dict[str, str] = {}
+    for path in missing[:_MAX_SUGGESTIONS]:
+        same = None if (id := _id(record, path)) is None else ids.get(id)
+        # Rather what is missing on the other side as well: the one name is a slip of the other.
+        if (near := same or nearest(path, others) or nearest(path, other)) is not None:
+            found[path] = near
+    return found
+
+
+def _id(record: Record, path: str) -> str | None:
+    return record.tensors[path].id if path in record.tensors else None
+
+
+def _changes(first: Mapping[str, str], second: Mapping[str, str], *, also_same: bool = False) -> list[Change]:
+    names = dict.fromkeys((*first, *second))
+    changes = [Change(name, first.get(name), second.get(name)) for name in names]
+    return [change for change in changes if also_same or change.first != change.second]
+
+
+def _compare(path: str, first: Entry, second: Entry, result: RecordDifference, tolerance: Tolerance) -> bool:
+    if not isinstance(first, TensorEntry) or not isinstance(second, TensorEntry):
+        kinds = [entry.tensor.kind if isinstance(entry, TensorEntry) else "value" for entry in (first, second)]
+        if kinds[0] != kinds[1]:
+            result.kinds.append(Change(path, *kinds))
+        elif not _same_value(first, second, tolerance):
+            result.values.append(Change(path, first, second))
+        else:
+            return True
+        return False
+    if first.id != second.id and not result.by_position:
+        result.ids.append(Change(path, first.id, second.id))
+    one, other = first.tensor, second.tensor
+    if one.kind != other.kind:
+        result.kinds.append(Change(path, one.kind, other.kind))
+        return False
+    if one.dtype != other.dtype:
+        result.precisions.append(Change(path, SHORT_NAMES[one.dtype], SHORT_NAMES[other.dtype]))
+    if one.shape != other.shape:
+        result.shapes.append(Change(path, one.shape, other.shape))
+        return False
+    found = tensor_difference(path, one, other, tolerance)
+    if found is not None:
+        (result.tensors if found.different else result.within).append(found)
+    return found is None or not found.different
+
+
+def _same_value(first: Any, second: Any, tolerance: Tolerance) -> bool:
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, float):
+        if not (math.isfinite(first) and math.isfinite(second)):
+            return first == second or (math.isnan(first) and math.isnan(second))
+        rtol, atol = tolerance
+        return abs(first - second) <= atol + rtol * max(abs(first), abs(second))
+    if isinstance(first, list):
+        pairs = zip(cast("list[Value]", first), second, strict=False)
+        return len(cast("list[Value]", first)) == len(second) and all(_same_value(a, b, tolerance) for a, b in pairs)
+    if isinstance(first, dict):
+        items = cast("dict[str, Value]", first)
+        return items.keys() == second.keys() and all(_same_value(items[k], second[k], tolerance) for k in items)
+    return first == second

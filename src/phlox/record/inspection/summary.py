@@ -1,0 +1,154 @@
+"""What is to be known of a file and of the tensors in it: format and size, totals, the statistics of their elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import BLOCK, SHORT_NAMES, Array
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.formats.reader import PathLike
+from phlox.record.formats.registry import find, reader_of
+from phlox.record.formats.sharded import ShardedReader
+from phlox.record.io.compression import Compression, compression_of
+from phlox.record.io.files import map_file
+from phlox.record.io.source import open_source
+from phlox.record.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A file, and the record in it."""
+
+    path: Path
+    """Where it was found: with its suffix."""
+    format: str
+    compression: Compression | None
+    size: int
+    """In bytes, as it lies there, with its shards where it has any."""
+    record: Record
+
+
+def open_file(path: PathLike, *, max_bytes: int | None = None, verify: bool = True) -> RecordFile:
+    """The record in a file as `load` gives it (see there), no tensor of it read, and what sort of file it is.
+
+    >>> import tempfile
+    >>> from phlox.record import save
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = save(Record({"step": 7}), Path(folder) / "state.json.gz")
+    ...     file = open_file(Path(folder) / "state")
+    ...     file.path.name, file.format, file.compression, file.record["step"]
+    ('state.json.gz', 'json', 'gzip', 7)
+    """
+    found = find(Path(path))
+    source = open_source(found, max_bytes, verify)
+    reader = reader_of(source, max_bytes)
+    record = reader.decode(source)
+    data = map_file(found)
+    size = len(data)
+    if isinstance(reader, ShardedReader):
+        shards = set(msgspec.json.decode(source.data)["weight_map"].values())
+        size += sum((found.parent / shard).stat().st_size for shard in shards)
+    return RecordFile(found, reader.format, compression_of(data), size, record)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """How many tensors there are of one element type, with how many elements, in how many bytes."""
+
+    tensors: int
+    elements: int
+    bytes: int
+
+
+def totals(entries: Iterable[Any]) -> dict[str, Total]:
+    """Short name of an element type -> the `Total` of those of `entries` that have it, the largest first.
+
+    >>> import numpy as np
+    >>> totals(Record({"weight": np.zeros((2, 3), np.float32), "step": 7}).tensors.values())
+    {'f32': Total(tensors=1, elements=6, bytes=24)}
+    """
+    found: dict[str, Total] = {}
+    for entry in entries:
+        if isinstance(entry, TensorEntry):
+            tensor = entry.tensor
+            name = SHORT_NAMES[tensor.dtype]
+            so_far = found.get(name, Total(0, 0, 0))
+            found[name] = Total(so_far.tensors + 1, so_far.elements + tensor.size, so_far.bytes + tensor.nbytes)
+    return dict(sorted(found.items(), key=lambda item: -item[1].bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of the finite elements of a tensor; None where it has none."""
+
+    min: float | int | bool | None
+    max: float | int | bool | None
+    mean: float | None
+    non_finite: int
+    """How many elements are infinite or NaN."""
+
+
+def statistics(tensor: LazyTensor) -> Statistics:
+    """Reads `tensor`, and goes through it a small block at a time; the mean is that of float64.
+
+    >>> import numpy as np
+    >>> statistics(LazyTensor.from_array(np.array([1.0, np.nan, 4.0], np.float16)))
+    Statistics(min=1.0, max=4.0, mean=2.5, non_finite=1)
+    """
+    low: Any = None
+    high: Any = None
+    mean, count, odd = 0.0, 0, 0
+    for stored in tensor.blocks():
+        for start in range(0, stored.size, BLOCK):
+            block, strange = _finite(stored[start : start + BLOCK])
+            odd += strange
+            if block.size:
+                least, most = block.min().item(), block.max().item()
+                low, high = (least, most) if low is None else (min(low, least), max(high, most))
+                # The sum of all may overflow, the mean of means does not.
+                count += block.size
+                mean = mean * (1 - block.size / count) + _mean(block) * (block.size / count)
+    return Statistics(low, high, mean if count else None, odd)
+
+
+def _mean(block: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(np.mean(block, dtype=np.float64))
+        return mean if math.isfinite(mean) else float(np.sum(block / block.size))
+
+
+def _finite(block: Array) -> tuple[Array, int]:
+    if block.dtype.kind in "biu":
+        return block, 0
+    with np.errstate(all="ignore"):  # signalling NaNs
+        wide = block.astype(np.float64)
+        finite = np.isfinite(wide)
+    strange = block.size - int(np.count_nonzero(finite))
+    return (wide[finite] if strange else wide), strange
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A tensor that cannot be read, and why."""
+
+    path: str
+    reason: str
+
+
+def damages(record: Record) -> list[Damage]:
+    """Reads every tensor, one at a time, and tells those that cannot be read, or not as they were written."""
+    found: list[Damage] = []
+    for path, entry in record.tensors.items():
+        try:
+            entry.tensor.read()
+        except RecordError as error:
+            found.append(Damage(path, str(error)))
+    return found

@@ -1,0 +1,3 @@
+"""Bytes: files, compression, checksums, and archives."""
+
+from __future__ import annotations

@@ -1,0 +1,116 @@
+"""Checksums: a CRC-32 (that of zlib) for every entry of a record and one for the whole, the same in every format.
+
+- of a plain value: of `[path, value]` as MessagePack, the value as JSON holds it (`values.to_json`);
+- of a tensor: of `[path, id, element type, shape]` as MessagePack and its raw little-endian elements after that;
+- of the whole: of `[schema, format, precision, phlox, positional, fingerprint, metadata, aliases, paths]` as
+  MessagePack, metadata and aliases sorted by name, the paths in the order of the record.
+
+A file carries them as 4 bytes each, big-endian, those of the entries in the order of the record, and that of the whole
+last; JSON texts carry these bytes as hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import SHORT_NAMES, Array
+from phlox.record.entry import TensorEntry
+from phlox.record.io.crc32 import crc32
+from phlox.record.io.sink import element_bytes
+from phlox.record.record import Entry, Record
+from phlox.record.values import Value, to_json
+
+if TYPE_CHECKING:
+    from phlox.record.header import Header
+    from phlox.record.io.source import Source
+
+FIRST_SCHEMA = 2
+"""Files of earlier schemas have no checksums."""
+
+WIDTH = 4
+"""Bytes of one checksum."""
+
+_REMEDY = "the file is damaged or was changed by another program; verify=False reads it all the same"
+_pack = msgspec.msgpack.encode
+
+
+def start_of(path: str, entry: TensorEntry) -> int:
+    """The checksum of what a tensor is, from which that of its elements goes on."""
+    return crc32(_pack([path, entry.id, SHORT_NAMES[entry.tensor.dtype], entry.tensor.shape]))
+
+
+def packed(record: Record, header: Header, tensors: Mapping[str, int]) -> bytes:
+    """What the file of `record` carries, given the checksums of its tensors by path."""
+    sums = [tensors[p] if p in tensors else _of_value(p, record.values[p]) for p in record]
+    sums.append(_of_whole(header, record.metadata, record.aliases, record))
+    return b"".join(each.to_bytes(WIDTH, "big") for each in sums)
+
+
+def verified(
+    entries: dict[str, Entry],
+    header: Header,
+    metadata: Mapping[str, str],
+    aliases: Mapping[str, str],
+    sums: bytes | None,
+    source: Source,
+) -> Record:
+    """The record of these parts, checked by the checksums that its file carries: its tensors when they are first read.
+
+    Raises RecordError where a checksum is not as it should be, or where there is none and the schema has them.
+    """
+    if source.verify and sums is None and header.schema >= FIRST_SCHEMA:
+        raise RecordError(f"it has lost its checksums: {_REMEDY}")
+    if source.verify and sums is not None:
+        if len(sums) != WIDTH * (len(entries) + 1):
+            raise RecordError(f"it has {len(sums)} bytes of checksums for {len(entries)} entries: {_REMEDY}")
+        numbers = [int.from_bytes(sums[at : at + WIDTH], "big") for at in range(0, len(sums), WIDTH)]
+        if _of_whole(header, metadata, aliases, entries) != numbers[-1]:
+            raise RecordError(f"the checksum of its header, names and metadata does not match: {_REMEDY}")
+        entries = {
+            path: _checked(path, entry, expected, source.name)
+            for (path, entry), expected in zip(entries.items(), numbers, strict=False)
+        }
+    return Record(entries, metadata, aliases=aliases, positional=header.positional, header=header)
+
+
+def _checked(path: str, entry: Entry, expected: int, name: str) -> Entry:
+    if isinstance(entry, TensorEntry):
+        source = _Checked(entry.tensor.source, start_of(path, entry), expected, f"{name}: {path}")
+        tensor = entry.tensor
+        return TensorEntry(msgspec.structs.replace(tensor, source=source), entry.id)
+    if _of_value(path, entry) != expected:
+        raise RecordError(f"{path}: its checksum does not match: {_REMEDY}")
+    return entry
+
+
+class _Checked:
+    """The source of a tensor, checked when it is first called."""
+
+    __slots__ = ("_expected", "_source", "_start", "_where")
+
+    def __init__(self, source: Callable[[], Array], start: int, expected: int, where: str) -> None:
+        self._source = source
+        self._start = start
+        self._expected: int | None = expected
+        self._where = where
+
+    def __call__(self) -> Array:
+        array = self._source()
+        if self._expected is not None:
+            if crc32(element_bytes(array), self._start) != self._expected:
+                raise RecordError(f"{self._where}: its checksum does not match: {_REMEDY}")
+            self._expected = None
+        return array
+
+
+def _of_value(path: str, value: Value) -> int:
+    return crc32(_pack([path, to_json(value)]))
+
+
+def _of_whole(header: Header, metadata: Mapping[str, str], aliases: Mapping[str, str], paths: Iterable[str]) -> int:
+    fields = [header.schema, header.format, header.precision, header.phlox, header.positional, header.fingerprint]
+    return crc32(_pack([*fields, dict(sorted(metadata.items())), dict(sorted(aliases.items())), list(paths)]))

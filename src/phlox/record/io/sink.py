@@ -1,0 +1,160 @@
+"""`Sink`: where a format writes bytes, and tensors as raw little-endian elements."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from threading import Lock
+from typing import IO
+
+import numpy as np
+
+from phlox.host.thread_pool import each, spread
+from phlox.record.dtypes import Array
+from phlox.record.entry import LARGE, LazyTensor
+from phlox.record.io.crc32 import crc32, of_parts
+from phlox.record.io.files import CALL, NewFile
+
+_SHARE = 1 << 20
+"""Bytes, or elements of one tensor, that are worth a thread."""
+_THREADS = 2
+"""Each has a tensor of its own, or a part of one: more would wait for each other, for the system writes one by one."""
+
+
+class Sink:
+    """Where a format writes: bytes, and tensors as raw little-endian elements.
+
+    Args:
+        stream: to write to.
+        can_patch: whether the stream can go back, for `patch`; a compressed one cannot.
+    """
+
+    __slots__ = ("_file", "_stream", "can_patch", "position")
+
+    def __init__(self, stream: IO[bytes], *, can_patch: bool = False) -> None:
+        self._stream = stream
+        self._file = stream if isinstance(stream, NewFile) and stream.has_places else None
+        self.can_patch = can_patch
+        self.position = 0
+        """The number of bytes written so far."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Writes all of `data`."""
+        self._stream.write(data)
+        self.position += len(data)
+
+    def tensor(self, tensor: LazyTensor, checksum: int = 0) -> int:
+        """Writes the elements of `tensor` in order; reads it now, casts it a small block at a time.
+
+        Gives the CRC-32 of the bytes written, going on from `checksum`.
+        """
+        return self.tensors([(tensor, checksum)])[0]
+
+    def tensors(self, tensors: Iterable[tuple[LazyTensor, int]]) -> list[int]:
+        """`tensor` of each and its checksum, one after the other in the file, on all cores at the same time."""
+        if self._file is not None:
+            return self._place(list(tensors), self._file)
+        sums: list[int] = []
+        for tensor, checksum in tensors:
+            for data in self.blocks(tensor):
+                checksum = crc32(data, checksum)
+                self.write(data)
+            sums.append(checksum)
+        return sums
+
+    def blocks(self, tensor: LazyTensor) -> Iterator[memoryview]:
+        """The bytes of its elements in order, to be written; little at a time, if there is no need of the whole."""
+        for block in tensor.blocks():
+            data = element_bytes(block)
+            for start in range(0, len(data), CALL):
+                yield data[start : start + CALL]
+
+    def patch(self, position: int, data: bytes) -> None:
+        """Puts `data` in place of as many bytes that were written at `position`."""
+        self._stream.seek(position - self.position, 1)
+        self._stream.write(data)
+        self._stream.seek(self.position - position - len(data), 1)
+
+    def _place(self, tensors: list[tuple[LazyTensor, int]], file: NewFile) -> list[int]:
+        file.flush()
+        start = file.tell()
+        places = list(itertools.accumulate((tensor.nbytes for tensor, _ in tensors), initial=start))
+        pieces = _Pieces(file, start, places[-1])
+
+        def placed(i: int) -> int:
+            tensor, checksum = tensors[i]
+            source, parts = tensor.stored(), dict[int, tuple[int, int]]()
+
+            def work(first: int, last: int) -> None:
+                result = _place_part(tensor, source, slice(first, last), pieces, places[i], 0 if first else checksum)
+                parts[first] = (last - first) * tensor.dtype.itemsize, result
+
+            spread(work, source.size, _SHARE, _THREADS)
+            return of_parts(parts)
+
+        sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
+        # In the order of the file, so that pieces that are shared are soon whole.
+        sums = each(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
+        file.skip(places[-1] - start)
+        self.position += places[-1] - start
+        return sums
+
+
+class _Pieces:
+    """A part of a file, in pieces of `CALL` bytes, each of which the system keeps in one piece of memory.
+
+    It does so with what comes by one call. So where several writes share a piece, the first one writes all of it.
+    """
+
+    def __init__(self, file: NewFile, start: int, stop: int) -> None:
+        self._file, self._start, self._stop = file, start, stop
+        self._missing: dict[int, int] = {}
+        """Of the pieces that are shared and begun: bytes that are still to come."""
+        self._lock = Lock()
+
+    def write_at(self, data: memoryview, position: int) -> None:
+        """Writes all of `data` there; several threads may do so."""
+        while len(data):
+            number, at = divmod(position, CALL)
+            here = data[: CALL - at]
+            start, stop = max(number * CALL, self._start), min((number + 1) * CALL, self._stop)
+            if len(here) == stop - start:
+                self._file.write_at(here, position)
+            else:
+                self._write_share(here, position, number, start, stop)
+            data, position = data[len(here) :], position + len(here)
+
+    def _write_share(self, data: memoryview, position: int, number: int, start: int, stop: int) -> None:
+        with self._lock:
+            is_begun = number in self._missing
+            missing = self._missing[number] = self._missing.get(number, stop - start) - len(data)
+            if not is_begun:
+                self._file.write_among(data, position, start, stop)
+        if is_begun:
+            self._file.write_at(data, position, is_whole=False)
+        if not missing:
+            self._file.begin(start, stop)
+
+
+def _place_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, place: int, checksum: int) -> int:
+    """Writes a part of `tensor`, which begins at `place`; the CRC-32 goes on from `checksum`.
+
+    Little at a time, which is cast, added up and written while it is in the cache of one core.
+    """
+    at, width = part.start, tensor.dtype.itemsize
+    while at < part.stop:
+        here = place + at * width
+        stop = min(at + max(1, (CALL - here % CALL) // width), part.stop)
+        data = element_bytes(tensor.cast(source[at:stop]))
+        checksum = crc32(data, checksum)
+        file.write_at(data, here)
+        del data  # or else the next one cannot take its place in the cache
+        at = stop
+    return checksum
+
+
+def element_bytes(array: Array) -> memoryview:
+    """The elements of a contiguous array as little-endian bytes; a view, where the machine is little-endian."""
+    flat = array if array.ndim == 1 else array.reshape(-1)
+    return (flat if sys.byteorder == "little" else flat.byteswap()).view(np.uint8).data

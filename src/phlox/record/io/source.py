@@ -1,0 +1,158 @@
+"""`Source`: the bytes of a file as a format reads them, unpacked and mapped where they can be."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from phlox.backend.out_of_memory import out_of_memory
+from phlox.errors import PhloxError, RecordError
+from phlox.record.dtypes import Array, DType, checked_shape
+from phlox.record.entry import LazyTensor
+from phlox.record.io.compression import decompressed
+from phlox.record.io.files import map_file
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a format reads: the whole (unpacked) file as one read-only buffer, of which lazy tensors are views."""
+
+    data: memoryview
+    name: str
+    """Of the file, for errors."""
+    folder: Path | None = None
+    """Where the file is, for formats of several files; None in memory."""
+    verify: bool = True
+    """Whether checksums are to be verified."""
+
+    @cached_property
+    def array(self) -> Array:
+        """All of its bytes."""
+        return np.frombuffer(self.data, np.uint8)
+
+    def tensor(self, path: str, dtype: DType, shape: object, start: int, stop: int) -> LazyTensor:
+        """The tensor whose raw little-endian elements are the bytes `start` to `stop`.
+
+        Raises RecordError unless these are exactly as many bytes as the shape needs and all are in the file.
+        """
+        sizes = checked_shape(shape, dtype, path)
+        needed = math.prod(sizes) * dtype.itemsize
+        if not 0 <= start <= stop <= len(self.data) or stop - start != needed:
+            raise RecordError(
+                f"{path}: {dtype} of shape {sizes} takes {needed} bytes; "
+                f"the file gives bytes {start} to {stop} of {len(self.data)}"
+            )
+        return LazyTensor(sizes, dtype, dtype, _Elements(self, path, dtype, sizes, start), path)
+
+    def lazy(self, path: str, dtype: DType, shape: object, flat: Callable[[], Array]) -> LazyTensor:
+        """The tensor whose flat elements the function `flat` gives; what fails in it names the file and `path`."""
+        sizes = checked_shape(shape, dtype, path)
+
+        def read() -> Array:
+            try:
+                return flat().reshape(sizes)
+            except Exception as error:
+                raise self.error(path, error) from error
+
+        return LazyTensor(sizes, dtype, dtype, read, path)
+
+    def error(self, path: str, error: Exception) -> PhloxError:
+        """What failed at the tensor `path`, with the name of the file."""
+        where = f"{self.name}: {path}"
+        return out_of_memory(where, None, error) or RecordError(f"{where}: {reason(error)}")
+
+
+class _Elements(msgspec.Struct, frozen=True, eq=False):
+    """The array of some bytes of a source: one small object a tensor, for files have thousands of them."""
+
+    source: Source
+    path: str
+    dtype: DType
+    shape: tuple[int, ...]
+    start: int
+
+    def __call__(self) -> Array:
+        try:
+            # Of the array: what is made of the memoryview holds what is behind that, and may be made writable.
+            return _as_elements(np.ndarray(self.shape, self.dtype, self.source.array, self.start))
+        except Exception as error:
+            raise self.source.error(self.path, error) from error
+
+
+def open_source(path: Path, max_bytes: int | None = None, verify: bool = True) -> Source:
+    """The (unpacked) content of a file; RecordError naming it where it cannot be had."""
+    try:
+        data = map_file(path)
+    except OSError as error:
+        raise RecordError(f"{path}: it cannot be read: {error.strerror or error}") from error
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
+    return unpacked(data, str(path), max_bytes, path.parent, verify)
+
+
+def read_source(content: Any, name: str, max_bytes: int | None = None, verify: bool = True) -> Source:
+    """What is in memory, or in an open binary file from where it stands, as a source called `name`, or as the file is.
+
+    RecordError where it is neither, or cannot be read.
+    """
+    if isinstance(content, (bytes, bytearray, memoryview, mmap.mmap)):
+        data = cast("memoryview", content)
+    else:
+        read = getattr(content, "read", None)
+        if not callable(read):
+            raise RecordError(f"expected a path, an open binary file or bytes, not {type(content).__name__}")
+        own = getattr(content, "name", None)
+        name = own if isinstance(own, str) and own else name
+        try:
+            data = cast("memoryview", read())
+        except (OSError, ValueError) as error:  # of which UnsupportedOperation is one, and that it is closed
+            raise RecordError(f"{name}: it cannot be read: {error}") from error
+        if not isinstance(data, (bytes, bytearray, memoryview)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RecordError(
+                f"{name}: reading it gives {type(data).__name__}; open it in binary mode, as open(path, 'rb')"
+            )
+    return unpacked(memoryview(data).toreadonly().cast("B"), name, max_bytes, verify=verify)
+
+
+def unpacked(
+    data: memoryview, name: str, max_bytes: int | None = None, folder: Path | None = None, verify: bool = True
+) -> Source:
+    """`data`, decompressed where it is compressed; RecordError naming it where that fails."""
+    try:
+        return Source(decompressed(data, max_bytes), name, folder, verify)
+    except RecordError as error:
+        raise RecordError(f"{name}: {error}") from None
+    except Exception as error:
+        no_memory = out_of_memory(name, None, error)
+        if no_memory is not None:
+            raise no_memory from error
+        raise RecordError(f"{name}: damaged compressed data: {reason(error)}") from error
+
+
+def elements(data: memoryview, dtype: DType) -> Array:
+    """Little-endian bytes as a flat array: a view of them where they are aligned. RecordError for false booleans."""
+    return _as_elements(np.frombuffer(data, dtype))
+
+
+def _as_elements(array: Array) -> Array:
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        raise RecordError("it holds bytes other than 0 and 1 as booleans")
+    if sys.byteorder != "little":
+        return array.byteswap()
+    return array if array.flags.aligned else array.copy()
+
+
+def reason(error: Exception) -> str:
+    """What an error says, for the sentence of another."""
+    if isinstance(error, RecursionError):
+        return "it nests too deep"
+    return str(error) if isinstance(error, RecordError) else f"{error or type(error).__name__}"

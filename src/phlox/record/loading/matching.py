@@ -1,0 +1,227 @@
+"""`match`: does a record fit what is to be loaded from it? Everything that is amiss is found at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from phlox.record.dtypes import DType, Kind, canonical
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.loading.hints import positional_hint, prefix_hint, shift_hint, suggestions
+from phlox.record.loading.renaming import Remap, Renamed, rename
+from phlox.record.loading.report import DROPPED, LACKING, NOT_MEANT, SURPLUS, UNFIT, UNREADABLE, Difference, LoadReport
+from phlox.record.names import fingerprint_of
+from phlox.record.patterns import Patterns, chosen
+from phlox.record.record import Record
+
+Expected: TypeAlias = "tuple[tuple[int, ...], Kind, DType | None]"
+"""Of a tensor to be loaded: its shape, its kind, and its element type (None: whichever comes)."""
+
+
+def match(
+    expected: Mapping[str, Expected],
+    record: Record,
+    *,
+    strict: bool = True,
+    aliases: Mapping[str, str] | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    remap: Remap | None = None,
+) -> LoadReport:
+    """Compares a record with what a module expects, reading no tensor (save two that should be one, see below).
+
+    Args:
+        expected: path -> (shape, kind, element type or None), in the module's order.
+        record: matched by name, or in order where it is positional.
+        strict: whether missing and unexpected entries, and a positional record of another structure, are failures.
+        aliases: further name of a tied parameter -> its path in `expected`.
+        include, exclude: patterns of paths (see `phlox.record.patterns`): of what is expected, only what `include`
+            and not `exclude` means is matched. Entries that are not meant are not unexpected.
+        remap: other names for the record's entries, see `phlox.record.renamed`; it comes first.
+
+    A tied parameter is found under any of its names, be they the module's aliases or the record's. A record that has
+    separate tensors under several of them must have equal ones: these, and only these, are read and compared.
+
+    Raises RecordError for a pattern that nothing matches, and for a remap that fails.
+
+    >>> import numpy as np
+    >>> record = Record({"weight": np.zeros((16, 4), np.float32)})
+    >>> match({"weight": ((16, 5), "float", None)}, record).raise_if_failed("Linear")
+    Traceback (most recent call last):
+    phlox.record.loading.report.MisfitError: cannot load the record into Linear, 1 problem:
+      weight: the record has shape (16, 4), the module expects (16, 5)
+    """
+    aliases = aliases or {}
+    view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
+    names, origin = view.record, view.origin
+    passed_over = _not_meant(expected, names, aliases, include, exclude)
+    found = _by_order(expected, names) if names.positional else _by_name(expected, names, aliases)
+    others = {found[path] for path in passed_over & found.keys()} if names.positional else passed_over
+    found = {path: source for path, source in found.items() if path not in passed_over}
+    matches: dict[str, str] = {}
+    misshapen: list[Difference] = []
+    wrong_kind: list[Difference] = []
+    cast: list[Difference] = []
+    for path, source in found.items():
+        shape, kind, dtype = expected[path]
+        entry = names[source]
+        if not isinstance(entry, TensorEntry):
+            wrong_kind.append(Difference(path, "value", kind))
+        elif (tensor := entry.tensor).kind != kind:
+            wrong_kind.append(Difference(path, tensor.kind, kind))
+        elif tensor.shape != tuple(shape):
+            misshapen.append(Difference(path, tensor.shape, tuple(shape)))
+        else:
+            matches[path] = origin.get(source, source)
+            stored = tensor.dtype
+            if dtype is not None and stored != dtype and stored != canonical(dtype, path):
+                cast.append(Difference(path, stored, canonical(dtype, path)))
+    unreadable = _unreadable(expected, names, found, aliases, passed_over)
+    missing = [path for path in expected if not (path in found or path in passed_over or path in unreadable)]
+    left, untied = _left_over(found, names, {} if names.positional else aliases)
+    surplus = {path: why for path, why in names.unreadable.items() if path not in expected and path not in aliases}
+    unexpected = [path for path in (*left, *surplus) if path not in others]
+    kept = {path: NOT_MEANT for path in expected if path in passed_over}
+    kept |= dict.fromkeys(missing, LACKING) | {d.path: UNFIT for d in (*misshapen, *wrong_kind)}
+    kept |= dict.fromkeys(unreadable, UNREADABLE)
+    ignored = {origin.get(path, path): NOT_MEANT if path in others else SURPLUS for path in left}
+    ignored |= dict.fromkeys(view.dropped, DROPPED) | {
+        path: f"it cannot be read ({why})" for path, why in surplus.items()
+    }
+    meant, hint = _help(expected, names, aliases, found, missing, unexpected, bool(misshapen))
+    if hint is None and view.unused and (missing or unexpected):
+        hint = f"No path of the record matches {view.unused[0]!r}, which remap is to replace."
+    return LoadReport(
+        matches=matches,
+        missing=missing,
+        unexpected=unexpected,
+        misshapen=misshapen,
+        wrong_kind=wrong_kind,
+        cast=cast,
+        unreadable=unreadable,
+        untied=untied,
+        kept=kept,
+        ignored=ignored,
+        remapped={old: new for new, old in origin.items() if new != old},
+        tied={alias: path for alias, path in aliases.items() if path in matches},
+        other_structure=names.fingerprint is not None and names.fingerprint != fingerprint_of(expected),
+        suggestions=meant,
+        hint=hint,
+        strict=strict,
+    )
+
+
+def _unreadable(
+    expected: Mapping[str, Expected],
+    record: Record,
+    found: Mapping[str, str],
+    aliases: Mapping[str, str],
+    passed_over: set[str],
+) -> dict[str, str]:
+    """Path expected -> why the record's cannot be read; a tied one can, where another of its names can be."""
+    lost: dict[str, str] = {}
+    for name, why in record.unreadable.items():
+        path = aliases.get(name, name)
+        if path in expected and path not in found and path not in passed_over:
+            lost.setdefault(path, why)
+    return lost
+
+
+def _by_order(expected: Mapping[str, Expected], record: Record) -> dict[str, str]:
+    return dict(zip(expected, record.tensors, strict=False))
+
+
+def _by_name(expected: Mapping[str, Expected], record: Record, aliases: Mapping[str, str]) -> dict[str, str]:
+    found = {path: path for path in expected if path in record}
+    for alias, path in aliases.items():
+        if path in expected and alias in record:
+            found.setdefault(path, alias)
+    return found
+
+
+def _not_meant(
+    expected: Mapping[str, Expected],
+    record: Record,
+    aliases: Mapping[str, str],
+    include: Patterns | None,
+    exclude: Patterns | None,
+) -> set[str]:
+    """Paths, of what is expected and of entries, that the patterns do not mean by any of their names."""
+    if include is None and exclude is None:
+        return set()
+    names: dict[str, list[str]] = {path: [path] for path in expected}
+    owner = {path: path for path in expected}
+    for alias, path in aliases.items():
+        if path in names:
+            names[path].append(alias)
+            owner[alias] = path
+    if not record.positional:
+        for alias, path in record.aliases.items():
+            if alias in owner and path not in owner:  # the parameter's entry is stored under another name
+                owner[path] = owner[alias]
+                names[owner[alias]].append(path)
+        for path in (*record, *record.unreadable):
+            names.setdefault(owner.setdefault(path, path), [path])
+        for alias, path in record.aliases.items():
+            if alias not in owner:
+                names[owner[path]].append(alias)
+    meant = set(names) if include is None else chosen(include, names)
+    if exclude is not None:
+        meant -= chosen(exclude, names)
+    others = set(names) - meant
+    return {path for path in (*expected, *record, *record.unreadable) if owner.get(path) in others}
+
+
+def _equal(first: object, second: object) -> bool:
+    if not isinstance(first, TensorEntry) or not isinstance(second, TensorEntry):
+        return False
+    a, b = first.tensor, second.tensor
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(_bits(a), _bits(b)))
+
+
+def _bits(tensor: LazyTensor) -> Any:
+    return tensor.read().reshape(-1).view(np.uint8)  # so that NaN equals itself
+
+
+def _left_over(
+    found: Mapping[str, str], record: Record, aliases: Mapping[str, str]
+) -> tuple[list[str], list[Difference]]:
+    used = {record.aliases.get(path, path) for path in found.values()}
+    left: list[str] = []
+    untied: list[Difference] = []
+    for path in record:
+        if path in used:
+            continue
+        tied = aliases.get(path)
+        if tied is None or tied not in found:
+            left.append(path)
+        elif not _equal(record[path], record[found[tied]]):
+            untied.append(Difference(tied, path, found[tied]))
+    return left, untied
+
+
+def _help(
+    expected: Mapping[str, Expected],
+    record: Record,
+    aliases: Mapping[str, str],
+    found: Mapping[str, str],
+    missing: list[str],
+    unexpected: list[str],
+    misshapen: bool,
+) -> tuple[dict[str, str], str | None]:
+    """What was probably meant: by each name, and as a whole."""
+    if record.positional:
+        return {}, positional_hint(len(expected), record) if missing or unexpected else None
+    if not missing and not misshapen:
+        return suggestions(missing, unexpected), None
+    shift = shift_hint(
+        {path: (tuple(shape), kind) for path, (shape, kind, _) in expected.items()},
+        {path: (entry.tensor.shape, entry.tensor.kind) for path, entry in record.tensors.items()},
+    )
+    if shift is not None:
+        text, moved = shift
+        pairs = {new: old for old, new in moved.items() if new in missing}
+        return pairs | {old: new for old, new in moved.items() if old in unexpected}, text
+    return suggestions(missing, unexpected), prefix_hint(missing, unexpected)

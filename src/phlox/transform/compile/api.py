@@ -1,0 +1,242 @@
+"""`compile`: a whole step, state changes and random draws included, as one program."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import update_wrapper
+from types import MethodType
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import numpy as np
+
+from phlox.backend import Backend
+from phlox.backend.tracing.checks import checks_are_on
+from phlox.batching import innermost
+from phlox.errors import CompileError
+from phlox.module import Module
+from phlox.optim.optimizer import recording
+from phlox.transform.compile.call_cache import OTHER, Repeat
+from phlox.transform.compile.executable import Again, Program
+from phlox.transform.compile.multi_step import Turns, run, taken_over
+from phlox.transform.compile.recompiles import History
+from phlox.transform.compile.signature import FirstStates, Place, Reader, first_backend
+from phlox.transform.compile.trace import Call, OtherFirstStates
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def compile(fn: Callable[P, R], *, donate: Sequence[str] = ()) -> Compiled[P, R]: ...
+
+
+@overload
+def compile(
+    fn: Callable[..., Any], *, donate: Sequence[str] = (), steps: int | None, over: Sequence[str] = ()
+) -> Compiled[..., Any]: ...
+
+
+def compile(
+    fn: Callable[P, R], *, donate: Sequence[str] = (), steps: int | None = None, over: Sequence[str] = ()
+) -> Compiled[P, R]:
+    """`fn` as a function whose calls run as one program where the backend has a compiler, and mean the same.
+
+    Arguments may be modules, optimizers, tensors, numbers, and lists, tuples, dicts and dataclasses of these; anything
+    else, `True` and `False` included, is a constant, for which a new program is made when it changes. Numbers are
+    arguments: they do not recompile. What a call changes outside its result happens as in an eager call: the state of
+    optimizers, running statistics of modules that are passed in, the position of the random stream. A tensor's value
+    cannot be asked for inside; those that come back have no history, and a gradient that needs one is an error.
+
+    With `steps=n` one call means n calls one after the other, as one loop of the program. Parameters named in `over`
+    have an entry for each: tensors, also in containers, on their first axis of size n; numbers as a list or an array of
+    n. A module in the result that has the parameters of one that was passed in takes its place in the next step, and
+    comes back as the last step left it; other results come back stacked on a first axis of n, without history.
+
+    Args:
+        fn: the function; a module or a method of one counts as an argument too. On a backend without a compiler
+            (NumPy) it is called as it is.
+        donate: names of parameters whose memory the program may reuse for its results. A donated module or tensor is
+            used up by the call; a donated optimizer goes on with its new state.
+        steps: how many steps a call takes; without it, one.
+        over: names of parameters that have an entry for each step.
+
+    Raises `CompileError` for an argument or result that cannot pass, for one that is used up (`DonatedError`), where a
+    value is needed while recording, and for what cannot go on from step to step or be stacked.
+
+    >>> import phlox as px
+    >>> double = px.compile(lambda x: x * 2.0)
+    >>> double(px.ones((2,))).tolist()
+    [2.0, 2.0]
+    >>> running = px.compile(lambda x, rate: x * rate, steps=3, over=("x", "rate"))
+    >>> running(px.ones((3, 2)), [1.0, 0.5, 0.25]).tolist()
+    [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
+    """
+    turns = _turns(steps, _names(over))
+    return Compiled(fn, _names(donate), turns)
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _turns(steps: int | None, over: tuple[str, ...]) -> Turns | None:
+    if steps is None:
+        if over:
+            raise CompileError(f"over={over!r} has a meaning only with steps=, the number of steps that a call takes")
+        return None
+    if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CompileError(f"steps is the number of steps that a call takes, an integer of at least 1, got {steps!r}")
+    return Turns(int(steps), frozenset(over))
+
+
+class Compiled(Generic[P, R]):
+    """A compiled function; see `compile`."""
+
+    def __init__(self, fn: Callable[P, R], donate: tuple[str, ...], turns: Turns | None = None) -> None:
+        self._fn: Callable[..., R] = fn
+        self._bound: tuple[Any, ...] = ()
+        if isinstance(fn, MethodType) and isinstance(fn.__self__, Module):
+            self._fn, self._bound = fn.__func__, (fn.__self__,)
+        elif isinstance(fn, Module):
+            self._fn, self._bound = type(fn).__call__, (fn,)
+        update_wrapper(self, self._fn)
+        self._name = getattr(self._fn, "__qualname__", repr(fn))
+        parameters = inspect.signature(self._fn).parameters.values()
+        named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        for option, names in (("donate", donate), ("over", turns.over if turns else ())):
+            for name in names:
+                if name not in named:
+                    raise CompileError(f"{option}: {self._name} has no parameter {name!r} (it has {', '.join(named)})")
+        self._donated = frozenset(donate)
+        self._turns = turns
+        positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._places = positional
+        self._names: dict[int, list[str]] = {}
+        self._programs: dict[Hashable, Program] = {}
+        self._first_states: dict[Hashable, list[dict[Place, int]]] = {}
+        self._history = History(self._name)
+        self._repeat: Repeat | None = None
+
+    @property
+    def programs(self) -> int:
+        """The number of programs made so far: one for each combination of structures, shapes aside."""
+        return len(self._programs)
+
+    @property
+    def recordings(self) -> int:
+        """How often the function was traced: for every program, and within one for every combination of shapes.
+
+        Once more in a first call whose optimizers do not step what they seem to, every trained parameter of a module:
+        so much is known only after a trace. `phlox.debug.explain_recompiles` says why.
+        """
+        return self._history.recordings
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        values = (*self._bound, *args)
+        if recording.get() is None and innermost() is None:  # inside another program, or a batch, a part of that
+            repeat = self._repeat
+            if repeat is not None and not kwargs and repeat.checked is checks_are_on():
+                # By its name, Python enters the method without looking for signals when it returns: see `Handover`.
+                result = repeat.__call__(values)
+                if result is not OTHER:
+                    return result
+            backend = first_backend((*values, *kwargs.values()))
+            if backend is not None and backend.compiles:
+                return self._run(backend, values, kwargs)
+        if self._turns is not None:
+            return self._take_turns(self._turns, values, kwargs)
+        return self._fn(*values, **kwargs)
+
+    def _run(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call, key = self._read(backend, values, kwargs)
+        program = self._programs.get(key)
+        if program is not None:
+            return self._call(program, call, lambda: self._read(backend, values, kwargs)[0])
+        # One with all states that the first step makes, so that the first and all later steps are of one program.
+        first = FirstStates(self._first_states.get(key))
+        try:
+            return self._begin(backend, values, kwargs, first)
+        except OtherFirstStates as other:
+            found = self._first_states[key] = other.found
+        return self._begin(backend, values, kwargs, FirstStates(found))
+
+    def _begin(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates) -> Any:
+        """A call for which there is no program, as its optimizers' states are."""
+        call, key = self._read(backend, values, kwargs, first)
+        known = self._programs.get(key)
+        if known is None:
+            made = Program(self._fn, self._history, backend, checks_are_on(), self._turns)
+            known = self._programs.setdefault(key, made)
+        try:
+            return self._call(known, call, lambda: self._read(backend, values, kwargs, first)[0])
+        except OtherFirstStates:
+            self._programs.pop(key, None)  # nobody will have such states
+            raise
+
+    def _call(self, program: Program, call: Call, read: Callable[[], Call]) -> Any:
+        # Made before the call, which uses up what is donated.
+        repeat = Repeat.of(program, call)
+        try:
+            result = program(call)
+        except Again:
+            result = program(read())
+        self._repeat = repeat
+        return result
+
+    def _take_turns(self, turns: Turns, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Where there is no compiler, or another function is being compiled: one step after the other."""
+        named = list(zip([*self._called(len(values)), *kwargs], [*values, *kwargs.values()], strict=True))
+        self._check_over(turns, [name for name, _ in named])
+        for place, (name, value) in enumerate(named):
+            if name in turns.over:
+                named[place] = name, taken_over(value, name, turns.number)
+        return run(self._fn, self._name, turns, named, len(values))
+
+    def _called(self, positional: int) -> list[str]:
+        """What arguments that are given by position are called."""
+        places = self._places
+        names = [*places[:positional], *(f"argument {number}" for number in range(len(places), positional))]
+        self._names[positional] = names
+        return names
+
+    def _check_over(self, turns: Turns, given: Iterable[str]) -> None:
+        missing = turns.over.difference(given)
+        if missing:
+            raise CompileError(f"{self._name}: {', '.join(sorted(missing))}, named in `over`, must be passed")
+
+    def _read(
+        self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates | None = None
+    ) -> tuple[Call, Hashable]:
+        reader = Reader(backend)
+        checked = checks_are_on()
+        # What is checked may be refused, and then nothing may be lost.
+        donating = frozenset[str]() if checked else self._donated
+        turns = self._turns
+        key: list[Hashable] = [backend, checked, len(values)]
+        named: list[tuple[str, Any, list[Any]]] = []
+        over: list[tuple[list[Any], int]] = []
+        names = self._names.get(len(values)) or self._called(len(values))
+        if kwargs:
+            keywords = sorted(kwargs)
+            key += keywords
+            names = [*names, *keywords]
+            values = (*values, *[kwargs[name] for name in keywords])
+        if turns is not None:
+            self._check_over(turns, names)
+        for name, value in zip(names, values, strict=True):
+            leaves = reader.donated if name in donating else reader.kept
+            if turns is not None and name in turns.over:
+                value = taken_over(value, name, turns.number)
+                start = len(leaves)
+                key.append(reader.read(value, name, leaves))
+                over += [(leaves, place) for place in range(start, len(leaves))]
+            else:
+                key.append(reader.read(value, name, leaves))
+            named.append((name, value, leaves))
+        key.append(reader.read_late(first))
+        reader.complete()
+        return Call(reader, named, len(kwargs), over), tuple(key)

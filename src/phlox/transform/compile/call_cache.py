@@ -1,0 +1,245 @@
+"""Reading the arguments of a call that is like the last one, as almost every call is.
+
+`Reader` finds out what a call consists of. Here it is only seen that nothing but arrays and numbers has changed since:
+the structures are the same objects, which what a call has returned shares with what it was given.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from phlox.backend import Backend
+from phlox.module import Module
+from phlox.module.template import flatten
+from phlox.optim import Optimizer
+from phlox.optim.state.flat import Packed
+from phlox.tensor import Tensor
+from phlox.transform.compile.executable import Again, Program
+from phlox.transform.compile.signature import Given, Going, Owned, Owner, Reader
+from phlox.transform.compile.trace import Call
+
+Take: TypeAlias = Callable[[Any, list[Any]], bool]
+"""`(value, leaves)`: is the value like the last one? If so its arrays are appended to the leaves."""
+
+TakeLate: TypeAlias = Callable[[Any, Reader, list[Any]], bool]
+"""As `Take`, for optimizers, which the reader is told of."""
+
+OTHER = object()
+"""What comes back for a call that is not like the last one."""
+
+
+class Argument(NamedTuple):
+    """An argument of the last call."""
+
+    name: str
+    take: Take
+    donated: bool
+    is_array: bool
+    """Does it add to the leaves at once?"""
+    owner: int | None
+    """Of a module, the number of the owner that has its ids."""
+
+
+class Repeat:
+    """What the last call was like, and the program that served it."""
+
+    __slots__ = ("_arguments", "_backend", "_late", "_owners", "_takes", "checked", "program")
+
+    def __init__(
+        self, program: Program, call: Call, arguments: Sequence[Argument], late: Sequence[tuple[int, TakeLate]]
+    ) -> None:
+        self.program, self.checked = program, program.checked
+        self._arguments = tuple(arguments)
+        self._late = tuple(late)
+        alone = not late and not any(argument.donated for argument in arguments)
+        # Of calls that take no more than to hand over arrays.
+        self._takes = tuple([argument.take for argument in arguments]) if alone else None
+        self._backend = call.reader.backend
+        # Of optimizers' states only the ids, so that no array outlives its call.
+        self._owners: list[Owner] = [
+            Owned(owner.ids) if isinstance(owner, Packed) else owner for owner in call.reader.owners
+        ]
+
+    @classmethod
+    def of(cls, program: Program, call: Call) -> Repeat | None:
+        """The calls like this one; None if it has arguments of kinds that must be looked at anew each time."""
+        reader = call.reader
+        if call.keywords or call.over or program.turns is not None:
+            return None
+        modules, optimizers = iter(reader.modules), {id(going.optimizer): going for going in reader.optimizers}
+        if sum(isinstance(value, Optimizer) for _, value, _ in call.named) != len(optimizers):
+            return None  # one is given twice, or stands in a container
+        arguments: list[Argument] = []
+        late: list[tuple[int, TakeLate]] = []
+        for place, (name, value, leaves) in enumerate(call.named):
+            take, owner = None, None
+            if isinstance(value, Tensor):
+                take = _tensor(cast("Tensor[Any, Any, Any]", value), reader.backend)
+            elif isinstance(value, Module):
+                given = next(modules, None)  # not the next one, where a module is given twice
+                if given is not None and given.module is value:
+                    take, owner = _module(given, reader), given.owner
+            elif type(value) is float:
+                take = _number(value, reader.backend)
+            elif value is None or isinstance(value, bool):
+                take = _constant(value)
+            elif isinstance(value, Optimizer):
+                late.append((place, _optimizer(optimizers[id(value)], reader)))
+                take = _nothing
+            if take is None:
+                return None
+            is_array = take is not _nothing and not (value is None or isinstance(value, bool))
+            arguments.append(Argument(name, take, leaves is reader.donated, is_array, owner))
+        return cls(program, call, arguments, late)
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        """The result of a call with these arguments, or `OTHER` if they are not like those of the last call."""
+        takes, program = self._takes, self.program
+        if takes is None or program.draws:
+            call = self._read(values)
+            if call is None:
+                return OTHER
+            try:
+                return program.__call__(call)
+            except Again:
+                return OTHER
+        if len(values) != len(takes):
+            return OTHER
+        kept: list[Any] = [None]
+        for take, value in zip(takes, values, strict=True):
+            if not take(value, kept):
+                return OTHER
+        # Nothing is read anew: it may be asked for inside the program that is being recorded.
+        return program.straight(kept, self._owners, lambda: self._taken(values, kept))
+
+    def _taken(self, values: Sequence[Any], kept: list[Any]) -> Call:
+        """The call that these arguments are, whose arrays have been taken."""
+        reader = Reader(self._backend)
+        reader.kept = kept
+        place = 1
+        for argument, value in zip(self._arguments, values, strict=True):
+            if argument.is_array:
+                _note(reader, argument, value, kept, place)
+                place += 1
+        reader.owners = self._owners
+        return Call(
+            reader, [(one.name, value, kept) for one, value in zip(self._arguments, values, strict=True)], 0, []
+        )
+
+    def _read(self, values: Sequence[Any]) -> Call | None:
+        """The arguments taken apart, or None if they are not like those of the last call."""
+        arguments = self._arguments
+        if len(values) != len(arguments):
+            return None
+        reader = Reader(self._backend)
+        donated, kept = reader.donated, reader.kept
+        named: list[tuple[str, Any, list[Any]]] = []
+        for argument, value in zip(arguments, values, strict=True):
+            leaves = donated if argument.donated else kept
+            if not argument.take(value, leaves):
+                return None
+            if argument.is_array:
+                _note(reader, argument, value, leaves, len(leaves) - 1)
+            named.append((argument.name, value, leaves))
+        for place, take in self._late:
+            _, value, leaves = named[place]
+            if not take(value, reader, leaves):
+                return None
+        reader.owners = self._owners
+        return Call(reader, named, 0, [])
+
+
+def _note(reader: Reader, argument: Argument, value: Any, leaves: list[Any], place: int) -> None:
+    """Tell the reader of an argument whose arrays stand at a place of the leaves."""
+    array = leaves[place]
+    if argument.owner is not None:
+        reader.modules.append(Given(value, argument.owner, argument.name, leaves, place))
+        array = array[0]
+    if reader.first is None and type(value) is not float:
+        reader.first = array, argument.name
+
+
+def _nothing(value: Any, leaves: list[Any]) -> bool:
+    return True
+
+
+def _constant(last: bool | None) -> Take:
+    return lambda value, leaves: value is last
+
+
+def _tensor(last: Tensor[Any, Any, Any], backend: Backend) -> Take | None:
+    ops = last._ops  # pyright: ignore[reportPrivateUsage]
+    array_class = cast("type[Any]", type(ops.backend.strip(last.primitive)))
+    tensor_class = type(last)
+
+    def take(value: Any, leaves: list[Any]) -> bool:
+        if value.__class__ is not tensor_class or value._ops is not ops:
+            return False
+        array = value.primitive
+        if array.__class__ is not array_class:  # one on the tape, or a placeholder
+            return False
+        leaves.append(array)
+        return True
+
+    return None if backend.is_traced(ops.backend.strip(last.primitive)) else take
+
+
+def _module(last: Given, reader: Reader) -> Take | None:
+    owner: Any = reader.owners[last.owner]
+    arrays = last.leaves[last.place]
+    if not arrays or reader.backend.is_traced(arrays[0]):
+        return None
+    array_class = cast("type[Any]", type(arrays[0]))
+    module_class = type(last.module)
+
+    def take(value: Any, leaves: list[Any]) -> bool:
+        if value.__class__ is not module_class:
+            return False
+        pending = value._phlox_pending
+        if pending is not None:
+            aux, arrays = pending
+        else:  # it has its fields, and its parameters may have been given other values
+            arrays, aux = flatten(value)
+        if aux is not owner or arrays[0].__class__ is not array_class:
+            return False
+        leaves.append(arrays)
+        return True
+
+    return take
+
+
+def _number(last: float, backend: Backend) -> Take:
+    # A rate that stays is made ready for the engine once.
+    known: tuple[float, Any] = (last, last)
+
+    def take(value: Any, leaves: list[Any]) -> bool:
+        nonlocal known
+        if value.__class__ is not float:
+            return False
+        number, held = known
+        if value != number or value == 0.0 or held.__class__ is float:  # zeros have signs
+            held = backend.scalar_argument(value)
+            known = value, held
+        leaves.append(held)
+        return True
+
+    return take
+
+
+def _optimizer(last: Going, reader: Reader) -> TakeLate:
+    optimizer, settings = weakref.ref(last.optimizer), last.optimizer.settings()
+    form, ids, backend = last.packed.form, last.packed.ids, reader.backend
+
+    def take(value: Any, reader: Reader, leaves: list[Any]) -> bool:
+        if value is not optimizer() or value.settings() != settings:
+            return False
+        packed = value.packed_for(backend)
+        if packed is None or packed.form is not form or packed.ids is not ids:
+            return False
+        reader.optimizers.append(Going(value, packed, leaves, len(leaves), value))
+        leaves.append(packed.leaves)
+        return True
+
+    return take

@@ -1,0 +1,317 @@
+"""One program: recorded when first called, and once more for every combination of shapes; then run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from contextvars import ContextVar
+from functools import partial
+from itertools import islice
+from typing import Any, cast
+
+from phlox import random
+from phlox.backend import Backend
+from phlox.backend.levels import resumed
+from phlox.backend.out_of_memory import out_of_memory
+from phlox.backend.pytree import Node, register_node
+from phlox.backend.tracing.checks import Check
+from phlox.backend.tracing.lifetime_errors import left_over, note_donation, note_recording, used_up
+from phlox.errors import CompileError, DeviceError, RandomnessError
+from phlox.host.signal_guard import scope
+from phlox.module.template import flatten
+from phlox.optim.optimizer import recording
+from phlox.optim.state.flat import Packed
+from phlox.random.stream import Reserved
+from phlox.tensor import Tensor
+from phlox.transform.compile.donation import Handover
+from phlox.transform.compile.loop import Loop
+from phlox.transform.compile.multi_step import Turns
+from phlox.transform.compile.recompiles import History, facets_of
+from phlox.transform.compile.signature import Owner, Reader, arrays_of
+from phlox.transform.compile.trace import Call, Meaning, OtherFirstStates, Turn, record
+
+
+class Outcome:
+    """What a program returns: arrays, and what to make of them, which was found when it was recorded.
+
+    As a PyTree node it lets the engine keep the second beside each recording.
+    """
+
+    __slots__ = ("arrays", "meaning")
+
+    def __init__(self, arrays: Sequence[Any], meaning: Meaning) -> None:
+        self.arrays = arrays
+        self.meaning = meaning
+
+
+def _take_apart(outcome: Outcome) -> tuple[Sequence[Any], Meaning]:
+    return outcome.arrays, outcome.meaning
+
+
+def _put_together(meaning: Meaning, arrays: Any) -> Outcome:
+    return Outcome(arrays, meaning)
+
+
+register_node(Node(Outcome, _take_apart, _put_together))
+
+
+def _arrays_of(module: Any) -> Iterable[Any]:
+    return flatten(module)[0]
+
+
+def _alone(array: Any) -> Iterable[Any]:
+    return (array,)
+
+
+class Again(Exception):
+    """The call has copied its arguments to the device or backend of the program: read them again, and call it."""
+
+
+def _settle(handover: Handover, stream: random.Stream, reserved: Reserved, draws: int) -> None:
+    """Say how often a call has drawn; if the call is taken back, so are the draws."""
+    stream.settle(reserved, draws)
+    if draws:
+        handover.on_undo(partial(stream.settle, reserved._replace(draws=draws), 0))
+
+
+_call: ContextVar[Callable[[], Call]] = ContextVar("phlox_call")
+_nothing = nullcontext()
+_none: list[Any] = []
+
+
+class Program:
+    """A function of certain structures, as the engine runs it."""
+
+    def __init__(
+        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Turns | None
+    ) -> None:
+        self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
+        self.history = history
+        self.run = backend.compile(self._body, self._let_go)
+        self.draws: int | None = None
+        """How often the last call has drawn; None until there has been one."""
+        self._reserved: tuple[random.Stream, Reserved] | None = None
+
+    def __call__(self, call: Call) -> Any:
+        reader = call.reader
+        with Handover(self.name, reader) as handover:
+            stream = random.current()
+            # Two threads on one stream must not draw from one position: the next starts where this one will end.
+            if self.draws == 0:
+                outcome = self._run(handover, call, stream, self._start(stream))
+            else:
+                with _nothing if self.draws else stream.drawing:
+                    outcome = self._run(handover, call, stream, self._reserve(handover, stream))
+            return self._results(handover, outcome, call)
+
+    def _reserve(self, handover: Handover, stream: random.Stream) -> Reserved:
+        """Take the positions that a call will probably draw from; a call that has not happened gives them back."""
+        draws = self.draws or 0
+        if draws:  # told before they are taken, for Ctrl-C may come at once
+            expected = Reserved(None, stream.key, stream.position, draws)
+            handover.on_undo(partial(stream.settle, expected, 0))
+        return stream.reserve(draws)
+
+    def _start(self, stream: random.Stream) -> Reserved:
+        """Where a stream stands, for a program that probably does not draw."""
+        known = self._reserved
+        if known is not None and known[0] is stream and known[1][1] is stream.key and known[1][2] == stream.position:
+            return known[1]
+        reserved = stream.reserve(0)
+        # Those of other streams may be placeholders.
+        self._reserved = (stream, reserved) if type(stream) is random.Stream else None
+        return reserved
+
+    def _run(self, handover: Handover, call: Call, stream: random.Stream, reserved: Reserved) -> Outcome:
+        call.reader.kept[0] = reserved[0]
+        token = _call.set(lambda: call)
+        drawn = 0
+        try:
+            try:
+                outcome: Outcome = self.run(call.reader.donated, call.reader.kept)
+            except OtherFirstStates:
+                raise
+            except Exception as error:
+                self._explain(error, call)
+                raise
+            self._arrived(handover, outcome, call)
+            meaning = outcome.meaning
+            if meaning.draws or meaning.checks:
+                drawn = self._follow(outcome, reserved[0])
+            self.draws = drawn
+        finally:
+            _call.reset(token)
+            if drawn or reserved[3]:
+                _settle(handover, stream, reserved, drawn)
+        return outcome
+
+    def _let_go(self) -> None:
+        """The engine is about to write over what is donated in the call that is going on."""
+        handover = _call.get()().reader.handover
+        assert handover is not None
+        handover.let_go()
+
+    def straight(self, kept: list[Any], owners: Sequence[Owner], read: Callable[[], Call]) -> Any:
+        """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.
+
+        `kept` are its arrays, the first place free; what else there is to it is read only where it is needed: to record
+        the function for other shapes, to explain an error, or because the function does more than to return something.
+        """
+        stream = random.current()
+        reserved = self._start(stream)
+        kept[0] = reserved[0]
+        token = _call.set(read)
+        try:
+            outcome: Outcome = self.run(_none, kept)
+        except Exception as error:
+            self._explain(error, read())
+            raise
+        finally:
+            _call.reset(token)
+        meaning = outcome.meaning
+        if meaning.plain:
+            return meaning.result(outcome.arrays, owners)
+        call = read()
+        with Handover(self.name, call.reader) as handover:
+            self._arrived(handover, outcome, call)
+            self.draws = drawn = self._follow(outcome, reserved[0])
+            _settle(handover, stream, reserved, drawn)
+            return self._results(handover, outcome, call)
+
+    def _arrived(self, handover: Handover, outcome: Outcome, call: Call) -> None:
+        """From now on signals wait until states and parameters are as the program has left them."""
+        handover.arrived(outcome.arrays, outcome.meaning.continued, lambda: self._load(handover, outcome, call))
+
+    def _follow(self, outcome: Outcome, words: Any) -> int:
+        """Judge what is checked in a call; how often has it drawn?"""
+        meaning = outcome.meaning
+        if meaning.checks:
+            self._judge(outcome.arrays, meaning.checks)
+        if meaning.draws:
+            self._check_stream(outcome.arrays, words)
+        return meaning.draws
+
+    def _results(self, handover: Handover, outcome: Outcome, call: Call) -> Any:
+        """The result of a call, once states and parameters are as it has left them."""
+        if call.reader.donated:
+            self._note_donations(call)
+        result = outcome.meaning.result(outcome.arrays, call.reader.owners)
+        self._load(handover, outcome, call)
+        return result
+
+    def _load(self, handover: Handover, outcome: Outcome, call: Call) -> None:
+        """Give optimizers their new states, and parameters that were set their values."""
+        reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
+        for number, (going, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
+            optimizer = going.optimizer
+            twin = reader.twins[number] if reader.twins else optimizer
+            after = twin, make(arrays, reader.owners, going.packed.place)
+            handover.change(optimizer.go_on, after, dict(vars(optimizer)), undo=vars(optimizer).update)
+        for number, place, at, backend in meaning.changed:
+            param = reader.modules[number].module.params()[place]
+            value = Tensor.from_primitive(arrays[at], backend, param.kind)
+            handover.change(param.set, value, param.val(), undo=param.take_back)
+
+    def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
+        """Raise what the first failed check says, unless this is itself part of a program."""
+        numbers = arrays[len(arrays) - sum(check.count for check in checks) :]
+        if any(map(self.backend.is_traced, numbers)):
+            return
+        hosts = [self.backend.to_host(number) for number in numbers]
+        for turn in [()] if self.turns is None else range(self.turns.number):
+            found = iter([host[turn].tolist() for host in hosts])
+            for check in checks:
+                check.raise_for(list(islice(found, check.count)))
+
+    def _explain(self, error: Exception, call: Call) -> None:
+        """Raise an error that says more, if there is more to be said, or `Again` if that is all."""
+        no_memory = out_of_memory(self.name, self.backend, error)
+        if no_memory is not None:
+            raise no_memory from error
+        handover = call.reader.handover
+        if handover is not None and handover.lets_go:
+            return
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, Exception) and self.backend.is_record_error(cause):
+                raise CompileError(
+                    f"{self.name}: the value of a tensor or number is needed while the function is being compiled "
+                    f"(by item(), float(), bool(), range() or numpy()); use phlox.where, or move it out "
+                    f"({str(cause).strip().splitlines()[0]})"
+                ) from error
+            cause = cause.__cause__
+        devices: dict[str, str] = {}
+        for name, value, _ in call.named:
+            leaves: list[Any] = []
+            Reader(self.backend).read(value, name, leaves)
+            arrays = arrays_of(leaves)
+            for array in arrays:
+                if self.backend.is_gone(array):
+                    if self.backend.is_gone_error(error):
+                        raise used_up(f"{self.name}: {name} was", array) from error
+                    return  # it was this call that has written over it, before it failed
+                if self.backend.is_left_over(array):
+                    raise left_over(f"{self.name}: {name}", self.backend.program_of(array)) from error
+            for array in arrays:
+                if not self.backend.is_traced(array):
+                    devices.setdefault(str(self.backend.device_of(array)), name)
+        if self.backend.is_left_over_error(error):
+            raise left_over(f"{self.name}: a tensor that it uses, and that is none of its arguments,", None) from error
+        if call.reader.shares_donated():
+            raise Again from error
+        left = [going.optimizer for going in call.reader.optimizers if self._is_elsewhere(going.packed, call.reader)]
+        for optimizer in left:
+            optimizer.load_packed(optimizer.repack(call.reader.place))
+        if left:
+            raise Again from error
+        if len(devices) > 1 and isinstance(error, ValueError):
+            have = " and ".join(f"{name} on {device}" for device, name in devices.items())
+            raise DeviceError(
+                f"{self.name}: the arguments are on different devices, {have}; "
+                "move one with .to_device(...), to the device of the other"
+            ) from error
+
+    def _is_elsewhere(self, packed: Packed, reader: Reader) -> bool:
+        arrays = arrays_of(packed.leaves)
+        if any(map(self.backend.is_gone, arrays)):
+            return False
+        return not all(reader.place.holds(self.backend.device_of(array)) for array in arrays)
+
+    def _check_stream(self, arrays: Sequence[Any], words: Any) -> None:
+        if self.backend.is_traced(words):
+            random.current().check(self.backend)
+        elif any(map(self.backend.is_traced, arrays_of(arrays))):
+            raise RandomnessError(
+                f"{self.name} draws random numbers and is called inside a raw JAX transformation, which would bake "
+                "them in; compile the outer function with phlox.compile, or open phlox.random.stream(key) inside it"
+            )
+
+    def _note_donations(self, call: Call) -> None:
+        """Remember what is used up, and by whom."""
+        donated = call.reader.donated
+        for given in call.reader.modules:
+            if given.leaves is donated:
+                note_donation(given.module, _arrays_of, self.name, given.path)
+        for name, value, leaves in call.named:
+            if leaves is donated and isinstance(value, Tensor):
+                array = self.backend.strip(cast("Tensor[Any, Any, Any]", value).primitive)
+                note_donation(array, _alone, self.name, name)
+
+    def _body(self, donated: list[Any], kept: list[Any]) -> Outcome:
+        """The function on placeholders: what the engine records."""
+        call = _call.get()()
+        if call.reader.handover is not None:
+            call.reader.handover.records()
+        trace = self.backend.program_of(kept[0])
+        if trace is not None:
+            note_recording(trace, self.name)
+        self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))
+        # Nothing of a function that is differentiated around the call enters it.
+        with scope(recording, object()), resumed(()):
+            if self.turns is not None:
+                return Outcome(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
+            turn = self._turn(call, donated, kept)
+            return Outcome(turn.arrays, turn.meaning)
+
+    def _turn(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> Turn:
+        return record(self.fn, self.name, call, donated, kept, self.checked)

@@ -1,0 +1,150 @@
+"""What comes out of a compiled function: how to make its results of the arrays that the program returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from phlox.backend import Backend, Device
+from phlox.config import Config
+from phlox.errors import CompileError
+from phlox.module import GradientsParams, Module, ParamId
+from phlox.module.param import new_id
+from phlox.module.template import Aux, flatten, unflatten
+from phlox.optim import Optimizer
+from phlox.optim.state.flat import Packed
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import Ops
+from phlox.tensor.tensor import wrap
+from phlox.transform.compile.signature import Ids, Owner, first_places
+from phlox.transform.tree import fields_of, same_mapping, same_sequence, with_fields
+
+Maker: TypeAlias = Callable[[Sequence[Any], Sequence[Owner]], Any]
+"""`(arrays, owners of this call)`: a result."""
+
+StateMaker: TypeAlias = Callable[[Sequence[Any], Sequence[Owner], Device], Packed]
+"""`(arrays, owners of this call, device)`: an optimizer's state."""
+
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, Enum, type, Backend, Device, Config)
+
+
+class Returned(NamedTuple):
+    """A module in the result."""
+
+    path: str
+    module: Module
+    ids: Ids
+    place: int
+    """Of the tuple of its arrays."""
+
+
+def no_history(name: str) -> str:
+    """What to say of a gradient that comes back to a result of a compiled function."""
+    return (
+        f"a gradient has come back to a result of {name}, a compiled function, which keeps no history; call backward "
+        "inside, as a compiled step does, or compile the gradient: phlox.compile(phlox.grad(fn))"
+    )
+
+
+class Writer:
+    """Takes results apart into arrays and tuples of arrays, and knows how to put those of every later call together."""
+
+    def __init__(self, owners: Sequence[Owner], name: str) -> None:
+        self.arrays: list[Any] = []
+        self.modules: list[Returned] = []
+        self._owners, self._name = owners, name
+        self._places = first_places(owner.ids for owner in owners)
+
+    def write(self, value: Any, path: str = "the result") -> Maker:
+        """Append the arrays of a result and return how to make it; `CompileError` for what cannot leave a program."""
+        kind = cast("type[Any]", type(value))
+        if isinstance(value, Module):
+            return self._module(value, path)
+        if isinstance(value, Tensor):
+            return self._tensor(cast("Tensor[Any, Any, Any]", value))
+        if isinstance(value, GradientsParams):
+            return self._gradients(value)
+        if isinstance(value, (list, tuple)):
+            makers = [self.write(part, f"{path}[{i}]") for i, part in enumerate(cast("list[Any]", value))]
+            if kind is tuple:
+                return lambda arrays, owners: tuple([make(arrays, owners) for make in makers])
+            return lambda arrays, owners: same_sequence(kind, [make(arrays, owners) for make in makers])
+        if isinstance(value, dict):
+            parts = cast("dict[Any, Any]", value)
+            items = [(key, self.write(part, f"{path}[{key!r}]")) for key, part in parts.items()]
+            shell = same_mapping(parts, dict.fromkeys(parts).items())
+            return lambda arrays, owners: same_mapping(shell, [(key, make(arrays, owners)) for key, make in items])
+        fields = fields_of(value)
+        if fields is not None:
+            named = [(name, self.write(part, f"{path}.{name}")) for name, part in fields.items()]
+            shell = with_fields(value, dict.fromkeys(fields))
+            return lambda arrays, owners: with_fields(shell, {name: make(arrays, owners) for name, make in named})
+        if isinstance(value, Optimizer):
+            raise CompileError(f"{path}: an optimizer keeps its state by itself; there is no need to return it")
+        if isinstance(value, _CONSTANTS):
+            return lambda arrays, owners: value
+        if getattr(value, "ndim", None) == 0:
+            raise CompileError(f"{path}: a number computed in a compiled function must be returned as a tensor")
+        raise CompileError(
+            f"{path}: a compiled function cannot return a {kind.__name__}; it returns modules, tensors, gradients and "
+            "constants, in lists, tuples, dicts and dataclasses"
+        )
+
+    def _next(self, array: Any) -> int:
+        """The place that an array, or a tuple of arrays, is given."""
+        self.arrays.append(array)
+        return len(self.arrays) - 1
+
+    def _tensor(self, tensor: Tensor[Any, Any, Any]) -> Maker:
+        ops: Ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
+        backend = ops.backend
+        place = self._next(backend.strip(tensor.primitive))
+        if not backend.leads_back(tensor.primitive):
+            return lambda arrays, owners: wrap(ops, arrays[place])
+        why = no_history(self._name)
+        return lambda arrays, owners: wrap(ops, backend.severed(arrays[place], why))
+
+    def _gradients(self, value: GradientsParams) -> Maker:
+        ids = self._ids(tuple(value))
+        makers = [self._tensor(tensor) for _, tensor in value.items()]
+
+        def make(arrays: Sequence[Any], owners: Sequence[Owner]) -> GradientsParams:
+            tensors = [make(arrays, owners) for make in makers]
+            return GradientsParams(dict(zip(ids(owners), tensors, strict=True)))
+
+        return make
+
+    def _module(self, value: Module, path: str) -> Maker:
+        found, aux = flatten(value)
+        place = self._next(found)
+        self.modules.append(Returned(path, value, aux.ids, place))
+        template, ids = aux.template, self._ids(aux.ids)
+        for number, owner in enumerate(self._owners):
+            if isinstance(owner, Aux) and owner.template is template and owner.ids == aux.ids:
+                # One object in the call and in the result makes the next call's comparison one of identity.
+                return lambda arrays, owners: unflatten(cast("Aux", owners[number]), arrays[place])
+        return lambda arrays, owners: unflatten(Aux(template, ids(owners)), arrays[place])
+
+    def state(self, optimizer: Optimizer, device: Device) -> StateMaker:
+        """As `write`, for the state that an optimizer has after the call."""
+        packed = optimizer.pack(device)
+        place = self._next(packed.leaves)
+        ids, form = self._ids(packed.ids), packed.form
+
+        def make(arrays: Sequence[Any], owners: Sequence[Owner], device: Device) -> Packed:
+            return Packed(ids(owners), form, arrays[place], device)
+
+        return make
+
+    def _ids(self, ids: Ids) -> Callable[[Sequence[Owner]], Ids]:
+        """The ids of this call's parameters that stand where `ids` stood when the program was recorded."""
+        for number, owner in enumerate(self._owners):
+            if ids == owner.ids:
+                return lambda owners: owners[number].ids
+        places = [self._places.get(id) for id in ids]
+
+        def find(owners: Sequence[Owner]) -> tuple[ParamId, ...]:
+            return tuple(new_id() if place is None else owners[place[0]].ids[place[1]] for place in places)
+
+        return find

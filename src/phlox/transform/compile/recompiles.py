@@ -1,0 +1,250 @@
+"""Why a compiled function is recorded anew: what has changed among its arguments since the closest recording."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections import deque
+from collections.abc import Generator, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from phlox.host.signal_guard import scope
+from phlox.module import GradientsParams, Module
+from phlox.module.structure import ByIdentity, Container, Leaf, Part, Shared, Static, static_key
+from phlox.module.template import flatten
+from phlox.optim import Optimizer, OptimizerAdaptor
+from phlox.optim.state.flat import Packed
+from phlox.tensor import Tensor
+from phlox.transform.compile.signature import Numbers, Reader, first_places
+from phlox.transform.tree import parts_of
+
+_log = logging.getLogger("phlox.compile")
+_KEPT = 64  # recordings of one function that a new one is compared with
+_MANY = 64  # after which the user is told
+
+
+class Facet(NamedTuple):
+    """One thing that a program depends on: what is equal if it is alike, how to say it, and what to do if it varies."""
+
+    key: Hashable
+    text: str
+    remedy: str = ""
+
+
+_SHAPE = "every shape is a program of its own: pad to one, or leave out what is smaller"
+_CONSTANT = "a constant is part of the program; numbers and tensors are not"
+_TRUTH = "True and False are constants; pass a Bool tensor, and choose with phlox.where"
+_FIELD = "a field is part of the program; keep what changes in a Param that is not trained, or pass it as an argument"
+_SETTING = "the settings of an optimizer are part of the program; pass what changes as the learning rate"
+_ABSENT = Facet(None, "not there")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was different: `model.layers.2.rate`, what it was, and what it is."""
+
+    path: str
+    before: str
+    after: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path} was {self.before} and is {self.after}" + (f" ({self.remedy})" if self.remedy else "")
+
+
+@dataclass(frozen=True)
+class Recompile:
+    """One recording of a function after its first."""
+
+    function: str
+    number: int
+    """Of this recording: the first that is explained is number 2."""
+    changes: tuple[Change, ...]
+    """What has changed since the closest of the earlier recordings; empty if nothing that Phlox can see."""
+
+    def __str__(self) -> str:
+        shown = [str(change) for change in self.changes[:5]]
+        more = len(self.changes) - len(shown)
+        what = "; ".join([*shown, *([f"and {more} more"] if more else [])])
+        unseen = "nothing among its arguments has changed, so it is the engine's own settings or its memory of programs"
+        return f"{self.function} is compiled for the {_ordinal(self.number)} time: {what or unseen}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+_explained: ContextVar[list[Recompile] | None] = ContextVar("phlox_recompiles", default=None)
+
+
+@contextmanager
+def explain_recompiles() -> Generator[list[Recompile]]:
+    """Within this scope, every recompilation is explained: which argument, where inside it, what it was and what it is.
+
+    Gives a list that fills up with a `Recompile` for each recording of a function after its first, and logs the same
+    sentence as a warning to the logger `phlox.compile`. It compares with the closest of the recordings before, whether
+    they were made in the scope or not. What a call costs that does not recompile stays the same.
+
+    >>> import phlox as px
+    >>> from phlox.backend import Jax
+    >>> scaled = px.compile(lambda x, mode: x * 2.0 if mode == "double" else x)
+    >>> with px.debug.explain_recompiles() as recompiles:
+    ...     for mode in ("double", "single", "double"):
+    ...         _ = scaled(px.ones((2,), device=Jax()), mode)
+    >>> len(recompiles), str(recompiles[0].changes[0])[:39]
+    (1, "mode was 'double' and is 'single' (a co")
+    """
+    found: list[Recompile] = []
+    with scope(_explained, found):
+        yield found
+
+
+class History:
+    """The recordings of one compiled function."""
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        self.recordings = 0
+        self._known: deque[dict[str, Facet]] = deque(maxlen=_KEPT)
+        self._lock = threading.Lock()
+
+    def add(self, facets: dict[str, Facet]) -> None:
+        """Count a recording, and explain it if that is asked for."""
+        with self._lock:
+            self.recordings += 1
+            explained = _explained.get()
+            if explained is not None and self._known:
+                changes = min((changes_between(before, facets) for before in reversed(self._known)), key=len)
+                recompile = Recompile(self.function, self.recordings, changes)
+                explained.append(recompile)
+                _log.warning("%s", recompile)
+            self._known.append(facets)
+            many = self.recordings == _MANY
+        if many:
+            warnings.warn(
+                f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
+                "phlox.debug.explain_recompiles():` around its calls says what it is compiled anew for (a shape, a "
+                "constant, a field), and how to do without",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[Change, ...]:
+    """What differs, in the order of the arguments; of what is inside something new or gone, nothing is said."""
+    changes: list[Change] = []
+    told: tuple[str, ...] = ()
+    for path in {**before, **after}:
+        old, new = before.get(path, _ABSENT), after.get(path, _ABSENT)
+        if old.key == new.key or path.startswith(told):
+            continue
+        changes.append(Change(path, old.text, new.text, new.remedy or old.remedy))
+        told = (*told, f"{path}.", f"{path}[", f"{path},")
+    return tuple(changes)
+
+
+def facets_of(named: list[tuple[str, Any]], reader: Reader, checked: bool) -> dict[str, Facet]:
+    """All that the program of a call depends on, by path."""
+    found: dict[str, Facet] = {}
+    for name, value in named:
+        found.update(_facets(value, name))
+    places = first_places(owner.ids for owner in reader.owners)
+    for going in reader.optimizers:
+        name = next((name for name, value in named if value is going.optimizer), "an optimizer")
+        key = going.packed.form, tuple(places[id] for id in going.packed.ids)
+        found[f"{name}, its state"] = Facet(key, f"that of {len(going.packed.ids)} parameters")
+    owned = [owner.ids for owner in reader.owners if not isinstance(owner, Packed)]
+    places = first_places(owned)
+    shared = tuple(tuple(places[id] for id in ids) for ids in owned)
+    if any(place[0] != number for number, places_of in enumerate(shared) for place in places_of):
+        found["which parameters stand in several arguments"] = Facet(shared, "something else")
+    if checked:
+        found["phlox.debug.checks"] = Facet(True, "on", "programs with and without checks are kept beside each other")
+    return found
+
+
+def _facets(value: Any, path: str) -> Iterator[tuple[str, Facet]]:
+    kind = cast("type[Any]", type(value))
+    if isinstance(value, Tensor):
+        yield path, _tensor(cast("Tensor[Any, Any, Any]", value))
+    elif isinstance(value, Module):
+        yield from module_facets(value, path)
+    elif isinstance(value, Optimizer):
+        yield from _optimizer(value, path)
+    elif isinstance(value, Numbers):
+        yield path, Facet((Numbers, type(value.values[0])), f"{len(value.values)} numbers")
+    elif (parts := parts_of(value)) is not None:
+        labels = tuple(label for label, _ in parts)
+        yield path, Facet((kind, labels), _container(kind, labels))
+        for label, part in parts:
+            yield from _facets(part, f"{path}{label}")
+    elif kind is int or kind is float or getattr(value, "ndim", None) == 0:
+        name = "an integer" if "int" in str(getattr(value, "dtype", kind.__name__)) else "a real"
+        yield path, Facet(name, f"{name} number")
+    else:
+        yield path, Facet(_key(value), _shown(value), _TRUTH if isinstance(value, bool) else _CONSTANT)
+
+
+def _container(kind: type[Any], labels: tuple[str, ...]) -> str:
+    inside = "" if issubclass(kind, GradientsParams) else f" of {', '.join(labels)}"
+    return f"a {kind.__name__}{inside if len(inside) <= 100 else f' of {len(labels)}'}"
+
+
+def _tensor(value: Tensor[Any, Any, Any]) -> Facet:
+    key = value.kind, value.shape, value.backend
+    return Facet(key, f"{value.kind.__name__} {value.shape} on {value.backend!r}", _SHAPE)
+
+
+def _optimizer(value: Optimizer, path: str) -> Iterator[tuple[str, Facet]]:
+    inner = value.optimizer if isinstance(value, OptimizerAdaptor) else value
+    yield path, Facet(type(inner), type(inner).__name__)
+    if isinstance(value, OptimizerAdaptor):
+        for name, setting in {**vars(inner), "grad_clipping": value.grad_clipping}.items():
+            yield f"{path}.{name}", Facet(_key(setting), _shown(setting), _SETTING)
+    else:
+        yield f"{path}, which object it is", Facet(value.settings(), f"the one at {id(value):#x}", _SETTING)
+
+
+def module_facets(module: Module, path: str) -> Iterator[tuple[str, Facet]]:
+    """All that makes up the structure of a module, and the shapes of its parameters."""
+    arrays, aux = flatten(module)
+    template = aux.template
+
+    def walk(part: Part, path: str) -> Iterator[tuple[str, Facet]]:
+        match part:
+            case Leaf(number):
+                ops, trained, trainable, full = template.marks[number]
+                shape = ops.backend.shape(arrays[number])
+                marks = "" if trained else ", frozen" if trainable else ", not trained"
+                marks += ", kept at full precision" if full else ""
+                text = f"a Param, {ops.kind.__name__} {shape} on {ops.backend!r}{marks}"
+                yield path, Facet((ops, shape, trained, trainable, full, number), text)
+            case Static(value):
+                yield path, Facet(_key(value), _shown(value), _FIELD)
+            case Shared(number):
+                yield path, Facet((Shared, number), "a module that stands elsewhere too")
+            case Container(cls, keys, children, _):
+                names = [str(key) for key in keys]
+                unnamed = issubclass(cls, (list, tuple)) or not issubclass(cls, Module)
+                yield path, Facet((cls, len(keys)) if unnamed else cls, f"a {cls.__name__}")
+                for name, child in zip(names, children, strict=True):
+                    yield from walk(child, f"{path}.{name}")
+
+    return walk(template.skeleton, path)
+
+
+def _key(value: Any) -> Hashable:
+    try:
+        return static_key(value)
+    except TypeError:
+        return ByIdentity(value)
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."

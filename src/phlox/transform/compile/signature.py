@@ -1,0 +1,489 @@
+"""What goes into a compiled function: arrays on one side, structure on the other.
+
+`Reader` takes the arguments of a call apart into arrays and a key that is equal for calls which one program can serve;
+`Rebuilder` puts them together again from placeholders. Parameter ids are in no key: they are told apart by the place of
+the parameter among the arguments, so that two models of one architecture share a program and keep their identities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Device
+from phlox.backend.levels import has_history
+from phlox.backend.tracing.lifetime_errors import used_up
+from phlox.backend.tracing.scalar import TracedScalar
+from phlox.errors import CompileError
+from phlox.module import GradientsParams, Module, ParamId
+from phlox.module.structure import static_key
+from phlox.module.template import Aux, flatten, unflatten
+from phlox.optim import LrSchedule, Optimizer
+from phlox.optim.state.flat import Packed
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import Ops
+from phlox.transform.tree import fields_of, same_mapping, same_sequence, with_fields
+
+if TYPE_CHECKING:
+    from phlox.transform.compile.donation import Handover
+
+Ids: TypeAlias = tuple[ParamId, ...]
+Place: TypeAlias = tuple[int, int]
+"""Which of the arguments with ids, and which of its ids."""
+
+
+class Owned(NamedTuple):
+    """The ids of gradients, which are arguments too."""
+
+    ids: Ids
+
+
+class Given(NamedTuple):
+    """A module among the arguments."""
+
+    module: Module
+    owner: int
+    """The number of the owner that has its ids."""
+    path: str
+    leaves: list[Any]
+    """The list that its arrays have gone to, as one tuple,"""
+    place: int
+    """and where in it."""
+
+
+class Going(NamedTuple):
+    """An optimizer among the arguments, and its state."""
+
+    optimizer: Optimizer
+    packed: Packed
+    leaves: list[Any]
+    """The list that its arrays have gone to, as one tuple,"""
+    place: int
+    """and where in it."""
+    ready: Optimizer
+    """A twin with states that its first step makes, if there are any to make; else the optimizer."""
+
+
+class Numbers:
+    """One number for each turn of a loop, as an argument: all of them go in, and each turn gets its own."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self.values = values
+
+
+class _EachStep(tuple[Any, ...]):
+    """The numbers of one argument as a leaf; other tuples are of the arrays of modules and states."""
+
+    __slots__ = ()
+
+
+Owner: TypeAlias = Aux | Packed | Owned
+"""What has the ids of an argument."""
+
+_INT_RANGE = range(-(2**63), 2**63)
+
+
+def arrays_of(leaves: Iterable[Any]) -> list[Any]:
+    """The arrays among leaves, some of which are tuples of them, and some numbers."""
+    parts = [part for leaf in leaves for part in _parts(leaf)]
+    return [part for part in parts if hasattr(part, "shape") and not isinstance(part, np.ndarray)]
+
+
+def _parts(leaf: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,)
+
+
+def plain_backend(backend: Backend) -> Backend:
+    """The backend behind all decorators."""
+    while backend.inner is not None:
+        backend = backend.inner
+    return backend
+
+
+def first_backend(values: Iterable[Any]) -> Backend | None:
+    """The backend of the first module or tensor; None if there is none."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return plain_backend(cast("Tensor[Any, Any, Any]", value).backend)
+        if isinstance(value, Module):
+            pending = value._phlox_pending  # pyright: ignore[reportPrivateUsage]
+            if pending is None:
+                backends = [param.backend for param in value.structure().params[:1]]
+            else:
+                backends = [ops.backend for ops, *_ in pending[0].template.marks[:1]]
+            if backends:
+                return plain_backend(backends[0])
+            continue
+        inside: Iterable[Any] = ()
+        if isinstance(value, (list, tuple)):
+            inside = cast("list[Any]", value)
+        elif isinstance(value, dict):
+            inside = cast("dict[Any, Any]", value).values()
+        elif isinstance(value, GradientsParams):
+            inside = (tensor for _, tensor in value.items())
+        else:
+            inside = (fields_of(value) or {}).values()
+        found = first_backend(inside)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    """Is this a number of NumPy's, or an array of no axes, which is taken for one?"""
+    if not isinstance(value, (np.generic, np.ndarray)):
+        return False
+    array = cast("np.ndarray[Any, Any]", value)
+    return array.ndim == 0 and array.dtype.kind in "fiu"
+
+
+def _is_whole(number: Any) -> bool:
+    return number.dtype.kind in "iu"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"a NumPy array of shape {cast('np.ndarray[Any, Any]', value).shape}"
+    return f"a {type(value).__name__}"
+
+
+def _remedy(value: Any) -> str:
+    if hasattr(value, "__array__"):
+        return "make it a tensor with phlox.tensor(...)"
+    if is_dataclass(value):
+        return "a dataclass that holds no tensors must be frozen, and so hashable"
+    return "make it a tensor, or something hashable"
+
+
+class FirstStates:
+    """Which states the optimizers of a call make in their first step: what a trace has shown, before that a guess."""
+
+    def __init__(self, found: Sequence[Mapping[Place, int]] | None = None) -> None:
+        self._found = found
+        """For each optimizer the parameters, and in which variant each is stepped."""
+
+    @property
+    def is_guess(self) -> bool:
+        """Is it not known from a trace?"""
+        return self._found is None
+
+    def of(
+        self, number: int, count: int, reader: Reader, known: Collection[ParamId]
+    ) -> list[tuple[Given, Mapping[ParamId, int] | None]]:
+        """The modules whose parameters an optimizer begins with, and which of these, or None for all trained ones.
+
+        `count` is that of the optimizers, `known` are the parameters that this one has states of.
+        """
+        modules = reader.modules
+        if self._found is None:
+            trained = [given for given in modules if any(param.trained for param in given.module.params())]
+            if len(trained) == count:  # as of a generator and a discriminator: most likely they stand in their order
+                trained = trained[number : number + 1]
+            # Of a module that has been stepped, the parameters without a state are most likely those that never are.
+            return [(given, None) for given in trained if not any(p.id in known for p in given.module.params())]
+        wanted: dict[int, dict[ParamId, int]] = {}
+        for (owner, place), variant in self._found[number].items():
+            wanted.setdefault(owner, {})[reader.owners[owner].ids[place]] = variant
+        return [(given, wanted[given.owner]) for given in modules if given.owner in wanted]
+
+
+class Reader:
+    """The arguments of one call, taken apart."""
+
+    __slots__ = (
+        "_known", "_late", "_place", "backend", "donated", "first", "guess", "handover", "kept", "modules",
+        "optimizers", "owners", "twins",
+    )  # fmt: skip
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.donated: list[Any] = []
+        self.kept: list[Any] = [None]  # first the state of the random stream
+        self.modules: list[Given] = []
+        self.owners: list[Owner] = []
+        self.optimizers: list[Going] = []
+        self.first: tuple[Any, str] | None = None
+        self.handover: Handover | None = None
+        """Of what is donated, once the engine has asked for it."""
+        self.guess = False
+        """Is it a guess which states a first step makes?"""
+        self.twins: list[Optimizer] = []
+        """Of the optimizers, if any: those that the function stepped if it was traced, or those made ready."""
+        self._late: list[tuple[Optimizer, list[Any]]] = []
+        self._place: Device | None = None
+        self._known: Backend | None = None  # the backend that was last seen to be one of this engine
+
+    @property
+    def place(self) -> Device:
+        """The device of the first array."""
+        if self._place is None:
+            assert self.first is not None
+            array, path = self.first
+            if self.backend.is_gone(array):
+                raise used_up(f"{path} was", array)
+            self._place = self.backend.device_of(array)
+        return self._place
+
+    def read(self, value: Any, path: str, leaves: list[Any]) -> Hashable:
+        """Append the arrays of a value, those of a module as one tuple, to `leaves`; what is left is the key."""
+        kind = cast("type[Any]", type(value))
+        if isinstance(value, Tensor):
+            return self._tensor(cast("Tensor[Any, Any, Any]", value), path, leaves)
+        if kind is float:
+            leaves.append(value)
+            return float
+        if isinstance(value, Module):
+            for number, given in enumerate(self.modules):
+                if given.module is value:  # the program, too, must see one module, with one running sum
+                    return "again", number
+            arrays, aux = flatten(value)
+            self.modules.append(Given(value, len(self.owners), path, leaves, len(leaves)))
+            leaves.append(arrays)
+            template = aux.template
+            if arrays and template.marks[0][0].backend is not self._known:
+                self._seen(template.marks[0][0].backend, arrays[0], path)
+            return template, self._own(aux)
+        if kind is int:
+            return self._number(value, path, leaves)
+        if isinstance(value, Optimizer):
+            for number, (earlier, _) in enumerate(self._late):
+                if earlier is value:
+                    return "again, an optimizer", number
+            self._late.append((value, leaves))
+            return "optimizer"
+        if isinstance(value, (list, tuple)):
+            parts = cast("list[Any]", value)
+            return kind, tuple([self.read(part, f"{path}[{i}]", leaves) for i, part in enumerate(parts)])
+        if isinstance(value, dict):
+            items = cast("dict[Any, Any]", value).items()
+            parts = tuple([self.read(part, f"{path}[{key!r}]", leaves) for key, part in items])
+            return kind, tuple([static_key(key) for key, _ in items]), parts
+        if isinstance(value, GradientsParams):
+            parts = tuple([self._tensor(tensor, f"{path}, gradient", leaves) for _, tensor in value.items()])
+            return kind, parts, self._own(Owned(tuple(value)))
+        if _is_number(value):
+            return self._number(value.item(), path, leaves)
+        if kind is Numbers:
+            for number in value.values:
+                self._number(number, path, [])
+            leaves.append(_EachStep(value.values))
+            return Numbers, cast("type[Any]", type(value.values[0]))
+        fields = fields_of(value)
+        if fields is not None:
+            return kind, tuple([self.read(part, f"{path}.{name}", leaves) for name, part in fields.items()])
+        if isinstance(value, LrSchedule):
+            raise CompileError(f"{path}: a schedule counts its steps outside; pass the rate, {path}.step(), instead")
+        try:
+            return static_key(value)
+        except TypeError:
+            raise CompileError(
+                f"{path}: {_described(value)} can be neither an array nor a constant of a compiled function; "
+                f"{_remedy(value)}"
+            ) from None
+
+    def forget(self) -> None:
+        """Let go of all arrays: the call is over."""
+        self.donated.clear()
+        self.kept.clear()
+        self.optimizers.clear()
+        self.twins = []
+        self.first = self.handover = None
+
+    def read_late(self, first: FirstStates | None = None) -> Hashable:
+        """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none.
+
+        `first` says which states a first step makes. They are made in a twin: the optimizer gets them when the call
+        has come to its end.
+        """
+        key: list[Hashable] = []
+        self.guess = first is not None and first.is_guess
+        for number, (optimizer, leaves) in enumerate(self._late):
+            packed, ready = optimizer.packed_for(self.backend), optimizer
+            if packed is None or first is not None:
+                ready = optimizer.twin()
+                if packed is None:
+                    for given in self.modules:
+                        ready.settle(given.module.params())
+                if first is not None:
+                    for given, wanted in first.of(number, len(self._late), self, ready.states):
+                        ready.begin(given.module, wanted)
+                packed = self._with_arrays(ready.pack(self.place))
+            self.optimizers.append(Going(optimizer, packed, leaves, len(leaves), ready))
+            self.twins.append(ready)
+            leaves.append(packed.leaves)
+            key.append((optimizer.settings(), packed.form, self._own(packed)))
+        return tuple(key)
+
+    def _with_arrays(self, packed: Packed) -> Packed:
+        """States with the engine's arrays for Python numbers, which are no arguments with 64 bits."""
+        held = self.backend.held_number
+        return packed._replace(leaves=tuple([held(x) if isinstance(x, float) else x for x in packed.leaves]))
+
+    def complete(self) -> None:
+        """Make of the leaves what a program takes."""
+        for leaves in (self.donated, self.kept):
+            leaves[:] = [self._with_scalars(leaf) for leaf in leaves]
+        if self.donated:
+            self._separate()
+
+    def _with_scalars(self, leaf: Any) -> Any:
+        if isinstance(leaf, (float, int)):
+            return self.backend.scalar_argument(leaf)
+        if isinstance(leaf, _EachStep):
+            return tuple([self.backend.scalar_argument(part) for part in leaf])
+        return leaf
+
+    def _separate(self) -> None:
+        """Copy what is donated wherever it stands among the arguments a second time: no engine takes it so.
+
+        An average of weights begins with those of the model, a student may be a copy of its teacher.
+        """
+        seen = {id(array) for array in arrays_of(self.kept)}
+
+        def alone(leaf: Any) -> Any:
+            if isinstance(leaf, tuple):
+                return tuple([alone(part) for part in cast("tuple[Any, ...]", leaf)])
+            if not hasattr(leaf, "shape"):
+                return leaf
+            if id(leaf) in seen and not self.backend.is_traced(leaf) and not self.backend.is_gone(leaf):
+                return self.backend.duplicate(leaf)
+            seen.add(id(leaf))
+            return leaf
+
+        self.donated[:] = [alone(leaf) for leaf in self.donated]
+
+    def shares_donated(self) -> bool:
+        """Does something that is donated stand among the arguments a second time?"""
+        donated, kept = arrays_of(self.donated), arrays_of(self.kept)
+        return len({id(x) for x in donated}.difference(map(id, kept))) < len(donated)
+
+    def _tensor(self, tensor: Tensor[Any, Any, Any], path: str, leaves: list[Any]) -> Ops:
+        ops: Ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
+        backend = ops.backend
+        array = tensor.primitive
+        if backend.differentiates:
+            if has_history(backend, array) and not backend.is_severed(array):
+                raise CompileError(
+                    f"{path}: a tensor with a history on the tape cannot go into a compiled function, which would lose "
+                    "it; pass it with .detach(), make it inside, or compile the gradient: phlox.compile(phlox.grad(fn))"
+                )
+            array = backend.strip(array)
+        leaves.append(array)
+        if backend is not self._known:
+            self._seen(backend, array, path)
+        return ops
+
+    def _number(self, value: float, path: str, leaves: list[Any]) -> Hashable:
+        if isinstance(value, int) and value not in _INT_RANGE:
+            raise CompileError(
+                f"{path}: {value} does not fit the 64-bit integers of a compiled function; pass it as a float"
+            )
+        leaves.append(value)
+        return type(value)
+
+    def _own(self, owner: Owner) -> Hashable:
+        """How the ids of this argument relate to those of the ones before it."""
+        owners, ids = self.owners, owner.ids
+        relation: Hashable = None
+        for number, earlier in enumerate(owners):
+            if earlier.ids is ids:
+                relation = number
+                break
+        else:
+            if owners:
+                relation = _relation(tuple([earlier.ids for earlier in owners]), ids)
+        owners.append(owner)
+        return relation
+
+    def _seen(self, backend: Backend, array: Any, path: str) -> None:
+        self._known = backend
+        plain = plain_backend(backend)
+        if self.first is None:
+            self.first = array, path
+            self.backend = plain
+        if type(plain) is not type(self.backend):
+            raise CompileError(
+                f"{path}: it is on {plain!r}, and other arguments on {self.backend!r}; "
+                "move it there with .to_device(...)"
+            )
+
+
+@lru_cache(maxsize=256)
+def _relation(earlier: tuple[Ids, ...], ids: Ids) -> Hashable:
+    """Where these ids stand among those that came before: in which as a whole, else one by one; None if in none."""
+    if ids in earlier:
+        return earlier.index(ids)
+    places = first_places(earlier)
+    found = tuple(places.get(id) for id in ids)
+    return found if any(place is not None for place in found) else None
+
+
+def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
+    """Where each id stands first."""
+    places: dict[ParamId, Place] = {}
+    for number, ids in enumerate(owners):
+        for place, id in enumerate(ids):
+            places.setdefault(id, (number, place))
+    return places
+
+
+class Rebuilder:
+    """Puts the arguments together again from placeholders, inside the program that is being recorded."""
+
+    def __init__(self, recording: object | None, backend: Backend) -> None:
+        self.recording, self.backend = recording, backend
+        self.modules: list[Module] = []
+        self._rebuilt: list[tuple[Module, Module]] = []
+        self._twins: list[tuple[Optimizer, Optimizer]] = []
+
+    def rebuild(self, value: Any, leaves: Iterator[Any]) -> Any:
+        """The value with placeholders for its arrays, read in the order in which `Reader` wrote them."""
+        kind = cast("type[Any]", type(value))
+        if isinstance(value, Module):
+            for given, module in self._rebuilt:
+                if given is value:
+                    return module
+            _, aux = flatten(value)
+            module = unflatten(aux, next(leaves))
+            self.modules.append(module)
+            self._rebuilt.append((value, module))
+            return module
+        if isinstance(value, Tensor):
+            return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]
+        if kind is Numbers:
+            return self._scalar(next(leaves), isinstance(value.values[0], int))
+        if kind is float or kind is int or _is_number(value):
+            return self._scalar(next(leaves), isinstance(value, int) or (kind is not float and _is_whole(value)))
+        if isinstance(value, Optimizer):
+            return next(twin for optimizer, twin in self._twins if optimizer is value)
+        if isinstance(value, (list, tuple)):
+            return same_sequence(kind, [self.rebuild(part, leaves) for part in cast("list[Any]", value)])
+        if isinstance(value, dict):
+            whole = cast("dict[Any, Any]", value)
+            return same_mapping(whole, [(key, self.rebuild(part, leaves)) for key, part in whole.items()])
+        if isinstance(value, GradientsParams):
+            return GradientsParams({id: self.rebuild(tensor, leaves) for id, tensor in value.items()})
+        fields = fields_of(value)
+        if fields is not None:
+            return with_fields(value, {name: self.rebuild(part, leaves) for name, part in fields.items()})
+        return value
+
+    def _scalar(self, tracer: Any, whole: bool) -> Any:
+        if isinstance(tracer, (float, int)):  # somebody else traces, and the function is simply called
+            return tracer
+        return TracedScalar(self.backend, self.backend.scalar_of(tracer, whole), whole)
+
+    def twins_of(self, optimizers: Sequence[Going]) -> list[Optimizer]:
+        """The optimizers that the function will see: what happens to them must not show as long as it is traced."""
+        self._twins = [(going.optimizer, going.ready.twin()) for going in optimizers]
+        return [twin for _, twin in self._twins]
+
+    def rebuild_late(self, twin: Optimizer, packed: Packed, leaves: Iterator[Any]) -> None:
+        """Put the placeholders for its states into a twin."""
+        twin.load_packed(packed._replace(leaves=next(leaves)), self.recording)

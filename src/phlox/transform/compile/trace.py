@@ -1,0 +1,177 @@
+"""One call of a function on placeholders: what goes in, what comes out, and what it changes besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from phlox import random
+from phlox.backend import Backend
+from phlox.backend.tracing.checks import Check, gathering
+from phlox.errors import CompileError
+from phlox.module import Module, Param
+from phlox.module.template import Aux, flatten
+from phlox.optim import Optimizer
+from phlox.optim.optimizer import recording
+from phlox.optim.state.flat import Packed
+from phlox.tensor import Tensor
+from phlox.transform.compile.outputs import Maker, Returned, StateMaker, Writer
+from phlox.transform.compile.recompiles import changes_between, module_facets
+from phlox.transform.compile.signature import Ids, Place, Reader, Rebuilder, first_places
+
+
+class Call(NamedTuple):
+    """The arguments of one call, as given and as read."""
+
+    reader: Reader
+    named: list[tuple[str, Any, list[Any]]]
+    """Name, value, and the list that its arrays have gone to; the last `keywords` of them by keyword."""
+    keywords: int
+    over: list[tuple[list[Any], int]]
+    """Of the arrays that have an entry for each turn of a loop, the list and the place in it."""
+
+
+@dataclass(eq=False, slots=True)
+class Meaning:
+    """What the arrays of an outcome stand for: the result, states of optimizers, and parameters that were set."""
+
+    result: Maker
+    states: list[StateMaker]
+    changed: list[tuple[int, int, int, Backend]]
+    """Module, parameter, array, and the backend that it is seen from."""
+    draws: int
+    checks: list[Check]
+    """What is checked after the call; its numbers are the last of the arrays."""
+    continued: list[tuple[int, int]]
+    """Modules, by number, and the arrays of the ones in the result that have their parameters."""
+    plain: bool = field(init=False)
+    """Is the result all that there is to a call?"""
+
+    def __post_init__(self) -> None:
+        self.plain = not (self.states or self.changed or self.draws or self.checks)
+
+
+class Turn(NamedTuple):
+    """What one call on placeholders has come to."""
+
+    arrays: list[Any]
+    """With tuples of them for modules and states; at last the numbers of checks."""
+    meaning: Meaning
+    words: Any
+    """Where the random stream stands afterwards."""
+    modules: list[Module]
+    """Those among the arguments."""
+    returned: list[Returned]
+    states: list[tuple[int, Packed]]
+    """For each optimizer the place of its state among the arrays, and the state."""
+
+
+def record(
+    fn: Callable[..., Any], name: str, call: Call, donated: Sequence[Any], kept: Sequence[Any], checked: bool
+) -> Turn:
+    """Call the function on placeholders for the arrays of a call."""
+    reader = call.reader
+    rebuilder = Rebuilder(recording.get(), reader.backend)
+    sources = {id(reader.donated): iter(donated), id(reader.kept): iter(kept)}
+    stream = random.TracedStream(next(sources[id(reader.kept)]))
+    twins = rebuilder.twins_of(reader.optimizers)
+    values = [rebuilder.rebuild(value, sources[id(leaves)]) for _, value, leaves in call.named]
+    for going, twin in zip(reader.optimizers, twins, strict=True):
+        rebuilder.rebuild_late(twin, going.packed, sources[id(going.leaves)])
+    positional = len(values) - call.keywords
+    names = [name for name, _, _ in call.named[positional:]]
+    keywords = dict(zip(names, values[positional:], strict=True))
+    before = [(module.params(), [param.val() for param in module.params()]) for module in rebuilder.modules]
+    with random.stream(stream), gathering(checked, stream.start) as gathered:
+        result = fn(*values[:positional], **keywords)
+    if reader.guess:
+        _check_first_states(reader, twins)
+    writer = Writer(reader.owners, name)
+    make = writer.write(result)
+    here = reader.backend.device()  # where placeholders seem to be
+    states: list[tuple[int, Packed]] = []
+    makers: list[StateMaker] = []
+    for twin in twins:
+        states.append((len(writer.arrays), twin.pack(here)))
+        makers.append(writer.state(twin, here))
+    changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
+    reader.twins = twins
+    meaning = Meaning(make, makers, changed, stream.position, gathered.checks, _continued(reader, writer.modules))
+    arrays = [*writer.arrays, *gathered.numbers]
+    return Turn(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
+
+
+class OtherFirstStates(Exception):
+    """The function steps other parameters than was guessed: `found` are those that it does step."""
+
+    def __init__(self, found: list[dict[Place, int]]) -> None:
+        super().__init__()
+        self.found = found
+
+
+def _check_first_states(reader: Reader, twins: Sequence[Optimizer]) -> None:
+    """`OtherFirstStates` where a state was begun that no step has taken, or was not begun and could be."""
+    found: list[dict[Place, int]] = []
+    wrong = False
+    places = first_places(reader.owners[given.owner].ids for given in reader.modules)
+    for going, twin in zip(reader.optimizers, twins, strict=True):
+        states, before = twin.states, going.packed.ids
+        new = [id for id in states if id in places and id not in before]
+        wrong |= bool(twin.begun) or (bool(new) and type(twin).begin is not Optimizer.begin)
+        first = [*new, *(id for id in going.ready.begun if id in places and id not in twin.begun)]
+        found.append({_owned(reader, places[id]): twin.variant(id) for id in first})
+    if wrong:
+        raise OtherFirstStates(found)
+
+
+def _owned(reader: Reader, place: Place) -> Place:
+    """The place among all owners of one among those of modules."""
+    return reader.modules[place[0]].owner, place[1]
+
+
+def _continued(reader: Reader, returned: Sequence[Returned]) -> list[tuple[int, int]]:
+    """Modules that were given, by number, and the place of those in the result that have the same parameters.
+
+    Several that have the same ones are continued in their order.
+    """
+    places: dict[Ids, list[int]] = {}
+    for one in returned:
+        places.setdefault(one.ids, []).append(one.place)
+    found: list[tuple[int, int]] = []
+    for number, given in enumerate(reader.modules):
+        mine = places.get(reader.owners[given.owner].ids)
+        if mine:
+            found.append((number, mine.pop(0) if len(mine) > 1 else mine[0]))
+    return found
+
+
+def _changed(
+    name: str,
+    reader: Reader,
+    modules: list[Module],
+    before: list[tuple[list[Param], list[Tensor[Any, Any, Any]]]],
+    arrays: list[Any],
+) -> list[tuple[int, int, int, Backend]]:
+    """The parameters of arguments that were set, whose new values are appended to the arrays."""
+    changed: list[tuple[int, int, int, Backend]] = []
+    for number, (given, module, (_, values)) in enumerate(zip(reader.modules, modules, before, strict=True)):
+        owner = reader.owners[given.owner]
+        assert isinstance(owner, Aux)
+        if flatten(module)[1].template is not owner.template:
+            facets = [dict(module_facets(one, given.path)) for one in (given.module, module)]
+            what = "; ".join(
+                f"{change.path} was {change.before} and is {change.after}" for change in changes_between(*facets)
+            )
+            raise CompileError(
+                f"{name}: a field of the {type(module).__name__} that is an argument was changed inside, which ends "
+                f"with the call ({what}); return a new module, or keep what changes in a Param that is not trained"
+            )
+        if given.leaves is reader.donated:  # nobody will look at it again
+            continue
+        for place, (param, old) in enumerate(zip(module.params(), values, strict=True)):
+            value = param.val()
+            if value is not old:
+                changed.append((number, place, len(arrays), value.backend))
+                arrays.append(value.backend.strip(value.primitive))
+    return changed
