@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="the detailed benchmarks too")
     parser.add_argument("--quick", action="store_true", help="small sizes and few turns, to see that all works")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write benchmarks.md and benchmarks.svg there")
-    parser.add_argument("--check", action="store_true", help="compare the key paths with what is recorded")
+    parser.add_argument("--check", action="store_true", help="compare the key paths with what is traced")
     parser.add_argument("--record", action="store_true", help="record them anew")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -74,7 +74,7 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     """Measures what is named, or all."""
     from benchmarks.arena.entry import Result
     from benchmarks.arena.machine import better, in_a_process_of_its_own
-    from benchmarks.arena.match import QUICK_PLAN, Plan, left_over, play
+    from benchmarks.arena.match import QUICK_PLAN, Plan, leaked_tracer, play
     from benchmarks.arena.report import Report
     from benchmarks.contestants import CONTESTANTS
 
@@ -91,7 +91,7 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     results: list[Result] = []
     for workload in workloads:
         before = [result for result in results if result.workload.name == workload.after]
-        here = left_over(before[0], playing) if before else playing
+        here = leaked_tracer(before[0], playing) if before else playing
         results.append(play(workload, plan, here, fresh=workload.starts > 1 and not quick))
     size = "quick" if quick else "all"
     small = dict.fromkeys(SMALL, "small") if not (names or quick) else {}

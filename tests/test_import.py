@@ -300,7 +300,7 @@ def test_a_tensor_is_a_pytree(backend: Any, name: str) -> None:
     assert again.backend is backend and again.kind is x.kind and again.tolist() == x.tolist()
     assert jax.tree.structure({"x": x}) == jax.tree.structure({"x": px.tensor(VALUES[name], device=backend)})
     assert jax.tree.structure({"x": x}) != jax.tree.structure({"x": px.tensor(VALUES[name], device=NumPy(float="f64"))})
-    assert jax.tree.unflatten(structure, [object()]) is not None  # JAX puts placeholders there
+    assert jax.tree.unflatten(structure, [object()]) is not None  # JAX puts tracers there
 
 
 def test_a_tensor_passes_through_jax() -> None:

@@ -66,7 +66,7 @@ def of_result(result: Result) -> list[Ratio]:
 def of_rows(rows: Sequence[Ratio]) -> list[Ratio]:
     """Of every workload of a benchmark that compares by itself, the best subject against the best peer.
 
-    Where something is asked of some rows, the peers of the others are there to be known only; see `beside`.
+    Where something is asked of some rows, the peers of the others are there to be known only; see `replicate_like`.
     """
     found: list[Ratio] = []
     for alike in _by_workload(rows):
@@ -76,7 +76,7 @@ def of_rows(rows: Sequence[Ratio]) -> list[Ratio]:
     return found
 
 
-def beside(rows: Sequence[Ratio]) -> list[Ratio]:
+def replicate_like(rows: Sequence[Ratio]) -> list[Ratio]:
     """Those whose peer is faster than the one of the headline, but not of its kind."""
     found: list[Ratio] = []
     for chosen, alike in zip(of_rows(rows), _by_workload(rows), strict=True):

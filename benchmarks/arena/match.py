@@ -141,7 +141,7 @@ def close(entry: Entry, entries: Sequence[Entry], bound: float) -> bool:
     return bool(entry.each) and entry.each <= bound * min(times)
 
 
-def left_over(result: Result, contestants: Sequence[Contestant]) -> list[Contestant]:
+def leaked_tracer(result: Result, contestants: Sequence[Contestant]) -> list[Contestant]:
     """Those who were not far behind the fastest of their side in training, and those like them."""
     far: set[str] = set()
     for ours in (True, False):

@@ -18,7 +18,7 @@ TICKS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 def draw(rows: Sequence[Ratio], file: Path, beside: Sequence[Ratio] = ()) -> None:
     """In the format that the file's name says; the same rows give the same bytes.
 
-    Those of `beside`, which do not count, are grey, below those of their workload.
+    Those of `replicate_like`, which do not count, are grey, below those of their workload.
     """
     import matplotlib
 

@@ -35,7 +35,7 @@ class Report:
 
     def text(self) -> str:
         """All of it, as Markdown."""
-        parts = [self._machine(), _summary(self.headlines, headlines.beside(self.rows))]
+        parts = [self._machine(), _summary(self.headlines, headlines.replicate_like(self.rows))]
         parts += [_workload(result, self.machine) for result in self.results]
         if self.rows:
             parts.append(f"## Starting, saving, loading, several devices\n\n{table(list(self.rows))}")
@@ -50,7 +50,7 @@ class Report:
         page = HEADER + (picture if self.headlines else "") + self.text()
         (folder / "benchmarks.md").write_text(page, encoding="utf-8")
         if self.headlines:
-            draw(self.headlines, folder / "benchmarks.svg", headlines.beside(self.rows))
+            draw(self.headlines, folder / "benchmarks.svg", headlines.replicate_like(self.rows))
 
     def _machine(self) -> str:
         versions: dict[str, str] = {}

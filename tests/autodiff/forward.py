@@ -93,7 +93,7 @@ class Forward(Decorator):
     def is_leaf(self, x: Any) -> bool:
         return type(x) is self.box and x.leaf
 
-    def leads_back(self, x: Any) -> bool:
+    def requires_grad(self, x: Any) -> bool:
         return type(x) is self.box
 
     def backward(self, x: Any, cotangent: Any, retain: bool) -> dict[int, Any]:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from phlox.host import thread_pool
-from phlox.host.thread_pool import each, spread
+from phlox.host.thread_pool import parallel_for, parallel_map
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_parts_make_up_the_whole(size: int, least: int, most: int, parts: int) -> None:
     found: list[tuple[int, int]] = []
-    spread(lambda start, stop: found.append((start, stop)), size, least, most)
+    parallel_for(lambda start, stop: found.append((start, stop)), size, least, most)
     assert len(found) == parts
     assert [i for start, stop in sorted(found) for i in range(start, stop)] == list(range(size))
     assert all(stop - start >= min(least, size) for start, stop in found)
@@ -34,7 +34,7 @@ def test_they_run_at_the_same_time() -> None:
     def work(start: int, stop: int) -> None:
         together.wait()
 
-    spread(work, 8, 1)
+    parallel_for(work, 8, 1)
     assert not together.broken
 
 
@@ -47,7 +47,7 @@ def test_the_first_part_that_fails_is_told_and_all_have_ended() -> None:
             raise ValueError(f"at {start}")
 
     with pytest.raises(ValueError, match="at 2$"):
-        spread(work, 8, 1)
+        parallel_for(work, 8, 1)
     assert sorted(ended) == [0, 2, 4, 6]
 
 
@@ -55,7 +55,7 @@ def test_context_variables_are_the_callers_in_every_thread() -> None:
     variable = contextvars.ContextVar("variable", default="nobody's")
     token = variable.set("the caller's")
     found: list[str] = []
-    spread(lambda start, stop: found.append(variable.get()), 8, 1)
+    parallel_for(lambda start, stop: found.append(variable.get()), 8, 1)
     variable.reset(token)
     assert found == ["the caller's"] * 4
 
@@ -72,14 +72,14 @@ def test_what_is_spread_already_is_shared_by_the_same_threads() -> None:
     for _ in range(2):  # and it is over when it is over
         found.clear()
         threads.clear()
-        spread(lambda start, stop: spread(work, 100, 1), 4, 1)
+        parallel_for(lambda start, stop: parallel_for(work, 100, 1), 4, 1)
         assert sorted(found) == sorted([(0, 25), (25, 50), (50, 75), (75, 100)] * 4) and len(threads) <= 4
 
     def fail(start: int, stop: int) -> None:
         raise ValueError(f"within, at {start}")
 
     with pytest.raises(ValueError, match="within, at 0"):
-        spread(lambda start, stop: spread(fail, 4, 1), 4, 1)
+        parallel_for(lambda start, stop: parallel_for(fail, 4, 1), 4, 1)
     assert threading.active_count() == before
 
 
@@ -94,9 +94,9 @@ def test_threads_that_have_nothing_else_take_parts() -> None:
 
     def task(i: int) -> None:
         if not i:
-            spread(work, 8, 1)
+            parallel_for(work, 8, 1)
 
-    each(task, [100, 1, 1], least=1)
+    parallel_map(task, [100, 1, 1], least=1)
     assert len(parts) == 4 == len(set(parts.values()))
 
 
@@ -109,10 +109,10 @@ def test_who_spreads_takes_what_nobody_else_takes() -> None:
         if i:
             assert free.wait(60)
         else:
-            spread(lambda start, stop: parts.update({start: threading.get_ident()}), 8, 1)
+            parallel_for(lambda start, stop: parts.update({start: threading.get_ident()}), 8, 1)
             free.set()
 
-    each(task, [1, 1, 1, 1], least=1)
+    parallel_map(task, [1, 1, 1, 1], least=1)
     assert sorted(parts) == [0, 2, 4, 6] and len(set(parts.values())) == 1
 
 
@@ -129,19 +129,19 @@ def test_each_gives_what_a_loop_would(
     def alone() -> bool:
         return next(left, -1) >= 0
 
-    found = each(lambda i: (i, sizes[i]), sizes, least, large=large, in_order=in_order, alone=alone)
+    found = parallel_map(lambda i: (i, sizes[i]), sizes, least, large=large, in_order=in_order, alone=alone)
     assert found == list(enumerate(sizes))
 
 
 def test_the_largest_comes_first() -> None:
     order: list[int] = []
-    each(order.append, [1, 5, 2, 4, 3], least=1, alone=lambda: True)
+    parallel_map(order.append, [1, 5, 2, 4, 3], least=1, alone=lambda: True)
     assert order == [1, 3, 4, 2, 0]
 
 
 def test_each_runs_several_at_the_same_time() -> None:
     together = threading.Barrier(4, timeout=60)
-    each(lambda i: together.wait(), [1] * 4, least=1)
+    parallel_map(lambda i: together.wait(), [1] * 4, least=1)
     assert not together.broken
 
 
@@ -158,16 +158,16 @@ def test_of_what_is_large_there_is_one_at_a_time() -> None:
             return
         running.add(i)
         peak = max(peak, len(running))
-        spread(lambda start, stop: parts.update({(10 * i + start): together.wait()}), 4, 1)
+        parallel_for(lambda start, stop: parts.update({(10 * i + start): together.wait()}), 4, 1)
         running.remove(i)
 
-    each(work, [5, 90, 5, 80], least=1, large=10)
+    parallel_map(work, [5, 90, 5, 80], least=1, large=10)
     assert peak == 1 and sorted(parts) == [10, 11, 12, 13, 30, 31, 32, 33]
 
 
 def test_in_order_means_what_is_not_large() -> None:
     order: list[int] = []
-    each(order.append, [1, 50, 2, 40, 60, 3], least=1, large=10, in_order=True, alone=lambda: True)
+    parallel_map(order.append, [1, 50, 2, 40, 60, 3], least=1, large=10, in_order=True, alone=lambda: True)
     assert order == [4, 1, 3, 0, 2, 5]
 
 
@@ -177,8 +177,8 @@ def test_a_system_without_threads_does_it_all_the_same(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(threading.Thread, "start", start)
     found: list[int] = []
-    spread(lambda start, stop: found.append(start), 8, 1)
-    assert found == [0, 2, 4, 6] and each(lambda i: i, [1, 2, 3], 1) == [0, 1, 2]
+    parallel_for(lambda start, stop: found.append(start), 8, 1)
+    assert found == [0, 2, 4, 6] and parallel_map(lambda i: i, [1, 2, 3], 1) == [0, 1, 2]
 
 
 def test_the_caller_is_alone_while_it_is_to_be() -> None:
@@ -195,7 +195,7 @@ def test_the_caller_is_alone_while_it_is_to_be() -> None:
         else:
             assert threading.active_count() == before
 
-    each(work, [1, 5, 2, 4, 3], least=1, most=3, alone=lambda: len(order) < 2)
+    parallel_map(work, [1, 5, 2, 4, 3], least=1, most=3, alone=lambda: len(order) < 2)
     assert order[:2] == [1, 3] and sorted(order) == [0, 1, 2, 3, 4] and len(threads) == 3
 
 
@@ -210,7 +210,7 @@ def test_each_runs_no_more_at_the_same_time_than_it_may() -> None:
         time.sleep(0.01)
         running.remove(i)
 
-    each(work, [1] * 12, least=1, most=2)
+    parallel_map(work, [1] * 12, least=1, most=2)
     assert peak == 2
 
 
@@ -224,7 +224,7 @@ def test_the_first_that_fails_is_told_whichever_was_tried_first() -> None:
 
     for least, alone in ((1, False), (1000, False), (1, True)):
         with pytest.raises(ValueError, match="at 1$"):
-            each(work, [1, 1, 2, 5, 9], least, alone=lambda alone=alone: alone)
+            parallel_map(work, [1, 1, 2, 5, 9], least, alone=lambda alone=alone: alone)
     assert {0, 1} <= set(tried[-5:])  # a loop would have done these before it failed
 
 
@@ -237,5 +237,5 @@ def test_an_interrupt_ends_all() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        each(work, [1] * 1000, least=1)
+        parallel_map(work, [1] * 1000, least=1)
     assert len(tried) < 1000

@@ -174,8 +174,8 @@ VARIABLE: ContextVar[int] = ContextVar("variable", default=0)
 SCOPES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Any]] = {
     "scope": (lambda: scope(VARIABLE, 1), VARIABLE),
     "sharing": (shared_scalars.sharing, vars(shared_scalars)["_found"]),
-    "recording": (lambda: scope(optimizer.recording, object()), optimizer.recording),
-    "recording of PyTorch": (lambda: scope(tracer.recording, True), tracer.recording),
+    "tracing": (lambda: scope(optimizer.tracing, object()), optimizer.tracing),
+    "tracing of PyTorch": (lambda: scope(tracer.tracing, True), tracer.tracing),
     "levels": (lambda: levels.resumed(()), vars(levels)["_levels"]),
     "batches": (frames.outside, vars(frames)["_frames"]),
     "stream": (lambda: stream(1), current_stream),

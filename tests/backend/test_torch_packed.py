@@ -16,11 +16,11 @@ from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, NumPy, Torch
 from phlox.backend.torch.compiler import program as programs
 from phlox.backend.torch.compiler.codegen import VARIABLE
-from phlox.backend.torch.compiler.passes.constant_folding import Packed
+from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants
 from phlox.backend.torch.ops.conv import channels_last
 
 EXACT = NumPy(float="f64")
-Made = list["Packed | None"]
+Made = list["FoldedConstants | None"]
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_the_values_are_those_of_numpy_in_f64(options: dict[str, Any], made: Mad
     expected = network(EXACT, **options)(images(EXACT)).numpy()
     for _ in range(2):
         np.testing.assert_allclose(predict(model, images()).numpy(), expected, rtol=1e-4, atol=1e-5)
-    assert [type(one) for one in made] == [Packed]
+    assert [type(one) for one in made] == [FoldedConstants]
 
 
 def test_a_convolution_that_several_read_stays_apart(made: Made) -> None:
@@ -107,7 +107,7 @@ def test_a_convolution_that_several_read_stays_apart(made: Made) -> None:
     y, clipped = px.compile(both)(conv, images())
     np.testing.assert_allclose(y.numpy(), conv(images()).numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(clipped.numpy(), np.maximum(y.numpy(), 0.0))
-    assert y.numpy().min() < 0.0 and type(made[0]) is Packed
+    assert y.numpy().min() < 0.0 and type(made[0]) is FoldedConstants
 
 
 def test_nan_stays_nan(made: Made) -> None:
@@ -117,7 +117,7 @@ def test_nan_stays_nan(made: Made) -> None:
     expected = network()(broken).numpy()
     found = px.compile(forward)(network(), broken).numpy()
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-    assert np.isnan(found).any() and type(made[0]) is Packed
+    assert np.isnan(found).any() and type(made[0]) is FoldedConstants
 
 
 def test_other_weights_are_seen(made: Made) -> None:
@@ -170,7 +170,7 @@ def test_weights_of_inference_mode_may_be_written_to(made: Made) -> None:
         model.last.weight.val().primitive.mul_(2.0)
         expected = model(x).numpy()
     np.testing.assert_allclose(predict(model, x).numpy(), expected, rtol=1e-4, atol=1e-5)
-    assert abs(expected - before).max() > 0.1 and type(made[0]) is Packed
+    assert abs(expected - before).max() > 0.1 and type(made[0]) is FoldedConstants
 
 
 def test_a_model_after_training_steps_predicts_with_its_new_weights(made: Made) -> None:
@@ -181,7 +181,7 @@ def test_a_model_after_training_steps_predicts_with_its_new_weights(made: Made) 
         np.testing.assert_allclose(predict(valid, images()).numpy(), valid(images()).numpy(), rtol=1e-4, atol=1e-5)
         grads = model(px.tensor(images().numpy(), device=device)).square().mean().backward()
         model = optimizer.step(0.1, model, optim.GradientsParams.from_grads(grads, model))
-    assert [type(one) for one in made] == [Packed]
+    assert [type(one) for one in made] == [FoldedConstants]
 
 
 # --- what stays one program

@@ -42,12 +42,12 @@ def test_rules_reach_the_inner_backend() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cls", "of_itself"), [(Batched, {"checkpoint", "record_function"}), (Autodiff, {"untaped", "duplicate"})]
+    ("cls", "of_itself"), [(Batched, {"checkpoint", "tape_function"}), (Autodiff, {"untaped", "duplicate"})]
 )
 def test_all_that_a_backend_says_is_forwarded(cls: type[Decorator], of_itself: set[str]) -> None:
     """What a backend says of itself and of arrays must not be the default, which knows nothing of what is decorated."""
     says = {name for name, value in vars(Backend).items() if callable(value) and not name.startswith("_")}
-    of_the_engine = {"is_left_over", "is_left_over_error", "check_number", "host_dtype", "entries", "piled"}
+    of_the_engine = {"is_leaked", "is_leaked_error", "check_scalar", "host_dtype", "entries", "piled"}
     of_the_engine |= {"in_one_call", "put_entry", "with_autodiff"}
     assert says - set(vars(cls)) - set(vars(Decorator)) - OPERATIONS <= of_the_engine | of_itself
 
@@ -59,7 +59,7 @@ def test_identity() -> None:
     assert (M.batched, Batched(M).batched, Autodiff(M).batched, B.batched) == (1, 2, 1, 0)
     assert not M.differentiates and Batched(Autodiff(B)).differentiates
     assert M.full_precision() is M and Batched(NumPy(float="f16")).full_precision() is M
-    assert M.untaped() is None and Batched(Autodiff(B)).untaped() is M and Autodiff(M).untaped() is M
+    assert M.without_tape() is None and Batched(Autodiff(B)).without_tape() is M and Autodiff(M).without_tape() is M
     assert str(M.device()) == "batched(numpy):cpu"
 
 
@@ -78,7 +78,7 @@ def test_arrays_of_a_batch(engine: Backend) -> None:
     values = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     x = M.boxed(engine.from_host(values, px.Float, engine.device()))
     assert M.shape(x) == x.shape == (3,) and M.kind_of(x) is px.Float and M.batch_of(x) == (2,)
-    assert M.device_of(x) == M.device() and M.is_traced(x) and not M.is_gone(x)
+    assert M.device_of(x) == M.device() and M.is_traced(x) and not M.is_donated(x)
     doubled = M.float_add(x, x)
     np.testing.assert_array_equal(engine.to_host(doubled.value), 2 * values)
     constant = M.float_full((3,), 2.0, M.device())

@@ -38,8 +38,8 @@ from phlox.backend import Autodiff, Jax
 
 texts, compile = [], Jax.compile
 
-def observed(self, fn, let_go):
-    run = compile(self, fn, let_go)
+def observed(self, fn, release):
+    run = compile(self, fn, release)
 
     def call(*arrays):
         texts.append(run.lower(*arrays).compile().as_text())

@@ -376,9 +376,7 @@ def test_a_value_that_outlives_its_transformation(transform: Any) -> None:
 
 def test_a_module_cannot_be_saved_while_it_is_traced() -> None:
     model = nn.Linear(2, 3).init(0, device=JAX)
-    with pytest.raises(
-        ModuleError, match="`weight` has no value that could be saved while a program is being recorded"
-    ):
+    with pytest.raises(ModuleError, match="`weight` has no value that could be saved while a program is being traced"):
         jax.jit(lambda m: [m.into_record(), 1][1])(model)
 
 

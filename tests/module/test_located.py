@@ -108,7 +108,7 @@ def test_a_call_that_is_compiled_stays_so() -> None:
 
     model, x = Compiled(), px.ones((4, 3), device=Jax())
     assert model(x).shape == model(x).shape == (4, 2)
-    assert vars(Compiled)["__call__"].recordings == 1
+    assert vars(Compiled)["__call__"].traces == 1
     with pytest.raises(ShapeError, match=r"Linear\(weight \[3, 2\], bias \[2\]\): linear: x of shape \(4, 5\)"):
         model(px.ones((4, 5), device=Jax()))
 

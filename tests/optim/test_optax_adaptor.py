@@ -96,13 +96,13 @@ def train(model: Any, optimizer: Any, lr: float) -> Any:
     return optimizer.step(lr, model, grads)
 
 
-def run(model: Any, optimizer: Any, steps: int, compiled: bool = False, lr: float = 1.0, recordings: int = 1) -> Any:
+def run(model: Any, optimizer: Any, steps: int, compiled: bool = False, lr: float = 1.0, traces: int = 1) -> Any:
     step: Any = px.compile(train, donate=("model", "optimizer")) if compiled else train
     begins = not optimizer.states
     for _ in range(steps):
         model = step(model, optimizer, lr)
     if compiled:
-        assert step.recordings == recordings + begins  # `unused` takes no step, which only a trace can tell
+        assert step.traces == traces + begins  # `unused` takes no step, which only a trace can tell
     return model
 
 
@@ -171,8 +171,8 @@ def test_a_run_goes_on_from_a_file(name: str, compiled: bool, tmp_path: Path) ->
     again, resumed = Net().init(1), optim.OptaxAdaptor(CASES[name]())
     restore(load(tmp_path / "run.safetensors"), model=again, optimizer=resumed)
     # Other element types than the backend's come back at the first step.
-    recordings = 1 + (name in ("half moments", "raw key"))
-    again, model = run(again, resumed, 4, compiled, recordings=recordings), run(model, optimizer, 4, compiled)
+    traces = 1 + (name in ("half moments", "raw key"))
+    again, model = run(again, resumed, 4, compiled, traces=traces), run(model, optimizer, 4, compiled)
     for path, value in weights(model).items():
         np.testing.assert_array_equal(weights(again)[path], value)
 
@@ -205,10 +205,10 @@ def test_a_rate_that_changes_does_not_recompile() -> None:
     step = px.compile(train, donate=("model", "optimizer"))
     model, optimizer = Net().init(0), optim.OptaxAdaptor(optax.adam(1.0))
     model = step(model, optimizer, 0.1)
-    traces = step.recordings
+    traces = step.traces
     for lr in (0.2, 0.3):
         model = step(model, optimizer, lr)
-    assert step.recordings == traces == 2  # one of them to see that `unused` takes no step
+    assert step.traces == traces == 2  # one of them to see that `unused` takes no step
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
@@ -274,7 +274,7 @@ def test_a_record_from_before_a_layer_came() -> None:
     resumed = optim.OptaxAdaptor(optax.adam(1e-2))
     resumed.load_record(optimizer.into_record())
     expected = weights(run(model.unfreeze("head"), optimizer, 2))
-    after = run(model.unfreeze("head"), resumed, 2, compiled=True, recordings=2)  # that `head` begins, a trace tells
+    after = run(model.unfreeze("head"), resumed, 2, compiled=True, traces=2)  # that `head` begins, a trace tells
     for path, value in expected.items():
         np.testing.assert_allclose(weights(after)[path], value, rtol=1e-4, atol=1e-6)
 

@@ -10,7 +10,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Jax
-from phlox.optim.state.flat import Packed
+from phlox.optim.state.flat import FlatState
 from phlox.optim.step.adaptor import SimpleOptimizer
 from phlox.optim.step.shared_scalars import shared, sharing
 
@@ -189,7 +189,7 @@ def test_reals_come_back_from_a_record() -> None:
 
 def test_zeros_of_either_sign_and_numbers_of_other_places_are_several() -> None:
     states: Any = {"a": {"x": 0.0, "y": 0.0}, "b": {"x": -0.0, "y": 0.0}, "c": {"x": 0.0, "y": 1.0}}
-    packed = Packed.of(states, Jax().device(), shared=True)
+    packed = FlatState.of(states, Jax().device(), shared=True)
     assert packed.leaves == (0.0, 0.0, -0.0, 1.0)
     assert str(packed.unpack()) == str(states)
-    assert len(Packed.of(states, Jax().device()).leaves) == 6
+    assert len(FlatState.of(states, Jax().device()).leaves) == 6

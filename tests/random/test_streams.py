@@ -324,7 +324,7 @@ def test_a_stream_in_a_program_has_no_state() -> None:
     x = px.ones((1,), device="jax")
     acts = (px.random.state, lambda: px.random.restore({"key": [0, 0], "position": 0}), lambda: px.random.seed(0))
     for act in acts:
-        with pytest.raises(RandomnessError, match="being recorded"):
+        with pytest.raises(RandomnessError, match="being traced"):
             px.compile(lambda x, act=act: (act(), x)[1])(x)
 
 

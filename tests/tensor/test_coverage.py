@@ -83,7 +83,7 @@ def test_every_rule_is_for_an_operation_in_the_table() -> None:
 
 @pytest.mark.parametrize("backend", [NumPy(), Jax(), Torch()], ids=repr)
 def test_autodiff_differentiates_what_a_backend_overrides(backend: Any) -> None:
-    """An operation on floats is recorded, is a constant, or is derived, on `Autodiff` too, from others that are."""
+    """An operation on floats is traced, is a constant, or is derived, on `Autodiff` too, from others that are."""
     autodiff = Autodiff(backend)
     for name in sorted(OPERATIONS):
         if name in RULES or name in CONSTANT or name.startswith(("int_", "bool_", "random_")) or name == "float_full":

@@ -119,7 +119,7 @@ def test_numbers_of_numpy_are_numbers_and_arrays_are_not() -> None:
         np.testing.assert_array_equal(run(X, number).numpy(), 2.0 * X.numpy())
     for number in (2, np.int32(2), np.array(2)):
         np.testing.assert_array_equal(run(X, number).numpy(), 2.0 * X.numpy())
-    assert run.programs == 2 and run.recordings == 2
+    assert run.programs == 2 and run.traces == 2
     with pytest.raises(CompileError, match=r"n: a NumPy array of shape \(3,\) can be neither .* phlox\.tensor"):
         run(X, np.ones(3))
 
@@ -327,7 +327,7 @@ def test_anything_means_the_same(shape: Any) -> None:
     same(got, expected)
     for mine, theirs in zip(other.params(), module.params(), strict=True):
         np.testing.assert_allclose(mine.val().numpy(), theirs.val().numpy(), rtol=1e-6)
-    assert run.recordings == 1
+    assert run.traces == 1
 
 
 @pytest.mark.parametrize("shape", ["pair", "arguments"])
@@ -353,4 +353,4 @@ def test_a_module_that_is_given_twice_is_one(shape: str) -> None:
     call(two, other)
     call(two, two)
     assert (two.calls.val().item(), other.calls.val().item()) == (4, 2)
-    assert run.recordings == 2
+    assert run.traces == 2

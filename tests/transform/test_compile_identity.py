@@ -66,7 +66,7 @@ def test_positions_are_told_apart(backend: Backend, name: str, view: bool) -> No
     for a, b in ((one, second), (other, one), (one, other), (one, one)):
         for found, expected in zip(arrays(run(a, b)), arrays(TWO[name](a, b)), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert run.recordings == 1
+    assert run.traces == 1
 
 
 @both
@@ -351,7 +351,7 @@ def test_a_first_call_runs_the_function_once(backend: Backend, config: Any, step
     model, optimizer = nn.Linear(3, 2, device=device).init(0), config.init()
     for turn in range(3):
         model, _ = run(model, optimizer, 0.1, px.ones((2, 3), device=device))
-        assert run.recordings == 1 and run.programs == 1
+        assert run.traces == 1 and run.programs == 1
         assert len(calls) == (steps or 1 if isinstance(backend, Torch) else 1), turn
     assert len(optimizer.states) == 2
 
@@ -369,7 +369,7 @@ def test_models_with_an_optimizer_each_are_traced_once(backend: Backend) -> None
         assert [set(one.states) for one in optimizers] == [{p.id for p in m.params()} for m in (first, second)]
     close(found[0][0], found[1][0])
     close(found[0][1], found[1][1])
-    assert run.recordings == 1
+    assert run.traces == 1
 
 
 @both
@@ -386,7 +386,7 @@ def test_parameters_that_take_no_step_cost_a_trace_that_is_counted(backend: Back
         for _ in range(2):
             model, _ = run(model, optimizer, 0.1, px.ones((2, 3), device=device))
         assert set(optimizer.states) == {param.id for param in model.used.params()}
-        assert (run.recordings, run.programs) == (len(calls), 1)
+        assert (run.traces, run.programs) == (len(calls), 1)
     assert len(calls) == 2
 
 
@@ -554,7 +554,7 @@ def test_numbers_compute_as_they_do_eagerly(backend: Backend, values: Any) -> No
                 atol=tolerance,
                 err_msg=name,
             )
-    assert run.recordings == 1
+    assert run.traces == 1
 
 
 @pytest.mark.parametrize("engine", [Jax, Torch])
@@ -607,7 +607,7 @@ def test_numbers_that_go_into_states_keep_programs_few(backend: Backend) -> None
         model, _ = run(model, optimizer, rate, px.ones((2, 3), device=device))
     state = next(iter(optimizer.states.values()))
     assert state["last"] == 0.125 and state["product"] == pytest.approx(1.5 * 1.25 * 1.125, rel=1e-6)
-    assert run.recordings == 1
+    assert run.traces == 1
 
 
 @both

@@ -80,7 +80,7 @@ def test_many_calls_are_one_program_and_may_donate() -> None:
             eager, loss = plain(eager, eager_optimizer, RATES[number] / (turn + 1), data(XS[number]))
         np.testing.assert_allclose(losses[-1].item(), loss.item(), rtol=1e-4)
     close(model, eager)
-    assert run.programs == run.recordings == 1
+    assert run.programs == run.traces == 1
     model, _ = step(model, optimizer, 0.01, data())  # an ordinary step goes on from there
     assert optimizer.states[model.params()[0].id]["time"] == 3 * N + 1
     with pytest.raises(DonatedError, match="donated to an earlier call of step, as its argument model,"):

@@ -1,4 +1,4 @@
-"""`compile` on PyTorch: compiled equals eager, with PyTorch's compiler and with the recorded graph as it is."""
+"""`compile` on PyTorch: compiled equals eager, with PyTorch's compiler and with the traced graph as it is."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ X = rng.normal(size=(4, WIDE)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs as for PyTorch's compiler, but run as they were recorded, which takes no time to compile."""
+    """Programs as for PyTorch's compiler, but run as they were traced, which takes no time to compile."""
     monkeypatch.setenv(VARIABLE, "inductor")
     monkeypatch.setattr(inductor, "compile", lambda graph, flat: graph.forward)
 
@@ -107,7 +107,7 @@ def test_pytorchs_compiler_writes_over_it_too(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(3):
         model, _ = run(model, optimizer, 0.01, data())
         addresses.add(model._phlox_pending[1][0].data_ptr())
-    assert len(addresses) == 1 and run.recordings == 1
+    assert len(addresses) == 1 and run.traces == 1
     for a, b in zip(values(model), values(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 

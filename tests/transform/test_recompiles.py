@@ -70,7 +70,7 @@ def test_the_cause_is_named(name: str, caplog: pytest.LogCaptureFixture) -> None
         run(x, first)
         run(x, second)
     (only,) = recompiles
-    assert only.number == run.recordings == 2 and only.function.endswith("<lambda>")
+    assert only.number == run.traces == 2 and only.function.endswith("<lambda>")
     assert len(only.changes) >= 1 and only.changes[0].path.startswith("y")
     assert re.search(message, str(only.changes[0]))
     assert str(only) in caplog.text and "is compiled for the 2nd time" in str(only)
@@ -83,7 +83,7 @@ def test_the_path_inside_a_model_is_named() -> None:
     with px.debug.explain_recompiles() as recompiles:
         for _ in range(3):
             model, _ = run(model, optimizer, 0.1, data())
-        assert not recompiles and run.recordings == 1
+        assert not recompiles and run.traces == 1
         model.layers[2].rate = 0.25
         run(model, optimizer, 0.1, data())
     (only,) = recompiles
@@ -100,7 +100,7 @@ def test_the_closest_recording_is_compared_with() -> None:
         run(wide, "b", False)
         run(ONE, "c", True)
     assert [[change.path for change in one.changes] for one in recompiles] == [["flag"], ["mode"]]
-    assert [one.number for one in recompiles] == [3, 4] and run.recordings == run.programs == 4
+    assert [one.number for one in recompiles] == [3, 4] and run.traces == run.programs == 4
 
 
 def test_sharing_of_parameters_is_a_cause() -> None:
@@ -125,7 +125,7 @@ def test_every_shape_is_counted() -> None:
     run = px.compile(lambda x: x * 2.0)
     for rows in (1, 2, 1, 3, 2):
         run(px.ones((rows,), device=Jax()))
-    assert run.programs == 1 and run.recordings == 3
+    assert run.programs == 1 and run.traces == 3
     np.testing.assert_array_equal(run(ONE).numpy(), [2.0, 2.0])
 
 
@@ -138,4 +138,4 @@ def test_many_programs_are_told_once() -> None:
     assert len(told) == 1
     for mode in range(64, 70):
         run(x, f"mode {mode}")  # any warning more is an error
-    assert run.recordings == 70
+    assert run.traces == 70

@@ -60,9 +60,7 @@ def test_numbers_shapes_and_settings_may_change_between_calls(backend: Backend) 
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
     np.testing.assert_allclose(mine.layer.weight.val().numpy(), other.layer.weight.val().numpy(), rtol=1e-4, atol=1e-6)
     assert compiled.programs == 2  # without clipping and with it
-    assert (
-        compiled.recordings <= 6
-    )  # to find states; for two programs, at two sizes, and for numbers held by the engine
+    assert compiled.traces <= 6  # to find states; for two programs, at two sizes, and for numbers held by the engine
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:2], ids=repr)
@@ -79,7 +77,7 @@ def test_held_numbers_are_not_recorded_anew() -> None:
     x = px.ones((2,), device=Jax())
     for number in (2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0):
         assert scaled(x, number).tolist() == [number] * 2
-    assert scaled.recordings == 1
+    assert scaled.traces == 1
 
 
 def test_a_number_that_is_held_within_another_trace_is_a_number_afterwards() -> None:

@@ -588,7 +588,7 @@ def test_what_only_one_of_the_two_can_see() -> None:
     with pytest.raises(ModuleError, match=r"alike in every turn: y\[0\] was '0' and is '1'"):
         px.scan(lambda c, _: (c, (str(next(counter)),)), px.ones((2,)), length=2)
     x = px.ones((2,), device=JAX)
-    with pytest.raises(BackendError, match=r"y is on NumPy\(\), and the loop is recorded on .*device="):
+    with pytest.raises(BackendError, match=r"y is on NumPy\(\), and the loop is traced on .*device="):
         px.compile(lambda x: px.scan(lambda c, _: (c, px.ones((2,))), x, length=2))(x)
     optimizer = optim.AdamConfig().init()
     model = nn.Linear(2, 1, device=JAX).init()

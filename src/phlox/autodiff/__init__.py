@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from phlox.autodiff.decorator import Autodiff
-from phlox.autodiff.tape import Node, Tracked, walk_back
+from phlox.autodiff.tape import Node, Tracked, backpropagate
 
-__all__ = ["Autodiff", "Node", "Tracked", "walk_back"]
+__all__ = ["Autodiff", "Node", "Tracked", "backpropagate"]

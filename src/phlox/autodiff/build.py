@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from phlox.autodiff.tape import Found, Node, Tracked, next_id
+from phlox.autodiff.tape import Cotangents, Node, Tracked, next_id
 from phlox.autodiff.taping import boxed, link, record_several, settled
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape
@@ -56,7 +56,7 @@ class Unary:
 
 
 @dataclass(frozen=True, slots=True)
-class D:
+class Partial:
     """The derivative of z = f(x, y) towards one operand. `saves` names what it reads among "x", "y" and "z"."""
 
     saves: str
@@ -67,8 +67,8 @@ class D:
 class Binary:
     """z = f(x, y), broadcasting; either operand may be a number."""
 
-    lhs: D
-    rhs: D
+    lhs: Partial
+    rhs: Partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class General:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class MultiOutputRule:
     """An operation with several results, all of them floats; as `General`, but for these two.
 
     `forward` returns a tuple of results, and what the derivative needs; `backward(B, saved, gs, needed, *options)` gets
@@ -96,7 +96,7 @@ class Several:
     backward: Callable[..., Gradients]
 
 
-Rule: TypeAlias = Unary | Binary | General | Several
+Rule: TypeAlias = Unary | Binary | General | MultiOutputRule
 
 
 def build(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable[..., Any]:
@@ -108,8 +108,8 @@ def build(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable
             return _binary(inner, box, getattr(inner, name), rule)
         case General():
             return _general(inner, box, getattr(inner, name), rule)
-        case Several():
-            return _several(inner, box, getattr(inner, name), rule)
+        case MultiOutputRule():
+            return _multi_output(inner, box, getattr(inner, name), rule)
 
 
 def _unary(
@@ -119,7 +119,7 @@ def _unary(
     saves_x, saves_y = "x" in rule.saves, "y" in rule.saves
     derivative = rule.derivative
 
-    def push(node: Node, g: Array, found: Found) -> None:
+    def push(node: Node, g: Array, found: Cotangents) -> None:
         x, y = node.saved
         dx = derivative(inner, g, x, y)
         parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
@@ -165,7 +165,7 @@ def _binary(
     rhs_x, rhs_y, rhs_z = (letter in saves_rhs for letter in "xyz")
     shape, add = inner.shape, box.add
 
-    def push_lhs(node: Node, g: Array, found: Found) -> None:
+    def push_lhs(node: Node, g: Array, found: Cotangents) -> None:
         x, y, z, size, _ = node.saved
         d = lhs(inner, g, x, y, z)
         if size is not None:
@@ -173,7 +173,7 @@ def _binary(
         parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
         found[parent] = add(found[parent], d) if parent in found else d
 
-    def push_rhs(node: Node, g: Array, found: Found) -> None:
+    def push_rhs(node: Node, g: Array, found: Cotangents) -> None:
         x, y, z, _, size = node.saved
         d = rhs(inner, g, x, y, z)
         if size is not None:
@@ -181,7 +181,7 @@ def _binary(
         parent = node.parents[-1].id  # pyright: ignore[reportOptionalMemberAccess]
         found[parent] = add(found[parent], d) if parent in found else d
 
-    def push_both(node: Node, g: Array, found: Found) -> None:
+    def push_both(node: Node, g: Array, found: Cotangents) -> None:
         push_lhs(node, g, found)
         push_rhs(node, g, found)
 
@@ -233,7 +233,7 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
     forward: Callable[..., Result] = rule.forward
     backward: Callable[..., Gradients] = rule.backward
 
-    def push(node: Node, g: Array, found: Found) -> None:
+    def push(node: Node, g: Array, found: Cotangents) -> None:
         saved, needed, options = node.saved
         for parent, d in zip(node.parents, backward(inner, saved, g, needed, *options), strict=True):
             if parent is not None and d is not None:
@@ -263,8 +263,8 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
     return operation
 
 
-def _several(
-    inner: Backend, box: type[Tracked], function: Callable[..., tuple[Array, ...]], rule: Several
+def _multi_output(
+    inner: Backend, box: type[Tracked], function: Callable[..., tuple[Array, ...]], rule: MultiOutputRule
 ) -> Callable[..., tuple[Array, ...]]:
     count, forward, backward = rule.operands, rule.forward, rule.backward
 

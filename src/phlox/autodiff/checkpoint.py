@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from phlox.autodiff.tape import Found, Node, next_id, walk_back
+from phlox.autodiff.tape import Cotangents, Node, backpropagate, next_id
 from phlox.autodiff.taping import link, parts
 from phlox.backend.contract.types import Array
 
@@ -32,14 +32,14 @@ def checkpoint(backend: Autodiff, run: Again) -> Sequence[Array]:
     until = frozenset(node.id for node in outside)
     add = backend.box.add
 
-    def push(node: Node, shares: Any, found: Found) -> None:
+    def push(node: Node, shares: Any, found: Cotangents) -> None:
         again = run(next(iter(shares.values())))
         roots = [again[tracked[place]].node for place in shares]
         # What other operations have found for the nodes outside is added to where it belongs, by their own backends.
-        inside: Found = {number: found.pop(number) for number in until if number in found}
+        inside: Cotangents = {number: found.pop(number) for number in until if number in found}
         for root, share in zip(roots, shares.values(), strict=True):
             inside[root.id] = add(inside[root.id], share) if root.id in inside else share
-        walk_back(roots, inside, until=until)
+        backpropagate(roots, inside, until=until)
         found.update({number: inside[number] for number in until if number in inside})
 
     whole = link(tuple(outside), push, None)

@@ -10,9 +10,9 @@ from phlox.autodiff.build import build
 from phlox.autodiff.checkpoint import Again, checkpoint
 from phlox.autodiff.loop import Body, entries, scan
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
-from phlox.autodiff.recompute import Cooked, build_recomputing
+from phlox.autodiff.recompute import Recomputed, build_recomputing
 from phlox.autodiff.rules import CONSTANT, RULES, WIDE
-from phlox.autodiff.tape import Found, Node, Tracked, is_severed, is_spent, leaf, severed, walk_back
+from phlox.autodiff.tape import Cotangents, Node, Tracked, backpropagate, is_poisoned, is_spent, leaf, poisoned
 from phlox.autodiff.taping import Differentiate, Run, boxed, note, record, record_several
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
@@ -67,7 +67,7 @@ class Autodiff(Decorator):
         self.int_element = inner.int_element
         self.compiles = inner.compiles
         self.batched = inner.batched
-        base: type[Tracked] = Cooked if recompute else Tracked
+        base: type[Tracked] = Recomputed if recompute else Tracked
         add, settle = sums_of_gradients(inner)
         kind = {"__slots__": (), "add": staticmethod(add), "settle": settle and staticmethod(settle)}
         box = cast("type[Tracked]", type("Tracked", (base,), kind))
@@ -117,16 +117,16 @@ class Autodiff(Decorator):
     def is_leaf(self, x: Array) -> bool:
         return type(x) is self.box and x.node.push is None
 
-    def leads_back(self, x: Array) -> bool:
+    def requires_grad(self, x: Array) -> bool:
         return type(x) is self.box and not is_spent(x.node)
 
-    def severed(self, x: Array, why: str) -> Array:
-        return severed(self.box, self.value(x), why)
+    def poisoned(self, x: Array, why: str) -> Array:
+        return poisoned(self.box, self.value(x), why)
 
-    def is_severed(self, x: Array) -> bool:
-        return type(x) is self.box and is_severed(x.node)
+    def is_poisoned(self, x: Array) -> bool:
+        return type(x) is self.box and is_poisoned(x.node)
 
-    def backward(self, x: Array, cotangent: Array | None, retain: bool) -> Found:
+    def backward(self, x: Array, cotangent: Array | None, retain: bool) -> Cotangents:
         if type(x) is not self.box:
             raise AutodiffError("nothing that this tensor was made from requires gradients; call .require_grad() on it")
         shape = self.inner.shape(x.value)
@@ -137,16 +137,16 @@ class Autodiff(Decorator):
                     "reduce the tensor to one number (.sum(), .mean()), or give one"
                 )
             ones = self.inner.float_full(shape, 1.0, self.inner.device_of(x.value))
-            cotangent = self.inner.beside(ones, x.value)
+            cotangent = self.inner.replicate_like(ones, x.value)
         try:
-            return walk_back([x.node], {x.node.id: cotangent}, retain=retain)
+            return backpropagate([x.node], {x.node.id: cotangent}, retain=retain)
         except Exception as error:
             found = out_of_memory(f"backward of a tensor of shape {shape}", self.inner, error)
             if found is None:
                 raise
             raise found from error
 
-    def record_function(self, operands: tuple[Array, ...], run: Run, differentiate: Differentiate) -> tuple[Array, ...]:
+    def tape_function(self, operands: tuple[Array, ...], run: Run, differentiate: Differentiate) -> tuple[Array, ...]:
         return record_several(self.inner, self.box, operands, run, differentiate)
 
     def checkpoint(self, run: Again) -> Sequence[Array]:
@@ -191,7 +191,7 @@ class Autodiff(Decorator):
     def scan(
         self, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, *, reverse: bool = False
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        if self.records_loops():
+        if self.traces_loops():
             return scan(self, body, carry, xs, length, reverse)
         return super().scan(body, carry, xs, length, reverse=reverse)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phlox.autodiff.residuals import Hidden, Made, Saver, end
-from phlox.autodiff.tape import Found, Node, leaf, next_id, walk_back
+from phlox.autodiff.tape import Cotangents, Node, backpropagate, leaf, next_id
 from phlox.autodiff.taping import link, parts, record_several
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients
@@ -31,7 +31,7 @@ Body: TypeAlias = Callable[[Arrays, Arrays], tuple[Sequence[Array], Sequence[Arr
 def scan(
     backend: Autodiff, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
 ) -> tuple[Arrays, Arrays]:
-    """`backend.scan` while a program is being recorded."""
+    """`backend.scan` while a program is being traced."""
     inner, box, count = backend.inner, backend.box, len(carry)
     values, entries = [backend.value(x) for x in carry], [backend.value(x) for x in xs]
     turns = _Turns(backend, body, values, [type(x) is box for x in carry], [type(x) is box for x in xs])
@@ -74,7 +74,7 @@ def entries(backend: Autodiff, x: Array) -> Sequence[Array]:
 
 
 class _Retry(Exception):
-    """The body must be recorded once more, on other terms."""
+    """The body must be traced once more, on other terms."""
 
     def __init__(self, turns: _Turns) -> None:
         self.turns = turns
@@ -82,7 +82,7 @@ class _Retry(Exception):
 
 @dataclass(slots=True)
 class _Turn:
-    """What recording the body has found out."""
+    """What tracing the body has found out."""
 
     leaves: list[int]
     """The numbers of the leaves in place of the carry and of the entries that are tracked, -1 for the others."""
@@ -199,7 +199,7 @@ class _WayBack:
         self.entrances = [node.id for node in turn.entrances]
         self.again = None if turn.made is not None else turns.run
 
-    def push(self, whole: Node, shares: dict[int, Array], found: Found) -> None:
+    def push(self, whole: Node, shares: dict[int, Array], found: Cotangents) -> None:
         """From the gradients of the results to those of the carry, of what was run along, and of what is outside."""
         inner, add, settle = self.inner, self.backend.box.add, self.backend.box.settle
         turn, outside, entries = whole.saved
@@ -224,13 +224,13 @@ class _WayBack:
             """The gradients of the carry, of the entry, and towards the outside."""
             saved, entry, gs = _split(one, len(turn), len(entries))
             nodes, leaves = self._tape(saved, entry, outside)
-            inside: Found = {}
+            inside: Cotangents = {}
             for place, g in (*zip(self.carried, totals, strict=True), *zip(rows, gs, strict=True)):
                 if place in nodes:
                     number = nodes[place].id
                     inside[number] = add(inside[number], g) if number in inside else g
             ends = {*self.entrances, *leaves}
-            walk_back([node for node in nodes.values() if node.id in inside], inside, until=ends)
+            backpropagate([node for node in nodes.values() if node.id in inside], inside, until=ends)
             after: list[Array] = []
             for place, total in zip(self.carried, totals, strict=True):
                 g = inside.get(leaves[place])
@@ -292,7 +292,7 @@ class _WayBack:
             self.inner.scan(body, start, columns, self.length, reverse=self.reverse)
             return []
 
-        self.inner.record_only(look, [], [])
+        self.inner.trace_only(look, [], [])
         return found
 
 

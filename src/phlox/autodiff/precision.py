@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from phlox.autodiff.build import Binary, General, Rule, Several, Unary, as_general
+from phlox.autodiff.build import Binary, General, MultiOutputRule, Rule, Unary, as_general
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients
 from phlox.backend.contract.widening import Convert, converters, widened, widened_forward
@@ -44,5 +44,5 @@ def at_full_precision(rule: Rule, backend: Backend, name: str) -> Rule:
     def wide_backward(B: Backend, *arguments: Any) -> Gradients:
         return backward(*arguments)
 
-    kind = Several if isinstance(rule, Several) else General
+    kind = MultiOutputRule if isinstance(rule, MultiOutputRule) else General
     return kind(rule.operands, rule.forward if elementwise else wide_forward, wide_backward)

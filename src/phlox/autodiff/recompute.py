@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from phlox.autodiff.build import Rule, Several, as_general, build
+from phlox.autodiff.build import MultiOutputRule, Rule, as_general, build
 from phlox.autodiff.rules.arithmetic import ARITHMETIC
 from phlox.autodiff.rules.shape import SHAPE
 from phlox.autodiff.rules.special import SPECIAL
@@ -52,7 +52,7 @@ class Recipe:
         return self.value
 
 
-class Cooked(Tracked):
+class Recomputed(Tracked):
     """A tracked value that was cheap, if it has a recipe."""
 
     __slots__ = ("recipe",)
@@ -62,7 +62,7 @@ class Cooked(Tracked):
 
 def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable[..., Any]:
     """As `build`, for an operation that keeps recipes of cheap values in place of the values."""
-    if isinstance(rule, Several):
+    if isinstance(rule, MultiOutputRule):
         return build(inner, box, name, rule)
     function = getattr(inner, name)
     whole = as_general(function, rule)

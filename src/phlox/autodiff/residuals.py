@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from phlox.autodiff.tape import Node, Push
+from phlox.autodiff.tape import Node, Vjp
 from phlox.autodiff.tracers import is_free
 from phlox.backend.contract import Backend
 from phlox.backend.contract.backend import engine_of
@@ -18,7 +18,7 @@ class Hidden(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Residual:
     """The place of an array that a node has saved: which list, and where in it."""
 
     group: str
@@ -27,11 +27,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A node that can be made again: what it has saved, with `Kept` in place of arrays."""
+    """A node that can be made again: what it has saved, with `Residual` in place of arrays."""
 
     id: int
     parents: tuple[int | None, ...]
-    push: Push | None
+    push: Vjp | None
     saved: Any
 
     def node(self, nodes: dict[int, Node], arrays: Mapping[str, Sequence[Array]]) -> Node:
@@ -45,7 +45,7 @@ def end(number: int) -> Node:
     return _node(number, (), None, None)
 
 
-def _node(number: int, parents: tuple[Node | None, ...], push: Push | None, saved: Any) -> Node:
+def _node(number: int, parents: tuple[Node | None, ...], push: Vjp | None, saved: Any) -> Node:
     made = object.__new__(Node)
     made.id, made.parents, made.push, made.saved = number, parents, push, saved
     return made
@@ -61,7 +61,7 @@ class Saver:
         self._inner, self._start = inner, start
         self._program = inner.program()
         self._engine = engine_of(inner)
-        self._known: dict[int, tuple[Array, Callable[[], Kept]]] = {}
+        self._known: dict[int, tuple[Array, Callable[[], Residual]]] = {}
         self._seen: dict[int, Any] = {}
         self.turn: list[Array] = []
         self.outside: list[Array] = []
@@ -69,13 +69,13 @@ class Saver:
 
     def know_entry(self, x: Array, number: int) -> None:
         """This array is an entry of an array that the loop runs along."""
-        self._know(x, lambda: _kept("entry", self.entries, number))
+        self._know(x, lambda: _residual("entry", self.entries, number))
 
     def know_same(self, x: Array, outside: Array) -> None:
         """This array is, in every turn, one from outside."""
-        self._know(x, lambda: _kept("outside", self.outside, outside))
+        self._know(x, lambda: _residual("outside", self.outside, outside))
 
-    def _know(self, x: Array, keep: Callable[[], Kept]) -> None:
+    def _know(self, x: Array, keep: Callable[[], Residual]) -> None:
         self._known[id(x)] = x, keep
 
     def take_apart(self, node: Node) -> Made:
@@ -99,15 +99,15 @@ class Saver:
             raise Hidden
         return saved
 
-    def _array(self, x: Array) -> Kept:
+    def _array(self, x: Array) -> Residual:
         known = self._known.get(id(x))
         if known is None:
             if self._is_outside(x):
-                keep = _kept("outside", self.outside, x)
+                keep = _residual("outside", self.outside, x)
             elif getattr(self._inner.strip(x), "weak_type", False):
                 raise Hidden  # a number, which takes on the type of what it meets; an entry of an array would not
             else:
-                keep = _kept("turn", self.turn, x)
+                keep = _residual("turn", self.turn, x)
         else:
             keep = known[1]()
         self._know(x, lambda: keep)
@@ -115,7 +115,7 @@ class Saver:
 
     def _is_outside(self, x: Array) -> bool:
         backend, value = self._inner, x
-        while (lower := backend.untaped()) is not None:
+        while (lower := backend.without_tape()) is not None:
             node = backend.node_of(value)
             if node is not None and node.id >= self._start:
                 return False
@@ -123,14 +123,14 @@ class Saver:
         return self._inner.program_of(x) is not self._program
 
 
-def _kept(group: str, arrays: list[Any], x: Any) -> Kept:
+def _residual(group: str, arrays: list[Any], x: Any) -> Residual:
     arrays.append(x)
-    return Kept(group, len(arrays) - 1)
+    return Residual(group, len(arrays) - 1)
 
 
 def _filled(saved: Any, arrays: Mapping[str, Sequence[Array]]) -> Any:
     kind = cast("type[Any]", type(saved))
-    if kind is Kept:
+    if kind is Residual:
         return arrays[saved.group][saved.number]
     if kind is tuple:
         return tuple([_filled(x, arrays) for x in saved])

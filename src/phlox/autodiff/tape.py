@@ -14,10 +14,10 @@ from typing import Any, ClassVar, TypeAlias
 from phlox.backend.contract.types import Array
 from phlox.errors import AutodiffError
 
-Found: TypeAlias = dict[int, Array]
+Cotangents: TypeAlias = dict[int, Array]
 """Gradients found so far, by node."""
 
-Push: TypeAlias = Callable[["Node", Array, Found], None]
+Vjp: TypeAlias = Callable[["Node", Array, Cotangents], None]
 """`(node, gradient, found)`: add to `found` what the node's gradient means for its parents."""
 
 next_id = count().__next__
@@ -33,7 +33,7 @@ class Node:
 
     id: int
     parents: tuple[Node | None, ...]
-    push: Push | None
+    push: Vjp | None
     saved: Any
 
 
@@ -61,18 +61,18 @@ class Tracked:
         return self.value.shape
 
 
-def _spent(node: Node, g: Array, found: Found) -> None:
+def _spent(node: Node, g: Array, found: Cotangents) -> None:
     raise AutodiffError(
         "this graph has been walked back already and has freed what it saved; "
         "call backward(retain_graph=True) the first time to walk it again"
     )
 
 
-def _refuse(node: Node, g: Array, found: Found) -> None:
+def _refuse(node: Node, g: Array, found: Cotangents) -> None:
     raise AutodiffError(node.saved)
 
 
-def severed(box: type[Tracked], value: Array, why: str) -> Tracked:
+def poisoned(box: type[Tracked], value: Array, why: str) -> Tracked:
     """A value whose history is not to be had: a gradient that comes back to it is an error, which says why."""
     result = leaf(box, value)
     result.node.push = _refuse
@@ -80,8 +80,8 @@ def severed(box: type[Tracked], value: Array, why: str) -> Tracked:
     return result
 
 
-def is_severed(node: Node) -> bool:
-    """Is this the node of a `severed` value?"""
+def is_poisoned(node: Node) -> bool:
+    """Is this the node of a `poisoned` value?"""
     return node.push is _refuse
 
 
@@ -103,9 +103,9 @@ def leaf(box: type[Tracked], value: Array) -> Tracked:
     return result
 
 
-def walk_back(
-    roots: Sequence[Node], found: Found, *, retain: bool = False, until: Collection[int] = frozenset()
-) -> Found:
+def backpropagate(
+    roots: Sequence[Node], found: Cotangents, *, retain: bool = False, until: Collection[int] = frozenset()
+) -> Cotangents:
     """Complete `found`, the gradients of `roots`, by those of all leaves that they depend on.
 
     The nodes numbered in `until` are taken for leaves, and what is found for them need not be settled.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
-from phlox.autodiff.tape import Found, Node, Push, Tracked, next_id
+from phlox.autodiff.tape import Cotangents, Node, Tracked, Vjp, next_id
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 
@@ -18,7 +18,7 @@ Differentiate: TypeAlias = Callable[[Backend, Any, Any, Needed], Gradients]
 _new = object.__new__
 
 
-def link(parents: tuple[Node | None, ...], push: Push, saved: Any) -> Node:
+def link(parents: tuple[Node | None, ...], push: Vjp, saved: Any) -> Node:
     """A new node."""
     node = _new(Node)
     node.id = next_id()
@@ -36,13 +36,13 @@ def boxed(box: type[Tracked], value: Array, node: Node) -> Tracked:
     return result
 
 
-def settled(push: Push, box: type[Tracked]) -> Push:
+def settled(push: Vjp, box: type[Tracked]) -> Vjp:
     """What a node does with its gradient once that is settled; see `Tracked`."""
     settle = box.settle
     if settle is None:
         return push
 
-    def settled_push(node: Node, g: Any, found: Found) -> None:
+    def settled_push(node: Node, g: Any, found: Cotangents) -> None:
         # A node of several results has a gradient for each, by place.
         shares = cast("dict[int, Array]", g)
         push(node, {n: settle(share) for n, share in shares.items()} if type(g) is dict else settle(g), found)
@@ -65,7 +65,7 @@ def note(
     add = box.add
     needed = tuple(type(x) is box for x in operands)
 
-    def push(node: Node, g: Any, found: Found) -> None:
+    def push(node: Node, g: Any, found: Cotangents) -> None:
         for parent, d in zip(node.parents, differentiate(inner, node.saved, g, needed), strict=True):
             if parent is not None and d is not None:
                 found[parent.id] = add(found[parent.id], d) if parent.id in found else d
@@ -100,7 +100,7 @@ def parts(box: type[Tracked], values: tuple[Array, ...], whole: Node) -> tuple[A
     return tuple(boxed(box, value, link((whole,), _share, place)) for place, value in enumerate(values))
 
 
-def _share(node: Node, g: Array, found: Found) -> None:
+def _share(node: Node, g: Array, found: Cotangents) -> None:
     whole = node.parents[0]
     assert whole is not None
     shares: Any = found.setdefault(whole.id, {})

@@ -1,4 +1,4 @@
-"""Does an object hold a placeholder of a program anywhere?"""
+"""Does an object hold a tracer of a program anywhere?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATOMS = (
 
 
 def is_free(x: Any, is_traced: Callable[[Any], bool], seen: dict[int, Any]) -> bool:
-    """Is there certainly no placeholder in x: in its fields, its elements, or what it closes over?
+    """Is there certainly no tracer in x: in its fields, its elements, or what it closes over?
 
     `seen` is kept between calls that end with the first that is not.
     """

@@ -44,13 +44,13 @@ def resumed(found: tuple[Level, ...]) -> AbstractContextManager[tuple[Level, ...
 @lru_cache(maxsize=4096)
 def depth(backend: Backend) -> int:
     """How many tapes a backend has."""
-    lower = backend.untaped()
+    lower = backend.without_tape()
     return 0 if lower is None else 1 + depth(lower)
 
 
 def has_history(backend: Backend, x: Any) -> bool:
     """Does any tape of the backend follow this array?"""
-    while (lower := backend.untaped()) is not None:
+    while (lower := backend.without_tape()) is not None:
         if backend.node_of(x) is not None:
             return True
         x, backend = backend.value(x), lower

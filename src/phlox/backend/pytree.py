@@ -28,7 +28,7 @@ class Node(NamedTuple):
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]
     """To (leaves, structure); the structure is hashable and comparable."""
     unflatten: Callable[[Any, Iterable[Any]], Any]
-    """From (structure, leaves); leaves may be placeholders of any type."""
+    """From (structure, leaves); leaves may be tracers of any type."""
     flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]] | None = None
     """To ((key, leaf), ...) and the structure, the keys being strings or numbers."""
     wire: Wire | None = None

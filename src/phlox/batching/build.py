@@ -87,7 +87,7 @@ def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
             return lambda *arguments: rewritten(M, *arguments)
 
 
-def is_number(x: Any) -> bool:
+def is_scalar(x: Any) -> bool:
     """A Python number or None, which has no shape."""
     return x is None or isinstance(x, (int, float))
 
@@ -118,11 +118,11 @@ def _binary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
                     a, b = raised(a, max(rank, other)), raised(b, max(rank, other))
             else:
                 b = y
-                if not is_number(b):
+                if not is_scalar(b):
                     a = raised(a, len(shape(b)) + 1)
         elif type(y) is box:
             a, b = x, y.value
-            if not is_number(a):
+            if not is_scalar(a):
                 b = raised(b, len(shape(a)) + 1)
         else:
             return function(x, y, *options)
@@ -140,7 +140,7 @@ def _elementwise(M: Batched, function: Callable[..., Array], count: int) -> Call
         operands = arguments[:count]
         if not any(type(x) is box for x in operands):
             return function(*arguments)
-        rank = max([len(shape(x.value)) if type(x) is box else len(shape(x)) + 1 for x in operands if not is_number(x)])
+        rank = max([len(shape(x.value)) if type(x) is box else len(shape(x)) + 1 for x in operands if not is_scalar(x)])
         values = [M.raised(x.value, rank) if type(x) is box else x for x in operands]
         return M.boxed(function(*values, *arguments[count:]))
 

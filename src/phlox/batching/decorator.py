@@ -136,8 +136,8 @@ class Batched(Decorator):
 
     # --- tapes below
 
-    def untaped(self) -> Backend | None:
-        lower = self.inner.untaped()
+    def without_tape(self) -> Backend | None:
+        lower = self.inner.without_tape()
         return None if lower is None else Batched(lower)
 
     def value(self, x: Array) -> Array:
@@ -155,8 +155,8 @@ class Batched(Decorator):
     def is_leaf(self, x: Array) -> bool:
         return self.inner.is_leaf(self.below(x))
 
-    def severed(self, x: Array, why: str) -> Array:
-        return self._like(x, self.inner.severed(self.below(x), why))
+    def poisoned(self, x: Array, why: str) -> Array:
+        return self._like(x, self.inner.poisoned(self.below(x), why))
 
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
         raise AutodiffError(
@@ -256,7 +256,7 @@ class Batched(Decorator):
     def scan(
         self, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, *, reverse: bool = False
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        if not self.records_loops():
+        if not self.traces_loops():
             return super().scan(body, carry, xs, length, reverse=reverse)
         return scan(self, body, carry, xs, length, reverse)
 

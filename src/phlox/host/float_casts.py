@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from phlox.host import memory
 from phlox.host.dtypes import HOST_DTYPES
 from phlox.host.simd_casts import get_cast
-from phlox.host.thread_pool import spread
+from phlox.host.thread_pool import parallel_for
 
 _BLOCK = 1 << 16
 """Elements at a time: few enough to stay in the cache, many enough that threads seldom wait for the interpreter."""
@@ -159,5 +159,5 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
 
     while waiting and buffer.has_large_pages and has_instructions() and not refused:
         one(waiting.popleft())
-    spread(work, step * len(waiting), times * SHARE, THREADS)
+    parallel_for(work, step * len(waiting), times * SHARE, THREADS)
     return None if refused else result

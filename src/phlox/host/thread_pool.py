@@ -18,7 +18,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 64) -> None:
+def parallel_for(work: Callable[[int, int], None], size: int, least: int, most: int = 64) -> None:
     """Calls `work(start, stop)` for parts that make up `range(size)`, on as many cores as there are for it.
 
     Context variables are the caller's in every thread. Within what is spread already, whatever threads have nothing
@@ -51,7 +51,7 @@ def spread(work: Callable[[int, int], None], size: int, least: int, most: int = 
             pool.share(work, size, count)
 
 
-def each(
+def parallel_map(
     work: Callable[[int], _T],
     sizes: Sequence[int],
     least: int,

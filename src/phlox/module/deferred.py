@@ -16,7 +16,7 @@ from phlox.backend.registry import load
 from phlox.batching import outside
 from phlox.errors import ModuleError
 from phlox.host.signal_guard import scope
-from phlox.module.foreign_leaf import a_thing
+from phlox.module.foreign_leaf import described
 from phlox.random import Key, current, normal, stream
 from phlox.random.stream import Stream
 from phlox.tensor import Tensor
@@ -112,7 +112,7 @@ class Deferred:
     device: Device
     key: Key
     program: object = None
-    """That was being recorded when the parameter was declared, if one was."""
+    """That was being traced when the parameter was declared, if one was."""
 
     @property
     def kind(self) -> type[Kind]:
@@ -128,7 +128,7 @@ class Deferred:
             )
         engine = engine_of(self.device.backend)
         source: Any = self.key if key is None else key
-        if engine.bakes_constants():
+        if engine.is_tracing():
             # A part of the program it can only be if it was declared in it, and its value is meant to be always the
             # same, which a seed says.
             if key is None or self.program is None or engine.program() is not self.program:
@@ -141,6 +141,6 @@ class Deferred:
         with stream(source), outside():
             value = self.initializer(self.shape, self.fans, self.device)
         if not isinstance(value, Tensor) or value.shape != self.shape:  # pyright: ignore[reportUnnecessaryIsInstance]
-            got = f"shape {value.shape}" if isinstance(value, Tensor) else a_thing(value)  # pyright: ignore[reportUnnecessaryIsInstance]
+            got = f"shape {value.shape}" if isinstance(value, Tensor) else described(value)  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"an initializer gave {got} for a parameter of shape {self.shape}")
         return value

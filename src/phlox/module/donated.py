@@ -10,7 +10,7 @@ from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 
 
-class UsedUp(NamedTuple):
+class Donated(NamedTuple):
     """In place of a value that was given away, to be written over."""
 
     ops: Ops

@@ -14,7 +14,7 @@ from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops, ops_of
 
 
-def a_thing(value: object) -> str:
+def described(value: object) -> str:
     """The class of a value, with an article."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
@@ -32,7 +32,7 @@ def looks_of(ops: Ops) -> Looks:
 
 
 def is_proper(ops: Ops, array: Any) -> bool:
-    """Is this an array of the engine, or its placeholder for one, with the element type of this kind?"""
+    """Is this an array of the engine, or its tracer for one, with the element type of this kind?"""
     engine = engine_of(ops.backend)
     known = _class_of_arrays(engine)
     try:
@@ -51,7 +51,7 @@ _classes: dict[Backend, type[Any]] = {}
 
 
 def _class_of_arrays(engine: Backend) -> type[Any] | None:
-    """The class of the engine's arrays; None while that is not known, and a recording has placeholders alone."""
+    """The class of the engine's arrays; None while that is not known, and a trace has tracers alone."""
     if engine not in _classes:
         array = engine.from_host(np.zeros(1, engine.host_float_dtype), Float, engine.device())
         if engine.is_traced(array):
@@ -116,7 +116,7 @@ class Foreign:
         wanted = f"`{self.path}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
         if not (self.has_shape and hasattr(leaf, "dtype")):
             return ModuleError(
-                f"{wanted}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {a_thing(leaf)}; "
+                f"{wanted}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; "
                 "to compute with the module, it must give an array for each array"
             )
         given = f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
@@ -131,6 +131,6 @@ class Foreign:
                 "of the whole module with .to_device(...) of a backend that has it"
             )
         return ModuleError(
-            f"{wanted}, and a PyTree function gave it {a_thing(leaf)} of {given}; move the module to the "
+            f"{wanted}, and a PyTree function gave it {described(leaf)} of {given}; move the module to the "
             "backend of such arrays before, with .to_device(...)"
         )

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any, Self, overload
 
 from phlox.backend import Backend, DeviceLike
-from phlox.backend.contract.backend import off_tapes
+from phlox.backend.contract.backend import without_autodiff
 from phlox.backend.levels import is_followed, levels
 from phlox.backend.pytree import Node, register_node
 from phlox.backend.threefry.generator import fold_in
@@ -44,7 +44,7 @@ def _with_tape(backend: Backend) -> Backend:
 
 def _on_tape_of(decorator: Callable[[Backend], Backend]) -> Callable[[Backend], Backend]:
     """The choice of a decorator instead of `Autodiff`, above all tapes that a backend has."""
-    return lambda backend: decorator(off_tapes(backend))
+    return lambda backend: decorator(without_autodiff(backend))
 
 
 def _flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
@@ -260,14 +260,14 @@ class Module(Fields):
         """
         if callable(tape):
             return self._seen_from(_on_tape_of(tape), None)
-        return self._seen_from(_with_tape if tape else off_tapes, None if tape else True)
+        return self._seen_from(_with_tape if tape else without_autodiff, None if tape else True)
 
     def valid(self, *, tape: bool = False) -> Self:
         """This module in use, on its backend without any tape: layers do what they do in inference.
 
         With `tape=True` it computes so on a tape: evaluation with gradients. A view, as `train` gives.
         """
-        return self._seen_from(_with_tape if tape else off_tapes, False if tape else None)
+        return self._seen_from(_with_tape if tape else without_autodiff, False if tape else None)
 
     def _seen_from(self, choose: Callable[[Backend], Backend], training: bool | None) -> Self:
         structure = self.structure()

@@ -18,8 +18,8 @@ from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import ModuleError
 from phlox.host.signal_guard import commit, scope
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
-from phlox.module.donated import UsedUp
-from phlox.module.foreign_leaf import Foreign, a_thing
+from phlox.module.donated import Donated
+from phlox.module.foreign_leaf import Foreign, described
 from phlox.module.observers import Watched
 from phlox.random import Key, current
 from phlox.tensor import Tensor
@@ -53,7 +53,7 @@ def noting_changes() -> Generator[dict[Param, Tensor[Any, Any, Any]]]:
 
 
 @contextmanager
-def taken_back(changes: dict[Param, Tensor[Any, Any, Any]]) -> Generator[None]:
+def with_old_values(changes: dict[Param, Tensor[Any, Any, Any]]) -> Generator[None]:
     """Within this scope parameters hold again what they held before they were set, and afterwards what they do now."""
     now = {param: param._tensor for param in changes}  # pyright: ignore[reportPrivateUsage]
     try:
@@ -103,7 +103,7 @@ class Param(Watched):
     full_precision: bool
     """Whether it is kept at no less than f32, on backends of half precision too."""
     _tensor: Tensor[Any, Any, Any] | None
-    _deferred: Deferred | Foreign | UsedUp | None
+    _deferred: Deferred | Foreign | Donated | None
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Param(Watched):
     def _made(
         cls,
         tensor: Tensor[Any, Any, Any] | None,
-        deferred: Deferred | Foreign | UsedUp | None,
+        deferred: Deferred | Foreign | Donated | None,
         id: ParamId,
         trained: bool,
         trainable: bool,
@@ -188,7 +188,7 @@ class Param(Watched):
 
     @classmethod
     def without_array(
-        cls, instead: Foreign | UsedUp, trained: bool, trainable: bool, id: ParamId, full_precision: bool = False
+        cls, instead: Foreign | Donated, trained: bool, trainable: bool, id: ParamId, full_precision: bool = False
     ) -> Param:
         """A parameter whose array was given away, or in whose place a PyTree function has put something else."""
         return cls._made(None, instead, id, trained, trainable, full_precision)
@@ -211,7 +211,7 @@ class Param(Watched):
     @property
     def is_initialized(self) -> bool:
         """Has the value been made?"""
-        return self._tensor is not None or isinstance(self._deferred, UsedUp)
+        return self._tensor is not None or isinstance(self._deferred, Donated)
 
     @property
     def is_deferred(self) -> bool:
@@ -256,7 +256,7 @@ class Param(Watched):
     def mark(self) -> tuple[Ops, bool, bool, bool]:
         """What a structure remembers of it: backend and kind, whether it is trained, trainable, at full precision."""
         deferred = self._deferred
-        known = isinstance(deferred, (Foreign, UsedUp))
+        known = isinstance(deferred, (Foreign, Donated))
         ops = deferred.ops if known else self.val()._ops  # pyright: ignore[reportPrivateUsage]
         return ops, self.trained, self.trainable, self.full_precision
 
@@ -316,7 +316,7 @@ class Param(Watched):
                 )
             if backend.batched > self.backend.batched:  # the same for all examples: it is at home outside too
                 value = value.detach()._on(self.backend)  # pyright: ignore[reportPrivateUsage]
-        if backend.is_traced(value.primitive) and backend.bakes_constants() and not self._is_of_program(backend):
+        if backend.is_traced(value.primitive) and backend.is_tracing() and not self._is_of_program(backend):
             raise ModuleError(
                 f"{self._called()} that was made outside of a compiled function or of a loop in it "
                 "would be given a value from inside, which ends with it; pass its module to the function as an "
@@ -327,19 +327,19 @@ class Param(Watched):
             changes.setdefault(self, self._tensor)
         self._replace(value)
 
-    def use_up(self, path: str, taker: str, *, failed: bool = False) -> None:
+    def donate(self, path: str, taker: str, *, failed: bool = False) -> None:
         """Let go of the value, for `taker` may write over it; using it is `DonatedError` from now on."""
         value = self.val()
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
         # An engine does not know where an array was that it has lost.
         device = ops.backend.device() if failed else value.device
-        self.give_away(UsedUp(ops, value.shape, device, path, taker, failed))
+        self.donate_as(Donated(ops, value.shape, device, path, taker, failed))
 
-    def give_away(self, used_up: UsedUp) -> None:
-        """As `use_up`, where it is known what to say."""
-        self._deferred, self._tensor = used_up, None
+    def donate_as(self, donated: Donated) -> None:
+        """As `donate`, where it is known what to say."""
+        self._deferred, self._tensor = donated, None
 
-    def take_back(self, value: Tensor[Any, Any, Any]) -> None:
+    def restore(self, value: Tensor[Any, Any, Any]) -> None:
         """Hold the value again that was given away, for nobody has written over it."""
         self._tensor, self._deferred = self._leaf(value), None
 
@@ -354,7 +354,7 @@ class Param(Watched):
         return () if self._tensor is None else self._tensor.backend.batch_of(self._tensor.primitive)
 
     def _is_of_program(self, backend: Backend) -> bool:
-        """Does the value belong to the program that is being recorded?"""
+        """Does the value belong to the program that is being traced?"""
         if not self._is_traced():
             return False
         tensor = self.val()
@@ -493,13 +493,13 @@ class Param(Watched):
         deferred, tensor = self._deferred, self._tensor
         found: list[str] = []
         if isinstance(deferred, Foreign):
-            found.append("abstract" if deferred.is_abstract else f"holding {a_thing(deferred.leaf)}")
+            found.append("abstract" if deferred.is_abstract else f"holding {described(deferred.leaf)}")
         elif self._is_gone():
             found.append("donated and used up")
         elif tensor is None:
             found.append("deferred")
         elif self._is_traced():
-            ended = engine_of(tensor.backend).is_left_over(self.leaf)
+            ended = engine_of(tensor.backend).is_leaked(self.leaf)
             found.append("left over from a transformation that has ended" if ended else "traced")
         if not self.trained:
             found.append("not trained")
@@ -511,9 +511,9 @@ class Param(Watched):
         return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
 
     def _is_gone(self) -> bool:
-        if isinstance(self._deferred, UsedUp):
+        if isinstance(self._deferred, Donated):
             return True
-        return self._tensor is not None and self._tensor.backend.is_gone(self._tensor.primitive)
+        return self._tensor is not None and self._tensor.backend.is_donated(self._tensor.primitive)
 
 
 def set_together(values: Sequence[tuple[Param, Tensor[Any, Any, Any]]]) -> None:

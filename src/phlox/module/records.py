@@ -19,10 +19,10 @@ from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.host.float_casts import takes_only_memory
 from phlox.host.memory import Arena, large_pages_come_quickly
 from phlox.host.signal_guard import Prepared
-from phlox.host.thread_pool import each
+from phlox.host.thread_pool import parallel_map
 from phlox.module.own_records import meant_paths, outside, prepare_children, record_of, refuse_positional, without
 from phlox.module.param import Param, ParamId, new_id, way_back
-from phlox.module.template import left_over
+from phlox.module.template import leaked_tracer
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
 from phlox.record.formats.reader import PathLike, Readable, is_path
@@ -113,8 +113,8 @@ def _own_names(structure: Structure) -> dict[str, list[str]]:
 
 
 def _traced(path: str, param: Param) -> ModuleError:
-    if engine_of(param.backend).is_left_over(param.leaf):
-        return left_over(path)
+    if engine_of(param.backend).is_leaked(param.leaf):
+        return leaked_tracer(path)
     return ModuleError(
         f"`{path}` has no value that could be saved while a program is being recorded; save the module outside"
     )
@@ -278,7 +278,7 @@ def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]
         with room.used():
             return _made(place, entries[i])
 
-    values = each(new_value, sizes, _WORTH, large=LARGE, alone=alone)
+    values = parallel_map(new_value, sizes, _WORTH, large=LARGE, alone=alone)
     ids = _ids(module, places, entries)
     fill = partial(_fill, places, entries, values, ids, found)
     if any(value is None for value in values):  # what is let go of one by one cannot be taken back

@@ -32,7 +32,7 @@ class Reference(Generic[M]):
         Raises `ModuleError` in a function that is being compiled, which would keep its parameters as they are now.
         """
         params = self._model.params()
-        if params and engine_of(params[0].backend).bakes_constants():
+        if params and engine_of(params[0].backend).is_tracing():
             raise ModuleError(
                 f"the parameters of a {type(self._model).__name__} that is only referred to would become constants of "
                 "a compiled function; pass the model to the function as an argument, and use that"

@@ -10,7 +10,7 @@ from typing import Any, cast
 from phlox.backend import Backend, Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
-from phlox.module.donated import UsedUp
+from phlox.module.donated import Donated
 from phlox.module.fields import Fields, postpone, set_slot
 from phlox.module.foreign_leaf import Foreign, is_proper, looks_of
 from phlox.module.param import Param, ParamId
@@ -63,7 +63,7 @@ class Template:
             if proper:
                 params.append(revive(ops, array, trained, able, id, full))
             else:
-                instead = array if isinstance(array, UsedUp) else Foreign(array, ops, self.paths[len(params)])
+                instead = array if isinstance(array, Donated) else Foreign(array, ops, self.paths[len(params)])
                 params.append(Param.without_array(instead, trained, able, id, full))
         return build(self.skeleton, params)
 
@@ -121,7 +121,7 @@ def aux_of(structure: Structure) -> Aux:
         if template is None:
             template = _templates.setdefault(key, Template(structure))
         known = Aux(template, tuple([param.id for param in structure.params]))
-        # Not kept where a static value is a placeholder: it is looked at anew each time, since transformations end.
+        # Not kept where a static value is a tracer: it is looked at anew each time, since transformations end.
         passing = [path for path, value in _static_fields(structure.skeleton, "") if _is_passing(path, value)]
         if not passing:
             structure.aux = known
@@ -137,13 +137,13 @@ def _static_fields(part: Part, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_passing(path: str, value: Any) -> bool:
-    """Is this static value a placeholder in a transformation? `ModuleError`, with the path, if that has ended."""
+    """Is this static value a tracer in a transformation? `ModuleError`, with the path, if that has ended."""
     if not isinstance(value, Tensor):
         return False
     tensor = cast("Tensor[Any, Any, Any]", value)
     traced = tensor.backend.is_traced(tensor.primitive)
-    if traced and engine_of(tensor.backend).is_left_over(tensor.backend.strip(tensor.primitive), surely=True):
-        raise left_over(path)
+    if traced and engine_of(tensor.backend).is_leaked(tensor.backend.strip(tensor.primitive), surely=True):
+        raise leaked_tracer(path)
     return traced
 
 
@@ -190,13 +190,13 @@ def _incomparable(skeleton: Container, error: Exception) -> ModuleError:
 
 
 _values: set[type[Any]] = set()
-"""Classes of leaves that are no placeholders of a transformation."""
+"""Classes of leaves that are no tracers of a transformation."""
 
 
 def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     """The arrays of the parameters, without a tape, and the structure; deferred parameters are made.
 
-    Raises `ModuleError`, with the path, for a placeholder left over from a transformation that has ended.
+    Raises `ModuleError`, with the path, for a tracer left over from a transformation that has ended.
     """
     pending = module._phlox_pending
     if pending is not None:
@@ -229,15 +229,15 @@ def integers_of(aux: Any) -> tuple[str, ...]:
 def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
     for path, (ops, *_), leaf in zip(template.paths, template.marks, leaves, strict=True):
         engine = engine_of(ops.backend)
-        if isinstance(leaf, UsedUp):
+        if isinstance(leaf, Donated):
             leaf.taken()
         elif not engine.is_traced(leaf):
             _values.add(leaf.__class__)
-        elif engine.is_left_over(leaf, surely=True):
-            raise left_over(path)
+        elif engine.is_leaked(leaf, surely=True):
+            raise leaked_tracer(path)
 
 
-def give_away(module: Any, taker: str, *, failed: bool = False) -> None:
+def donate(module: Any, taker: str, *, failed: bool = False) -> None:
     """Let go of the values of all parameters, for `taker` may write over them; using them is `DonatedError` then.
 
     With `failed`, it has done so, and nothing follows them.
@@ -245,12 +245,12 @@ def give_away(module: Any, taker: str, *, failed: bool = False) -> None:
     pending = module._phlox_pending
     if pending is None:
         for path, param in module.named_params():
-            param.use_up(path, taker, failed=failed)
+            param.donate(path, taker, failed=failed)
         return
     aux, arrays = pending
     template: Template = aux.template
     devices: dict[Backend, Device] = {}
-    instead: list[UsedUp] = []
+    instead: list[Donated] = []
     for path, (ops, *_), array in zip(template.paths, template.marks, arrays, strict=True):
         device = devices.get(ops.backend)
         if device is None:  # one for all, since asking takes longer than all the rest
@@ -258,11 +258,11 @@ def give_away(module: Any, taker: str, *, failed: bool = False) -> None:
             # An engine does not know where an array was that it has lost.
             device = engine.device() if failed else engine.device_of(array)
             device = devices[ops.backend] = device.on(ops.backend)
-        instead.append(UsedUp(ops, array.shape, device, path, taker, failed))
+        instead.append(Donated(ops, array.shape, device, path, taker, failed))
     set_slot(module, "_phlox_pending", (aux, tuple(instead)))
 
 
-def take_back(module: Any, arrays: Sequence[Any]) -> None:
+def restore(module: Any, arrays: Sequence[Any]) -> None:
     """Values for all parameters of a module that were given away."""
     pending = module._phlox_pending
     if pending is not None:
@@ -270,10 +270,10 @@ def take_back(module: Any, arrays: Sequence[Any]) -> None:
         return
     for param, array in zip(module.params(), arrays, strict=True):
         ops = param.mark[0]
-        param.take_back(wrap(ops, array))
+        param.restore(wrap(ops, array))
 
 
-def left_over(path: str) -> ModuleError:
+def leaked_tracer(path: str) -> ModuleError:
     """What to say of a value that has outlived the transformation it belongs to."""
     return ModuleError(
         f"`{path}` holds a value from inside a JAX transformation (jit, grad, vmap, scan) that has ended; return what "
@@ -288,7 +288,7 @@ def flatten_with_keys(module: Any) -> tuple[Any, Aux]:
 
 
 def unflatten(aux: Any, arrays: Any) -> Any:
-    """A module of this structure around other arrays; never validates, since JAX passes placeholders of any kind."""
+    """A module of this structure around other arrays; never validates, since JAX passes tracers of any kind."""
     if aux.__class__ is not Aux:  # it comes from a file
         aux = aux.here()
     template: Template = aux.template

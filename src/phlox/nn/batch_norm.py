@@ -90,7 +90,7 @@ class BatchNorm(Module):
     def _followed(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
         before = running.val()
         after = before + (batch.detach() * correction - before) * self.momentum
-        while after.backend is not before.backend and after.backend.untaped() is not None:
+        while after.backend is not before.backend and after.backend.without_tape() is not None:
             after = after.inner()  # only x records a tape, not the module
         return running, after
 

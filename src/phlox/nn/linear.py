@@ -48,7 +48,7 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
     >>> [y.shape for y in linear_each([Linear(3, 2), Linear(3, 4)], px.ones((5, 3)))]
     [(5, 2), (5, 4)]
     """
-    linears = [layer for layer in layers if type(layer) is Linear and layer.weight.val().backend.joins_products()]
+    linears = [layer for layer in layers if type(layer) is Linear and layer.weight.val().backend.prefers_fused_matmul()]
     biases = [layer.bias.val() for layer in linears if layer.bias is not None]
     if len(linears) < len(layers) or len(biases) not in (0, len(layers)):
         return [layer(x) for layer in layers]

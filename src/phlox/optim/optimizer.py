@@ -17,7 +17,7 @@ from phlox.host.signal_guard import Prepared
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
 from phlox.module.structure import ByIdentity
-from phlox.optim.state.flat import Packed
+from phlox.optim.state.flat import FlatState
 from phlox.optim.state.records import ARRAY, as_tensor, from_plain, from_tensor, to_plain
 from phlox.optim.state.report import StateReport, report_of
 from phlox.optim.state.tree import OBJECT, Saved, State, fits, flatten, leaves_of, paths, unflatten
@@ -30,8 +30,8 @@ M = TypeVar("M", bound=Module)
 Rate: TypeAlias = float | Mapping[str, float]
 """A learning rate, or one for each named group and under "*" one for all others."""
 
-recording: ContextVar[object | None] = ContextVar("phlox_recording", default=None)
-"""The recording of a compiled function that is going on, if any."""
+tracing: ContextVar[object | None] = ContextVar("phlox_tracing", default=None)
+"""The trace of a compiled function that is going on, if any."""
 
 _OWN = frozenset({"_states", "_packed", "_home", "_slots", "_torn", "_begun", "_lock", "_origin"})
 """The fields of an optimizer that are about its states."""
@@ -50,8 +50,8 @@ class Optimizer(ABC):
 
     def __init__(self) -> None:
         self._states: dict[ParamId, State] = {}
-        self._packed: Packed | None = None
-        self._home = recording.get()
+        self._packed: FlatState | None = None
+        self._home = tracing.get()
         self._slots: dict[ParamId, Slot] = {}  # what states are in memory of the optimizer's own
         self._torn = False
         self._begun: dict[ParamId, int] = {}
@@ -108,7 +108,7 @@ class Optimizer(ABC):
 
     def _look(self) -> None:
         """See that there are states that may be used, taken apart as they may be."""
-        within = recording.get()
+        within = tracing.get()
         if within is not None and within is not self._home:
             raise CompileError(
                 "an optimizer is used inside a compiled function that it is no argument of, so that its new state "
@@ -135,21 +135,21 @@ class Optimizer(ABC):
     def _number_of_states(self) -> int:
         return len(self._states if self._packed is None else self._packed.ids)
 
-    def packed_for(self, backend: Backend) -> Packed | None:
+    def packed_for(self, backend: Backend) -> FlatState | None:
         """The states as a compiled function has left them, if they are on this backend, whatever the device."""
         packed = self._packed
         return packed if packed is not None and packed.place.backend is backend else None
 
-    def pack(self, place: Device) -> Packed:
+    def pack(self, place: Device) -> FlatState:
         """All states taken apart, their tensors on a device."""
         packed = self._packed
         return packed if packed is not None and packed.place == place else self.repack(place)
 
-    def repack(self, place: Device) -> Packed:
+    def repack(self, place: Device) -> FlatState:
         """As `pack`, from the states as they are, wherever their tensors are said to be."""
-        return Packed.of(self.states, place, shared=self.shares_counts)
+        return FlatState.of(self.states, place, shared=self.shares_counts)
 
-    def load_packed(self, packed: Packed, home: object | None = None) -> None:
+    def load_packed(self, packed: FlatState, home: object | None = None) -> None:
         """Take over states as a compiled function has them; `home` is the trace whose tracers they are."""
         with self._lock:  # in between, there are none
             self._states, self._torn = {}, False
@@ -173,7 +173,7 @@ class Optimizer(ABC):
             if not _same(value, twin._origin.get(name, missing)):
                 setattr(self, name, value)
 
-    def go_on(self, after: tuple[Self, Packed]) -> None:
+    def go_on(self, after: tuple[Self, FlatState]) -> None:
         """Take over what a call of a compiled function has made of a twin, or of this, and the states after it."""
         stepped, packed = after
         if stepped is not self:
@@ -191,7 +191,7 @@ class Optimizer(ABC):
         """The states that were begun for a step that they have not taken, and in which variant."""
         return self._begun
 
-    def give_away(self) -> None:
+    def donate_states(self) -> None:
         """Let go of all states, which somebody writes over; without others (`load_packed`) it cannot go on."""
         self._states, self._packed, self._torn = {}, None, True
         self._slots.clear()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, as_device
-from phlox.backend.contract.backend import off_tapes
+from phlox.backend.contract.backend import without_autodiff
 from phlox.backend.threefry.half_normal import NODES, STEPS
 from phlox.batching import seen_from_inside
 from phlox.errors import KindError, RangeError, ShapeError
@@ -25,7 +25,7 @@ _Floats = Tensor[Any, Any, Float]
 
 def _wide(backend: Backend) -> Backend:
     """The backend behind all tapes, with floats of single precision at least."""
-    return off_tapes(backend).full_precision()
+    return without_autodiff(backend).full_precision()
 
 
 def _place(device: DeviceLike | None) -> Device:
@@ -44,7 +44,7 @@ def _back(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
     """From the wide engine to where it was asked for."""
     place = seen_from_inside(place)
     backend, target = x.backend, place.backend
-    found = x.primitive if backend is off_tapes(target) else backend.cast(x.primitive, target, place)
+    found = x.primitive if backend is without_autodiff(target) else backend.cast(x.primitive, target, place)
     return Tensor.from_primitive(found, target, x.kind)
 
 
@@ -220,7 +220,7 @@ def _widened(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
     """The values on the wide engine, off every tape."""
     x = inside(x)
     backend = x.backend
-    engine, wide = off_tapes(backend), _wide(backend)
+    engine, wide = without_autodiff(backend), _wide(backend)
     values = backend.strip(x.primitive)
     if wide is not engine:
         values = engine.cast(values, wide, x.device.on(wide))

@@ -136,7 +136,7 @@ class Stream:
 
     def check(self, backend: Backend) -> None:
         """`RandomnessError` where a draw on a backend would be one number in a program, however often that is run."""
-        if backend.bakes_constants():
+        if backend.is_tracing():
             raise RandomnessError(
                 "a random draw inside a raw JAX transformation would be baked into the program and repeat for ever; "
                 "use phlox.compile, open `with phlox.random.stream(key):` on a traced key inside the function, "
@@ -154,7 +154,7 @@ class Stream:
 
 
 class TracedStream(Stream):
-    """A stream in a program that is being recorded: its key and first position are a placeholder of uint32[3]."""
+    """A stream in a program that is being traced: its key and first position are a tracer of uint32[3]."""
 
     def __init__(self, start: Any) -> None:
         super().__init__((0, 0))
@@ -182,17 +182,17 @@ class TracedStream(Stream):
         return self.start + np.array([0, 0, self.take()], np.uint32)
 
     def restart(self, key: Key) -> None:
-        raise _placeholder("cannot be seeded")
+        raise _traced("cannot be seeded")
 
     def state(self) -> dict[str, Any]:
-        raise _placeholder("has no state to save")
+        raise _traced("has no state to save")
 
     def prepare_restore(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        raise _placeholder("cannot be set to a saved state")
+        raise _traced("cannot be set to a saved state")
 
     def substream(self) -> Key:
         raise RandomnessError(
-            "a parameter was declared inside a compiled function, where its sub-stream would be a placeholder; "
+            "a parameter was declared inside a compiled function, where its sub-stream would be a tracer; "
             "create modules outside and pass them in"
         )
 
@@ -200,7 +200,7 @@ class TracedStream(Stream):
 class FixedStream(Stream):
     """A stream that was opened on a seed inside a program: its draws are the same in every call, as they are eagerly.
 
-    `inside` is the stream of the program, whose placeholder says which program that is.
+    `inside` is the stream of the program, whose tracer says which program that is.
     """
 
     def __init__(self, key: Key, position: int, inside: TracedStream) -> None:
@@ -214,8 +214,8 @@ class FixedStream(Stream):
         self.inside.check(backend)
 
 
-def _placeholder(what: str) -> RandomnessError:
-    return RandomnessError(f"a random stream in a program that is being recorded {what}; do that outside")
+def _traced(what: str) -> RandomnessError:
+    return RandomnessError(f"a random stream in a program that is being traced {what}; do that outside")
 
 
 def _read(state: Mapping[str, Any]) -> tuple[Key, int]:

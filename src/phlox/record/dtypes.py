@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from phlox.errors import RecordError
 from phlox.host import float_casts
-from phlox.host.thread_pool import spread
+from phlox.host.thread_pool import parallel_for
 
 Kind: TypeAlias = Literal["float", "int", "bool"]
 DType: TypeAlias = np.dtype[Any]
@@ -131,7 +131,7 @@ def _cast(array: Array, dtype: DType, path: str) -> Array:
             here = slice(at, min(at + BLOCK, stop))
             target[here] = cast_block(source[here], dtype, path)
 
-    spread(work, source.size, float_casts.SHARE, float_casts.THREADS)
+    parallel_for(work, source.size, float_casts.SHARE, float_casts.THREADS)
     return result
 
 

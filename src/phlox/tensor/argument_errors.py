@@ -84,7 +84,7 @@ def complaint(
     if isinstance(error, (ZeroDivisionError, RecursionError, NotImplementedError)):
         return None
     for value in values:
-        if isinstance(value, TensorBase) and value.backend.is_record_error(error):
+        if isinstance(value, TensorBase) and value.backend.is_trace_error(error):
             return None
     name = function.__name__
     try:
@@ -220,9 +220,9 @@ def _may_be(wanted: Any, value: Any) -> bool:
         return any(_may_be(part, value) for part in parts)
     if origin is Literal:
         return isinstance(value, Hashable) and value in parts
-    if wanted is int or wanted is float:  # or what stands for a number while a program is being recorded
-        is_placeholder = getattr(value, "ndim", None) == 0 and not isinstance(value, (np.generic, TensorBase))
-        return _is(wanted.__name__, value) or is_placeholder
+    if wanted is int or wanted is float:  # or what stands for a number while a program is being traced
+        is_tracer = getattr(value, "ndim", None) == 0 and not isinstance(value, (np.generic, TensorBase))
+        return _is(wanted.__name__, value) or is_tracer
     if wanted is bool:
         return _is("bool", value)
     kind = origin or wanted

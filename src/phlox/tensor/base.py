@@ -94,7 +94,7 @@ class TensorBase:
             if ops.backend.is_traced(self.primitive) and not ops.backend.batch_of(self.primitive):
                 raise CompileError(
                     f"{name}: the values of a {ops.kind.__name__} tensor of shape {self.shape} are not known while a "
-                    "program is being recorded; compute with the tensor itself (phlox.where for a choice), or outside"
+                    "program is being traced; compute with the tensor itself (phlox.where for a choice), or outside"
                 ) from error
             if mine is error:
                 raise
@@ -166,7 +166,7 @@ class TensorBase:
                 )
             if isinstance(other, int):
                 try:
-                    ops.backend.check_number(other, ops.kind)
+                    ops.backend.check_scalar(other, ops.kind)
                 except RangeError as error:
                     raise RangeError(f"{name}: {error}") from None
                 if ops.kind is Float and not -(2**31) <= other < 2**31:
@@ -181,7 +181,7 @@ class TensorBase:
                     f"is an argument; convert with {'.int()' if other.whole else '.float()'} first"
                 )
             return other.meet(ops.backend, ops.kind)
-        if ops.backend.is_number(other):
+        if ops.backend.is_scalar(other):
             return other
         if isinstance(other, np.ndarray):
             raise KindError(f"{name}: a tensor and a NumPy array do not mix; make it a tensor with phlox.tensor(...)")

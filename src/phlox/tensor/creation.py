@@ -107,7 +107,7 @@ def full(shape: Shape, value: float, *, device: DeviceLike | None = None) -> Ten
     kind = Bool if isinstance(value, bool) else Int if isinstance(value, int) else Float
     place = as_device(device)
     sizes = sizes_of("full", shape)
-    place.backend.check_number(value, kind)
+    place.backend.check_scalar(value, kind)
     primitive = getattr(place.backend, f"{kind.name}_full")(sizes, value, place)
     return wrap(ops_of(place.backend, kind), primitive)
 
@@ -135,10 +135,10 @@ def full_like(like: T, value: float) -> T:
     kind = like.kind
     if like._operand("full_like", value) is NotImplemented:  # pyright: ignore[reportPrivateUsage]
         raise KindError(f"full_like: the value is a number, got {value!r}")
-    like.backend.check_number(value, kind)
+    like.backend.check_scalar(value, kind)
     backend = like.backend
     primitive = getattr(backend, f"{kind.name}_full")(like.shape, _PYTHON[kind.name](value), like.device)
-    return like._with(backend.beside(primitive, like.primitive))  # pyright: ignore[reportPrivateUsage]
+    return like._with(backend.replicate_like(primitive, like.primitive))  # pyright: ignore[reportPrivateUsage]
 
 
 def zeros_like(like: T) -> T:

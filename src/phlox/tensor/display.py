@@ -15,17 +15,17 @@ def text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
     narrow = kind.name != "bool" and backend.host_dtype(kind).name not in ("float32", "int32")
     name = f"{kind.__name__}[{_element(backend, kind)}]" if narrow else kind.__name__
     try:
-        if backend.is_gone(backend.strip(primitive)):
+        if backend.is_donated(backend.strip(primitive)):
             return f"Tensor({name} on {backend.name}, donated and used up)"
         head = f"Tensor({name} {backend.shape(primitive)} on {backend.device_of(primitive)}"
         batch = backend.batch_of(primitive)
         if batch:
             return f"{head}, one of {' x '.join(map(str, batch))} examples)"
         if backend.is_traced(primitive):
-            ended = engine_of(backend).is_left_over(backend.strip(primitive))
+            ended = engine_of(backend).is_leaked(backend.strip(primitive))
             return f"{head}, left over from a transformation that has ended)" if ended else f"{head}, traced)"
         host = backend.to_host(primitive)
-    except Exception:  # a placeholder that some PyTree function put in the array's place
+    except Exception:  # a tracer that some PyTree function put in the array's place
         return f"Tensor({name} on {backend.name}, holding {primitive!r})"
     if kind.name == "float" and host.dtype.itemsize == 2:
         host = host.astype(np.float32)

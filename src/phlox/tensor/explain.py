@@ -14,7 +14,7 @@ import numpy as np
 from phlox.backend import Backend, Bool, Float, Int
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.out_of_memory import out_of_memory
-from phlox.backend.tracing.lifetime_errors import left_over, used_up
+from phlox.backend.tracing.lifetime_errors import donated, leaked_tracer
 from phlox.errors import BackendError, DeviceError, KindError, PhloxError, RangeError, ShapeError, UnsupportedError
 from phlox.tensor.dispatch import Ops
 
@@ -66,11 +66,11 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
         own = backend.strip(array)
         if not hasattr(own, "dtype"):  # a function, a device, or whatever else an operation is given
             continue
-        if engine_of(backend).is_left_over(own):
-            return left_over(f"{name}: a tensor", backend.program_of(array))
-        if backend.is_gone(own):
-            return used_up(f"{name}: a tensor was", own)
-    if backend.is_record_error(error):
+        if engine_of(backend).is_leaked(own):
+            return leaked_tracer(f"{name}: a tensor", backend.program_of(array))
+        if backend.is_donated(own):
+            return donated(f"{name}: a tensor was", own)
+    if backend.is_trace_error(error):
         raise error
     given = ", ".join([_shown_operand(ops, x) for x in operands[:_MOST]] + ["..."] * (len(operands) > _MOST))
     no_memory = out_of_memory(f"{name}({given})", backend, error)

@@ -164,7 +164,7 @@ class Key:
         if len(self.groups) == 1:
             return first
         sizes = self._check(block)
-        first.backend.check_number(math.prod(sizes), Int)
+        first.backend.check_scalar(math.prod(sizes), Int)
         arrays = [group.indices.primitive for group in self.groups]
         return first._with(first.backend.int_ravel_index(arrays, sizes))
 
@@ -276,7 +276,7 @@ def _entry(x: TensorBase, entry: Any) -> Any:
             return _array(x, kind, backend.from_host(host, kind, x.device))
     elif isinstance(entry, TracedScalar) and entry.whole:
         return _array(x, Int, backend.int_add(backend.int_full((), 0, x.device), entry.meet(backend, Int)))
-    elif backend.is_number(entry) and backend.kind_of(entry) is Int:
+    elif backend.is_scalar(entry) and backend.kind_of(entry) is Int:
         return _array(x, Int, entry)
     elif not isinstance(entry, (bool, np.bool_)):
         try:
@@ -320,7 +320,7 @@ def flatnonzero(name: str, mask: TensorBase, remedy: str) -> Any:
     if mask.backend.is_traced(mask.primitive):
         raise UnsupportedError(
             f"{name}: the shape of the result would depend on the values of the mask of shape {mask.shape}, which a "
-            f"program that is being recorded does not know; {remedy}"
+            f"program that is being traced does not know; {remedy}"
         )
     return mask._apply("reshape", (mask.size,))._apply_to(Int, "flatnonzero")
 

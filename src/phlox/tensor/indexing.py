@@ -173,7 +173,7 @@ class Indexing(TensorBase):
             backend.check_indices(native, self.shape[place], from_end=True)
         except IndexRangeError as error:
             raise IndexRangeError(f"scatter: {error}, axis {place} of shape {self.shape}") from None
-        backend.check_number(self.size, Int)
+        backend.check_scalar(self.size, Int)
         places = backend.reshape(backend.int_places_along(native, place, self.shape), (indices.size,))
         flat = updates._apply("reshape", (indices.size,)).primitive
         result = self._apply("reshape", (self.size,))._apply("scatter", places, flat, mode)

@@ -100,7 +100,7 @@ class Lstsq(NamedTuple):
     singular_values: Tensor
 
 
-def _several(name: str, x: Tensor, *options: Any) -> list[Tensor]:
+def _multi_output(name: str, x: Tensor, *options: Any) -> list[Tensor]:
     """The results of an operation that has several."""
     ops = x._ops  # pyright: ignore[reportPrivateUsage]
     try:
@@ -141,7 +141,7 @@ def qr(x: Tensor, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
     check_matrices("qr", x)
     if mode not in ("reduced", "complete"):
         raise ShapeError(f"qr: mode must be 'reduced' or 'complete', got {mode!r}")
-    return QR(*_several("qr", x, mode == "complete"))
+    return QR(*_multi_output("qr", x, mode == "complete"))
 
 
 def svd(x: Tensor, *, full_matrices: bool = True) -> SVD:
@@ -157,7 +157,7 @@ def svd(x: Tensor, *, full_matrices: bool = True) -> SVD:
     [2.0, 1.0]
     """
     check_matrices("svd", x)
-    return SVD(*_several("svd", x, bool(full_matrices)))
+    return SVD(*_multi_output("svd", x, bool(full_matrices)))
 
 
 def eigh(x: Tensor) -> Eigh:
@@ -171,7 +171,7 @@ def eigh(x: Tensor) -> Eigh:
     [1.0, 3.0]
     """
     check_square("eigh", x)
-    return Eigh(*_several("eigh", x))
+    return Eigh(*_multi_output("eigh", x))
 
 
 def eigvalsh(x: Tensor) -> Tensor:
@@ -287,7 +287,7 @@ def slogdet(x: Tensor) -> SlogDet:
     -1.0
     """
     check_square("slogdet", x)
-    return SlogDet(*_several("slogdet", x))
+    return SlogDet(*_multi_output("slogdet", x))
 
 
 @at_full_precision

@@ -22,12 +22,12 @@ _SAME = {"replicate": "edge", "circular": "wrap"}
 def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
     """An integer, or a sequence of them, as a tuple."""
     try:
-        return tuple(index(one) for one in (values if _several(values) else (values,)))
+        return tuple(index(one) for one in (values if _multi_output(values) else (values,)))
     except TypeError:
         raise ShapeError(f"{name}: {what} is an integer, or there is a sequence of them; got {values!r}") from None
 
 
-def _several(values: Any) -> bool:
+def _multi_output(values: Any) -> bool:
     return hasattr(values, "__len__")
 
 
@@ -168,7 +168,7 @@ class Shaping(TensorBase):
         if axis is None:
             return self._apply("reshape", (self.size,)).roll(sum(shifts), 0)._apply("reshape", self.shape)
         axes = [self._axis("roll", one) for one in _integers("roll", "an axis", axis)]
-        if not _several(shift):
+        if not _multi_output(shift):
             shifts *= len(axes)
         if len(shifts) != len(axes):
             raise ShapeError(
@@ -195,7 +195,7 @@ class Shaping(TensorBase):
         times = _integers("repeat", "a number of times", repeats)
         if min(times, default=0) < 0:
             raise ShapeError(f"repeat: the number of times is negative: {repeats}")
-        if not _several(repeats):
+        if not _multi_output(repeats):
             return self._apply("repeat", times[0], place)
         if len(times) != self.shape[place]:
             raise ShapeError(f"repeat: {len(times)} numbers do not fit axis {place} of shape {self.shape}")
@@ -244,7 +244,7 @@ class Shaping(TensorBase):
         place = self._axis("split", axis)
         whole = self.shape[place]
         sizes = _integers("split", "a size", size)
-        if not _several(size):
+        if not _multi_output(size):
             if sizes[0] < 1:
                 raise ShapeError(f"split: pieces of size {size}; a piece has at least one element")
             ends = [*range(sizes[0], whole, sizes[0]), whole]

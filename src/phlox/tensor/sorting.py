@@ -177,5 +177,5 @@ class Sorting(TensorBase):
         if self.backend.is_traced(self.primitive):
             raise UnsupportedError(
                 f"{name}: the shape of the result would depend on the values of a tensor of shape {self.shape}, which "
-                f"a program that is being recorded does not know; {remedy}"
+                f"a program that is being traced does not know; {remedy}"
             )

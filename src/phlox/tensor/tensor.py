@@ -148,7 +148,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         """
         backend = self._ops.backend
         if backend.node_of(self.primitive) is None:
-            lower = backend.untaped()
+            lower = backend.without_tape()
             if lower is not None and lower.differentiates:  # a constant on this tape, which one below may follow
                 return self.inner().backward(cotangent, retain_graph=retain_graph)
         given = None
@@ -183,7 +183,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     def inner(self) -> Tensor[Any, D, K]:
         """The same values on the backend without its tape; with two tapes, what the lower one knows stays."""
         backend = self._ops.backend
-        inner = backend.untaped()
+        inner = backend.without_tape()
         if inner is None:
             raise BackendError(f"{backend!r} has no inner backend: it is no decorator")
         return wrap(ops_of(inner, self.kind), backend.value(self.primitive))

@@ -11,7 +11,7 @@ from phlox.backend import Backend, Float
 from phlox.backend.levels import levels, resumed
 from phlox.batching import joined
 from phlox.errors import AutodiffError
-from phlox.module.param import Param, noting_changes, taken_back
+from phlox.module.param import Param, noting_changes, with_old_values
 from phlox.tensor.backend_promotion import is_below
 from phlox.transform.tree import AnyTensor, map_tensors, tensors_of
 
@@ -58,7 +58,7 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
             tied: Any = map_tensors(lambda x: _tied(x, backend, after), given)
             again: Callable[..., R] = fn
             # A module from outside has gone on since; here it is what it was, and nothing of what it is given stays.
-            with random.stream(stream.replay(start)), taken_back(changes), resumed(around):
+            with random.stream(stream.replay(start)), with_old_values(changes), resumed(around):
                 return [x.primitive for x in _floats(again(*tied[0], **tied[1]), backend)]
 
         results = iter(backend.checkpoint(run))

@@ -25,7 +25,7 @@ class custom_gradient:
 
     The function returns its result, one Float tensor or a tuple of them, together with a function that takes the
     gradient of each result and returns the gradient towards each Float tensor among the arguments, in order (None for
-    zero; where there is one, no tuple is needed). Both compute on the inner backend, where nothing is recorded; with
+    zero; where there is one, no tuple is needed). Both compute on the inner backend, where nothing is traced; with
     two tapes both are themselves differentiated, and so give second derivatives. On a backend without a tape the
     function is called as it is, and its second result ignored. Arguments other than tensors are passed on; tensors to
     differentiate must be arguments, not taken from outside.
@@ -97,7 +97,7 @@ class custom_gradient:
             return tuple(None if g is None else view.towards(g, x.primitive, results) for g, x in found)
 
         shown = tuple(view.shown(arguments[i].primitive) for i in places)
-        results = view.tape.record_function(shown, run, differentiate)
+        results = view.tape.tape_function(shown, run, differentiate)
         pairs = zip(results, made, strict=True)
         wrapped = tuple(Tensor.from_primitive(view.hidden(y, x.primitive), backend, Float) for y, x in pairs)
         return wrapped[0] if alone[0] else wrapped
@@ -144,7 +144,7 @@ class _View:
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> _View:
-        inside, batch = backend.untaped(), backend if isinstance(backend, Batched) else None
+        inside, batch = backend.without_tape(), backend if isinstance(backend, Batched) else None
         tape = backend if batch is None else batch.inner
         if not tape.differentiates or isinstance(tape, Batched):
             raise AutodiffError(

@@ -20,7 +20,7 @@ from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.foreign_leaf import Foreign
 from phlox.optim import Optimizer
-from phlox.optim.optimizer import recording
+from phlox.optim.optimizer import tracing
 from phlox.tensor import Tensor
 from phlox.tensor.creation import sizes_of
 from phlox.tensor.dispatch import ops_of
@@ -108,18 +108,18 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def body(donated: Any, kept: Any) -> list[Any]:
         words, *arrays = kept
         rest = iter(arrays)
-        with scope(recording, token), random.stream(random.TracedStream(words)), resumed(()):
+        with scope(tracing, token), random.stream(random.TracedStream(words)), resumed(()):
             again, values, named = _map(lambda spec: next(rest), given, "", token)
             found.append(_map(lambda spec: spec, again(*values, **named), _RESULT))
         return []
 
     blanks = [engine.blank(spec.shape, spec.kind, spec.device.on(engine)) for spec in specs]
     try:
-        engine.record_only(body, [], [np.zeros(3, np.uint32), *blanks])
+        engine.trace_only(body, [], [np.zeros(3, np.uint32), *blanks])
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(cause, Exception) and engine.is_record_error(cause):
+            if isinstance(cause, Exception) and engine.is_trace_error(cause):
                 raise CompileError(
                     "eval_shape: the function asks for the value of a tensor, and there is none (by item(), float(), "
                     "bool() or numpy()); use phlox.where, or compute it outside"

@@ -32,7 +32,7 @@ class Part(NamedTuple):
     text: str
 
 
-class Packed:
+class TreeLeaves:
     """A structure taken apart: its tensors, and how to put it together around others."""
 
     def __init__(self, value: Any, name: str, *, own: bool = False) -> None:
@@ -45,7 +45,7 @@ class Packed:
         """Where the first tensor is."""
         return next((x.device for x in self._leaves if isinstance(x, Tensor)), None)
 
-    def on(self, device: Device | None) -> Packed:
+    def on(self, device: Device | None) -> TreeLeaves:
         """This, with numbers as tensors on a device."""
         self._leaves = [inside(x if isinstance(x, Tensor) else _of_number(x, as_device(device))) for x in self._leaves]
         return self
@@ -59,7 +59,7 @@ class Packed:
         """The path of each tensor."""
         return [part.path for part in self._parts if part.form is None]
 
-    def meet(self, other: Packed) -> bool:
+    def meet(self, other: TreeLeaves) -> bool:
         """Bring each tensor, here and in another such structure, to the higher backend of the two; was any here moved?
 
         On a decorator of its backend a tensor is a constant.
@@ -73,7 +73,7 @@ class Packed:
                     other._leaves[place] = theirs._on(mine.backend)
         return moved
 
-    def difference(self, other: Packed) -> str | None:
+    def difference(self, other: TreeLeaves) -> str | None:
         """Where another structure first differs in anything but values: the path, and what stands in the two."""
         if self._forms() == other._forms() and self._shapes() == other._shapes():
             return None

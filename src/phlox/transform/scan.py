@@ -11,14 +11,14 @@ from phlox.backend import Backend, as_device
 from phlox.backend.tracing import checks
 from phlox.errors import BackendError, KindError, ModuleError, ShapeError
 from phlox.host.signal_guard import scope
-from phlox.optim.optimizer import recording
+from phlox.optim.optimizer import tracing
 from phlox.tensor import stack
 from phlox.tensor.backend_promotion import is_below
-from phlox.transform.packing import Packed, lengths
+from phlox.transform.packing import TreeLeaves, lengths
 from phlox.transform.tree import AnyTensor
 
 C = TypeVar("C")
-Turn = Callable[[Any, Any], tuple[Any, Any]]
+ScanBody = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def scan(
@@ -28,7 +28,7 @@ def scan(
 
     Carry, xs and ys are tensors and modules, or lists, tuples and dicts of them; xs are stacked on their first axis, as
     `phlox.stack_modules` does with layers. Without xs, the function is called `length` times with None. Eagerly this is
-    an ordinary loop. In a program that is recorded for XLA it is one loop of the program, whose size and time to
+    an ordinary loop. In a program that is traced for XLA it is one loop of the program, whose size and time to
     compile do not grow with the length, and means the same:
 
     - Random draws differ from turn to turn, and are those of the ordinary loop.
@@ -57,13 +57,13 @@ def scan(
     """
     if not callable(fn):
         raise KindError(f"scan: the first argument is a function of (carry, x), got {type(fn).__name__}")
-    start, along = Packed(carry, "carry"), Packed(xs, "xs")
+    start, along = TreeLeaves(carry, "carry"), TreeLeaves(xs, "xs")
     device = start.device() or along.device() or as_device(None)
     start.on(device)
     turns = _length(along.on(device), length)
     backend = _highest([*start.tensors, *along.tensors], device.backend)
     loop = _Loop(fn, start, along, turns, reverse)
-    if not backend.records_loops():
+    if not backend.traces_loops():
         return loop.run()
     while True:
         try:
@@ -74,7 +74,7 @@ def scan(
             backend = found.backend
 
 
-def _length(along: Packed, length: int | None) -> int:
+def _length(along: TreeLeaves, length: int | None) -> int:
     """How many turns there are."""
     if length is not None:
         try:
@@ -121,12 +121,12 @@ class _Higher(Exception):
 class _Loop:
     """A call of `scan`."""
 
-    def __init__(self, fn: Turn, start: Packed, along: Packed, length: int, reverse: bool) -> None:
+    def __init__(self, fn: ScanBody, start: TreeLeaves, along: TreeLeaves, length: int, reverse: bool) -> None:
         self.fn, self.start, self.along, self.length, self.reverse = fn, start, along, length, reverse
         self.raised = False
         """Has it been found that the carry belongs on a higher backend?"""
 
-    def _turn(self, carry: Any, x: Any) -> tuple[Packed, Packed]:
+    def _turn(self, carry: Any, x: Any) -> tuple[TreeLeaves, TreeLeaves]:
         """The results of the function, the carry being as it was."""
         found: Any = self.fn(carry, x)
         if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
@@ -135,7 +135,7 @@ class _Loop:
                 "y may be None"
             )
         device = self.start.device() or self.along.device()
-        after, y = Packed(found[0], "carry").on(device), Packed(found[1], "y", own=True).on(device)
+        after, y = TreeLeaves(found[0], "carry").on(device), TreeLeaves(found[1], "y", own=True).on(device)
         self.raised |= self.start.meet(after)
         difference = self.start.difference(after)
         if difference is not None:
@@ -148,7 +148,7 @@ class _Loop:
     def run(self) -> tuple[Any, Any]:
         """As an ordinary loop."""
         entries = [[x._with(one) for one in x.backend.entries(x.primitive)] for x in self.along.tensors]  # pyright: ignore[reportPrivateUsage]
-        carry, rows = self.start, list[Packed]()
+        carry, rows = self.start, list[TreeLeaves]()
         for number in reversed(range(self.length)) if self.reverse else range(self.length):
             x = self.along.build(iter([one[number] for one in entries]))
             carry, y = self._turn(carry.build(iter(carry.tensors)), x)
@@ -164,11 +164,11 @@ class _Loop:
         return carry.build(iter(carry.tensors)), rows[0].build(map(stack, columns))
 
     def record(self, backend: Backend) -> tuple[Any, Any]:
-        """As one loop of the program that is being recorded."""
+        """As one loop of the program that is being traced."""
         stream, start, along = random.current(), self.start.tensors, self.along.tensors
         self._check_engine(backend, [*start, *along], [*self.start.paths(), *self.along.paths()])
-        placeholder = checks.placeholder()
-        checked = placeholder is not None and backend.program_of(placeholder) is backend.program()
+        tracer = checks.tracer()
+        checked = tracer is not None and backend.program_of(tracer) is backend.program()
         last: list[Any] = []
 
         def body(state: tuple[Any, ...], one: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -176,7 +176,7 @@ class _Loop:
             carry = self.start.build(map(_around, [backend] * len(start), start, state[1:]))
             x = self.along.build(map(_around, [backend] * len(along), along, one))
             # Recording: an optimizer from outside would be left with what ends with the loop.
-            with scope(recording, turn), random.stream(turn), checks.gathering(checked, state[0]) as gathered:
+            with scope(tracing, turn), random.stream(turn), checks.gathering(checked, state[0]) as gathered:
                 after, y = self._turn(carry, x)
             found = [*after.tensors, *y.tensors]
             higher = _highest(found, backend)
@@ -202,13 +202,13 @@ class _Loop:
         for x, path in zip(tensors, paths, strict=True):
             if x.backend is not backend and not is_below(x.backend, backend):
                 raise BackendError(
-                    f"scan: {path} is on {x.backend!r}, and the loop is recorded on {backend!r}; move it there with "
+                    f"scan: {path} is on {x.backend!r}, and the loop is traced on {backend!r}; move it there with "
                     ".to_device(...), or make it there (device=...)"
                 )
 
 
 def _around(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
     """A tensor like another one around an array of a backend that may lie above its own."""
-    while backend is not like.backend and (below := backend.untaped()) is not None:
+    while backend is not like.backend and (below := backend.without_tape()) is not None:
         array, backend = backend.value(array), below
     return like._with(array)  # pyright: ignore[reportPrivateUsage]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.autodiff.build import Binary, D, General, Rule, Unary, sum_to
+from phlox.autodiff.build import Binary, General, Partial, Rule, Unary, sum_to
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 
@@ -61,35 +61,35 @@ def _zero(B: Backend, g: Array, *_: Any) -> Array:
 
 ARITHMETIC: dict[str, Rule] = {
     # z = f(x, y)
-    "float_add": Binary(D("", lambda B, g, x, y, z: g), D("", lambda B, g, x, y, z: g)),
-    "float_sub": Binary(D("", lambda B, g, x, y, z: g), D("", lambda B, g, x, y, z: B.float_neg(g))),
+    "float_add": Binary(Partial("", lambda B, g, x, y, z: g), Partial("", lambda B, g, x, y, z: g)),
+    "float_sub": Binary(Partial("", lambda B, g, x, y, z: g), Partial("", lambda B, g, x, y, z: B.float_neg(g))),
     "float_mul": Binary(
-        D("y", lambda B, g, x, y, z: B.float_mul(g, y)),
-        D("x", lambda B, g, x, y, z: B.float_mul(g, x)),
+        Partial("y", lambda B, g, x, y, z: B.float_mul(g, y)),
+        Partial("x", lambda B, g, x, y, z: B.float_mul(g, x)),
     ),
     "float_div": Binary(
-        D("y", lambda B, g, x, y, z: B.float_div(g, y)),
-        D("yz", lambda B, g, x, y, z: B.float_neg(B.float_div(B.float_mul(g, z), y))),
+        Partial("y", lambda B, g, x, y, z: B.float_div(g, y)),
+        Partial("yz", lambda B, g, x, y, z: B.float_neg(B.float_div(B.float_mul(g, z), y))),
     ),
-    "float_pow": Binary(D("xyz", _power_base), D("xyz", _power_exponent)),
+    "float_pow": Binary(Partial("xyz", _power_base), Partial("xyz", _power_exponent)),
     "float_maximum": Binary(
-        D("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
-        D("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
+        Partial("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
+        Partial("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
     ),
     "float_minimum": Binary(
-        D("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
-        D("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
+        Partial("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
+        Partial("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
     ),
     # With remainder: x = floordiv(x, y) y + mod(x, y).
     "float_fmod": Binary(
-        D("", lambda B, g, x, y, z: g),
-        D("xy", lambda B, g, x, y, z: B.float_neg(B.float_mul(g, B.float_trunc(B.float_div(x, y))))),
+        Partial("", lambda B, g, x, y, z: g),
+        Partial("xy", lambda B, g, x, y, z: B.float_neg(B.float_mul(g, B.float_trunc(B.float_div(x, y))))),
     ),
     "float_mod": Binary(
-        D("", lambda B, g, x, y, z: g),
-        D("xy", lambda B, g, x, y, z: B.float_neg(B.float_mul(g, B.float_floordiv(x, y)))),
+        Partial("", lambda B, g, x, y, z: g),
+        Partial("xy", lambda B, g, x, y, z: B.float_neg(B.float_mul(g, B.float_floordiv(x, y)))),
     ),
-    "float_floordiv": Binary(D("", _zero), D("", _zero)),
+    "float_floordiv": Binary(Partial("", _zero), Partial("", _zero)),
     # y = f(x)
     "float_neg": Unary("", lambda B, g, x, y: B.float_neg(g)),
     "float_abs": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sign(x))),

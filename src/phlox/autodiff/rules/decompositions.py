@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.autodiff.build import General, Rule, Several
+from phlox.autodiff.build import General, MultiOutputRule, Rule
 from phlox.backend.contract import Backend
 from phlox.backend.contract.matrices import diagonal_matrix, last, transposed, triangle
 from phlox.backend.contract.types import Array, Gradients, Needed
@@ -188,7 +188,7 @@ def _sums(B: Backend, s: Array) -> Array:
 
 DECOMPOSITIONS: dict[str, Rule] = {
     "cholesky": General(1, _cholesky_forward, _cholesky),
-    "qr": Several(1, _qr_forward, _qr),
-    "svd": Several(1, _svd_forward, _svd),
-    "eigh": Several(1, _eigh_forward, _eigh),
+    "qr": MultiOutputRule(1, _qr_forward, _qr),
+    "svd": MultiOutputRule(1, _svd_forward, _svd),
+    "eigh": MultiOutputRule(1, _eigh_forward, _eigh),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.autodiff.build import General, Rule, Several, sum_to
+from phlox.autodiff.build import General, MultiOutputRule, Rule, sum_to
 from phlox.autodiff.rules.decompositions import DECOMPOSITIONS
 from phlox.backend.contract import Backend
 from phlox.backend.contract.matrices import diagonal, diagonal_matrix, last, products_without, transposed, triangle
@@ -207,7 +207,7 @@ LINALG: dict[str, Rule] = {
     "pinv": General(1, _pinv_forward, _pinv),
     "det": General(1, lambda B, a: (B.det(a), a), _det),
     "adjugate": General(1, lambda B, a: (B.adjugate(a), a), _adjugate),
-    "slogdet": Several(1, _slogdet_forward, _slogdet),
+    "slogdet": MultiOutputRule(1, _slogdet_forward, _slogdet),
     "matrix_exp": General(1, lambda B, a: (B.matrix_exp(a), a), _matrix_exp),
     **DECOMPOSITIONS,
 }

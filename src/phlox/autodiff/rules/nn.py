@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.autodiff.build import General, Result, Rule, Several
+from phlox.autodiff.build import General, MultiOutputRule, Result, Rule
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 
@@ -16,7 +16,7 @@ def _composite(name: str, operands: int) -> Rule:
     def backward(B: Backend, saved: Any, g: Array, needed: Needed, *options: Any) -> Gradients:
         return getattr(B, f"{name}_backward")(saved, g, needed, *options)
 
-    return (Several if name in _SEVERAL else General)(operands, forward, backward)
+    return (MultiOutputRule if name in _SEVERAL else General)(operands, forward, backward)
 
 
 _OPERANDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.autodiff.build import Binary, D, General, Result, Rule, Unary
+from phlox.autodiff.build import Binary, General, Partial, Result, Rule, Unary
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.host.dtypes import LARGEST
@@ -84,8 +84,8 @@ FUNCTIONS: dict[str, Rule] = {
     "float_acos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_div(g, B.float_sqrt(_one_minus_square(B, x))))),
     "float_atan": Unary("x", lambda B, g, x, y: _atan(B, g, _bounded(B, x))),
     "float_atan2": Binary(
-        D("xy", lambda B, g, x, y, z: _atan2(B, g, y, x, y)),
-        D("xy", lambda B, g, x, y, z: B.float_neg(_atan2(B, g, x, x, y))),
+        Partial("xy", lambda B, g, x, y, z: _atan2(B, g, y, x, y)),
+        Partial("xy", lambda B, g, x, y, z: B.float_neg(_atan2(B, g, x, x, y))),
     ),
     # Hyperbolic
     "float_sinh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_cosh(x))),
@@ -100,18 +100,18 @@ FUNCTIONS: dict[str, Rule] = {
     "float_atanh": Unary("x", lambda B, g, x, y: B.float_div(g, _one_minus_square(B, x))),
     # Powers, logarithms, probabilities
     "float_hypot": Binary(
-        D("xz", lambda B, g, x, y, z: B.float_mul(g, _per_length(B, x, z))),
-        D("yz", lambda B, g, x, y, z: B.float_mul(g, _per_length(B, y, z))),
+        Partial("xz", lambda B, g, x, y, z: B.float_mul(g, _per_length(B, x, z))),
+        Partial("yz", lambda B, g, x, y, z: B.float_mul(g, _per_length(B, y, z))),
     ),
     "float_cbrt": Unary("y", lambda B, g, x, y: B.float_div(g, B.float_mul(B.float_mul(y, y), 3.0))),
     "float_sinc": Unary("x", lambda B, g, x, y: B.float_sinc_backward(g, x)),
     "float_exp2": Unary("y", lambda B, g, x, y: B.float_mul(g, B.float_mul(y, _LOG2))),
     "float_logaddexp": Binary(
-        D("xy", lambda B, g, x, y, z: _share(B, g, x, y)), D("xy", lambda B, g, x, y, z: _share(B, g, y, x))
+        Partial("xy", lambda B, g, x, y, z: _share(B, g, x, y)), Partial("xy", lambda B, g, x, y, z: _share(B, g, y, x))
     ),
-    "float_xlogy": Binary(D("xy", _xlogy_x), D("xy", _xlogy_y)),
+    "float_xlogy": Binary(Partial("xy", _xlogy_x), Partial("xy", _xlogy_y)),
     "float_binary_cross_entropy": Binary(
-        D("xy", lambda B, g, p, t, z: B.float_binary_cross_entropy_backward(g, p, t)), D("x", _targets)
+        Partial("xy", lambda B, g, p, t, z: B.float_binary_cross_entropy_backward(g, p, t)), Partial("x", _targets)
     ),
     "float_logit": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, B.float_sub(1.0, x)))),
     # Error and gamma functions
@@ -148,8 +148,8 @@ _WITH_OPTIONS = ("leaky_relu", "threshold", "elu", "hardtanh", "softshrink", "ha
 _ACTIVATIONS: dict[str, Rule] = {
     "float_relu": Unary("y", lambda B, g, x, y: B.float_relu_backward(g, y)),
     "float_prelu": Binary(
-        D("xy", lambda B, g, x, y, z: B.where(B.float_less(0.0, x), g, B.float_mul(g, y))),
-        D("x", lambda B, g, x, y, z: B.where(B.float_less(0.0, x), 0.0, B.float_mul(g, x))),
+        Partial("xy", lambda B, g, x, y, z: B.where(B.float_less(0.0, x), g, B.float_mul(g, y))),
+        Partial("x", lambda B, g, x, y, z: B.where(B.float_less(0.0, x), 0.0, B.float_mul(g, x))),
     ),
     **{f"float_{name}": _activation(f"float_{name}", False) for name in _PLAIN},
     **{f"float_{name}": _activation(f"float_{name}", True) for name in _WITH_OPTIONS},

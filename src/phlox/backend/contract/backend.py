@@ -81,7 +81,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
         if any(self.is_traced(x) for x in arrays):
-            raise UnsupportedError(f"{self!r} cannot do this while a program is being recorded, only eagerly")
+            raise UnsupportedError(f"{self!r} cannot do this while a program is being traced, only eagerly")
         device = self.device_of(arrays[0])
         found = fn(*(self.to_host(x) for x in arrays))
         if not isinstance(kinds, tuple):
@@ -104,7 +104,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """
         if self.is_traced(x):
             raise UnsupportedError(
-                f"a tensor on {self!r} cannot go to {target!r} while a program is being recorded: that needs its values"
+                f"a tensor on {self!r} cannot go to {target!r} while a program is being traced: that needs its values"
             )
         return engine_of(target)._computed(self.to_host(x), self.kind_of(x), device)
 
@@ -144,7 +144,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """
         raise UnsupportedError(f"{self!r} takes no arrays of other libraries through DLPack")
 
-    def beside(self, x: Array, like: Array) -> Array:
+    def replicate_like(self, x: Array, like: Array) -> Array:
         """x on all the devices that `like` is on, where an engine's arrays may be spread over several.
 
         In shards as `like` is if it has its shape; whole on each of them, otherwise.
@@ -155,7 +155,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """How the devices after the first one are called, of those over which an array is spread."""
         return ""
 
-    def joins_products(self) -> bool:
+    def prefers_fused_matmul(self) -> bool:
         """Does one product with matrices side by side cost less here than a product with each of them?
 
         So it is where each is gathered from several devices: one exchange then does for all.
@@ -178,15 +178,15 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """The kind that a native array belongs to."""
         raise NotImplementedError
 
-    def is_number(self, value: object) -> bool:
+    def is_scalar(self, value: object) -> bool:
         """Is this, though not a Python number, the engine's stand-in for one (an argument of a traced function)?"""
         return False
 
-    def number_expm1(self, x: Any) -> Any:
+    def scalar_expm1(self, x: Any) -> Any:
         """exp(x) - 1 of a Python number or of the engine's stand-in for one."""
         return math.expm1(x)
 
-    def held_number(self, value: float) -> Any:
+    def as_device_scalar(self, value: float) -> Any:
         """A number as an argument of programs that are called with it again and again: the engine's own, if faster."""
         return value
 
@@ -202,32 +202,32 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """An operation on tracers of numbers, and Python numbers, in 64 bits: as ints if `whole`, else as floats."""
         return op(*operands)
 
-    def scalar_beside(self, x: Any, other: Any) -> Any:
+    def scalar_as_operand(self, x: Any, other: Any) -> Any:
         """The tracer of a number as it meets an array of the engine's."""
         return x
 
-    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+    def promote_scalar(self, x: Any, kind: type[Kind]) -> Any:
         """The tracer of a number as it meets arrays of this backend, Float or Int."""
         return x
 
-    def python_number(self, x: Any) -> Any:
+    def concrete_scalar(self, x: Any) -> Any:
         """The engine's stand-in for a number as a Python number, where its value is known."""
         return x
 
     def is_traced(self, x: Array) -> bool:
-        """Is this array a placeholder in a program that is being recorded?"""
+        """Is this array a tracer in a program that is being traced?"""
         return False
 
-    def bakes_constants(self) -> bool:
-        """Is a program being recorded right now which would hold a value made from constants for ever?"""
+    def is_tracing(self) -> bool:
+        """Is a program being traced right now which would hold a value made from constants for ever?"""
         return False
 
     def program(self) -> object | None:
-        """The program that is being recorded right now, in which an operation on constants would be a step; or None."""
+        """The program that is being traced right now, in which an operation on constants would be a step; or None."""
         return None
 
     def program_of(self, x: Array) -> object | None:
-        """The program that this placeholder belongs to, below whatever the engine makes of it; None for a value."""
+        """The program that this tracer belongs to, below whatever the engine makes of it; None for a value."""
         return None
 
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
@@ -241,28 +241,28 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
     compiles: bool = False
     """Can this backend record a function as one program? Where not, `phlox.compile` calls the function itself."""
 
-    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        """The function as a program of two lists of arrays, (donated, kept); it is recorded at the first call.
+    def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        """The function as a program of two lists of arrays, (donated, kept); it is traced at the first call.
 
-        An engine that cannot tell who else holds an array calls `let_go()` before a run in which it writes over what is
-        donated: the caller then drops all that it holds of it, the entries of the list included.
+        An engine that cannot tell who else holds an array calls `release()` before a run in which it writes over what
+        is donated: the caller then drops all that it holds of it, the entries of the list included.
         """
         raise NotImplementedError
 
-    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
-        """Run the function on placeholders once, for what it does on the way."""
+    def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        """Run the function on tracers once, for what it does on the way."""
         raise NotImplementedError
 
     def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
-        """What `record_only` makes a placeholder of where there is no array yet."""
+        """What `trace_only` makes a tracer of where there is no array yet."""
         raise UnsupportedError(f"{self!r} computes at once, and cannot run a function on shapes alone")
 
-    def is_record_error(self, error: Exception) -> bool:
-        """Did recording fail since the function needed the value of a placeholder?"""
+    def is_trace_error(self, error: Exception) -> bool:
+        """Did tracing fail since the function needed the value of a tracer?"""
         return False
 
-    def records_loops(self) -> bool:
-        """Is a program being recorded right now, of which `scan` would be one loop?"""
+    def traces_loops(self) -> bool:
+        """Is a program being traced right now, of which `scan` would be one loop?"""
         return False
 
     def scan(
@@ -320,22 +320,22 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """The array of the innermost backend behind decorators."""
         return x
 
-    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
-        """Is this placeholder of no use any more, since what it was a part of has ended?
+    def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
+        """Is this tracer of no use any more, since what it was a part of has ended?
 
         With `surely`, only if there is no doubt: an engine may look at what a function has returned in between.
         """
         return False
 
-    def is_left_over_error(self, error: Exception) -> bool:
-        """Did the engine refuse a placeholder of something that has ended?"""
+    def is_leaked_error(self, error: Exception) -> bool:
+        """Did the engine refuse a tracer of something that has ended?"""
         return False
 
-    def is_gone(self, x: Array) -> bool:
+    def is_donated(self, x: Array) -> bool:
         """Was this array given away to a compiled function, and is used up?"""
         return False
 
-    def is_gone_error(self, error: Exception) -> bool:
+    def is_donated_error(self, error: Exception) -> bool:
         """Did the engine refuse an array that was given away to a compiled function?"""
         return False
 
@@ -377,7 +377,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         return True
 
     def gathers_checks(self, x: Array) -> bool:
-        """Does the program that this placeholder belongs to gather checks? See `phlox.backend.tracing.checks`."""
+        """Does the program that this tracer belongs to gather checks? See `phlox.backend.tracing.checks`."""
         return False
 
     def with_autodiff(self) -> Backend:
@@ -389,7 +389,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
 
         return load(EXPORTS["Autodiff"])(self)
 
-    def untaped(self) -> Backend | None:
+    def without_tape(self) -> Backend | None:
         """The backend without the highest of its tapes; None where there is no tape."""
         return self.inner
 
@@ -398,7 +398,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         return ()
 
     def value(self, x: Array) -> Array:
-        """The array on `untaped()`, with its history there."""
+        """The array on `without_tape()`, with its history there."""
         return x
 
     def tracked(self, x: Array) -> Array:
@@ -417,23 +417,23 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """Is this a leaf of the tape?"""
         return False
 
-    def leads_back(self, x: Array) -> bool:
+    def requires_grad(self, x: Array) -> bool:
         """Would a gradient of this value go on to what it was made of?"""
         return False
 
-    def severed(self, x: Array, why: str) -> Array:
+    def poisoned(self, x: Array, why: str) -> Array:
         """The value without the history it had: a gradient that comes back to it is `AutodiffError`, which says why."""
         return x
 
-    def is_severed(self, x: Array) -> bool:
-        """Is this one of `severed`?"""
+    def is_poisoned(self, x: Array) -> bool:
+        """Is this one of `poisoned`?"""
         return False
 
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
         """The gradients of the leaves that `x` depends on, by the number of their node."""
         raise AutodiffError(self._no_tape())
 
-    def record_function(
+    def tape_function(
         self,
         operands: tuple[Array, ...],
         run: Callable[..., tuple[tuple[Array, ...], Any]],
@@ -464,7 +464,7 @@ class Backend(UpdateOps, RandomOps, ManyUpdates):
         """The NumPy dtype of this backend's integers."""
         return HOST_DTYPES[self.int_element]
 
-    def check_number(self, value: float, kind: type[Kind]) -> None:
+    def check_scalar(self, value: float, kind: type[Kind]) -> None:
         """`RangeError` for a Python number that this backend's elements cannot hold; floats are rounded."""
         if kind.name == "int":
             low, high = INT_RANGES[self.int_element]
@@ -492,8 +492,8 @@ def engine_of(backend: Backend) -> Backend:
     return backend
 
 
-def off_tapes(backend: Backend) -> Backend:
+def without_autodiff(backend: Backend) -> Backend:
     """The backend behind all tapes; a batch stays one."""
-    while (lower := backend.untaped()) is not None:
+    while (lower := backend.without_tape()) is not None:
         backend = lower
     return backend

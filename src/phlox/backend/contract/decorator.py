@@ -52,11 +52,11 @@ class Decorator(Backend):
     def from_dlpack(self, x: Any, device: Device) -> Array:
         return self.inner.from_dlpack(x, device)
 
-    def beside(self, x: Array, like: Array) -> Array:
-        return self.inner.beside(x, self.below(like)) if type(x) is not self.box else x
+    def replicate_like(self, x: Array, like: Array) -> Array:
+        return self.inner.replicate_like(x, self.below(like)) if type(x) is not self.box else x
 
-    def joins_products(self) -> bool:
-        return self.inner.joins_products()
+    def prefers_fused_matmul(self) -> bool:
+        return self.inner.prefers_fused_matmul()
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return self.inner.to_host(self.below(x))
@@ -91,34 +91,34 @@ class Decorator(Backend):
     def strip(self, x: Array) -> Array:
         return self.inner.strip(self.below(x))
 
-    def leads_back(self, x: Array) -> bool:
-        return self.inner.leads_back(self.below(x))
+    def requires_grad(self, x: Array) -> bool:
+        return self.inner.requires_grad(self.below(x))
 
-    def is_severed(self, x: Array) -> bool:
-        return self.inner.is_severed(self.below(x))
+    def is_poisoned(self, x: Array) -> bool:
+        return self.inner.is_poisoned(self.below(x))
 
     def batch_of(self, x: Array) -> Shape:
         return self.inner.batch_of(self.below(x))
 
-    def is_gone(self, x: Array) -> bool:
-        return self.inner.is_gone(self.below(x))
+    def is_donated(self, x: Array) -> bool:
+        return self.inner.is_donated(self.below(x))
 
     # --- numbers
 
-    def is_number(self, value: object) -> bool:
-        return self.inner.is_number(value)
+    def is_scalar(self, value: object) -> bool:
+        return self.inner.is_scalar(value)
 
-    def number_expm1(self, x: Any) -> Any:
-        return self.inner.number_expm1(x)
+    def scalar_expm1(self, x: Any) -> Any:
+        return self.inner.scalar_expm1(x)
 
-    def held_number(self, value: float) -> Any:
-        return self.inner.held_number(value)
+    def as_device_scalar(self, value: float) -> Any:
+        return self.inner.as_device_scalar(value)
 
     def scalar_argument(self, value: float) -> Any:
         return self.inner.scalar_argument(value)
 
-    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
-        return self.inner.meet_scalar(x, kind)
+    def promote_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        return self.inner.promote_scalar(x, kind)
 
     def scalar_of(self, x: Any, whole: bool) -> Any:
         return self.inner.scalar_of(x, whole)
@@ -126,19 +126,19 @@ class Decorator(Backend):
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
         return self.inner.on_scalars(op, whole, *operands)
 
-    def scalar_beside(self, x: Any, other: Any) -> Any:
-        return self.inner.scalar_beside(x, other)
+    def scalar_as_operand(self, x: Any, other: Any) -> Any:
+        return self.inner.scalar_as_operand(x, other)
 
-    def python_number(self, x: Any) -> Any:
-        return self.inner.python_number(x)
+    def concrete_scalar(self, x: Any) -> Any:
+        return self.inner.concrete_scalar(x)
 
     # --- programs
 
-    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        return self.inner.compile(fn, let_go)
+    def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        return self.inner.compile(fn, release)
 
-    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
-        self.inner.record_only(fn, donated, kept)
+    def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        self.inner.trace_only(fn, donated, kept)
 
     def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
         return self.inner.blank(shape, kind, device)
@@ -149,11 +149,11 @@ class Decorator(Backend):
     def program_of(self, x: Array) -> object | None:
         return self.inner.program_of(self.below(x))
 
-    def bakes_constants(self) -> bool:
-        return self.inner.bakes_constants()
+    def is_tracing(self) -> bool:
+        return self.inner.is_tracing()
 
-    def records_loops(self) -> bool:
-        return self.inner.records_loops()
+    def traces_loops(self) -> bool:
+        return self.inner.traces_loops()
 
     def is_traced(self, x: Array) -> bool:
         return self.inner.is_traced(self.below(x))
@@ -161,8 +161,8 @@ class Decorator(Backend):
     def gathers_checks(self, x: Array) -> bool:
         return self.inner.gathers_checks(self.below(x))
 
-    def is_gone_error(self, error: Exception) -> bool:
-        return self.inner.is_gone_error(error)
+    def is_donated_error(self, error: Exception) -> bool:
+        return self.inner.is_donated_error(error)
 
     def is_engine_error(self, error: Exception) -> bool:
         return self.inner.is_engine_error(error)
@@ -170,5 +170,5 @@ class Decorator(Backend):
     def is_out_of_memory(self, error: Exception) -> bool:
         return self.inner.is_out_of_memory(error)
 
-    def is_record_error(self, error: Exception) -> bool:
-        return self.inner.is_record_error(error)
+    def is_trace_error(self, error: Exception) -> bool:
+        return self.inner.is_trace_error(error)

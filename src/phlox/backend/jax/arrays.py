@@ -77,7 +77,7 @@ class Arrays(EngineBackend):
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         fitted, native = self.fit(array, kind), self.native_device(device)
-        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.bakes_constants() or device.spread:
+        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.is_tracing() or device.spread:
             return self.place(jnp.asarray(fitted), device)
         # One copy, where jnp.asarray makes two, and none of pages that may be taken over; it is waited for, since
         # afterwards the array is the caller's again. As `place` has it, nothing is held to the only device: programs
@@ -119,7 +119,7 @@ class Arrays(EngineBackend):
             return x
         return self.to_device(x, device)
 
-    def beside(self, x: Array, like: Array) -> Array:
+    def replicate_like(self, x: Array, like: Array) -> Array:
         if isinstance(x, Tracer) or isinstance(like, Tracer) or len(like.devices()) == 1:
             return x
         sharding = like.sharding
@@ -129,8 +129,8 @@ class Arrays(EngineBackend):
             sharding = NamedSharding(sharding.mesh, PartitionSpec())
         return x if x.sharding == sharding else jax.device_put(x, sharding)
 
-    def joins_products(self) -> bool:
-        return is_shared() and self.bakes_constants()
+    def prefers_fused_matmul(self) -> bool:
+        return is_shared() and self.is_tracing()
 
     def duplicate(self, x: Array) -> Array:
         return jnp.array(x, copy=True)

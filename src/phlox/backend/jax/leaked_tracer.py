@@ -1,4 +1,4 @@
-"""Has the transformation that a placeholder belongs to ended?"""
+"""Has the transformation that a tracer belongs to ended?"""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -34,7 +34,7 @@ def has_ended(x: Any) -> bool:
 
 
 def _is_closed(x: Any) -> bool:
-    # The recording of a program that is complete lets go of its constants, in a table of another type.
+    # The trace of a program that is complete lets go of its constants, in a table of another type.
     return type(getattr(getattr(x._trace, "frame", None), "constid_to_tracer", None)) is dict
 
 
@@ -48,5 +48,5 @@ def _closing_shows() -> bool:
         return x
 
     jax.make_jaxpr(fn)(0.0)
-    placeholder, closed_before = seen
-    return not closed_before and _is_closed(placeholder)
+    tracer, closed_before = seen
+    return not closed_before and _is_closed(tracer)

@@ -1,4 +1,4 @@
-"""What JAX has in place of arrays while it records: of which program such a placeholder is, and how one is made."""
+"""What JAX has in place of arrays while it records: of which program such a tracer is, and how one is made."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -60,14 +60,14 @@ def _computes_doubles() -> bool:
 class Traces(EngineBackend):
     """See `phlox.backend.contract.backend`."""
 
-    def is_number(self, value: object) -> bool:
+    def is_scalar(self, value: object) -> bool:
         return isinstance(value, (Tracer, jax.Array)) and value.ndim == 0
 
     def is_traced(self, x: Array) -> bool:
         return isinstance(x, Tracer)
 
     def gathers_checks(self, x: Array) -> bool:
-        anchor = checks.placeholder()
+        anchor = checks.tracer()
         # What belongs to a trace within the program's (of a scan's body) cannot leave it.
         return anchor is not None and getattr(x, "_trace", None) is getattr(anchor, "_trace", self)
 
@@ -81,7 +81,7 @@ class Traces(EngineBackend):
         return jnp.where(jnp.isnan(x), jnp.nan, x) if is_float else x
 
     def program(self) -> object | None:
-        # Under jit, scan and checkpoint, an operation on constants is recorded; under grad and vmap, it is done.
+        # Under jit, scan and checkpoint, an operation on constants is traced; under grad and vmap, it is done.
         return self.program_of(lax.neg(_PROBE))
 
     def program_of(self, x: Array) -> object | None:
@@ -90,21 +90,21 @@ class Traces(EngineBackend):
         trace: object | None = getattr(x, "_trace", None)
         return trace
 
-    def bakes_constants(self) -> bool:
+    def is_tracing(self) -> bool:
         return isinstance(lax.neg(_PROBE), Tracer)
 
-    records_loops = bakes_constants
+    traces_loops = is_tracing
 
-    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
+    def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
         return isinstance(x, Tracer) and (has_ended(x) or (not surely and is_outside()))
 
-    def is_left_over_error(self, error: Exception) -> bool:
+    def is_leaked_error(self, error: Exception) -> bool:
         return isinstance(error, jax.errors.UnexpectedTracerError)
 
-    def is_gone(self, x: Array) -> bool:
+    def is_donated(self, x: Array) -> bool:
         return not isinstance(x, Tracer) and x.is_deleted()
 
-    def is_gone_error(self, error: Exception) -> bool:
+    def is_donated_error(self, error: Exception) -> bool:
         return isinstance(error, (RuntimeError, ValueError)) and "has been deleted" in str(error)
 
     def is_engine_error(self, error: Exception) -> bool:
@@ -118,12 +118,12 @@ class Traces(EngineBackend):
     def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
         return jax.vjp(fn, *arrays)[1](g)
 
-    def number_expm1(self, x: Any) -> Any:
+    def scalar_expm1(self, x: Any) -> Any:
         if isinstance(x, TracedScalar):
             return x.expm1()
-        return jnp.expm1(x) if self.is_number(x) else math.expm1(x)
+        return jnp.expm1(x) if self.is_scalar(x) else math.expm1(x)
 
-    def held_number(self, value: float) -> Any:
+    def as_device_scalar(self, value: float) -> Any:
         if self._is_wide():
             return value
         with jax.ensure_compile_time_eval():  # it outlives any trace in which it is made
@@ -147,10 +147,10 @@ class Traces(EngineBackend):
         with jax.enable_x64(True):
             return op(*operands)
 
-    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+    def promote_scalar(self, x: Any, kind: type[Kind]) -> Any:
         return x if self._is_wide() else _weakly(x, np.float32 if kind is Float else np.int32)
 
-    def scalar_beside(self, x: Any, other: Any) -> Any:
+    def scalar_as_operand(self, x: Any, other: Any) -> Any:
         whole = x.dtype.kind == "i"
         return x if other.dtype.itemsize == 8 else _weakly(x, np.int32 if whole else np.float32)
 
@@ -158,12 +158,12 @@ class Traces(EngineBackend):
         """Has it elements of 64 bits, of which JAX has a switch of its own?"""
         return self.float_element == "f64" or self.int_element == "i64"
 
-    def python_number(self, x: Any) -> Any:
+    def concrete_scalar(self, x: Any) -> Any:
         return x if isinstance(x, Tracer) else self.to_host(x).item()
 
     compiles = True
 
-    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+    def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return jax.jit(fn, donate_argnums=0)
 
     def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
@@ -172,13 +172,13 @@ class Traces(EngineBackend):
     def put_entry(self, x: Array, place: int, entry: Array) -> Array:
         return x.at[:, place].set(entry)
 
-    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+    def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         jax.eval_shape(fn, donated, kept)
 
     def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
         return jax.ShapeDtypeStruct(shape, self.element(kind))
 
-    def is_record_error(self, error: Exception) -> bool:
+    def is_trace_error(self, error: Exception) -> bool:
         return isinstance(error, _NEEDS_VALUES)
 
     def scan(
@@ -190,7 +190,7 @@ class Traces(EngineBackend):
         *,
         reverse: bool = False,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        if not self.records_loops():
+        if not self.traces_loops():
             return super().scan(body, carry, xs, length, reverse=reverse)
 
         def step(state: tuple[Array, ...], one: tuple[Array, ...]) -> Any:

@@ -23,7 +23,7 @@ _INTS = frozenset({"int64", "int32"})
 
 _ABOUT_ARRAYS = (
     "from_host", "to_device", "place", "cast", "duplicate", "from_dlpack", "on_host", "call_native", "native_vjp",
-    "number_expm1", "record_only", "check_indices", "scan", "_products",
+    "scalar_expm1", "trace_only", "check_indices", "scan", "_products",
 )  # fmt: skip
 
 
@@ -69,8 +69,8 @@ def switch_on(backend: EngineBackend, wanted_float: Any, wanted_int: Any) -> Non
         setattr(backend, name, in_x64(getattr(backend, name)))
     compile, in_one_call = backend.compile, backend.in_one_call
 
-    def compile_in_x64(fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        return in_x64(compile(fn, let_go))
+    def compile_in_x64(fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        return in_x64(compile(fn, release))
 
     def in_one_call_in_x64(fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return in_x64(in_one_call(fn, *static, donate=donate))

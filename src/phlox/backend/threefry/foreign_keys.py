@@ -13,7 +13,7 @@ _readers: list[Callable[[Any], Any]] = []
 def register_reader(reader: Callable[[Any], Any]) -> None:
     """Announce a function that reads the keys of a library.
 
-    It gives their two words as integers or, where these are placeholders in a program, an array of three uint32 (the
+    It gives their two words as integers or, where these are tracers in a program, an array of three uint32 (the
     words, and the position 0); None for what is no key.
     """
     _readers.append(reader)

@@ -19,7 +19,7 @@ from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Bool, Float, Int, Kind
 from phlox.backend.torch.cpu.casts import casts_on_all_cores, recast
-from phlox.backend.torch.tracer import NeedsValue, as_constants, is_placeholder
+from phlox.backend.torch.tracer import NeedsValue, as_constants, is_tracer
 from phlox.errors import DeviceError, KindError
 from phlox.host.dtypes import HOST_DTYPES
 from phlox.host.mmap import taken_over
@@ -123,8 +123,8 @@ class Arrays(EngineBackend):
         return x.clone()
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
-        if is_placeholder(x):
-            raise NeedsValue("it is a placeholder, which has no value yet")
+        if is_tracer(x):
+            raise NeedsValue("it is a tracer, which has no value yet")
         with as_constants():
             x = x.detach().cpu()
             if x.dtype == torch.bfloat16:

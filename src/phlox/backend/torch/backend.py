@@ -39,7 +39,7 @@ from phlox.backend.torch.ops.shape import Shaping
 from phlox.backend.torch.ops.signal import Signal
 from phlox.backend.torch.ops.sorting import Sorting
 from phlox.backend.torch.ops.update import Update
-from phlox.backend.torch.tracer import Placeholders, is_placeholder, makes_plain_tensors, recording
+from phlox.backend.torch.tracer import TracerOps, is_tracer, makes_plain_tensors, tracing
 from phlox.errors import RangeError
 
 _LACKING = frozenset({"float_pow"})
@@ -90,7 +90,7 @@ def _with_numbers(
     """A function of floats, its numbers kept as tensors: torch takes longer to wrap a number than to multiply by it."""
 
     def operation(lhs: Any, rhs: Any) -> Array:
-        if recording.get():
+        if tracing.get():
             return recorded(lhs, rhs)
         # Zeros of both signs are the same key to a cache, so they go uncached, as torch wraps them.
         # Where somebody else traces, tracers meet numbers only as torch wraps them.
@@ -179,7 +179,7 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 class Torch(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Update, Placeholders, Arrays, EngineBackend,
+    Sampling, Recurrent, Update, TracerOps, Arrays, EngineBackend,
 ):  # fmt: skip
     """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
 
@@ -318,18 +318,18 @@ class Torch(
 
     def int_floordiv(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(rhs == 0, lambda: ZeroDivisionError("integer division by zero"))
-        return torch.where(rhs == 0, -1, lhs // _divisor(rhs)) if is_placeholder(rhs) else lhs // rhs
+        return torch.where(rhs == 0, -1, lhs // _divisor(rhs)) if is_tracer(rhs) else lhs // rhs
 
     def int_mod(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(rhs == 0, lambda: ZeroDivisionError("integer modulo by zero"))
-        return torch.where(rhs == 0, lhs, lhs % _divisor(rhs)) if is_placeholder(rhs) else lhs % rhs
+        return torch.where(rhs == 0, lhs, lhs % _divisor(rhs)) if is_tracer(rhs) else lhs % rhs
 
     def int_pow(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(
             rhs < 0,
             lambda: RangeError("an integer to a negative power is no integer; convert with .float() first"),
         )
-        return lhs ** (torch.clamp_min(rhs, 0) if is_placeholder(rhs) else rhs)
+        return lhs ** (torch.clamp_min(rhs, 0) if is_tracer(rhs) else rhs)
 
     int_maximum: Binary = _extreme(torch.maximum, "min")
     int_minimum: Binary = _extreme(torch.minimum, "max")

@@ -1,4 +1,4 @@
-"""What stands for a tensor while a program is being recorded, and how the backend treats it."""
+"""What stands for a tensor while a program is being traced, and how the backend treats it."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -30,19 +30,19 @@ from phlox.backend.torch.compiler.codegen import codegen
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
 
-recording: ContextVar[bool] = ContextVar("phlox_torch_recording", default=False)
-"""Is a program being recorded?"""
+tracing: ContextVar[bool] = ContextVar("phlox_torch_tracing", default=False)
+"""Is a program being traced?"""
 
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 class NeedsValue(RuntimeError):
-    """A program that is being recorded asks for the value of a placeholder."""
+    """A program that is being traced asks for the value of a tracer."""
 
 
-class LeftOver(RuntimeError):
-    """A placeholder is used whose program has been recorded."""
+class LeakedTracer(RuntimeError):
+    """A tracer is used whose program has been traced."""
 
 
 def end(mode: FakeTensorMode) -> None:
@@ -56,10 +56,10 @@ def has_ended(x: FakeTensor) -> bool:
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise LeftOver("a placeholder of a program that has been recorded")
+    raise LeakedTracer("a tracer of a program that has been traced")
 
 
-class Words:
+class RngState:
     """Three words of a random stream in a program, which go on as those on the host do, by adding an array."""
 
     __slots__ = ("words",)
@@ -67,12 +67,12 @@ class Words:
     def __init__(self, words: torch.Tensor) -> None:
         self.words = words
 
-    def __add__(self, offset: np.ndarray[Any, Any]) -> Words:
-        return Words(self.words + torch.tensor(offset.tolist(), device=self.words.device))
+    def __add__(self, offset: np.ndarray[Any, Any]) -> RngState:
+        return RngState(self.words + torch.tensor(offset.tolist(), device=self.words.device))
 
 
-def is_placeholder(x: object) -> bool:
-    """Has this tensor no value, since a program is being recorded, ours or one of PyTorch's own?"""
+def is_tracer(x: object) -> bool:
+    """Has this tensor no value, since a program is being traced, ours or one of PyTorch's own?"""
     return isinstance(x, FakeTensor) or torch.compiler.is_compiling()
 
 
@@ -81,7 +81,7 @@ def is_traced_by_others() -> bool:
 
     Then an operation on values gives no value, but a part of that trace.
     """
-    if recording.get():
+    if tracing.get():
         return False
     if torch.compiler.is_compiling():
         return True
@@ -94,7 +94,7 @@ def makes_plain_tensors() -> bool:
     Not so in a trace, within torch.func, under any mode that sees operations, and in inference mode, whose tensors
     PyTorch's own tape refuses later.
     """
-    if recording.get() or torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+    if tracing.get() or torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
         return False
     return not _modes() and _level() is None
 
@@ -108,53 +108,53 @@ _TRACING: tuple[Any, ...] = () if _keys is None else tuple(_keys.__members__.val
 
 def is_fused(x: Any) -> bool:
     """Does a compiler make one loop of what is elementwise? Of halves, kernels that round once are more exact."""
-    return is_placeholder(x) and x.dtype in (torch.float32, torch.float64) and codegen() != "none"
+    return is_tracer(x) and x.dtype in (torch.float32, torch.float64) and codegen() != "none"
 
 
 def as_constants() -> AbstractContextManager[Any]:
     """A scope in which tensors made of values have them, in a program, too, where they become constants."""
-    return no_dispatch() if recording.get() else _nothing
+    return no_dispatch() if tracing.get() else _nothing
 
 
 _nothing = nullcontext()
 
 
-class Placeholders(Backend):
+class TracerOps(Backend):
     """Programs: what `Backend` says of them."""
 
     torch_float: torch.dtype
     torch_int: torch.dtype
     compiles = True
 
-    def compile(self, fn: Callable[[Any, Any], Any], let_go: Callable[[], object]) -> Callable[[Any, Any], Any]:
+    def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         from phlox.backend.torch.compiler.program import Program  # which takes longer to load than much else
 
-        return Program(fn, let_go, *self._numbers())
+        return Program(fn, release, *self._numbers())
 
-    def record_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
-        from phlox.backend.torch.compiler.program import record_only
+    def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        from phlox.backend.torch.compiler.program import trace_only
 
-        record_only(fn, donated, kept)
+        trace_only(fn, donated, kept)
 
     def _numbers(self) -> tuple[torch.dtype, torch.dtype]:
         """The elements of numbers in the results of a program; halves would be too coarse."""
         return torch.promote_types(self.torch_float, torch.float32), self.torch_int
 
     def is_traced(self, x: Array) -> bool:
-        return is_placeholder(x)
+        return is_tracer(x)
 
     def program(self) -> object | None:
         return _mode_of(_keys.FAKE) if _modes() and _keys is not None else None
 
     def program_of(self, x: Array) -> object | None:
-        tensor: Any = x.words if isinstance(x, Words) else x
+        tensor: Any = x.words if isinstance(x, RngState) else x
         return tensor.fake_mode if isinstance(tensor, FakeTensor) else None
 
-    def is_left_over(self, x: Array, *, surely: bool = False) -> bool:
+    def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
         return isinstance(x, FakeTensor) and has_ended(x)
 
-    def is_left_over_error(self, error: Exception) -> bool:
-        return isinstance(error, LeftOver)
+    def is_leaked_error(self, error: Exception) -> bool:
+        return isinstance(error, LeakedTracer)
 
     def is_engine_error(self, error: Exception) -> bool:
         return type(error).__module__.partition(".")[0] == "torch" or super().is_engine_error(error)
@@ -165,21 +165,21 @@ class Placeholders(Backend):
             return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
         return super().is_out_of_memory(error)
 
-    def bakes_constants(self) -> bool:
-        return recording.get() or is_traced_by_others()
+    def is_tracing(self) -> bool:
+        return tracing.get() or is_traced_by_others()
 
-    def is_record_error(self, error: Exception) -> bool:
+    def is_trace_error(self, error: Exception) -> bool:
         return isinstance(error, (NeedsValue, DataDependentOutputException, DynamicOutputShapeException))
 
-    def is_number(self, value: object) -> bool:
-        return isinstance(value, torch.Tensor) and value.ndim == 0 and is_placeholder(value)
+    def is_scalar(self, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.ndim == 0 and is_tracer(value)
 
-    def number_expm1(self, x: Any) -> Any:
+    def scalar_expm1(self, x: Any) -> Any:
         if isinstance(x, TracedScalar):
             return x.expm1()
-        return torch.expm1(x) if self.is_number(x) else math.expm1(x)
+        return torch.expm1(x) if self.is_scalar(x) else math.expm1(x)
 
-    def held_number(self, value: float) -> Any:
+    def as_device_scalar(self, value: float) -> Any:
         return torch.tensor(value, dtype=self._numbers()[0], device="cpu")
 
     def scalar_argument(self, value: float) -> Any:
@@ -194,21 +194,21 @@ class Placeholders(Backend):
             operands = operands[0], torch.where(operands[1] == 0, 1, operands[1])  # it would end the process
         return op(*operands)
 
-    def scalar_beside(self, x: Any, other: Any) -> Any:
+    def scalar_as_operand(self, x: Any, other: Any) -> Any:
         return x.to(other.dtype) if other.dtype.is_floating_point else x
 
-    def meet_scalar(self, x: Any, kind: type[Kind]) -> Any:
+    def promote_scalar(self, x: Any, kind: type[Kind]) -> Any:
         return x.to(self._numbers()[0 if kind is Float else 1])
 
-    def python_number(self, x: Any) -> Any:
-        return x if is_placeholder(x) else x.item()
+    def concrete_scalar(self, x: Any) -> Any:
+        return x if is_tracer(x) else x.item()
 
     def gathers_checks(self, x: Array) -> bool:
-        return checks.placeholder() is not None and is_placeholder(x)
+        return checks.tracer() is not None and is_tracer(x)
 
     def _forbid(self, bad: Any, error: Callable[..., Exception], *what: Callable[[], Array]) -> None:
         """Raise the error where `bad` holds, which says `what`; in a program that gathers checks, after the run."""
-        if not is_placeholder(bad):
+        if not is_tracer(bad):
             if torch.any(bad) if isinstance(bad, torch.Tensor) else bad:
                 raise error(*(number().item() for number in what))
         elif self.gathers_checks(bad):

@@ -1,4 +1,4 @@
-"""Checks of values inside a program that is being recorded, where no value can be seen.
+"""Checks of values inside a program that is being traced, where no value can be seen.
 
 What an eager call finds at once (an index out of range, a division by zero), a program can only report afterwards.
 While checks are on, each one leaves its numbers here; the program returns them, and they are judged after the call.
@@ -41,18 +41,18 @@ class Check:
 class Gathered:
     """The checks of a program, and their numbers in it."""
 
-    def __init__(self, placeholder: Array) -> None:
-        self.placeholder = placeholder
+    def __init__(self, tracer: Array) -> None:
+        self.tracer = tracer
         self.checks: list[Check] = []
         self.numbers: list[Array] = []
 
 
 _on: ContextVar[bool] = ContextVar("phlox_checks", default=False)
-_recorded: ContextVar[Gathered | None] = ContextVar("phlox_recorded_checks", default=None)
+_gathered: ContextVar[Gathered | None] = ContextVar("phlox_recorded_checks", default=None)
 
 
 def checks_are_on() -> bool:
-    """Are programs recorded now to contain checks?"""
+    """Are programs gathered now to contain checks?"""
     return _on.get()
 
 
@@ -84,33 +84,33 @@ def checks(on: bool = True) -> Generator[None]:
 
 
 @contextmanager
-def gathering(on: bool, placeholder: Array) -> Generator[Gathered]:
-    """Gathers the checks of the program that is recorded in this scope, one of whose placeholders is given."""
-    found = Gathered(placeholder)
-    with scope(_recorded, found if on else None):
+def gathering(on: bool, tracer: Array) -> Generator[Gathered]:
+    """Gathers the checks of the program that is traced in this scope, one of whose tracers is given."""
+    found = Gathered(tracer)
+    with scope(_gathered, found if on else None):
         yield found
 
 
-def placeholder() -> Array | None:
-    """A placeholder of the program that is being recorded, if it gathers checks."""
-    recorded = _recorded.get()
-    return None if recorded is None else recorded.placeholder
+def tracer() -> Array | None:
+    """A tracer of the program that is being traced, if it gathers checks."""
+    gathered = _gathered.get()
+    return None if gathered is None else gathered.tracer
 
 
 def leave(judge: Judge, *numbers: Array) -> None:
-    """Leave numbers to be judged after the call of the program that is being recorded, which gathers checks."""
-    recorded = _recorded.get()
-    assert recorded is not None
-    recorded.checks.append(Check(len(numbers), judge, _users_line()))
-    recorded.numbers.extend(numbers)
+    """Leave numbers to be judged after the call of the program that is being traced, which gathers checks."""
+    gathered = _gathered.get()
+    assert gathered is not None
+    gathered.checks.append(Check(len(numbers), judge, _users_line()))
+    gathered.numbers.extend(numbers)
 
 
 def pass_on(inside: Gathered, columns: Sequence[Array]) -> None:
     """Leave what a loop of the program has gathered: for each number in its body, the numbers of all turns."""
-    recorded = _recorded.get()
-    assert recorded is not None
-    recorded.checks.extend(Check(check.count, _each(check.judge), check.place) for check in inside.checks)
-    recorded.numbers.extend(columns)
+    gathered = _gathered.get()
+    assert gathered is not None
+    gathered.checks.extend(Check(check.count, _each(check.judge), check.place) for check in inside.checks)
+    gathered.numbers.extend(columns)
 
 
 def _each(judge: Judge) -> Judge:

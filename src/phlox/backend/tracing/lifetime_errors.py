@@ -1,6 +1,6 @@
 """What is remembered of compiled functions for the sake of their users' errors: whose an array is that cannot be used.
 
-An array that was donated, and a placeholder of a recording that has ended, are of no use to anyone; what an engine says
+An array that was donated, and a tracer of a trace that has ended, are of no use to anyone; what an engine says
 of them names neither the function nor the argument.
 """
 
@@ -16,7 +16,7 @@ ArraysOf = Callable[[Any], Iterable[Any]]
 
 _donations: list[tuple[weakref.ref[Any], ArraysOf, str, str]] = []
 _MANY = 1024
-_recordings: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_traces: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def note_donation(holder: Any, arrays_of: ArraysOf, function: str, argument: str) -> None:
@@ -27,7 +27,7 @@ def note_donation(holder: Any, arrays_of: ArraysOf, function: str, argument: str
     _donations.append((weakref.ref(holder), arrays_of, function, argument))
 
 
-def used_up(subject: str, array: Any) -> DonatedError:
+def donated(subject: str, array: Any) -> DonatedError:
     """What to say where a donated array is used: `subject` is "model was", or "add: a tensor was"."""
     for ref, arrays_of, function, argument in reversed(_donations):
         holder = ref()
@@ -37,14 +37,14 @@ def used_up(subject: str, array: Any) -> DonatedError:
     return DonatedError(f"{subject} donated to an earlier call and is used up; use what that call returned")
 
 
-def note_recording(recording: Any, function: str) -> None:
-    """Remember which function an engine's recording is of."""
-    _recordings[recording] = function
+def note_trace(trace: Any, function: str) -> None:
+    """Remember which function an engine's trace is of."""
+    _traces[trace] = function
 
 
-def left_over(subject: str, recording: Any) -> CompileError:
-    """What to say where a placeholder is used after its recording has ended."""
-    function = None if recording is None else _recordings.get(recording)
+def leaked_tracer(subject: str, trace: Any) -> CompileError:
+    """What to say where a tracer is used after its trace has ended."""
+    function = None if trace is None else _traces.get(trace)
     during = "inside a transformation" if function is None else f"while compiling {function}"
     return CompileError(
         f"{subject} was made {during}, which has ended, and has no value; return it from the function as a result "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phlox.backend.tracing.lifetime_errors import left_over
+from phlox.backend.tracing.lifetime_errors import leaked_tracer
 
 if TYPE_CHECKING:
     from phlox.backend.contract.backend import Backend
@@ -44,17 +44,17 @@ class TracedScalar:
 
     def meet(self, backend: Backend, kind: type[Kind]) -> Any:
         """The number as an operation of a backend takes it beside its arrays of a kind, Float or Int."""
-        return backend.meet_scalar(self._live(), kind)
+        return backend.promote_scalar(self._live(), kind)
 
     def _live(self) -> Any:
         """The tracer; `CompileError` if its trace has ended."""
-        if self.backend.is_left_over(self.value, surely=True):
-            raise left_over("a number", self.backend.program_of(self.value))
+        if self.backend.is_leaked(self.value, surely=True):
+            raise leaked_tracer("a number", self.backend.program_of(self.value))
         return self.value
 
     def expm1(self) -> TracedScalar:
         """exp(x) - 1."""
-        return self._of(self.backend.number_expm1, False, self)
+        return self._of(self.backend.scalar_expm1, False, self)
 
     def _of(self, op: Callable[..., Any], whole: bool, *operands: Any) -> TracedScalar:
         values = [x._live() if isinstance(x, TracedScalar) else x for x in operands]
@@ -67,7 +67,7 @@ class TracedScalar:
         if not isinstance(other, (TracedScalar, int, float)):
             if not hasattr(other, "dtype") or hasattr(other, "_ops"):
                 return NotImplemented  # not an array of the engine's: a tensor knows what to do
-            mine = self.backend.scalar_beside(self._live(), other)
+            mine = self.backend.scalar_as_operand(self._live(), other)
             return op(*[mine if x is self else x for x in (lhs, rhs)])
         whole = _is_whole(lhs) and _is_whole(rhs) and op.__name__ != "truediv"
         if op.__name__ == "pow" and not (isinstance(rhs, int) and rhs >= 0):

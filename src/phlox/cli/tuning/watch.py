@@ -17,7 +17,7 @@ import numpy as np
 from phlox.backend import Backend, settings
 from phlox.module import Module
 from phlox.optim import Optimizer
-from phlox.optim.optimizer import recording
+from phlox.optim.optimizer import tracing
 from phlox.tensor import Tensor
 from phlox.transform.compile.api import Compiled
 
@@ -79,7 +79,7 @@ class Watch:
 
         @functools.wraps(backward)
         def noted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if tensor.size == 1 and recording.get() is None and self._wanted():
+            if tensor.size == 1 and tracing.get() is None and self._wanted():
                 self._loss = float(tensor.item())
             return backward(tensor, *args, **kwargs)
 
@@ -107,7 +107,7 @@ class Watch:
     def _around(self, call: Any, name_of: Callable[[Any], str], steps_of: Callable[[Any], int | None]) -> Any:
         @functools.wraps(call)
         def seen(it: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "a_step", False) or recording.get() is not None:
+            if getattr(self._inside, "a_step", False) or tracing.get() is not None:
                 return call(it, *args, **kwargs)
             self._inside.a_step = True
             begun = perf_counter()

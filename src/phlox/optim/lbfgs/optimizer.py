@@ -16,7 +16,7 @@ from phlox.host.signal_guard import commit
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.optim.lbfgs.curvature import AnyTensor, Array, CurvatureHistory, FlatLayout
 from phlox.optim.lbfgs.descent import Descent, Found
-from phlox.optim.optimizer import M, Optimizer, Rate, recording
+from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.state.flat import brought
 from phlox.optim.state.tree import State
 from phlox.record import LazyTensor
@@ -162,7 +162,7 @@ class Lbfgs(Optimizer):
         compiled function: it decides by values.
         """
         rate = _checked(lr)
-        if recording.get() is not None:
+        if tracing.get() is not None:
             raise _inside()
         loss, first = _evaluated(module, closure, None)
         vector = [(path, param) for path, param in module.named_params() if param.id in first]

@@ -60,7 +60,7 @@ def counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
 def _counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
     time = time + 1
     count = real(time, backend)
-    return time, *[-backend.number_expm1(count * math.log(beta)) if beta else 1.0 for beta in betas]
+    return time, *[-backend.scalar_expm1(count * math.log(beta)) if beta else 1.0 for beta in betas]
 
 
 def real(count: Any, backend: Backend) -> Real:
@@ -68,7 +68,7 @@ def real(count: Any, backend: Backend) -> Real:
 
     An engine itself may turn its stand-in for it into a number of 32 bits, whatever the backend's are.
     """
-    return count * (backend.held_number(1.0) if backend.is_number(count) else 1.0)
+    return count * (backend.as_device_scalar(1.0) if backend.is_scalar(count) else 1.0)
 
 
 def chosen(condition: Any, if_true: Real, if_false: Real, backend: Backend) -> Real:

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from phlox.errors import OptimizerError, RecordError
 from phlox.host.signal_guard import Prepared, commit
-from phlox.optim.schedule.checks import is_count, is_number, is_rate, refuse
+from phlox.optim.schedule.checks import is_count, is_rate, is_scalar, refuse
 from phlox.optim.schedule.sketch import sketch
 from phlox.record import Record
 from phlox.record.gather import on_trial, undoable
@@ -30,7 +30,7 @@ class Saved(NamedTuple):
 
 
 COUNT = Saved("a whole number of at least zero", is_count)
-NUMBER = Saved("a number", is_number)
+NUMBER = Saved("a number", is_scalar)
 RATE = Saved("a finite number of at least zero", is_rate)
 
 

@@ -12,14 +12,14 @@ import numpy as np
 from phlox.errors import OptimizerError
 
 
-def is_number(value: object) -> bool:
+def is_scalar(value: object) -> bool:
     """Is it a real number, of Python's or NumPy's, and not NaN?"""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
 
 
 def is_rate(value: object) -> bool:
     """Is it a finite number of at least zero?"""
-    return is_number(value) and 0.0 <= cast("float", value) < math.inf
+    return is_scalar(value) and 0.0 <= cast("float", value) < math.inf
 
 
 def is_count(value: object, least: int = 0) -> bool:

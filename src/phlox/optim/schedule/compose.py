@@ -93,7 +93,7 @@ class ProductLr(LrSchedule):
     """
 
     def __init__(self, *factors: LrSchedule | float) -> None:
-        self.factors = _several(self, "factors", factors)
+        self.factors = _multi_output(self, "factors", factors)
 
     def rate(self, step: int) -> float:
         return math.prod(factor.rate(step) for factor in self.factors)
@@ -113,7 +113,7 @@ class SumLr(LrSchedule):
     """
 
     def __init__(self, *terms: LrSchedule | float) -> None:
-        self.terms = _several(self, "terms", terms)
+        self.terms = _multi_output(self, "terms", terms)
 
     def rate(self, step: int) -> float:
         return math.fsum(term.rate(step) for term in self.terms)
@@ -138,7 +138,7 @@ def part_of(owner: object, name: str, value: Any) -> LrSchedule:
     return schedule
 
 
-def _several(owner: object, name: str, values: Sequence[Any]) -> tuple[LrSchedule, ...]:
+def _multi_output(owner: object, name: str, values: Sequence[Any]) -> tuple[LrSchedule, ...]:
     if not values:
         checks.refuse(owner, f"{name} must be one schedule or more, got none")
     return tuple(part_of(owner, f"{name}[{place}]", value) for place, value in enumerate(values))

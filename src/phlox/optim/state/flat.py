@@ -1,4 +1,4 @@
-"""`Packed`: an optimizer's states as a compiled function takes and returns them."""
+"""`FlatState`: an optimizer's states as a compiled function takes and returns them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def form_of(
     return _forms.setdefault(key, Form(*key)) if form is None else form
 
 
-class Packed(NamedTuple):
+class FlatState(NamedTuple):
     """All states taken apart, as a compiled function takes and returns them: unpacked when somebody looks."""
 
     ids: tuple[ParamId, ...]
@@ -102,7 +102,7 @@ class Packed(NamedTuple):
     place: Device
 
     @staticmethod
-    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> Packed:
+    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> FlatState:
         """These states taken apart, their tensors on a device; with `shared`, each number once, however many have it.
 
         Tensors of the same engine keep their precision. Real numbers are one only where they also stand in the same
@@ -144,10 +144,10 @@ class Packed(NamedTuple):
         if counts and all(isinstance(count, int) for count in counts):
             array = backend.from_host(np.array(counts, np.int64), Int, place)
             tensors = (leaf.primitive for leaf in distinct if isinstance(leaf, Tensor))
-            leaves.append(backend.beside(array, next(tensors, array)))
+            leaves.append(backend.replicate_like(array, next(tensors, array)))
         elif counts:
             leaves.append(stack([_as_tensor(count, place) for count in counts]).primitive)
-        return Packed(tuple(states), form, tuple(leaves), place)
+        return FlatState(tuple(states), form, tuple(leaves), place)
 
     def unpack(self) -> dict[ParamId, State]:
         """The state of every parameter; what is one leaf is one object in all of them."""
@@ -179,7 +179,7 @@ class Packed(NamedTuple):
     def _leaf(self, kind: str, leaf: Any, backend: Backend | None) -> Any:
         if backend is not None:
             return Tensor.from_primitive(leaf, backend, KINDS[kind])
-        return leaf if isinstance(leaf, float) else self.place.backend.python_number(leaf)
+        return leaf if isinstance(leaf, float) else self.place.backend.concrete_scalar(leaf)
 
 
 def _narrow(number: Any, backend: Backend) -> Any:
@@ -205,7 +205,7 @@ def brought(state: State, work: Tensor[Any, Any, Any]) -> State:
 
     def bring(leaf: Any) -> Tensor[Any, Any, Any]:
         there = _bring(leaf, place)
-        beside = backend.beside(there.primitive, array)
+        beside = backend.replicate_like(there.primitive, array)
         return there if beside is there.primitive else Tensor.from_primitive(beside, backend, there.kind)
 
     return map_tensors(state, bring)

@@ -16,7 +16,7 @@ from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.structure import ByIdentity
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.groups import Group, grouped
-from phlox.optim.optimizer import M, Optimizer, Rate, recording
+from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.rules.update_terms import continued
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.flat import brought
@@ -253,7 +253,7 @@ class OptimizerAdaptor(Optimizer):
         for entry in batch.plan(self._simple, rates):
             step(entry.path, entry.param, entry.grad)
         taker = None
-        if self.donate and recording.get() is None:
+        if self.donate and tracing.get() is None:
             self._donations += 1
             taker = f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
         made: dict[str, Param] = {}
@@ -273,7 +273,7 @@ class OptimizerAdaptor(Optimizer):
                 self._states[param.id], self._shapes[param.id] = state, value.shape
                 made[path] = param.holding(value)
                 if taker is not None and not param.backend.is_traced(param.val().primitive):
-                    param.use_up(path, taker)
+                    param.donate(path, taker)
             self._unproved.difference_update(order)
             if self._begun:
                 self.took_step(order)
@@ -282,7 +282,7 @@ class OptimizerAdaptor(Optimizer):
         def hand_back() -> None:
             for path, param in module.named_params():
                 if path in made and not self._torn:
-                    param.take_back(made[path].val())
+                    param.restore(made[path].val())
 
         guard.hold()
         guard.undo = hand_back

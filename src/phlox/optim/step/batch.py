@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from phlox.backend import Float
 from phlox.backend.contract.update import Piece, ReusedBuffer
 from phlox.module import Param
-from phlox.module.donated import UsedUp
+from phlox.module.donated import Donated
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.step.multi_tensor import Entry, Form, Numbers, Run, planned
 from phlox.tensor import Tensor
@@ -92,14 +92,14 @@ class Batch:
             if taker is not None:
                 for entry in (one for group in self._groups for one in group.entries if one.slot.mastered):
                     given.append((entry, entry.param.val(), None))
-                    give_away(entry, taker)
+                    donate(entry, taker)
         except BaseException:
             for entry, value, memory in given:
                 if value is None:
                     assert memory is not None
                     value = Tensor.from_primitive(memory.lend(), entry.slot.outer.backend, Float)
                     entry.slot.memory = None  # others may still look at what was lent before
-                entry.param.take_back(value)
+                entry.param.restore(value)
             raise
 
     def writes_over(self, taker: str | None) -> bool:
@@ -128,7 +128,7 @@ class Batch:
                 array = target.array if memory is None else memory.lend()
                 outer = slot.outer
                 if mastered:
-                    below: Any = outer.backend.untaped() if outer.backend.differentiates else outer.backend
+                    below: Any = outer.backend.without_tape() if outer.backend.differentiates else outer.backend
                     array = Tensor.from_primitive(array, slot.inner.backend, Float).from_full_precision(below).primitive
                 made[path] = Param.revive(outer, array, param.trained, param.trainable, param.id, param.full_precision)
         return made
@@ -139,10 +139,10 @@ class Batch:
         return [entry for group in self._groups for entry in group.entries]
 
 
-def give_away(entry: Entry, taker: str) -> None:
+def donate(entry: Entry, taker: str) -> None:
     """Use up the parameter's value."""
     slot = entry.slot
-    entry.param.give_away(UsedUp(slot.outer, slot.shape, slot.home, entry.path, taker))
+    entry.param.donate_as(Donated(slot.outer, slot.shape, slot.home, entry.path, taker))
 
 
 def _for_master(entry: Entry, array: Any, flat: Any) -> _Target:
@@ -165,7 +165,7 @@ def _taken(
     memory, backend = slot.memory, slot.inner.backend
     value = param.val()
     x = slot.outer.backend.strip(value.primitive)
-    param.give_away(UsedUp(slot.outer, slot.shape, slot.home, entry.path, taker))
+    param.donate_as(Donated(slot.outer, slot.shape, slot.home, entry.path, taker))
     if memory is not None and memory.has_lent(x):
         del value, x  # or they would be looking
         given.append((entry, None, memory))

@@ -125,7 +125,7 @@ def joins(optimizer: SimpleOptimizer) -> bool:
 
 
 def slot_of(number: int, job: Job, before: Slot | None) -> Slot | None:
-    """How it is stepped with others, if it can be: all of one plain backend and shape, and no placeholders."""
+    """How it is stepped with others, if it can be: all of one plain backend and shape, and no tracers."""
     backend, work = job.place.backend, job.work
     skeleton, tensors, numbers = take_apart(unmastered(job.state))
     if not all(isinstance(number, (int, float)) for number in numbers):

@@ -11,7 +11,7 @@ import numpy as np
 from phlox.backend.levels import has_history, levels
 from phlox.errors import AutodiffError, OptimizerError
 from phlox.module import GradientsParams, Module
-from phlox.module.foreign_leaf import a_thing
+from phlox.module.foreign_leaf import described
 from phlox.optim.groups import Group
 from phlox.optim.optimizer import Rate
 from phlox.tensor import Tensor
@@ -20,10 +20,12 @@ from phlox.tensor import Tensor
 def check_arguments(module: Any, grads: Any) -> None:
     """Raise `OptimizerError` unless these are a module and gradients of it, of some parameter at least."""
     if not isinstance(module, Module):
-        raise OptimizerError(f"step takes a learning rate, a module and its gradients; got {a_thing(module)} as module")
+        raise OptimizerError(
+            f"step takes a learning rate, a module and its gradients; got {described(module)} as module"
+        )
     if not isinstance(grads, GradientsParams):
         raise OptimizerError(
-            f"step takes the gradients of parameters, got {a_thing(grads)}; after loss.backward() make them with "
+            f"step takes the gradients of parameters, got {described(grads)}; after loss.backward() make them with "
             "GradientsParams.from_grads(gradients, module)"
         )
     if len(grads) and not any(grads.get(param.id) is not None for param in module.params()):
@@ -77,7 +79,7 @@ def _checked_rate(lr: Any) -> Any:
     if isinstance(lr, (int, float, np.floating, np.integer)) and not isinstance(lr, bool):
         lr = float(cast("float", lr))
     elif isinstance(lr, bool) or getattr(lr, "ndim", None) != 0:  # what else stands for a number has no axes
-        raise OptimizerError(f"the learning rate must be a number, got {a_thing(lr)}")
+        raise OptimizerError(f"the learning rate must be a number, got {described(lr)}")
     if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
         raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")
     return lr

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from phlox.backend import DeviceLike, as_device
-from phlox.backend.contract.backend import off_tapes
+from phlox.backend.contract.backend import without_autodiff
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param
 from phlox.module.param import set_together
@@ -63,7 +63,7 @@ class LossScaler(Module):
             raise OptimizerError(f"LossScaler: the minimum lies above zero, up to {initial}, got {minimum}")
         self.interval, self.growth, self.backoff, self.minimum = interval, growth, backoff, minimum
         given = as_device(device)
-        place = given.on(off_tapes(given.backend).full_precision())
+        place = given.on(without_autodiff(given.backend).full_precision())
         self.scale = Param(tensor(float(initial), device=place), trained=False, full_precision=True)
         self.good_steps = Param(tensor(0, device=place), trained=False)
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from phlox.host.thread_pool import spread
+from phlox.host.thread_pool import parallel_for
 
 _POLYNOMIAL = 0xEDB88320  # of CRC-32 (IEEE 802.3), x**31 being the lowest bit
 _MUCH = 1 << 16
@@ -35,7 +35,7 @@ def crc32(data: bytes | memoryview, start: int = 0) -> int:
         parts[first] = last - first, _fastest()(data[first:last], 0 if first else start)
 
     data = memoryview(data)
-    spread(work, len(data), _PART)
+    parallel_for(work, len(data), _PART)
     return of_parts(parts)
 
 

@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from phlox.host.thread_pool import each, spread
+from phlox.host.thread_pool import parallel_for, parallel_map
 from phlox.record.dtypes import Array
 from phlox.record.entry import LARGE, LazyTensor
 from phlox.record.io.crc32 import crc32, of_parts
@@ -90,12 +90,12 @@ class Sink:
                 result = _place_part(tensor, source, slice(first, last), pieces, places[i], 0 if first else checksum)
                 parts[first] = (last - first) * tensor.dtype.itemsize, result
 
-            spread(work, source.size, _SHARE, _THREADS)
+            parallel_for(work, source.size, _SHARE, _THREADS)
             return of_parts(parts)
 
         sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
         # In the order of the file, so that pieces that are shared are soon whole.
-        sums = each(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
+        sums = parallel_map(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
         file.skip(places[-1] - start)
         self.position += places[-1] - start
         return sums

@@ -117,7 +117,7 @@ COMPILED = _section(
     ("With `px.debug.checks()` compiled functions raise what eager ones raise, and say where.",
      ("checked(lambda x, i: x.take(i), t([1.0, 2.0]), t([5]))", raises(IndexRangeError, "index 5")), ("checked(lambda x: 1 // x, t([0]))", raises(ZeroDivisionError)),
      ("checked(lambda x: x.int(), t([nan]))", _RANGE)),
-    ("What does not depend on values is refused while the program is recorded.", ("run(lambda x: x.sum(5), t([1.0]))", _SHAPE), ("run(lambda x: x.max(), empty(0))", _SHAPE)),
+    ("What does not depend on values is refused while the program is traced.", ("run(lambda x: x.sum(5), t([1.0]))", _SHAPE), ("run(lambda x: x.max(), empty(0))", _SHAPE)),
 )  # fmt: skip
 
 EMPTY = _section(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import update_wrapper
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
+from warnings import warn
 
 import numpy as np
 
@@ -15,12 +16,12 @@ from phlox.backend.tracing.checks import checks_are_on
 from phlox.batching import innermost
 from phlox.errors import CompileError
 from phlox.module import Module
-from phlox.optim.optimizer import recording
-from phlox.transform.compile.call_cache import OTHER, Repeat
+from phlox.optim.optimizer import tracing
+from phlox.transform.compile.call_cache import OTHER, CallCache
 from phlox.transform.compile.executable import Again, Program
-from phlox.transform.compile.multi_step import Turns, run, taken_over
+from phlox.transform.compile.multi_step import Steps, run, taken_over
 from phlox.transform.compile.recompiles import History
-from phlox.transform.compile.signature import FirstStates, Place, Reader, first_backend
+from phlox.transform.compile.signature import CallArguments, FirstStates, Place, first_backend
 from phlox.transform.compile.trace import Call, OtherFirstStates
 
 P = ParamSpec("P")
@@ -62,7 +63,7 @@ def compile(
         over: names of parameters that have an entry for each step.
 
     Raises `CompileError` for an argument or result that cannot pass, for one that is used up (`DonatedError`), where a
-    value is needed while recording, and for what cannot go on from step to step or be stacked.
+    value is needed while tracing, and for what cannot go on from step to step or be stacked.
 
     >>> import phlox as px
     >>> double = px.compile(lambda x: x * 2.0)
@@ -80,20 +81,20 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _turns(steps: int | None, over: tuple[str, ...]) -> Turns | None:
+def _turns(steps: int | None, over: tuple[str, ...]) -> Steps | None:
     if steps is None:
         if over:
             raise CompileError(f"over={over!r} has a meaning only with steps=, the number of steps that a call takes")
         return None
     if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CompileError(f"steps is the number of steps that a call takes, an integer of at least 1, got {steps!r}")
-    return Turns(int(steps), frozenset(over))
+    return Steps(int(steps), frozenset(over))
 
 
 class Compiled(Generic[P, R]):
     """A compiled function; see `compile`."""
 
-    def __init__(self, fn: Callable[P, R], donate: tuple[str, ...], turns: Turns | None = None) -> None:
+    def __init__(self, fn: Callable[P, R], donate: tuple[str, ...], turns: Steps | None = None) -> None:
         self._fn: Callable[..., R] = fn
         self._bound: tuple[Any, ...] = ()
         if isinstance(fn, MethodType) and isinstance(fn.__self__, Module):
@@ -116,7 +117,7 @@ class Compiled(Generic[P, R]):
         self._programs: dict[Hashable, Program] = {}
         self._first_states: dict[Hashable, list[dict[Place, int]]] = {}
         self._history = History(self._name)
-        self._repeat: Repeat | None = None
+        self._repeat: CallCache | None = None
 
     @property
     def programs(self) -> int:
@@ -124,23 +125,29 @@ class Compiled(Generic[P, R]):
         return len(self._programs)
 
     @property
-    def recordings(self) -> int:
+    def traces(self) -> int:
         """How often the function was traced: for every program, and within one for every combination of shapes.
 
         Once more in a first call whose optimizers do not step what they seem to, every trained parameter of a module:
         so much is known only after a trace. `phlox.debug.explain_recompiles` says why.
         """
-        return self._history.recordings
+        return self._history.traces
+
+    @property
+    def recordings(self) -> int:
+        """The old name of `traces`."""
+        warn("`recordings` of a compiled function is called `traces` now", DeprecationWarning, stacklevel=2)
+        return self.traces
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         values = (*self._bound, *args)
-        if recording.get() is None and innermost() is None:  # inside another program, or a batch, a part of that
+        if tracing.get() is None and innermost() is None:  # inside another program, or a batch, a part of that
             repeat = self._repeat
             if repeat is not None and not kwargs and repeat.checked is checks_are_on():
-                # By its name, Python enters the method without looking for signals when it returns: see `Handover`.
+                # Called by its name, for Python looks for no signals when a method returns: see `DonationScope`.
                 result = repeat.__call__(values)
                 if result is not OTHER:
                     return result
@@ -179,7 +186,7 @@ class Compiled(Generic[P, R]):
 
     def _call(self, program: Program, call: Call, read: Callable[[], Call]) -> Any:
         # Made before the call, which uses up what is donated.
-        repeat = Repeat.of(program, call)
+        repeat = CallCache.of(program, call)
         try:
             result = program(call)
         except Again:
@@ -187,7 +194,7 @@ class Compiled(Generic[P, R]):
         self._repeat = repeat
         return result
 
-    def _take_turns(self, turns: Turns, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _take_turns(self, turns: Steps, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where there is no compiler, or another function is being compiled: one step after the other."""
         named = list(zip([*self._called(len(values)), *kwargs], [*values, *kwargs.values()], strict=True))
         self._check_over(turns, [name for name, _ in named])
@@ -203,7 +210,7 @@ class Compiled(Generic[P, R]):
         self._names[positional] = names
         return names
 
-    def _check_over(self, turns: Turns, given: Iterable[str]) -> None:
+    def _check_over(self, turns: Steps, given: Iterable[str]) -> None:
         missing = turns.over.difference(given)
         if missing:
             raise CompileError(f"{self._name}: {', '.join(sorted(missing))}, named in `over`, must be passed")
@@ -211,7 +218,7 @@ class Compiled(Generic[P, R]):
     def _read(
         self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates | None = None
     ) -> tuple[Call, Hashable]:
-        reader = Reader(backend)
+        reader = CallArguments(backend)
         checked = checks_are_on()
         # What is checked may be refused, and then nothing may be lost.
         donating = frozenset[str]() if checked else self._donated

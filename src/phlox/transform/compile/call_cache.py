@@ -1,7 +1,7 @@
 """Reading the arguments of a call that is like the last one, as almost every call is.
 
-`Reader` finds out what a call consists of. Here it is only seen that nothing but arrays and numbers has changed since:
-the structures are the same objects, which what a call has returned shares with what it was given.
+`CallArguments` finds out what a call consists of. Here it is only checked that nothing but arrays and numbers has
+changed since: the structures are the same objects, which the results of a call share with its arguments.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from phlox.backend import Backend
 from phlox.module import Module
 from phlox.module.template import flatten
 from phlox.optim import Optimizer
-from phlox.optim.state.flat import Packed
+from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.transform.compile.executable import Again, Program
-from phlox.transform.compile.signature import Given, Going, Owned, Owner, Reader
+from phlox.transform.compile.signature import CallArguments, IdSource, ModuleArg, OptimizerArg, Owned
 from phlox.transform.compile.trace import Call
 
 Take: TypeAlias = Callable[[Any, list[Any]], bool]
 """`(value, leaves)`: is the value like the last one? If so its arrays are appended to the leaves."""
 
-TakeLate: TypeAlias = Callable[[Any, Reader, list[Any]], bool]
+TakeLate: TypeAlias = Callable[[Any, CallArguments, list[Any]], bool]
 """As `Take`, for optimizers, which the reader is told of."""
 
 OTHER = object()
@@ -42,7 +42,7 @@ class Argument(NamedTuple):
     """Of a module, the number of the owner that has its ids."""
 
 
-class Repeat:
+class CallCache:
     """What the last call was like, and the program that served it."""
 
     __slots__ = ("_arguments", "_backend", "_late", "_owners", "_takes", "checked", "program")
@@ -58,12 +58,12 @@ class Repeat:
         self._takes = tuple([argument.take for argument in arguments]) if alone else None
         self._backend = call.reader.backend
         # Of optimizers' states only the ids, so that no array outlives its call.
-        self._owners: list[Owner] = [
-            Owned(owner.ids) if isinstance(owner, Packed) else owner for owner in call.reader.owners
+        self._owners: list[IdSource] = [
+            Owned(owner.ids) if isinstance(owner, FlatState) else owner for owner in call.reader.owners
         ]
 
     @classmethod
-    def of(cls, program: Program, call: Call) -> Repeat | None:
+    def of(cls, program: Program, call: Call) -> CallCache | None:
         """The calls like this one; None if it has arguments of kinds that must be looked at anew each time."""
         reader = call.reader
         if call.keywords or call.over or program.turns is not None:
@@ -111,12 +111,12 @@ class Repeat:
         for take, value in zip(takes, values, strict=True):
             if not take(value, kept):
                 return OTHER
-        # Nothing is read anew: it may be asked for inside the program that is being recorded.
-        return program.straight(kept, self._owners, lambda: self._taken(values, kept))
+        # Nothing is read anew: it may be asked for inside the program that is being traced.
+        return program.fast_path(kept, self._owners, lambda: self._taken(values, kept))
 
     def _taken(self, values: Sequence[Any], kept: list[Any]) -> Call:
         """The call that these arguments are, whose arrays have been taken."""
-        reader = Reader(self._backend)
+        reader = CallArguments(self._backend)
         reader.kept = kept
         place = 1
         for argument, value in zip(self._arguments, values, strict=True):
@@ -133,7 +133,7 @@ class Repeat:
         arguments = self._arguments
         if len(values) != len(arguments):
             return None
-        reader = Reader(self._backend)
+        reader = CallArguments(self._backend)
         donated, kept = reader.donated, reader.kept
         named: list[tuple[str, Any, list[Any]]] = []
         for argument, value in zip(arguments, values, strict=True):
@@ -151,11 +151,11 @@ class Repeat:
         return Call(reader, named, 0, [])
 
 
-def _note(reader: Reader, argument: Argument, value: Any, leaves: list[Any], place: int) -> None:
+def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[Any], place: int) -> None:
     """Tell the reader of an argument whose arrays stand at a place of the leaves."""
     array = leaves[place]
     if argument.owner is not None:
-        reader.modules.append(Given(value, argument.owner, argument.name, leaves, place))
+        reader.modules.append(ModuleArg(value, argument.owner, argument.name, leaves, place))
         array = array[0]
     if reader.first is None and type(value) is not float:
         reader.first = array, argument.name
@@ -178,7 +178,7 @@ def _tensor(last: Tensor[Any, Any, Any], backend: Backend) -> Take | None:
         if value.__class__ is not tensor_class or value._ops is not ops:
             return False
         array = value.primitive
-        if array.__class__ is not array_class:  # one on the tape, or a placeholder
+        if array.__class__ is not array_class:  # one on the tape, or a tracer
             return False
         leaves.append(array)
         return True
@@ -186,7 +186,7 @@ def _tensor(last: Tensor[Any, Any, Any], backend: Backend) -> Take | None:
     return None if backend.is_traced(ops.backend.strip(last.primitive)) else take
 
 
-def _module(last: Given, reader: Reader) -> Take | None:
+def _module(last: ModuleArg, reader: CallArguments) -> Take | None:
     owner: Any = reader.owners[last.owner]
     arrays = last.leaves[last.place]
     if not arrays or reader.backend.is_traced(arrays[0]):
@@ -228,17 +228,17 @@ def _number(last: float, backend: Backend) -> Take:
     return take
 
 
-def _optimizer(last: Going, reader: Reader) -> TakeLate:
+def _optimizer(last: OptimizerArg, reader: CallArguments) -> TakeLate:
     optimizer, settings = weakref.ref(last.optimizer), last.optimizer.settings()
     form, ids, backend = last.packed.form, last.packed.ids, reader.backend
 
-    def take(value: Any, reader: Reader, leaves: list[Any]) -> bool:
+    def take(value: Any, reader: CallArguments, leaves: list[Any]) -> bool:
         if value is not optimizer() or value.settings() != settings:
             return False
         packed = value.packed_for(backend)
         if packed is None or packed.form is not form or packed.ids is not ids:
             return False
-        reader.optimizers.append(Going(value, packed, leaves, len(leaves), value))
+        reader.optimizers.append(OptimizerArg(value, packed, leaves, len(leaves), value))
         leaves.append(packed.leaves)
         return True
 

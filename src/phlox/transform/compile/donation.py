@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from phlox.errors import DonatedError
 from phlox.host.signal_guard import SignalGuard
-from phlox.module.template import give_away, take_back
+from phlox.module.template import donate, restore
 
 if TYPE_CHECKING:
-    from phlox.transform.compile.signature import Reader
+    from phlox.transform.compile.signature import CallArguments
 
 
-class Handover(SignalGuard):
+class DonationScope(SignalGuard):
     """A scope from the moment at which a program is started until modules and optimizers have what follows.
 
     Ctrl-C waits while a donated value is lost and its successor is nowhere yet: as soon as the engine has begun to
@@ -23,12 +23,12 @@ class Handover(SignalGuard):
     lost what was donated: then that is said where it is used.
     """
 
-    __slots__ = ("_changes", "_function", "_load", "_reader", "_results", "_waits", "lets_go")
+    __slots__ = ("_changes", "_function", "_load", "_reader", "_results", "_waits", "has_released")
 
-    def __init__(self, function: str, reader: Reader) -> None:
+    def __init__(self, function: str, reader: CallArguments) -> None:
         super().__init__()
         self._function, self._reader = function, reader
-        self.lets_go = False
+        self.has_released = False
         """Has the engine asked for that?"""
         self._waits = bool(reader.donated)
         self._results: list[tuple[Any, Sequence[Any]]] = []
@@ -63,32 +63,32 @@ class Handover(SignalGuard):
         self._settle()
 
     def records(self) -> None:
-        """The program is recorded and compiled before it is run, which takes long: so long signals need not wait."""
+        """The program is traced and compiled before it is run, which takes long: so long signals need not wait."""
         self._waits = False
         self.deliver()
 
     def _has_begun(self) -> bool:
         """Has the engine begun to write over what is donated?"""
         backend = self._reader.backend
-        return self.lets_go or any(
-            hasattr(array, "shape") and backend.is_gone(array)
+        return self.has_released or any(
+            hasattr(array, "shape") and backend.is_donated(array)
             for leaf in self._reader.donated
             for array in (cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,))
         )
 
-    def let_go(self, *, failed: bool = False) -> None:
+    def release(self, *, failed: bool = False) -> None:
         """Drop all that is held of a call's donated arguments: some engines cannot tell who else holds an array."""
         reader = self._reader
-        self.lets_go = True
+        self.has_released = True
         donated = reader.donated
         taker = f"a call of {self._function} that failed" if failed else f"an earlier call of {self._function}"
         for given in reader.modules:
             if given.leaves is donated:
-                give_away(given.module, f"{taker}, as its argument {given.path}", failed=failed)
+                donate(given.module, f"{taker}, as its argument {given.path}", failed=failed)
         for number, going in enumerate(reader.optimizers):
             if going.leaves is donated:
-                going.optimizer.give_away()
-                going.ready.give_away()
+                going.optimizer.donate_states()
+                going.ready.donate_states()
                 reader.optimizers[number] = going._replace(packed=going.packed._replace(leaves=()))
         donated.clear()
         reader.first = None
@@ -122,6 +122,6 @@ class Handover(SignalGuard):
             if self._load is not None:
                 self._load()
             for module, arrays in self._results:
-                take_back(module, arrays)
-        elif not self.lets_go:
-            self.let_go(failed=True)
+                restore(module, arrays)
+        elif not self.has_released:
+            self.release(failed=True)

@@ -15,44 +15,44 @@ from phlox.backend.levels import resumed
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.pytree import Node, register_node
 from phlox.backend.tracing.checks import Check
-from phlox.backend.tracing.lifetime_errors import left_over, note_donation, note_recording, used_up
+from phlox.backend.tracing.lifetime_errors import donated, leaked_tracer, note_donation, note_trace
 from phlox.errors import CompileError, DeviceError, RandomnessError
 from phlox.host.signal_guard import scope
 from phlox.module.template import flatten
-from phlox.optim.optimizer import recording
-from phlox.optim.state.flat import Packed
+from phlox.optim.optimizer import tracing
+from phlox.optim.state.flat import FlatState
 from phlox.random.stream import Reserved
 from phlox.tensor import Tensor
-from phlox.transform.compile.donation import Handover
+from phlox.transform.compile.donation import DonationScope
 from phlox.transform.compile.loop import Loop
-from phlox.transform.compile.multi_step import Turns
+from phlox.transform.compile.multi_step import Steps
 from phlox.transform.compile.recompiles import History, facets_of
-from phlox.transform.compile.signature import Owner, Reader, arrays_of
-from phlox.transform.compile.trace import Call, Meaning, OtherFirstStates, Turn, record
+from phlox.transform.compile.signature import CallArguments, IdSource, arrays_of
+from phlox.transform.compile.trace import Call, OtherFirstStates, OutputSpec, StepArguments, record
 
 
-class Outcome:
-    """What a program returns: arrays, and what to make of them, which was found when it was recorded.
+class TraceOutput:
+    """What a program returns: arrays, and what to make of them, which was found when it was traced.
 
-    As a PyTree node it lets the engine keep the second beside each recording.
+    As a PyTree node it lets the engine keep the second beside each trace.
     """
 
     __slots__ = ("arrays", "meaning")
 
-    def __init__(self, arrays: Sequence[Any], meaning: Meaning) -> None:
+    def __init__(self, arrays: Sequence[Any], meaning: OutputSpec) -> None:
         self.arrays = arrays
         self.meaning = meaning
 
 
-def _take_apart(outcome: Outcome) -> tuple[Sequence[Any], Meaning]:
+def _take_apart(outcome: TraceOutput) -> tuple[Sequence[Any], OutputSpec]:
     return outcome.arrays, outcome.meaning
 
 
-def _put_together(meaning: Meaning, arrays: Any) -> Outcome:
-    return Outcome(arrays, meaning)
+def _put_together(meaning: OutputSpec, arrays: Any) -> TraceOutput:
+    return TraceOutput(arrays, meaning)
 
 
-register_node(Node(Outcome, _take_apart, _put_together))
+register_node(Node(TraceOutput, _take_apart, _put_together))
 
 
 def _arrays_of(module: Any) -> Iterable[Any]:
@@ -67,7 +67,7 @@ class Again(Exception):
     """The call has copied its arguments to the device or backend of the program: read them again, and call it."""
 
 
-def _settle(handover: Handover, stream: random.Stream, reserved: Reserved, draws: int) -> None:
+def _settle(handover: DonationScope, stream: random.Stream, reserved: Reserved, draws: int) -> None:
     """Say how often a call has drawn; if the call is taken back, so are the draws."""
     stream.settle(reserved, draws)
     if draws:
@@ -83,7 +83,7 @@ class Program:
     """A function of certain structures, as the engine runs it."""
 
     def __init__(
-        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Turns | None
+        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Steps | None
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
         self.history = history
@@ -94,7 +94,7 @@ class Program:
 
     def __call__(self, call: Call) -> Any:
         reader = call.reader
-        with Handover(self.name, reader) as handover:
+        with DonationScope(self.name, reader) as handover:
             stream = random.current()
             # Two threads on one stream must not draw from one position: the next starts where this one will end.
             if self.draws == 0:
@@ -104,7 +104,7 @@ class Program:
                     outcome = self._run(handover, call, stream, self._reserve(handover, stream))
             return self._results(handover, outcome, call)
 
-    def _reserve(self, handover: Handover, stream: random.Stream) -> Reserved:
+    def _reserve(self, handover: DonationScope, stream: random.Stream) -> Reserved:
         """Take the positions that a call will probably draw from; a call that has not happened gives them back."""
         draws = self.draws or 0
         if draws:  # told before they are taken, for Ctrl-C may come at once
@@ -118,17 +118,17 @@ class Program:
         if known is not None and known[0] is stream and known[1][1] is stream.key and known[1][2] == stream.position:
             return known[1]
         reserved = stream.reserve(0)
-        # Those of other streams may be placeholders.
+        # Those of other streams may be tracers.
         self._reserved = (stream, reserved) if type(stream) is random.Stream else None
         return reserved
 
-    def _run(self, handover: Handover, call: Call, stream: random.Stream, reserved: Reserved) -> Outcome:
+    def _run(self, handover: DonationScope, call: Call, stream: random.Stream, reserved: Reserved) -> TraceOutput:
         call.reader.kept[0] = reserved[0]
         token = _call.set(lambda: call)
         drawn = 0
         try:
             try:
-                outcome: Outcome = self.run(call.reader.donated, call.reader.kept)
+                outcome: TraceOutput = self.run(call.reader.donated, call.reader.kept)
             except OtherFirstStates:
                 raise
             except Exception as error:
@@ -149,9 +149,9 @@ class Program:
         """The engine is about to write over what is donated in the call that is going on."""
         handover = _call.get()().reader.handover
         assert handover is not None
-        handover.let_go()
+        handover.release()
 
-    def straight(self, kept: list[Any], owners: Sequence[Owner], read: Callable[[], Call]) -> Any:
+    def fast_path(self, kept: list[Any], owners: Sequence[IdSource], read: Callable[[], Call]) -> Any:
         """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.
 
         `kept` are its arrays, the first place free; what else there is to it is read only where it is needed: to record
@@ -162,7 +162,7 @@ class Program:
         kept[0] = reserved[0]
         token = _call.set(read)
         try:
-            outcome: Outcome = self.run(_none, kept)
+            outcome: TraceOutput = self.run(_none, kept)
         except Exception as error:
             self._explain(error, read())
             raise
@@ -172,17 +172,17 @@ class Program:
         if meaning.plain:
             return meaning.result(outcome.arrays, owners)
         call = read()
-        with Handover(self.name, call.reader) as handover:
+        with DonationScope(self.name, call.reader) as handover:
             self._arrived(handover, outcome, call)
             self.draws = drawn = self._follow(outcome, reserved[0])
             _settle(handover, stream, reserved, drawn)
             return self._results(handover, outcome, call)
 
-    def _arrived(self, handover: Handover, outcome: Outcome, call: Call) -> None:
+    def _arrived(self, handover: DonationScope, outcome: TraceOutput, call: Call) -> None:
         """From now on signals wait until states and parameters are as the program has left them."""
         handover.arrived(outcome.arrays, outcome.meaning.continued, lambda: self._load(handover, outcome, call))
 
-    def _follow(self, outcome: Outcome, words: Any) -> int:
+    def _follow(self, outcome: TraceOutput, words: Any) -> int:
         """Judge what is checked in a call; how often has it drawn?"""
         meaning = outcome.meaning
         if meaning.checks:
@@ -191,7 +191,7 @@ class Program:
             self._check_stream(outcome.arrays, words)
         return meaning.draws
 
-    def _results(self, handover: Handover, outcome: Outcome, call: Call) -> Any:
+    def _results(self, handover: DonationScope, outcome: TraceOutput, call: Call) -> Any:
         """The result of a call, once states and parameters are as it has left them."""
         if call.reader.donated:
             self._note_donations(call)
@@ -199,7 +199,7 @@ class Program:
         self._load(handover, outcome, call)
         return result
 
-    def _load(self, handover: Handover, outcome: Outcome, call: Call) -> None:
+    def _load(self, handover: DonationScope, outcome: TraceOutput, call: Call) -> None:
         """Give optimizers their new states, and parameters that were set their values."""
         reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
         for number, (going, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
@@ -210,7 +210,7 @@ class Program:
         for number, place, at, backend in meaning.changed:
             param = reader.modules[number].module.params()[place]
             value = Tensor.from_primitive(arrays[at], backend, param.kind)
-            handover.change(param.set, value, param.val(), undo=param.take_back)
+            handover.change(param.set, value, param.val(), undo=param.restore)
 
     def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
         """Raise what the first failed check says, unless this is itself part of a program."""
@@ -229,11 +229,11 @@ class Program:
         if no_memory is not None:
             raise no_memory from error
         handover = call.reader.handover
-        if handover is not None and handover.lets_go:
+        if handover is not None and handover.has_released:
             return
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(cause, Exception) and self.backend.is_record_error(cause):
+            if isinstance(cause, Exception) and self.backend.is_trace_error(cause):
                 raise CompileError(
                     f"{self.name}: the value of a tensor or number is needed while the function is being compiled "
                     f"(by item(), float(), bool(), range() or numpy()); use phlox.where, or move it out "
@@ -243,20 +243,22 @@ class Program:
         devices: dict[str, str] = {}
         for name, value, _ in call.named:
             leaves: list[Any] = []
-            Reader(self.backend).read(value, name, leaves)
+            CallArguments(self.backend).read(value, name, leaves)
             arrays = arrays_of(leaves)
             for array in arrays:
-                if self.backend.is_gone(array):
-                    if self.backend.is_gone_error(error):
-                        raise used_up(f"{self.name}: {name} was", array) from error
+                if self.backend.is_donated(array):
+                    if self.backend.is_donated_error(error):
+                        raise donated(f"{self.name}: {name} was", array) from error
                     return  # it was this call that has written over it, before it failed
-                if self.backend.is_left_over(array):
-                    raise left_over(f"{self.name}: {name}", self.backend.program_of(array)) from error
+                if self.backend.is_leaked(array):
+                    raise leaked_tracer(f"{self.name}: {name}", self.backend.program_of(array)) from error
             for array in arrays:
                 if not self.backend.is_traced(array):
                     devices.setdefault(str(self.backend.device_of(array)), name)
-        if self.backend.is_left_over_error(error):
-            raise left_over(f"{self.name}: a tensor that it uses, and that is none of its arguments,", None) from error
+        if self.backend.is_leaked_error(error):
+            raise leaked_tracer(
+                f"{self.name}: a tensor that it uses, and that is none of its arguments,", None
+            ) from error
         if call.reader.shares_donated():
             raise Again from error
         left = [going.optimizer for going in call.reader.optimizers if self._is_elsewhere(going.packed, call.reader)]
@@ -271,9 +273,9 @@ class Program:
                 "move one with .to_device(...), to the device of the other"
             ) from error
 
-    def _is_elsewhere(self, packed: Packed, reader: Reader) -> bool:
+    def _is_elsewhere(self, packed: FlatState, reader: CallArguments) -> bool:
         arrays = arrays_of(packed.leaves)
-        if any(map(self.backend.is_gone, arrays)):
+        if any(map(self.backend.is_donated, arrays)):
             return False
         return not all(reader.place.holds(self.backend.device_of(array)) for array in arrays)
 
@@ -297,21 +299,21 @@ class Program:
                 array = self.backend.strip(cast("Tensor[Any, Any, Any]", value).primitive)
                 note_donation(array, _alone, self.name, name)
 
-    def _body(self, donated: list[Any], kept: list[Any]) -> Outcome:
-        """The function on placeholders: what the engine records."""
+    def _body(self, donated: list[Any], kept: list[Any]) -> TraceOutput:
+        """The function on tracers: what the engine records."""
         call = _call.get()()
         if call.reader.handover is not None:
             call.reader.handover.records()
         trace = self.backend.program_of(kept[0])
         if trace is not None:
-            note_recording(trace, self.name)
+            note_trace(trace, self.name)
         self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))
         # Nothing of a function that is differentiated around the call enters it.
-        with scope(recording, object()), resumed(()):
+        with scope(tracing, object()), resumed(()):
             if self.turns is not None:
-                return Outcome(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
+                return TraceOutput(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
             turn = self._turn(call, donated, kept)
-            return Outcome(turn.arrays, turn.meaning)
+            return TraceOutput(turn.arrays, turn.meaning)
 
-    def _turn(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> Turn:
+    def _turn(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> StepArguments:
         return record(self.fn, self.name, call, donated, kept, self.checked)

@@ -11,19 +11,19 @@ from phlox.backend import Backend
 from phlox.errors import CompileError
 from phlox.module import ParamId
 from phlox.module.template import Aux, flatten
-from phlox.optim.state.flat import Packed
+from phlox.optim.state.flat import FlatState
 from phlox.optim.state.tree import paths
 from phlox.tensor import Tensor
 from phlox.transform.compile.multi_step import continuations
 from phlox.transform.compile.recompiles import changes_between, module_facets
-from phlox.transform.compile.signature import Reader
-from phlox.transform.compile.trace import Call, Meaning, Turn
+from phlox.transform.compile.signature import CallArguments
+from phlox.transform.compile.trace import Call, OutputSpec, StepArguments
 
-Record = Callable[[Call, Sequence[Any], Sequence[Any]], Turn]
+Record = Callable[[Call, Sequence[Any], Sequence[Any]], StepArguments]
 
 
 class Loop:
-    """What is recorded of several turns: one turn, and how its outcome goes into the next.
+    """What is traced of several turns: one turn, and how its outcome goes into the next.
 
     From turn to turn go the position of the random stream, the arrays of modules and the states of optimizers; every
     turn takes its own entry of the arrays that the loop runs over; the rest is the same in all.
@@ -44,7 +44,7 @@ class Loop:
     def _leaf(self, leaves: list[Any], place: int) -> Any:
         return self._lists[id(leaves)][place]
 
-    def _turn(self, carry: Sequence[tuple[Any, ...]], entries: Sequence[Any]) -> Turn:
+    def _turn(self, carry: Sequence[tuple[Any, ...]], entries: Sequence[Any]) -> StepArguments:
         reader = self._reader
         now = {number: list(leaves) for number, leaves in self._lists.items()}
         for (leaves, place), parts in zip(self._going, carry, strict=True):
@@ -54,7 +54,7 @@ class Loop:
             now[id(leaves)][place] = one
         return self._record(self._call, now[id(reader.donated)], now[id(reader.kept)])
 
-    def run(self, count: int) -> tuple[list[Any], Meaning]:
+    def run(self, count: int) -> tuple[list[Any], OutputSpec]:
         """The arrays that all turns come to, and what they mean."""
         sizes = [len(parts) for parts in self._carry]
         turns: list[_Split] = []
@@ -88,7 +88,7 @@ class Loop:
 class _Split:
     """The outcome of a turn: what goes on to the next one, and what is stacked."""
 
-    def __init__(self, name: str, reader: Reader, turn: Turn) -> None:
+    def __init__(self, name: str, reader: CallArguments, turn: StepArguments) -> None:
         self._name, self._reader, self.turn = name, reader, turn
         owners = [cast("Aux", reader.owners[given.owner]) for given in reader.modules]
         self._pairs = continuations(
@@ -180,7 +180,7 @@ class _Split:
         )
 
 
-def _form(packed: Packed) -> Hashable:
+def _form(packed: FlatState) -> Hashable:
     """What must stay; a state that holds nothing, as of an optimizer that keeps none, is none."""
     states = zip(packed.ids, packed.form.skeletons, strict=True)
     return (
@@ -191,7 +191,7 @@ def _form(packed: Packed) -> Hashable:
     )
 
 
-def _described(backend: Backend, packed: Packed) -> dict[ParamId, str]:
+def _described(backend: Backend, packed: FlatState) -> dict[ParamId, str]:
     """The state of every parameter in words."""
     leaves = iter([packed.leaves[source] for source in packed.form.sources])
     found: dict[ParamId, str] = {}

@@ -21,7 +21,7 @@ from phlox.transform.compile.signature import Ids, Numbers
 from phlox.transform.tree import AnyTensor, map_parts, parts_of, with_parts
 
 
-class Turns(NamedTuple):
+class Steps(NamedTuple):
     """How often a function is called in one call, and the parameters that have an entry for each turn."""
 
     number: int
@@ -129,7 +129,7 @@ def _have(several: Sequence[Any]) -> str:
     return "has" if len(several) == 1 else "have"
 
 
-def run(fn: Callable[..., Any], name: str, turns: Turns, named: Sequence[tuple[str, Any]], positional: int) -> Any:
+def run(fn: Callable[..., Any], name: str, turns: Steps, named: Sequence[tuple[str, Any]], positional: int) -> Any:
     """The turns one after the other, each an ordinary call."""
     values = dict(named)
     results: list[Any] = []
@@ -183,9 +183,9 @@ def together(results: list[Any], path: str, name: str) -> Any:
         _alike(results, path, lambda one: f"{one.kind.__name__} {one.shape} on {one.backend!r}")
         # As out of a program: without history, or the tapes of all turns would be kept.
         whole, backend = stack([cast("AnyTensor", result).detach() for result in results]), first.backend
-        if not any(backend.leads_back(result.primitive) for result in results):
+        if not any(backend.requires_grad(result.primitive) for result in results):
             return whole
-        return whole._with(backend.severed(whole.primitive, no_history(name)))  # pyright: ignore[reportPrivateUsage]
+        return whole._with(backend.poisoned(whole.primitive, no_history(name)))  # pyright: ignore[reportPrivateUsage]
     if parts_of(first) is not None:
         _alike(
             results, path, lambda one: f"{kind.__name__} of {', '.join(label for label, _ in _parts(one)) or 'nothing'}"

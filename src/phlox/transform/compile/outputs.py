@@ -13,17 +13,17 @@ from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.param import new_id
 from phlox.module.template import Aux, flatten, unflatten
 from phlox.optim import Optimizer
-from phlox.optim.state.flat import Packed
+from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.tensor import wrap
-from phlox.transform.compile.signature import Ids, Owner, first_places
+from phlox.transform.compile.signature import Ids, IdSource, first_places
 from phlox.transform.tree import fields_of, same_mapping, same_sequence, with_fields
 
-Maker: TypeAlias = Callable[[Sequence[Any], Sequence[Owner]], Any]
+Maker: TypeAlias = Callable[[Sequence[Any], Sequence[IdSource]], Any]
 """`(arrays, owners of this call)`: a result."""
 
-StateMaker: TypeAlias = Callable[[Sequence[Any], Sequence[Owner], Device], Packed]
+StateMaker: TypeAlias = Callable[[Sequence[Any], Sequence[IdSource], Device], FlatState]
 """`(arrays, owners of this call, device)`: an optimizer's state."""
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, Enum, type, Backend, Device, Config)
@@ -47,10 +47,10 @@ def no_history(name: str) -> str:
     )
 
 
-class Writer:
+class OutputWriter:
     """Takes results apart into arrays and tuples of arrays, and knows how to put those of every later call together."""
 
-    def __init__(self, owners: Sequence[Owner], name: str) -> None:
+    def __init__(self, owners: Sequence[IdSource], name: str) -> None:
         self.arrays: list[Any] = []
         self.modules: list[Returned] = []
         self._owners, self._name = owners, name
@@ -100,16 +100,16 @@ class Writer:
         ops: Ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
         backend = ops.backend
         place = self._next(backend.strip(tensor.primitive))
-        if not backend.leads_back(tensor.primitive):
+        if not backend.requires_grad(tensor.primitive):
             return lambda arrays, owners: wrap(ops, arrays[place])
         why = no_history(self._name)
-        return lambda arrays, owners: wrap(ops, backend.severed(arrays[place], why))
+        return lambda arrays, owners: wrap(ops, backend.poisoned(arrays[place], why))
 
     def _gradients(self, value: GradientsParams) -> Maker:
         ids = self._ids(tuple(value))
         makers = [self._tensor(tensor) for _, tensor in value.items()]
 
-        def make(arrays: Sequence[Any], owners: Sequence[Owner]) -> GradientsParams:
+        def make(arrays: Sequence[Any], owners: Sequence[IdSource]) -> GradientsParams:
             tensors = [make(arrays, owners) for make in makers]
             return GradientsParams(dict(zip(ids(owners), tensors, strict=True)))
 
@@ -132,19 +132,19 @@ class Writer:
         place = self._next(packed.leaves)
         ids, form = self._ids(packed.ids), packed.form
 
-        def make(arrays: Sequence[Any], owners: Sequence[Owner], device: Device) -> Packed:
-            return Packed(ids(owners), form, arrays[place], device)
+        def make(arrays: Sequence[Any], owners: Sequence[IdSource], device: Device) -> FlatState:
+            return FlatState(ids(owners), form, arrays[place], device)
 
         return make
 
-    def _ids(self, ids: Ids) -> Callable[[Sequence[Owner]], Ids]:
-        """The ids of this call's parameters that stand where `ids` stood when the program was recorded."""
+    def _ids(self, ids: Ids) -> Callable[[Sequence[IdSource]], Ids]:
+        """The ids of this call's parameters that stand where `ids` stood when the program was traced."""
         for number, owner in enumerate(self._owners):
             if ids == owner.ids:
                 return lambda owners: owners[number].ids
         places = [self._places.get(id) for id in ids]
 
-        def find(owners: Sequence[Owner]) -> tuple[ParamId, ...]:
+        def find(owners: Sequence[IdSource]) -> tuple[ParamId, ...]:
             return tuple(new_id() if place is None else owners[place[0]].ids[place[1]] for place in places)
 
         return find

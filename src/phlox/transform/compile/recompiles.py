@@ -1,4 +1,4 @@
-"""Why a compiled function is recorded anew: what has changed among its arguments since the closest recording."""
+"""Why a compiled function is traced again: what has changed among its arguments since the closest trace."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from phlox.module import GradientsParams, Module
 from phlox.module.structure import ByIdentity, Container, Leaf, Part, Shared, Static, static_key
 from phlox.module.template import flatten
 from phlox.optim import Optimizer, OptimizerAdaptor
-from phlox.optim.state.flat import Packed
+from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
-from phlox.transform.compile.signature import Numbers, Reader, first_places
+from phlox.transform.compile.signature import CallArguments, Numbers, first_places
 from phlox.transform.tree import parts_of
 
 _log = logging.getLogger("phlox.compile")
-_KEPT = 64  # recordings of one function that a new one is compared with
+_KEPT = 64  # traces of one function that a new one is compared with
 _MANY = 64  # after which the user is told
 
 
@@ -58,13 +58,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Recompile:
-    """One recording of a function after its first."""
+    """One trace of a function after its first."""
 
     function: str
     number: int
-    """Of this recording: the first that is explained is number 2."""
+    """Of this trace: the first that is explained is number 2."""
     changes: tuple[Change, ...]
-    """What has changed since the closest of the earlier recordings; empty if nothing that Phlox can see."""
+    """What has changed since the closest of the earlier traces; empty if nothing that Phlox can see."""
 
     def __str__(self) -> str:
         shown = [str(change) for change in self.changes[:5]]
@@ -86,8 +86,8 @@ _explained: ContextVar[list[Recompile] | None] = ContextVar("phlox_recompiles", 
 def explain_recompiles() -> Generator[list[Recompile]]:
     """Within this scope, every recompilation is explained: which argument, where inside it, what it was and what it is.
 
-    Gives a list that fills up with a `Recompile` for each recording of a function after its first, and logs the same
-    sentence as a warning to the logger `phlox.compile`. It compares with the closest of the recordings before, whether
+    Gives a list that fills up with a `Recompile` for each trace of a function after its first, and logs the same
+    sentence as a warning to the logger `phlox.compile`. It compares with the closest of the traces before, whether
     they were made in the scope or not. What a call costs that does not recompile stays the same.
 
     >>> import phlox as px
@@ -105,26 +105,26 @@ def explain_recompiles() -> Generator[list[Recompile]]:
 
 
 class History:
-    """The recordings of one compiled function."""
+    """The traces of one compiled function."""
 
     def __init__(self, function: str) -> None:
         self.function = function
-        self.recordings = 0
+        self.traces = 0
         self._known: deque[dict[str, Facet]] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
 
     def add(self, facets: dict[str, Facet]) -> None:
-        """Count a recording, and explain it if that is asked for."""
+        """Count a trace, and explain it if that is asked for."""
         with self._lock:
-            self.recordings += 1
+            self.traces += 1
             explained = _explained.get()
             if explained is not None and self._known:
                 changes = min((changes_between(before, facets) for before in reversed(self._known)), key=len)
-                recompile = Recompile(self.function, self.recordings, changes)
+                recompile = Recompile(self.function, self.traces, changes)
                 explained.append(recompile)
                 _log.warning("%s", recompile)
             self._known.append(facets)
-            many = self.recordings == _MANY
+            many = self.traces == _MANY
         if many:
             warnings.warn(
                 f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
@@ -148,7 +148,7 @@ def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[
     return tuple(changes)
 
 
-def facets_of(named: list[tuple[str, Any]], reader: Reader, checked: bool) -> dict[str, Facet]:
+def facets_of(named: list[tuple[str, Any]], reader: CallArguments, checked: bool) -> dict[str, Facet]:
     """All that the program of a call depends on, by path."""
     found: dict[str, Facet] = {}
     for name, value in named:
@@ -158,7 +158,7 @@ def facets_of(named: list[tuple[str, Any]], reader: Reader, checked: bool) -> di
         name = next((name for name, value in named if value is going.optimizer), "an optimizer")
         key = going.packed.form, tuple(places[id] for id in going.packed.ids)
         found[f"{name}, its state"] = Facet(key, f"that of {len(going.packed.ids)} parameters")
-    owned = [owner.ids for owner in reader.owners if not isinstance(owner, Packed)]
+    owned = [owner.ids for owner in reader.owners if not isinstance(owner, FlatState)]
     places = first_places(owned)
     shared = tuple(tuple(places[id] for id in ids) for ids in owned)
     if any(place[0] != number for number, places_of in enumerate(shared) for place in places_of):

@@ -1,8 +1,8 @@
 """What goes into a compiled function: arrays on one side, structure on the other.
 
-`Reader` takes the arguments of a call apart into arrays and a key that is equal for calls which one program can serve;
-`Rebuilder` puts them together again from placeholders. Parameter ids are in no key: they are told apart by the place of
-the parameter among the arguments, so that two models of one architecture share a program and keep their identities.
+`CallArguments` takes the arguments of a call apart into arrays and a key that is equal for calls which one program can
+serve; `Rebuilder` puts them together again from tracers. Parameter ids are in no key: they are told apart by the place
+of the parameter among the arguments, so that two models of one architecture share a program and keep their identities.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 
 from phlox.backend import Backend, Device
 from phlox.backend.levels import has_history
-from phlox.backend.tracing.lifetime_errors import used_up
+from phlox.backend.tracing.lifetime_errors import donated
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.structure import static_key
 from phlox.module.template import Aux, flatten, unflatten
 from phlox.optim import LrSchedule, Optimizer
-from phlox.optim.state.flat import Packed
+from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.transform.tree import fields_of, same_mapping, same_sequence, with_fields
 
 if TYPE_CHECKING:
-    from phlox.transform.compile.donation import Handover
+    from phlox.transform.compile.donation import DonationScope
 
 Ids: TypeAlias = tuple[ParamId, ...]
 Place: TypeAlias = tuple[int, int]
@@ -42,7 +42,7 @@ class Owned(NamedTuple):
     ids: Ids
 
 
-class Given(NamedTuple):
+class ModuleArg(NamedTuple):
     """A module among the arguments."""
 
     module: Module
@@ -55,11 +55,11 @@ class Given(NamedTuple):
     """and where in it."""
 
 
-class Going(NamedTuple):
+class OptimizerArg(NamedTuple):
     """An optimizer among the arguments, and its state."""
 
     optimizer: Optimizer
-    packed: Packed
+    packed: FlatState
     leaves: list[Any]
     """The list that its arrays have gone to, as one tuple,"""
     place: int
@@ -83,7 +83,7 @@ class _EachStep(tuple[Any, ...]):
     __slots__ = ()
 
 
-Owner: TypeAlias = Aux | Packed | Owned
+IdSource: TypeAlias = Aux | FlatState | Owned
 """What has the ids of an argument."""
 
 _INT_RANGE = range(-(2**63), 2**63)
@@ -174,8 +174,8 @@ class FirstStates:
         return self._found is None
 
     def of(
-        self, number: int, count: int, reader: Reader, known: Collection[ParamId]
-    ) -> list[tuple[Given, Mapping[ParamId, int] | None]]:
+        self, number: int, count: int, reader: CallArguments, known: Collection[ParamId]
+    ) -> list[tuple[ModuleArg, Mapping[ParamId, int] | None]]:
         """The modules whose parameters an optimizer begins with, and which of these, or None for all trained ones.
 
         `count` is that of the optimizers, `known` are the parameters that this one has states of.
@@ -193,7 +193,7 @@ class FirstStates:
         return [(given, wanted[given.owner]) for given in modules if given.owner in wanted]
 
 
-class Reader:
+class CallArguments:
     """The arguments of one call, taken apart."""
 
     __slots__ = (
@@ -205,11 +205,11 @@ class Reader:
         self.backend = backend
         self.donated: list[Any] = []
         self.kept: list[Any] = [None]  # first the state of the random stream
-        self.modules: list[Given] = []
-        self.owners: list[Owner] = []
-        self.optimizers: list[Going] = []
+        self.modules: list[ModuleArg] = []
+        self.owners: list[IdSource] = []
+        self.optimizers: list[OptimizerArg] = []
         self.first: tuple[Any, str] | None = None
-        self.handover: Handover | None = None
+        self.handover: DonationScope | None = None
         """Of what is donated, once the engine has asked for it."""
         self.guess = False
         """Is it a guess which states a first step makes?"""
@@ -225,8 +225,8 @@ class Reader:
         if self._place is None:
             assert self.first is not None
             array, path = self.first
-            if self.backend.is_gone(array):
-                raise used_up(f"{path} was", array)
+            if self.backend.is_donated(array):
+                raise donated(f"{path} was", array)
             self._place = self.backend.device_of(array)
         return self._place
 
@@ -243,7 +243,7 @@ class Reader:
                 if given.module is value:  # the program, too, must see one module, with one running sum
                     return "again", number
             arrays, aux = flatten(value)
-            self.modules.append(Given(value, len(self.owners), path, leaves, len(leaves)))
+            self.modules.append(ModuleArg(value, len(self.owners), path, leaves, len(leaves)))
             leaves.append(arrays)
             template = aux.template
             if arrays and template.marks[0][0].backend is not self._known:
@@ -314,15 +314,15 @@ class Reader:
                     for given, wanted in first.of(number, len(self._late), self, ready.states):
                         ready.begin(given.module, wanted)
                 packed = self._with_arrays(ready.pack(self.place))
-            self.optimizers.append(Going(optimizer, packed, leaves, len(leaves), ready))
+            self.optimizers.append(OptimizerArg(optimizer, packed, leaves, len(leaves), ready))
             self.twins.append(ready)
             leaves.append(packed.leaves)
             key.append((optimizer.settings(), packed.form, self._own(packed)))
         return tuple(key)
 
-    def _with_arrays(self, packed: Packed) -> Packed:
+    def _with_arrays(self, packed: FlatState) -> FlatState:
         """States with the engine's arrays for Python numbers, which are no arguments with 64 bits."""
-        held = self.backend.held_number
+        held = self.backend.as_device_scalar
         return packed._replace(leaves=tuple([held(x) if isinstance(x, float) else x for x in packed.leaves]))
 
     def complete(self) -> None:
@@ -351,7 +351,7 @@ class Reader:
                 return tuple([alone(part) for part in cast("tuple[Any, ...]", leaf)])
             if not hasattr(leaf, "shape"):
                 return leaf
-            if id(leaf) in seen and not self.backend.is_traced(leaf) and not self.backend.is_gone(leaf):
+            if id(leaf) in seen and not self.backend.is_traced(leaf) and not self.backend.is_donated(leaf):
                 return self.backend.duplicate(leaf)
             seen.add(id(leaf))
             return leaf
@@ -368,7 +368,7 @@ class Reader:
         backend = ops.backend
         array = tensor.primitive
         if backend.differentiates:
-            if has_history(backend, array) and not backend.is_severed(array):
+            if has_history(backend, array) and not backend.is_poisoned(array):
                 raise CompileError(
                     f"{path}: a tensor with a history on the tape cannot go into a compiled function, which would lose "
                     "it; pass it with .detach(), make it inside, or compile the gradient: phlox.compile(phlox.grad(fn))"
@@ -387,7 +387,7 @@ class Reader:
         leaves.append(value)
         return type(value)
 
-    def _own(self, owner: Owner) -> Hashable:
+    def _own(self, owner: IdSource) -> Hashable:
         """How the ids of this argument relate to those of the ones before it."""
         owners, ids = self.owners, owner.ids
         relation: Hashable = None
@@ -434,16 +434,16 @@ def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
 
 
 class Rebuilder:
-    """Puts the arguments together again from placeholders, inside the program that is being recorded."""
+    """Puts the arguments together again from tracers, inside the program that is being traced."""
 
-    def __init__(self, recording: object | None, backend: Backend) -> None:
-        self.recording, self.backend = recording, backend
+    def __init__(self, tracing: object | None, backend: Backend) -> None:
+        self.tracing, self.backend = tracing, backend
         self.modules: list[Module] = []
         self._rebuilt: list[tuple[Module, Module]] = []
         self._twins: list[tuple[Optimizer, Optimizer]] = []
 
     def rebuild(self, value: Any, leaves: Iterator[Any]) -> Any:
-        """The value with placeholders for its arrays, read in the order in which `Reader` wrote them."""
+        """The value with tracers for its arrays, read in the order in which `CallArguments` wrote them."""
         kind = cast("type[Any]", type(value))
         if isinstance(value, Module):
             for given, module in self._rebuilt:
@@ -479,11 +479,11 @@ class Rebuilder:
             return tracer
         return TracedScalar(self.backend, self.backend.scalar_of(tracer, whole), whole)
 
-    def twins_of(self, optimizers: Sequence[Going]) -> list[Optimizer]:
+    def twins_of(self, optimizers: Sequence[OptimizerArg]) -> list[Optimizer]:
         """The optimizers that the function will see: what happens to them must not show as long as it is traced."""
         self._twins = [(going.optimizer, going.ready.twin()) for going in optimizers]
         return [twin for _, twin in self._twins]
 
-    def rebuild_late(self, twin: Optimizer, packed: Packed, leaves: Iterator[Any]) -> None:
-        """Put the placeholders for its states into a twin."""
-        twin.load_packed(packed._replace(leaves=next(leaves)), self.recording)
+    def rebuild_late(self, twin: Optimizer, packed: FlatState, leaves: Iterator[Any]) -> None:
+        """Put the tracers for its states into a twin."""
+        twin.load_packed(packed._replace(leaves=next(leaves)), self.tracing)

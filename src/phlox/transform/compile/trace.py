@@ -1,4 +1,4 @@
-"""One call of a function on placeholders: what goes in, what comes out, and what it changes besides."""
+"""One call of a function on tracers: what goes in, what comes out, and what it changes besides."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from phlox.errors import CompileError
 from phlox.module import Module, Param
 from phlox.module.template import Aux, flatten
 from phlox.optim import Optimizer
-from phlox.optim.optimizer import recording
-from phlox.optim.state.flat import Packed
+from phlox.optim.optimizer import tracing
+from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
-from phlox.transform.compile.outputs import Maker, Returned, StateMaker, Writer
+from phlox.transform.compile.outputs import Maker, OutputWriter, Returned, StateMaker
 from phlox.transform.compile.recompiles import changes_between, module_facets
-from phlox.transform.compile.signature import Ids, Place, Reader, Rebuilder, first_places
+from phlox.transform.compile.signature import CallArguments, Ids, Place, Rebuilder, first_places
 
 
 class Call(NamedTuple):
     """The arguments of one call, as given and as read."""
 
-    reader: Reader
+    reader: CallArguments
     named: list[tuple[str, Any, list[Any]]]
     """Name, value, and the list that its arrays have gone to; the last `keywords` of them by keyword."""
     keywords: int
@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Meaning:
+class OutputSpec:
     """What the arrays of an outcome stand for: the result, states of optimizers, and parameters that were set."""
 
     result: Maker
@@ -52,27 +52,27 @@ class Meaning:
         self.plain = not (self.states or self.changed or self.draws or self.checks)
 
 
-class Turn(NamedTuple):
-    """What one call on placeholders has come to."""
+class StepArguments(NamedTuple):
+    """What one call on tracers has come to."""
 
     arrays: list[Any]
     """With tuples of them for modules and states; at last the numbers of checks."""
-    meaning: Meaning
+    meaning: OutputSpec
     words: Any
     """Where the random stream stands afterwards."""
     modules: list[Module]
     """Those among the arguments."""
     returned: list[Returned]
-    states: list[tuple[int, Packed]]
+    states: list[tuple[int, FlatState]]
     """For each optimizer the place of its state among the arrays, and the state."""
 
 
 def record(
     fn: Callable[..., Any], name: str, call: Call, donated: Sequence[Any], kept: Sequence[Any], checked: bool
-) -> Turn:
-    """Call the function on placeholders for the arrays of a call."""
+) -> StepArguments:
+    """Call the function on tracers for the arrays of a call."""
     reader = call.reader
-    rebuilder = Rebuilder(recording.get(), reader.backend)
+    rebuilder = Rebuilder(tracing.get(), reader.backend)
     sources = {id(reader.donated): iter(donated), id(reader.kept): iter(kept)}
     stream = random.TracedStream(next(sources[id(reader.kept)]))
     twins = rebuilder.twins_of(reader.optimizers)
@@ -87,19 +87,19 @@ def record(
         result = fn(*values[:positional], **keywords)
     if reader.guess:
         _check_first_states(reader, twins)
-    writer = Writer(reader.owners, name)
+    writer = OutputWriter(reader.owners, name)
     make = writer.write(result)
-    here = reader.backend.device()  # where placeholders seem to be
-    states: list[tuple[int, Packed]] = []
+    here = reader.backend.device()  # where tracers seem to be
+    states: list[tuple[int, FlatState]] = []
     makers: list[StateMaker] = []
     for twin in twins:
         states.append((len(writer.arrays), twin.pack(here)))
         makers.append(writer.state(twin, here))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
     reader.twins = twins
-    meaning = Meaning(make, makers, changed, stream.position, gathered.checks, _continued(reader, writer.modules))
+    meaning = OutputSpec(make, makers, changed, stream.position, gathered.checks, _continued(reader, writer.modules))
     arrays = [*writer.arrays, *gathered.numbers]
-    return Turn(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
+    return StepArguments(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
 
 
 class OtherFirstStates(Exception):
@@ -110,7 +110,7 @@ class OtherFirstStates(Exception):
         self.found = found
 
 
-def _check_first_states(reader: Reader, twins: Sequence[Optimizer]) -> None:
+def _check_first_states(reader: CallArguments, twins: Sequence[Optimizer]) -> None:
     """`OtherFirstStates` where a state was begun that no step has taken, or was not begun and could be."""
     found: list[dict[Place, int]] = []
     wrong = False
@@ -125,12 +125,12 @@ def _check_first_states(reader: Reader, twins: Sequence[Optimizer]) -> None:
         raise OtherFirstStates(found)
 
 
-def _owned(reader: Reader, place: Place) -> Place:
+def _owned(reader: CallArguments, place: Place) -> Place:
     """The place among all owners of one among those of modules."""
     return reader.modules[place[0]].owner, place[1]
 
 
-def _continued(reader: Reader, returned: Sequence[Returned]) -> list[tuple[int, int]]:
+def _continued(reader: CallArguments, returned: Sequence[Returned]) -> list[tuple[int, int]]:
     """Modules that were given, by number, and the place of those in the result that have the same parameters.
 
     Several that have the same ones are continued in their order.
@@ -148,7 +148,7 @@ def _continued(reader: Reader, returned: Sequence[Returned]) -> list[tuple[int, 
 
 def _changed(
     name: str,
-    reader: Reader,
+    reader: CallArguments,
     modules: list[Module],
     before: list[tuple[list[Param], list[Tensor[Any, Any, Any]]]],
     arrays: list[Any],

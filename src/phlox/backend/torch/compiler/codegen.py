@@ -1,4 +1,4 @@
-"""Whether recorded programs become code, or run operation by operation."""
+"""Whether traced programs become code, or run operation by operation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from phlox.errors import CompileError
 
 VARIABLE = "PHLOX_TORCH_CODEGEN"
-"""The environment variable that says who makes code of a graph: `inductor`, or `none` to run it as it was recorded."""
+"""The environment variable that says who makes code of a graph: `inductor`, or `none` to run it as it was traced."""
 
 
 def codegen() -> str:

@@ -33,10 +33,10 @@ def _kernel(name: str, function: Callable[..., Any], arguments: str) -> Any:
     _library.define(f"{name}({arguments}) -> Tensor")
     _library.impl(name, function, "CPU")
 
-    def on_placeholders(*tensors: Any) -> Any:
+    def on_fakes(*tensors: Any) -> Any:
         return tensors[0].new_empty(torch.broadcast_shapes(*[x.shape for x in tensors]))
 
-    torch.library.register_fake(f"phlox::{name}", on_placeholders, lib=_library)
+    torch.library.register_fake(f"phlox::{name}", on_fakes, lib=_library)
     return getattr(torch.ops.phlox, name).default
 
 

@@ -44,7 +44,7 @@ def origin_of(node: Any) -> Any:
     return node
 
 
-def put_in_place(graph: Any, node: Any, found: Any) -> None:
+def replace_node(graph: Any, node: Any, found: Any) -> None:
     """Has all that took `node` take `found`, which gives the same."""
     found.meta["val"] = node.meta.get("val")
     node.replace_all_uses_with(found)

@@ -1,7 +1,7 @@
-"""Programs on PyTorch: a function is recorded as a graph of PyTorch's operations, which its compiler makes code of.
+"""Programs on PyTorch: a function is traced as a graph of PyTorch's operations, which its compiler makes code of.
 
 PyTorch's own recorder reads Python's bytecode, and would stumble over tapes, locks and context variables. So a function
-runs once on placeholders (tensors without values), every operation on them is noted, and the flat list is compiled.
+runs once on tracers (tensors without values), every operation on them is noted, and the flat list is compiled.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -26,12 +26,12 @@ from phlox.backend.torch.compiler.codegen import codegen
 from phlox.backend.torch.compiler.decompositions import DECOMPOSITIONS, OPTIONS
 from phlox.backend.torch.compiler.kernels import attention, gemm, packed_gemm, winograd
 from phlox.backend.torch.compiler.passes import donation
-from phlox.backend.torch.compiler.passes.constant_folding import Packed, packed
+from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants, packed
 from phlox.backend.torch.compiler.passes.fusion_hints import prepare
 from phlox.backend.torch.compiler.passes.layout import Layout, assign
 from phlox.backend.torch.compiler.passes.multi_tensor import Calls, Updates
 from phlox.backend.torch.compiler.passes.scalar_cse import merge
-from phlox.backend.torch.tracer import Words, end, is_traced_by_others, recording
+from phlox.backend.torch.tracer import RngState, end, is_traced_by_others, tracing
 from phlox.host.signal_guard import scope
 
 Body: TypeAlias = Callable[[Any, Any], Any]
@@ -61,8 +61,8 @@ class _Recorded(NamedTuple):
 class Program:
     """A function of two lists of arrays, recorded for every combination of shapes and then run as one program."""
 
-    def __init__(self, fn: Body, let_go: Callable[[], object], number: torch.dtype, integer: torch.dtype) -> None:
-        self._fn, self._let_go = fn, let_go
+    def __init__(self, fn: Body, release: Callable[[], object], number: torch.dtype, integer: torch.dtype) -> None:
+        self._fn, self._let_go = fn, release
         self._elements = number, integer
         self._made: dict[Hashable, _Recorded] = {}
 
@@ -87,7 +87,7 @@ class Program:
                 del forms  # which holds what it has read
             flat = made.layout.of(flat)
             if made.over:
-                donation.own(flat, made.over)
+                donation.copy_if_aliased(flat, made.over)
             arrays = made.run(*flat)
             if made.over:
                 arrays = donation.together(made.sources, flat, arrays)
@@ -100,7 +100,7 @@ class Program:
     def _record(self, flat: Sequence[torch.Tensor], sizes: tuple[Any, Any]) -> _Recorded:
         flat = _apart([x.contiguous() for x in flat])
         rest = iter(flat)
-        leaves = [leaf for size in sizes for leaf in _rebuilt(size, rest) if not isinstance(leaf, Words)]
+        leaves = [leaf for size in sizes for leaf in _rebuilt(size, rest) if not isinstance(leaf, RngState)]
         arrays = [x for leaf in leaves for x in (leaf if isinstance(leaf, tuple) else (leaf,))]
         devices = {x.device for x in arrays if x.ndim}  # what has no axes meets arrays on any
         if len(devices) > 1:
@@ -109,8 +109,8 @@ class Program:
 
         forms: list[Callable[[Iterator[Any]], Any]] = []
 
-        def body(*placeholders: Any) -> list[torch.Tensor]:
-            rest = iter(placeholders)
+        def body(*tracers: Any) -> list[torch.Tensor]:
+            rest = iter(tracers)
             result = self._fn(*(_rebuilt(size, rest) for size in sizes))
             found: list[Any] = []
             forms.append(_taken_apart(result, found))
@@ -118,7 +118,7 @@ class Program:
 
         inductor = codegen() == "inductor"
         options: dict[str, Any] = {"decomposition_table": DECOMPOSITIONS} if inductor else {}
-        with _placeholders(flat) as fakes:
+        with _tracers(flat) as fakes:
             graph = cast("Any", make_fx(body, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*fakes))
         graph.graph.eliminate_dead_code()
         merge(graph)
@@ -136,7 +136,7 @@ class Program:
             make, used = found
             flat = layout.of(flat)
             more = make(*[flat[at] for at in used])
-            return _Recorded(layout, Packed(make, _compiled(graph, [*flat, *more]), used), forms[0])
+            return _Recorded(layout, FoldedConstants(make, _compiled(graph, [*flat, *more]), used), forms[0])
         calls, sources = None, list[int | None]()
         if updates is not None:
             calls, places = updates.cut_out(graph, orders, _compiled)
@@ -170,23 +170,23 @@ def _in_tuples(sizes: Sequence[int | None]) -> list[int]:
     return found
 
 
-def record_only(fn: Body, donated: Any, kept: Any) -> None:
-    """Run a function on placeholders."""
+def trace_only(fn: Body, donated: Any, kept: Any) -> None:
+    """Run a function on tracers."""
     flat: list[torch.Tensor] = []
     forms = _Forms(flat)
     sizes = forms.read(donated), forms.read(kept)
-    with _placeholders(flat) as fakes:
+    with _tracers(flat) as fakes:
         rest = iter(fakes)
         fn(*(_rebuilt(size, rest) for size in sizes))
 
 
 @contextmanager
-def _placeholders(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
-    """Placeholders for these tensors, in a scope in which operations give placeholders."""
+def _tracers(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
+    """Tracers for these tensors, in a scope in which operations give tracers."""
     # Without symbols, asking for a value is an error at once; with them it would become a part of the program.
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=None)
     try:
-        with scope(recording, True), torch.no_grad(), mode:
+        with scope(tracing, True), torch.no_grad(), mode:
             yield [x if isinstance(x, FakeTensor) else mode.from_tensor(x) for x in flat]
     finally:
         end(mode)
@@ -209,7 +209,7 @@ class _Forms:
                 parts = cast("tuple[Any, ...]", leaf)
                 sizes.append(len(parts))
                 self._flat.extend([x if isinstance(x, torch.Tensor) else _array(x) for x in parts])
-            elif isinstance(leaf, Words):
+            elif isinstance(leaf, RngState):
                 sizes.append(-1)
                 self._flat.append(leaf.words)
             elif isinstance(leaf, np.ndarray) and leaf.dtype == np.uint32:
@@ -227,7 +227,7 @@ def _rebuilt(sizes: Sequence[int | None], rest: Iterator[Any]) -> list[Any]:
         if size is None:
             made.append(next(rest))
         elif size < 0:
-            made.append(Words(next(rest)))
+            made.append(RngState(next(rest)))
         else:
             made.append(tuple([next(rest) for _ in range(size)]))
     return made
@@ -268,7 +268,7 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     winograd.lower(graph)
     attention.lower(graph)
     try:
-        # Not `torch.compile`, which would record anew what is recorded, and ask at every call whether that still fits.
+        # Not `torch.compile`, which would trace again what is traced, and ask at every call whether that still fits.
         with importlib.import_module("torch._inductor.config").patch(OPTIONS):
             return importlib.import_module("torch._inductor").compile(graph, list(flat))
     except Exception as error:

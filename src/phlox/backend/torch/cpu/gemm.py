@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from phlox.backend.torch.cpu.features import has_idle_vectors
-from phlox.backend.torch.tracer import recording
+from phlox.backend.torch.tracer import tracing
 
 LEAST = 1 << 22
 """Multiplications for which it is faster: finding its code takes oneDNN some microseconds."""
@@ -58,7 +58,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def _is_transformed() -> bool:
-    if recording.get() or torch.compiler.is_compiling():
+    if tracing.get() or torch.compiler.is_compiling():
         return True
     interpreters: Any = getattr(torch._C._functorch, "peek_interpreter_stack", None)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
     return interpreters is not None and interpreters() is not None

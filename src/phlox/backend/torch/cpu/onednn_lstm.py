@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from phlox.backend.contract.types import Array
-from phlox.backend.torch.compiler.passes.weight_cache import Kept
+from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 
 _aten: Any = torch.ops.aten
 _kernels: Any = getattr(torch.ops, "mkldnn", None)
@@ -30,7 +30,7 @@ def _in_order(weight: Array, recurrent: Array) -> tuple[Array, Array]:
     return tuple(_kernels._reorder_mkldnn_rnn_layer_weight(first, second, recurrent.shape[0], False, True, False))
 
 
-_kept_in_order = Kept(_in_order)
+_kept_in_order = WeightCache(_in_order)
 
 # --- the kernel
 
@@ -109,22 +109,22 @@ _library.impl("lstm_backward", lstm_backward, "CPU")
 operations: Any = torch.ops.phlox
 
 
-def _lstm_on_placeholders(x: Array, hidden: Array, cell: Array, *_: Any) -> tuple[Array, ...]:
+def _lstm_on_fakes(x: Array, hidden: Array, cell: Array, *_: Any) -> tuple[Array, ...]:
     y = x.new_empty((*x.shape[:2], hidden.shape[1]))
     return y, x.new_empty(hidden.shape), x.new_empty(cell.shape)
 
 
-def _lstm_forward_on_placeholders(*arguments: Any) -> tuple[Array, ...]:
+def _lstm_forward_on_fakes(*arguments: Any) -> tuple[Array, ...]:
     x, *_, hidden, cell, _, room = arguments
     y = x.new_empty((*x.shape[:2], hidden.shape[2]))
     return y, x.new_empty(hidden.shape), x.new_empty(cell.shape), x.new_empty(room, dtype=torch.uint8)
 
 
-def _lstm_backward_on_placeholders(*arguments: Any) -> tuple[Array, ...]:
+def _lstm_backward_on_fakes(*arguments: Any) -> tuple[Array, ...]:
     x, weight, recurrent, bias, _, hidden, cell, *_ = arguments
     return tuple([x.new_empty(one.shape) for one in (x, weight, recurrent, bias, hidden, cell)])
 
 
-torch.library.register_fake("phlox::lstm", _lstm_on_placeholders, lib=_library)
-torch.library.register_fake("phlox::lstm_forward", _lstm_forward_on_placeholders, lib=_library)
-torch.library.register_fake("phlox::lstm_backward", _lstm_backward_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::lstm", _lstm_on_fakes, lib=_library)
+torch.library.register_fake("phlox::lstm_forward", _lstm_forward_on_fakes, lib=_library)
+torch.library.register_fake("phlox::lstm_backward", _lstm_backward_on_fakes, lib=_library)

@@ -15,7 +15,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.indexing import Mode
 from phlox.backend.contract.types import Array, Index, Shape
 from phlox.backend.torch.compiler.kernels import embedding_grad
-from phlox.backend.torch.tracer import is_placeholder
+from phlox.backend.torch.tracer import is_tracer
 
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
@@ -53,7 +53,7 @@ class Indexing(Backend):
         size, flat = x.shape[axis], indices.reshape(-1)
         shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
         if self.check_indices(indices, size, from_end=True):
-            if is_placeholder(flat):
+            if is_tracer(flat):
                 if not size:
                     return x.new_full(shape, missing(x.dtype))
                 flat, inside = _inside(flat, size)
@@ -65,7 +65,7 @@ class Indexing(Backend):
     def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
         size = x.shape[axis]
         self.check_indices(indices, size, from_end=True)
-        if not is_placeholder(indices):
+        if not is_tracer(indices):
             return torch.take_along_dim(x, _long(indices, size), axis)
         if not size:
             shape = (*torch.broadcast_shapes(x.shape[:axis], indices.shape[:axis]), indices.shape[axis])
@@ -86,7 +86,7 @@ class Indexing(Backend):
 
     def float_take_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
         of_rows = axis == 0 and len(shape) == 2 and g.dtype in (torch.float32, torch.float64)
-        if is_placeholder(indices):
+        if is_tracer(indices):
             if not shape[axis]:
                 return g.new_zeros(shape)
             if of_rows and g.device.type == "cpu":
@@ -104,7 +104,7 @@ class Indexing(Backend):
         return out.index_add_(axis, _long(flat, shape[axis]), rows)
 
     def float_take_along_axis_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
-        if is_placeholder(indices):
+        if is_tracer(indices):
             if not shape[axis]:
                 return g.new_zeros(shape)
             indices, inside = _inside(indices, shape[axis])
@@ -116,7 +116,7 @@ class Indexing(Backend):
         size = x.shape[0]
         self.check_indices(positions, size, from_end=True)
         places = _long(positions, size)
-        if is_placeholder(places):
+        if is_tracer(places):
             # One row more takes what is out of range.
             places = torch.where((places >= 0) & (places < size), places, size)
             x = torch.cat((x, x.new_zeros((1, *x.shape[1:]))))

@@ -17,13 +17,13 @@ from phlox.backend.contract.decompositions import NOT_FINITE, NOT_POSITIVE, SING
 from phlox.backend.contract.linalg import NEARLY
 from phlox.backend.contract.matrices import arranged, layout
 from phlox.backend.contract.types import Array, Axes, native
-from phlox.backend.torch.tracer import is_placeholder
+from phlox.backend.torch.tracer import is_tracer
 
 _linalg: Any = torch.linalg
 
 
 def _checked(result: Array, bad: Array, what: str) -> Array:
-    if is_placeholder(bad):
+    if is_tracer(bad):
         return torch.where(bad[..., None, None], torch.nan, result)
     refuse(bad.detach().cpu().numpy(), what)
     return result
@@ -35,7 +35,7 @@ def _of_numbers(function: Callable[[Array], Any], a: Array) -> Any:
     In a program, which cannot raise, it is given zeros in their place, and the results are NaN.
     """
     undefined = ~torch.isfinite(a.detach()).all(-1).all(-1)
-    if not is_placeholder(a):
+    if not is_tracer(a):
         refuse(undefined.cpu().numpy(), NOT_FINITE)
         return function(a)
     found = function(torch.where(undefined[..., None, None], 0.0, a))

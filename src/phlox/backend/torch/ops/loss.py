@@ -15,7 +15,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.torch.autograd_bridge import pull, taped
 from phlox.backend.torch.ops.indexing import missing
-from phlox.backend.torch.tracer import is_placeholder
+from phlox.backend.torch.tracer import is_tracer
 
 _aten: Any = torch.ops.aten
 
@@ -27,7 +27,7 @@ class Loss(Backend):
         self, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
     ) -> tuple[Array, Any]:
         targets = targets.long()
-        if is_placeholder(targets):
+        if is_tracer(targets):
             # A program cannot raise, and its code might end the process.
             inside = (targets >= 0) & (targets < logits.shape[1])
             if ignored is not None:
@@ -68,7 +68,7 @@ class Loss(Backend):
         self, log_p: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int
     ) -> tuple[Array, Any]:
         floats = log_p.dtype in (torch.float32, torch.float64) and log_p.device.type == "cpu"
-        if not floats or not targets.numel() or is_placeholder(input_lengths) or is_placeholder(target_lengths):
+        if not floats or not targets.numel() or is_tracer(input_lengths) or is_tracer(target_lengths):
             return super().ctc_loss_forward(log_p, targets, input_lengths, target_lengths, blank)
         # Its kernel reads what lies beyond the lengths, though to no effect.
         targets = targets.clamp(0, log_p.shape[2] - 1).long()

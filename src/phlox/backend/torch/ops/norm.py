@@ -13,7 +13,7 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.torch.tracer import is_fused, is_placeholder
+from phlox.backend.torch.tracer import is_fused, is_tracer
 
 _aten: Any = torch.ops.aten
 
@@ -62,7 +62,7 @@ class Norm(Backend):
         # With a momentum of one, the running statistics become those of the batch, the variance over count - 1.
         mean, variance = x.new_zeros(channels), x.new_zeros(channels)
         arguments = (x, gamma, beta, mean, variance, True, 1.0, epsilon)
-        if is_placeholder(x):  # a program does not see what is written in secret
+        if is_tracer(x):  # a program does not see what is written in secret
             y, _, rstd, mean, variance = _aten._native_batch_norm_legit_functional(*arguments)
         else:
             y, _, rstd = torch.native_batch_norm(*arguments)

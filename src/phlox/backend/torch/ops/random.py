@@ -7,7 +7,7 @@ other devices, for a state that is a tensor, or where `native` asks for it, PyTo
 unsigned arithmetic, and this way nothing ever overflows.
 
 `state` is `uint32[3] = (k0, k1, position)` as a NumPy array, or as an int64 or int32 tensor with the same low 32 bits,
-or as `Words` of one in a program.
+or as `RngState` of one in a program.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from phlox.backend.threefry.generator import (
 from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
 from phlox.backend.torch.compiler.codegen import codegen
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, load
-from phlox.backend.torch.tracer import Words, as_constants, makes_plain_tensors, recording
+from phlox.backend.torch.tracer import RngState, as_constants, makes_plain_tensors, tracing
 
 __all__ = [
     "random_bernoulli",
@@ -72,7 +72,7 @@ def _from_host(
     name: str, state: State, shape: Shape, dtype: torch.dtype, low: int | None = None, high: int | None = None
 ) -> Tensor:
     """A draw of the functions of this name by NumPy; in a program, later."""
-    if isinstance(state, Words):
+    if isinstance(state, RngState):
         return _operation()(state.words, name, shape, dtype, low, high)
     if dtype.is_floating_point:
         return _wrap(getattr(host, name)(state, shape, _DTYPES[dtype]))
@@ -93,14 +93,14 @@ def _operation() -> Callable[..., Tensor]:
             return _by_kernel(kernel, state, size, cast(int, low))
         return _from_host(name, state, size, dtype, low, high)
 
-    def placeholder(
+    def tracer(
         words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
     ) -> Tensor:
         return words.new_empty(shape, dtype=dtype)
 
     schema = "(Tensor words, str name, SymInt[] shape, ScalarType dtype, int? low, int? high) -> Tensor"
     operation: Any = torch.library.custom_op("phlox::draw", draw, mutates_args=(), schema=schema)
-    operation.register_fake(placeholder)
+    operation.register_fake(tracer)
     return operation
 
 
@@ -129,14 +129,14 @@ def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
     if known is None:
         with as_constants():
             known = _wrap(NODES.copy()).to(device), _wrap(STEPS.copy()).to(device)
-        if recording.get() or makes_plain_tensors():
+        if tracing.get() or makes_plain_tensors():
             _TABLES[device] = known
     return known
 
 
 def _words(state: State, n: int, device: Device) -> Tensor:
     """The n words of a draw, as int64 in 0..2**32-1."""
-    if isinstance(state, Words):
+    if isinstance(state, RngState):
         state = state.words
     if isinstance(state, Tensor):
         check_draw(n)

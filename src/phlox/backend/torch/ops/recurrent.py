@@ -15,7 +15,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.torch.compiler.kernels import lstm as own
 from phlox.backend.torch.cpu import onednn_lstm as kernel
-from phlox.backend.torch.tracer import is_placeholder
+from phlox.backend.torch.tracer import is_tracer
 
 
 class Recurrent(Backend):
@@ -34,10 +34,10 @@ class Recurrent(Backend):
     ) -> tuple[Array, Array, Array]:
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm(x, hidden, cell, weight, recurrent, bias, alive, reverse)
-        if is_placeholder(x) and own.suits(recurrent):
+        if is_tracer(x) and own.suits(recurrent):
             y, last = own.operations.lstm_steps(x, hidden, cell, weight, recurrent, bias, reverse)
             return y, y[0 if reverse else -1], last
-        run = kernel.operations.lstm if is_placeholder(x) else kernel.lstm
+        run = kernel.operations.lstm if is_tracer(x) else kernel.lstm
         states = hidden.contiguous(), cell.contiguous()
         # The weights as they are, for it is they that are known again at the next call.
         return run(x.contiguous(), *states, weight, recurrent, None if bias is None else bias.contiguous(), reverse)
@@ -55,12 +55,12 @@ class Recurrent(Backend):
     ) -> tuple[tuple[Array, Array, Array], Any]:
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm_forward(x, hidden, cell, weight, recurrent, bias, alive, reverse)
-        if is_placeholder(x) and own.suits(recurrent):
+        if is_tracer(x) and own.suits(recurrent):
             found = own.operations.lstm_steps_forward(x, hidden, cell, weight, recurrent, bias, reverse)
             y, cells, last = own.after(found[0], reverse), found[1], 0 if reverse else -1
             return (y, y[last], cells[last]), (x, cell, weight, recurrent, *found)
         given = _given(x, hidden, cell, weight, recurrent, bias)
-        recorded = is_placeholder(x)
+        recorded = is_tracer(x)
         room = kernel.room(tuple(x.shape), hidden.shape[1]) if recorded else 0
         found = (kernel.operations.lstm_forward if recorded else kernel.lstm_forward)(*given, reverse, room)
         y, last_hidden, last_cell, _ = found
@@ -73,7 +73,7 @@ class Recurrent(Backend):
             return self._back_through_steps(saved, gs, needed, reverse)
         results = saved[7:10]
         g, g_hidden, g_cell = _given_back(results, gs)
-        run = kernel.operations.lstm_backward if is_placeholder(saved[0]) else kernel.lstm_backward
+        run = kernel.operations.lstm_backward if is_tracer(saved[0]) else kernel.lstm_backward
         dx, dw, du, db, dh, dc = run(
             *saved, g, g_hidden.reshape(results[1].shape), g_cell.reshape(results[2].shape), reverse
         )

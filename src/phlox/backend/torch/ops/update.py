@@ -17,7 +17,7 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.contract.update import AdagradNumbers, AdamNumbers, Piece, ReusedBuffer, SgdNumbers, bundles, work_on
-from phlox.backend.torch.tracer import is_placeholder
+from phlox.backend.torch.tracer import is_tracer
 
 _LONG = 1 << 17
 """Elements: parts of two and more arrays fit the cache, and each thread of PyTorch has enough to do."""
@@ -91,7 +91,7 @@ class Update(Backend):
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
     def is_plain(self, x: Array) -> bool:
-        return type(x) is torch.Tensor and x.device.type in ("cpu", "cuda") and not is_placeholder(x)
+        return type(x) is torch.Tensor and x.device.type in ("cpu", "cuda") and not is_tracer(x)
 
     def are_alike(self, x: Array, y: Array) -> bool:
         return type(x) is type(y) is torch.Tensor and x.shape == y.shape and x.device == y.device

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from phlox.backend.torch.compiler.graph import put_in_place
+from phlox.backend.torch.compiler.graph import replace_node
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, address, integers, load
 
 _aten: Any = torch.ops.aten
@@ -37,7 +37,7 @@ def _attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    y, sums = _on_placeholders(query)
+    y, sums = _on_fakes(query)
     sizes = _integers(*query.shape[:3], key.shape[2], query.shape[3], causal)
     strides = _integers(*(step for x in (query, key, value, y) for step in x.stride()[:3]), *sums.stride())
     given, results = map(address, (query, key, value)), map(address, (y, sums))
@@ -45,7 +45,7 @@ def _attend(
     return y, sums
 
 
-def _on_placeholders(query: Any, *_: Any) -> tuple[Any, Any]:
+def _on_fakes(query: Any, *_: Any) -> tuple[Any, Any]:
     """New arrays for results, which lie in memory as those of PyTorch's kernel do: heads beside each other."""
     batch, heads, length, size = query.shape
     y, sums = query.new_empty((batch, length, heads, size)), query.new_empty((batch, length, heads))
@@ -57,7 +57,7 @@ def _on_placeholders(query: Any, *_: Any) -> tuple[Any, Any]:
 _library = torch.library.Library("phlox", "FRAGMENT")
 _library.define("attention(Tensor query, Tensor key, Tensor value, bool causal, float scale) -> (Tensor, Tensor)")
 _library.impl("attention", _attend, "CPU")
-torch.library.register_fake("phlox::attention", _on_placeholders, lib=_library)
+torch.library.register_fake("phlox::attention", _on_fakes, lib=_library)
 
 # --- in graphs
 
@@ -72,7 +72,7 @@ def lower(graph: Any) -> None:
         given = (query, key, value, causal, query.meta["val"].shape[3] ** -0.5 if scale is None else scale)
         with graph.graph.inserting_before(node):
             found = graph.graph.call_function(torch.ops.phlox.attention.default, given)
-        put_in_place(graph.graph, node, found)
+        replace_node(graph.graph, node, found)
     if nodes:
         graph.recompile()
 

@@ -25,12 +25,12 @@ def add_rows(g: Array, places: Array, count: int) -> Array:
     return _aten.embedding_dense_backward(g, places, count, NOWHERE, False)
 
 
-def _on_placeholders(g: Array, places: Array, count: int) -> Array:
+def _on_fakes(g: Array, places: Array, count: int) -> Array:
     return g.new_empty((count, g.shape[-1]))
 
 
 _library = torch.library.Library("phlox", "FRAGMENT")
 _library.define("add_rows(Tensor g, Tensor places, int count) -> Tensor")
 _library.impl("add_rows", add_rows, "CPU")
-torch.library.register_fake("phlox::add_rows", _on_placeholders, lib=_library)
+torch.library.register_fake("phlox::add_rows", _on_fakes, lib=_library)
 operations: Any = torch.ops.phlox

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from phlox.backend.torch.compiler.graph import put_in_place
+from phlox.backend.torch.compiler.graph import replace_node
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, address, integers, load
 from phlox.backend.torch.cpu.features import has_idle_vectors
 
@@ -65,11 +65,11 @@ _library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 _library.impl("product", product, "CPU")
 
 
-def _product_on_placeholders(x: Any, weight: Any, _: Any) -> Any:
+def _product_on_fakes(x: Any, weight: Any, _: Any) -> Any:
     return x.new_empty((x.shape[0], weight.shape[1]))
 
 
-torch.library.register_fake("phlox::product", _product_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::product", _product_on_fakes, lib=_library)
 
 # --- in graphs
 
@@ -81,7 +81,7 @@ def lower(graph: Any) -> None:
         bias = node.args[0] if node.target is _aten.addmm.default else None
         with graph.graph.inserting_before(node):
             found = graph.graph.call_function(torch.ops.phlox.product.default, (*node.args[-2:], bias))
-        put_in_place(graph.graph, node, found)
+        replace_node(graph.graph, node, found)
     if nodes:
         graph.recompile()
 

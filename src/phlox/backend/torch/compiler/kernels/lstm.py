@@ -20,7 +20,7 @@ from phlox.backend.torch.compiler.codegen import codegen
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, address, integers, load
 from phlox.backend.torch.compiler.kernels.gemm import product
 from phlox.backend.torch.compiler.kernels.gemm import suits as suits_product
-from phlox.backend.torch.compiler.passes.weight_cache import Kept
+from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 
 _GATES = 4
 
@@ -35,7 +35,7 @@ def _kernel() -> Any:
 
 
 def suits(recurrent: Array) -> bool:
-    """Is there a kernel for states of this width, in the program that is being recorded?"""
+    """Is there a kernel for states of this width, in the program that is being traced?"""
     return codegen() == "inductor" and _kernel() is not None and recurrent.shape[0] % (2 * _kernel().lanes()) == 0
 
 
@@ -51,7 +51,7 @@ def _forward_order(recurrent: torch.Tensor) -> torch.Tensor:
     return _in_order(recurrent.detach(), _kernel().put_forward)
 
 
-_kept_in_order = Kept(_forward_order)
+_kept_in_order = WeightCache(_forward_order)
 """The same of a weight of use."""
 
 
@@ -132,22 +132,22 @@ _library.impl("lstm_steps_backward", _backward, "CPU")
 operations: Any = torch.ops.phlox
 
 
-def _use_on_placeholders(x: Any, hidden: Any, cell: Any, *_: Any) -> tuple[Any, Any]:
+def _use_on_fakes(x: Any, hidden: Any, cell: Any, *_: Any) -> tuple[Any, Any]:
     return x.new_empty((*x.shape[:2], hidden.shape[1])), x.new_empty(cell.shape)
 
 
-def _forward_on_placeholders(x: Any, hidden: Any, *_: Any) -> tuple[Any, Any, Any]:
+def _forward_on_fakes(x: Any, hidden: Any, *_: Any) -> tuple[Any, Any, Any]:
     states, cells = (x.new_empty((count, *hidden.shape)) for count in (x.shape[0] + 1, x.shape[0]))
     return states, cells, x.new_empty((*x.shape[:2], _GATES * hidden.shape[1]))
 
 
-def _backward_on_placeholders(gates: Any, _: Any, cell: Any, *__: Any) -> tuple[Any, ...]:
+def _backward_on_fakes(gates: Any, _: Any, cell: Any, *__: Any) -> tuple[Any, ...]:
     return tuple(
         one.new_empty(shape)
         for one, shape in ((gates, gates.shape), *[(cell, cell.shape)] * 2, (gates, gates.shape[2:]))
     )
 
 
-torch.library.register_fake("phlox::lstm_steps", _use_on_placeholders, lib=_library)
-torch.library.register_fake("phlox::lstm_steps_forward", _forward_on_placeholders, lib=_library)
-torch.library.register_fake("phlox::lstm_steps_backward", _backward_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::lstm_steps", _use_on_fakes, lib=_library)
+torch.library.register_fake("phlox::lstm_steps_forward", _forward_on_fakes, lib=_library)
+torch.library.register_fake("phlox::lstm_steps_backward", _backward_on_fakes, lib=_library)

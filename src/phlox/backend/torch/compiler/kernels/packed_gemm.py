@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from phlox.backend.torch.compiler.graph import arguments_of, put_in_place
+from phlox.backend.torch.compiler.graph import arguments_of, replace_node
 from phlox.backend.torch.compiler.kernels.cpp import POINTER, integers
 from phlox.backend.torch.compiler.kernels.gemm import kernel
-from phlox.backend.torch.compiler.passes.weight_cache import Kept
+from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 
 _aten: Any = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default}
@@ -50,7 +50,7 @@ def _panels(*weights: torch.Tensor) -> torch.Tensor:
     return found
 
 
-_kept_in_panels = Kept(_panels)
+_kept_in_panels = WeightCache(_panels)
 """By all programs of these weights: there is one for every number of rows."""
 _widths = cache(integers)
 
@@ -74,11 +74,11 @@ _library.define("linear(Tensor x, Tensor panels, Tensor? bias, int[] widths) -> 
 _library.impl("linear", _linear, "CPU")
 
 
-def _linear_on_placeholders(x: Any, _: Any, __: Any, widths: list[int]) -> Any:
+def _linear_on_fakes(x: Any, _: Any, __: Any, widths: list[int]) -> Any:
     return [x.new_empty((x.shape[0], width)) for width in widths]
 
 
-torch.library.register_fake("phlox::linear", _linear_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::linear", _linear_on_fakes, lib=_library)
 
 # --- in graphs
 
@@ -146,7 +146,7 @@ def _multiply_together(graph: Any, group: list[Any], given: list[Any]) -> None:
         found = graph.call_function(torch.ops.phlox.linear.default, (group[0].args[-2], *given, widths))
         parts = [graph.call_function(operator.getitem, (found, i)) for i in range(len(group))]
     for node, part in zip(group, parts, strict=True):
-        put_in_place(graph, node, part)
+        replace_node(graph, node, part)
 
 
 def _is_by(node: Any, weight: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from phlox.backend.torch.compiler.graph import put_in_place
+from phlox.backend.torch.compiler.graph import replace_node
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, address, integers, load
 from phlox.backend.torch.compiler.passes.layout import lies
 
@@ -112,25 +112,25 @@ _library.impl("winograd_weight_gradient", weight_gradient, "CPU")
 _operations: Any = torch.ops.phlox
 
 
-def _filters_on_placeholders(weight: Any, turned: bool) -> Any:
+def _filters_on_fakes(weight: Any, turned: bool) -> Any:
     out, channels = weight.shape[:2]
     return weight.new_empty((_POINTS, *((out, channels) if turned else (channels, out))))
 
 
-def _convolve_on_placeholders(x: Any, points: Any, bias: Any, added: Any, clipped: bool, padding: Any) -> Any:
+def _convolve_on_fakes(x: Any, points: Any, bias: Any, added: Any, clipped: bool, padding: Any) -> Any:
     *_, rows, columns = _sizes(x, points.shape[2], padding)
     shape = x.shape[0], points.shape[2], rows, columns
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
-def _weight_gradient_on_placeholders(x: Any, g: Any, padding: Any) -> Any:
+def _weight_gradient_on_fakes(x: Any, g: Any, padding: Any) -> Any:
     shape = g.shape[1], x.shape[1], 3, 3
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
-torch.library.register_fake("phlox::winograd_filters", _filters_on_placeholders, lib=_library)
-torch.library.register_fake("phlox::winograd", _convolve_on_placeholders, lib=_library)
-torch.library.register_fake("phlox::winograd_weight_gradient", _weight_gradient_on_placeholders, lib=_library)
+torch.library.register_fake("phlox::winograd_filters", _filters_on_fakes, lib=_library)
+torch.library.register_fake("phlox::winograd", _convolve_on_fakes, lib=_library)
+torch.library.register_fake("phlox::winograd_weight_gradient", _weight_gradient_on_fakes, lib=_library)
 
 # --- in graphs
 
@@ -165,7 +165,7 @@ def lower(graph: Any) -> None:
                     points = graph.graph.call_function(_operations.winograd_filters.default, (weight, False))
                     given = (x, points, bias, None, False, list(options[1]))
                     found = graph.graph.call_function(_operations.winograd.default, given)
-                put_in_place(graph.graph, node, found)
+                replace_node(graph.graph, node, found)
         else:
             g, x, weight, _, *options, _ = node.args
             if suits(x.meta["val"], g.meta["val"], weight.meta["val"], options, TRAINED):
@@ -186,4 +186,4 @@ def _lower_backward(graph: Any, node: Any, padding: list[int]) -> None:
                 found = graph.call_function(_operations.winograd_weight_gradient.default, (x, g, padding))
             else:
                 found = graph.call_function(_aten.sum.dim_IntList, (g, [0, 2, 3]))
-        put_in_place(graph, part, found)
+        replace_node(graph, part, found)

@@ -19,7 +19,7 @@ from torch import fx
 
 from phlox.backend.torch.compiler.graph import arguments_of
 from phlox.backend.torch.compiler.kernels import winograd
-from phlox.backend.torch.compiler.passes.weight_cache import Kept
+from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 
 _aten: Any = torch.ops.aten
 _kernels: Any = getattr(torch.ops, "mkldnn", None)
@@ -27,7 +27,7 @@ _COPIES = {_aten.clone.default, _aten.constant_pad_nd.default, _aten.view.defaul
 
 
 def packed(graph: Any, weights: Sequence[int]) -> Callable[..., list[torch.Tensor]] | None:
-    """The program of a recorded graph in two; None where little would be won.
+    """The program of a traced graph in two; None where little would be won.
 
     `weights` are the positions of the arguments that mostly stay the same. Little is won in training, or where much
     is left besides convolutions, for which code is better made of the whole graph.
@@ -54,14 +54,14 @@ def packed(graph: Any, weights: Sequence[int]) -> Callable[..., list[torch.Tenso
             flat[at] = weight
         return first(*flat)
 
-    return Packed(of_weights, second, weights)
+    return FoldedConstants(of_weights, second, weights)
 
 
-class Packed:
+class FoldedConstants:
     """A program in two. What follows from the weights is kept until one of them is another, or is written to."""
 
     def __init__(self, first: Callable[..., Any], second: Callable[..., Any], weights: Sequence[int]) -> None:
-        self._first, self._second, self._weights = Kept(first), second, tuple(weights)
+        self._first, self._second, self._weights = WeightCache(first), second, tuple(weights)
 
     def __call__(self, *flat: torch.Tensor) -> list[torch.Tensor]:
         return self._second(*flat, *self._first(*[flat[at] for at in self._weights]))

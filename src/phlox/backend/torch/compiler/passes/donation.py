@@ -98,7 +98,7 @@ def _look(node: Any) -> tuple[Any, Any]:
 # --- who else looks at an array
 
 
-def own(flat: list[Any], places: Iterable[int]) -> None:
+def copy_if_aliased(flat: list[Any], places: Iterable[int]) -> None:
     """Copies in these places of a list, wherever something beside the list looks at an array or may do so."""
     for at in places:
         if (_holders(flat, at), _looks(flat[at])) != _fresh:

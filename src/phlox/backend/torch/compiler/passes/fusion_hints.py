@@ -1,4 +1,4 @@
-"""A recorded graph in the form of which PyTorch's compiler makes good loops for a processor.
+"""A traced graph in the form of which PyTorch's compiler makes good loops for a processor.
 
 The compiler puts an operation where its result is read, unless that result has to be in memory. For arrays of one size
 that is what makes it fast. For what all the elements of a loop share, or all in a column, it is not; and some kernels
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from phlox.backend.torch.compiler.graph import is_elementwise, put_in_place, shape_of
+from phlox.backend.torch.compiler.graph import is_elementwise, replace_node, shape_of
 
 _aten: Any = torch.ops.aten
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.expand.default}
@@ -79,7 +79,7 @@ def _add_in_loop(graph: Any, linear: Any) -> None:
             _aten.add.Tensor, (graph.call_function(_aten.unsqueeze.default, (product, 0)), bias)
         )
         found = graph.call_function(_aten.squeeze.dim, (total, 0))
-    put_in_place(graph, linear, found)
+    replace_node(graph, linear, found)
 
 
 def _goes_to_loops(linear: Any) -> bool:

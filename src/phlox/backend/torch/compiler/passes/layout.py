@@ -31,7 +31,7 @@ _BY_STRIDES = {_aten.as_strided.default, _aten.new_empty_strided.default, _aten.
 
 
 def lies(x: torch.Tensor, order: Order) -> bool:
-    """Is the array dense, with its axes in this order? Of placeholders, too, whose program has been recorded."""
+    """Is the array dense, with its axes in this order? Of tracers, too, whose program has been traced."""
     shape, strides, expected = x.shape, x.stride(), 1
     for axis in reversed(order):
         if shape[axis] != 1:

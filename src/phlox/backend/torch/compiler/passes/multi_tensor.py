@@ -1,6 +1,6 @@
 """The same elementwise update of many arrays is made code of once.
 
-An optimizer does with every parameter what it does with the others, so that most of a recorded step is one short list
+An optimizer does with every parameter what it does with the others, so that most of a traced step is one short list
 of operations, again and again, and most of the time to compile it goes there. It is cut out of the graph, compiled for
 arrays of any length, and called for one parameter after the other once the rest has run.
 """
@@ -91,7 +91,7 @@ class Calls:
 
 
 class Updates:
-    """The updates in a recorded graph of which there are many.
+    """The updates in a traced graph of which there are many.
 
     `pairs` are arguments whose memory results may take, and these; `over` are those of them that will.
     """

@@ -1,4 +1,4 @@
-"""Numbers in a recorded graph: learning rates, counts of steps, and what is computed of them."""
+"""Numbers in a traced graph: learning rates, counts of steps, and what is computed of them."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

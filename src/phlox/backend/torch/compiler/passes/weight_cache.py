@@ -22,7 +22,7 @@ class _Entry(NamedTuple, Generic[_Made]):
     value: _Made
 
 
-class Kept(Generic[_Made]):
+class WeightCache(Generic[_Made]):
     """Calls a function of weights, and again only for others, or when one of them was written to.
 
     What it gave is known by who the weights are, and goes with the first of them that does.
