@@ -26,7 +26,7 @@ FOR_TESTS = ("pytest", "hypothesis")
 TESTS = (
     "src/phlox",  # the examples in the docstrings: a little of everything
     *("--ignore=src/phlox/testing", "--ignore=src/phlox/backend/torch", "--ignore=src/phlox/optim/optax/adaptor.py"),
-    *("tests/record/test_own_formats.py", "tests/config/test_config.py", "tests/train/test_progress.py"),
+    *("tests/record/formats/test_own_formats.py", "tests/config/test_base.py", "tests/train/test_progress.py"),
 )
 DEMOS = (("--device", "numpy"), ("--device", "jax", "--compile"))
 

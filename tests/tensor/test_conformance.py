@@ -2,7 +2,7 @@
 
 Where a comparison is dear (XLA compiles each operation for each shape) or says little more (half precision), fewer
 samples are taken; `python -m phlox.testing` takes all. A backend of required operations alone is compared by
-tests/backend/test_stranger.py as well.
+tests/backend/contract/test_required.py as well.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import phlox as px
 from phlox import functional as f
 from phlox import nn
 from phlox.backend import Autodiff, Jax, NumPy, Torch
-from tests.backend.stranger import Stranger
+from tests.backend.contract.stranger import Stranger
 
 BACKENDS = [NumPy(), Jax(), Torch(), Stranger()]
 ENGINES = [NumPy(), Jax(), Torch()]

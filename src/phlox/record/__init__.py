@@ -97,11 +97,11 @@ __all__ = [
 __getattr__, __dir__ = _lazily(
     __name__,
     {
-        "comparison": "RecordDifference difference",
-        "flax": "FlaxReader",
-        "npz": "NpyReader NpzRecorder",
-        "pickle": "PickleReader",
-        "pytorch": "PyTorchReader",
-        "sharded": "ShardedReader",
+        "inspection.comparison": "RecordDifference difference",
+        "formats.flax": "FlaxReader",
+        "formats.npz": "NpyReader NpzRecorder",
+        "formats.pickle": "PickleReader",
+        "formats.pytorch": "PyTorchReader",
+        "formats.sharded": "ShardedReader",
     },
 )

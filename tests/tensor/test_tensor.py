@@ -15,7 +15,7 @@ from phlox.backend import Autodiff, Bool, Float, Int, NumPy, Torch
 from phlox.errors import PhloxError, ShapeError
 from phlox.testing import assert_close
 from phlox.testing import strategies as some
-from tests.backend.stranger import Stranger
+from tests.backend.contract.stranger import Stranger
 
 SHAPES = some.shapes()
 BACKENDS = [NumPy(), Torch()]

@@ -13,7 +13,7 @@ from phlox.backend import Autodiff, Backend, Float, Jax, NumPy, Torch
 from phlox.errors import ConfigError
 from phlox.record import FULL, SafetensorsRecorder
 from tests.optim.problem import RATES, Weights, arrays, drifts, gradients, initial, run, step
-from tests.optim.test_against_references import CASES, VARIANTS
+from tests.optim.rules.test_rules import CASES, VARIANTS
 
 ALL = {name: case.config for name, case in {**CASES, **VARIANTS}.items()}
 PLAIN = {name: case.config for name, case in CASES.items()}

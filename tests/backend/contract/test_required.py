@@ -10,8 +10,8 @@ import phlox as px
 from phlox.backend import Autodiff, EngineBackend
 from phlox.backend.contract.catalogue import REQUIRED, provision
 from phlox.testing import check_backend
+from tests.backend.contract.stranger import Box, Stranger
 from tests.backend.plain import Plain
-from tests.backend.stranger import Box, Stranger
 
 
 def test_a_stranger_passes() -> None:
