@@ -268,13 +268,13 @@ class Loader:
         """
         _check("parts", parts, 1)
         _check("part", part, 0, parts - 1)
+        first, count = self._make.part
         least = min(self.batch_size, self.rows_in(len(self) - 1))
-        if least < parts:
+        if least < count * parts:
             raise DataError(
-                f"Loader.shard: a batch of {least} rows has none for some of {parts} processes; give a larger "
+                f"Loader.shard: a batch of {least} rows has none for some of {count * parts} processes; give a larger "
                 "batch_size, or drop_last=True"
             )
-        first, count = self._make.part
         return self._with(replace(self._make, part=(first * parts + part, count * parts)))
 
     def on_device(self, device: DeviceLike | None) -> Loader:

@@ -75,7 +75,10 @@ def _as_array(value: Any) -> Any:
     if isinstance(value, (str, os.PathLike)):
         return _opened(Path(cast("str", value)))
     numpy = getattr(value, "numpy", None)
-    array = np.asarray(numpy() if callable(numpy) else value)
+    try:
+        array = np.asarray(numpy() if callable(numpy) else value)
+    except ValueError:  # rows of different lengths
+        array = np.array(None, object)
     if array.dtype == object:
         raise DataError(
             f"source: {type(value).__name__} of rows of different shapes is no array; give a list of rows as the "
@@ -242,7 +245,7 @@ def _opened(path: Path) -> Any:
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file; check the path") from error
     except Exception as error:  # a damaged file fails in a dozen ways
-        pickled = "allow_pickle" in str(error)
+        pickled = "allow_pickle" in str(error) or "Python objects" in str(error)
         remedy = "it holds Python objects, which Phlox never loads; save arrays of numbers" if pickled else f"{error}"
         raise DataError(f"{path}: cannot be read as NumPy's file: {remedy}") from error
 

@@ -41,8 +41,7 @@ def rebuilt(value: Any, parts: Sequence[Any]) -> Any:
         mapping: Any = cast("Mapping[Any, Any]", value)
         return type(mapping)(zip(mapping, parts, strict=True))
     if isinstance(value, tuple):
-        make: Any = getattr(type(cast("Any", value)), "_make", tuple)
-        return make(parts)
+        return getattr(cast("Any", value), "_make", tuple)(parts)
     whole: Any = value
     names = [field.name for field in dataclasses.fields(whole)]
     return dataclasses.replace(whole, **dict(zip(names, parts, strict=True)))

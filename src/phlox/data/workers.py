@@ -60,6 +60,7 @@ class Threads(Workers):
         self._tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
         self._made: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
         self._hung: set[Any] = set()
+        self._late: set[Any] = set()
         self._threads = [self._begin() for _ in range(count)]
 
     def _begin(self) -> threading.Thread:
@@ -86,8 +87,17 @@ class Threads(Workers):
             found.append(self._made.get(timeout=timeout))
             while True:
                 found.append(self._made.get_nowait())
-        # A thread that hung and came back after all: another one has made its batch by now.
-        return [(task, made) for task, made in found if task not in self._hung or self._hung.discard(task)]
+        return [(task, made) for task, made in found if self._is_wanted(task)]
+
+    def _is_wanted(self, task: Any) -> bool:
+        """Is it the first batch of this task? A thread that hung may come back when another one has made its batch."""
+        if task in self._late:
+            self._late.remove(task)
+            return False
+        if task in self._hung:
+            self._hung.remove(task)
+            self._late.add(task)
+        return True
 
     def replace_hung(self, task: Any, timeout: float) -> None:
         warnings.warn(
@@ -107,7 +117,7 @@ class Threads(Workers):
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
-            thread.join(0.0 if self._hung else None)
+            thread.join(0.0 if self._hung or self._late else None)
 
 
 class _Process:
@@ -119,6 +129,8 @@ class _Process:
         self.process.start()
         theirs.close()
         self.asked: deque[Any] = deque()
+        self.is_ready = False
+        """Has it loaded what makes the batches? Until then it is not hung, however long that takes."""
 
 
 class Processes(Workers):
@@ -145,6 +157,7 @@ class Processes(Workers):
             ) from error
         self._waiting: deque[Any] = deque()
         self._deaths: dict[Any, int] = {}
+        self._failed: list[tuple[Any, Any]] = []
         self._workers = [self._begin() for _ in range(count)]
 
     def _begin(self) -> _Process:
@@ -166,50 +179,48 @@ class Processes(Workers):
 
     def receive(self, timeout: float) -> list[tuple[Any, Any]]:
         found = list[tuple[Any, Any]]()
-        ready = wait([worker.connection for worker in self._workers], timeout)
+        ready = wait([worker.connection for worker in self._workers], 0.0 if self._failed else timeout)
         for place, worker in enumerate(self._workers):
             if worker.connection not in ready:
                 continue
             try:
-                found.append((worker.asked[0] if worker.asked else None, _received(worker.connection)))
-                worker.asked.popleft()
+                made = _received(worker.connection)
             except (EOFError, OSError):
-                found.extend(self._replace(place, "died"))
+                self._replace(place, "died")
+                continue
+            if worker.is_ready:
+                found.append((worker.asked.popleft(), made))
+            worker.is_ready = True
+        found += self._failed
+        self._failed.clear()
         self._hand_out()
         return found
 
-    def _replace(self, place: int, what: str) -> list[tuple[Any, Any]]:
-        """Another process in the place of one, with its tasks; or a failure, if its first task has cost several."""
+    def _replace(self, place: int, what: str) -> None:
+        """Another process in the place of one, with its tasks; the first fails, if it has cost several processes."""
         worker = self._workers[place]
         worker.connection.close()
+        worker.process.join(1.0 if what == "died" else 0.0)
         worker.process.kill()
         worker.process.join()
         tasks = list(worker.asked)
-        failed = list[tuple[Any, Any]]()
-        if tasks:
-            deaths = self._deaths[tasks[0]] = self._deaths.get(tasks[0], 0) + 1
-            if deaths >= self._DEATHS:
-                reason = (
-                    f"{deaths} processes of the loader {what} one after the other (exit code "
-                    f"{worker.process.exitcode}) while they made {tasks[0]}; try workers=0 to see why"
-                )
-                failed.append((tasks.pop(0), Failure(DataError(reason))))
-        if not failed:
-            warnings.warn(
-                f"a process of the loader {what} (exit code {worker.process.exitcode})"
-                + (f" while it made {tasks[0]}" if tasks else "")
-                + "; another one takes its place",
-                DataWarning,
-                stacklevel=2,
-            )
+        deaths = self._deaths[tasks[0] if tasks else None] = self._deaths.get(tasks[0] if tasks else None, 0) + 1
+        during = f" while it made {tasks[0]}" if tasks else ""
+        said = f"a process of the loader {what} (exit code {worker.process.exitcode}){during}"
+        if deaths < self._DEATHS:
+            warnings.warn(f"{said}; another one takes its place", DataWarning, stacklevel=2)
+        else:
+            error = DataError(f"{said}, and so did {deaths - 1} before it; try workers=0 to see why")
+            if not tasks:
+                raise error
+            self._failed.append((tasks.pop(0), Failure(error)))
         self._workers[place] = self._begin()
         self._waiting.extendleft(reversed(tasks))
-        return failed
 
     def replace_hung(self, task: Any, timeout: float) -> None:
-        place = next((i for i, worker in enumerate(self._workers) if task in worker.asked), None)
-        if place is not None:
-            self._waiting.extendleft(t for t, _ in self._replace(place, f"made nothing for {timeout:g} s"))
+        for place, worker in enumerate(self._workers):
+            if task in worker.asked and worker.is_ready:
+                self._replace(place, f"made nothing for {timeout:g} s")
         self._hand_out()
 
     def close(self) -> None:
@@ -233,6 +244,17 @@ def _received(connection: Connection) -> Any:
     return pickle.loads(header, buffers=buffers)  # noqa: S301
 
 
+def _send(connection: Connection, made: Any) -> None:
+    """See `_received`."""
+    buffers = list[pickle.PickleBuffer]()
+    header = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
+    raw = [buffer.raw() for buffer in buffers]
+    connection.send_bytes(pickle.dumps((header, [len(part) for part in raw])))
+    for part in raw:
+        if part.nbytes:
+            connection.send_bytes(part)
+
+
 def _serve(connection: Connection, made_by: bytes) -> None:
     """The life of a process: makes what it is asked for until nobody asks."""
     try:
@@ -240,19 +262,14 @@ def _serve(connection: Connection, made_by: bytes) -> None:
     except BaseException as error:
         make = _raises(error)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # who asked has gone
+        _send(connection, None)  # ready
         while True:
             task = connection.recv()
             try:
                 made = make(task)
             except Exception as error:
                 made = Failure(_sendable(error))
-            buffers = list[pickle.PickleBuffer]()
-            header = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
-            raw = [buffer.raw() for buffer in buffers]
-            connection.send_bytes(pickle.dumps((header, [len(part) for part in raw])))
-            for part in raw:
-                if part.nbytes:
-                    connection.send_bytes(part)
+            _send(connection, made)
 
 
 def _raises(error: BaseException) -> Make:
