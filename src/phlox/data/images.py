@@ -336,8 +336,10 @@ def _turned(x: npt.NDArray[np.float32], turn: npt.NDArray[np.float32]) -> npt.ND
     red, green, blue = ((high - x[:, i]) / safe for i in range(3))
     first: AnyArray = np.equal(high, x[:, 0])
     second: AnyArray = np.equal(high, x[:, 1])
-    others: AnyArray = np.where(second, 2.0 + red - blue, 4.0 + green - red)
-    sector: AnyArray = np.where(first, blue - green, others)
+    sector = np.empty_like(high)
+    np.copyto(sector, 4.0 + green - red)
+    np.copyto(sector, 2.0 + red - blue, where=second)
+    np.copyto(sector, blue - green, where=first)
     hue = np.asarray((sector / 6.0 + turn) % 1.0, np.float32)
     channels: list[AnyArray] = []
     for offset in (5.0, 3.0, 1.0):
