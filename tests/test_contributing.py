@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 WALKS = dict(re.findall(r"<!-- walk: (.*?) -->\n(.*?)(?=<!-- )", PAGE, re.DOTALL))
-WHERE = re.compile(r"# (?P<path>[\w/.]+)(?:, (?:in (?P<name>\w+)|at the (?P<imports>imports)))?\n")
+WHERE = re.compile(r"# (?P<path>[\w/.]+)(?:, (?:in (?P<name>\w+)|at the (?P<part>imports|end)))?\n")
 
 
 def nodes_of(tree: ast.Module, name: str) -> Iterator[tuple[ast.AST, bool]]:
@@ -43,13 +43,15 @@ def put(block: str, tree: Path) -> str:
     where = WHERE.match(block)
     assert where is not None, f"the block begins with no place:\n{block}"
     path, code = tree / where["path"], block[where.end() :]
-    if where["name"] is None and where["imports"] is None:
+    if where["name"] is None and where["part"] is None:
         assert not path.exists(), f"{where['path']} is there already"
         path.write_text(code, encoding="utf-8")
         return where["path"]
     text = path.read_text(encoding="utf-8")
     lines, parsed = text.splitlines(keepends=True), ast.parse(text)
-    if where["imports"]:
+    if where["part"] == "end":
+        at, code = len(lines), f"\n\n{code}"
+    elif where["part"] == "imports":
         at = max(node.end_lineno or 0 for node in parsed.body if isinstance(node, ast.Import | ast.ImportFrom))
     else:
         [(node, bracket)] = nodes_of(parsed, where["name"])
