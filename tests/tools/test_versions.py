@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,48 @@ def test_without_an_index_an_environment_is_skipped_or_used_as_it_is(
     assert made.is_there
     assert not Environment("newest", ("numpy==2.4.7",)).is_there
     made.make()  # installs nothing
+
+
+@pytest.mark.parametrize(
+    "pin, stderr, index, python, error, says",
+    [
+        ("numpy==2.0", "ERROR: ResolutionImpossible: for help visit", True, (3, 11), SystemExit, "do not go together"),
+        ("numpy==9.0", "ERROR: No matching distribution found for numpy", True, (3, 11), SystemExit, "numpy==9.0"),
+        ("numpy==2.0", "ERROR: No matching distribution found for numpy", True, (3, 13), Skipped, "for this Python"),
+        ("numpy==2.0", "ERROR: No matching distribution found for numpy", False, (3, 11), Skipped, "no package index"),
+        (
+            "numpy==2.0",
+            "WARNING: x\nERROR: [Errno 28] No space left on device",
+            True,
+            (3, 11),
+            Skipped,
+            "No space left",
+        ),
+        ("torch==2.11.0+cpu", "ERROR: No matching distribution found", True, (3, 11), Skipped, "no CPU build of torch"),
+        ("torch==2.11.0+cpu", "ERROR: ResolutionImpossible", True, (3, 11), Skipped, "no CPU build of torch"),
+    ],
+)
+def test_why_an_environment_cannot_be_made(
+    pin: str,
+    stderr: str,
+    index: bool,
+    python: tuple[int, int],
+    error: type[BaseException],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        if "venv" in command:
+            (tmp_path / "one").mkdir()
+            return subprocess.CompletedProcess(command, 0)
+        if "index" in command:
+            return subprocess.CompletedProcess(command, not index, "Available versions: 4.16.0, 4.15.0", "")
+        return subprocess.CompletedProcess(command, 1, "", stderr)
+
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setattr(environments.subprocess, "run", run)
+    monkeypatch.setattr(environments.sys, "version_info", python)
+    with pytest.raises(error, match=re.escape(says)):
+        Environment("one", (pin,)).make()
+    assert not (tmp_path / "one").exists()
