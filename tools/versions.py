@@ -3,7 +3,7 @@
     make versions                       ARGS="newest torch-newest", ARGS=--cuda-builds
 
 The smoke suite (tests/smoke) runs in four environments. They are made once; the newest ones again when there is
-something newer. Which of them cannot be had here is said, and that is no failure.
+something newer for this Python. Which of them cannot be had here is said, and that is no failure.
 
 On Linux, PyPI has PyTorch with gigabytes of CUDA only. Without `--cuda-builds` these are not installed: an environment
 for which there is no CPU build is skipped, unless it was made before.
