@@ -36,7 +36,7 @@ def parallel_for(work: Callable[[int, int], None], size: int, least: int, most: 
     >>> squares = np.arange(6)
     >>> def work(start, stop):
     ...     squares[start:stop] **= 2
-    >>> spread(work, len(squares), least=2)
+    >>> parallel_for(work, len(squares), least=2)
     >>> squares.tolist()
     [0, 1, 4, 9, 16, 25]
     """
@@ -76,7 +76,7 @@ def parallel_map(
 
     Raises what the first one raises that fails, as a loop would; some of those after it have been tried by then.
 
-    >>> each(lambda i: 10 * i, [1, 1, 1], least=2)
+    >>> parallel_map(lambda i: 10 * i, [1, 1, 1], least=2)
     [0, 10, 20]
     """
     to_do = sum(sizes)
