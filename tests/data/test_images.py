@@ -29,19 +29,20 @@ LABELS = np.arange(12) % 4
 DRAWS = Draws(3, 1, np.arange(12), 12)
 
 RANDOM: dict[str, Any] = {
-    "flip": RandomFlip(0.5, 0.5), "crop": RandomCrop((8, 8), padding=2), "resized crop": RandomResizedCrop((6, 5)),
+    "affine": RandomAffine(2.0, 30.0), "flip": RandomFlip(0.5, 0.5), "crop": RandomCrop((8, 8), padding=2), "resized crop": RandomResizedCrop((6, 5)),
     "colour": ColorJitter(0.3, 0.3, 0.3, 0.2), "mixup": Mixup(4), "cutmix": CutMix(4),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_what_happens_to_an_image_depends_on_its_row_alone(name: str) -> None:
-    source = {"image": IMAGES, "label": LABELS}
+    images = IMAGES.astype(np.float32) if name == "affine" else IMAGES
+    source = {"image": images, "label": LABELS}
     whole = next(Loader(source, 12, transform=RANDOM[name]).epoch(1))
     small = list(Loader(source, 5, transform=RANDOM[name]).epoch(1))
     for key in ("image", "label"):
         np.testing.assert_array_equal(whole[key], np.concatenate([batch[key] for batch in small]))
-    assert whole["image"].dtype == np.uint8
+    assert whole["image"].dtype == images.dtype
     other = next(Loader(source, 12, transform=RANDOM[name]).epoch(2))["image"]
     assert (whole["image"] != other).mean() > 0.2
     assert (source["image"] == IMAGES).all()  # nothing is written to
