@@ -15,6 +15,7 @@ from phlox.data import (
     Draws,
     Mixup,
     Normalize,
+    RandomAffine,
     RandomCrop,
     RandomFlip,
     RandomResizedCrop,
@@ -29,7 +30,8 @@ LABELS = np.arange(12) % 4
 DRAWS = Draws(3, 1, np.arange(12), 12)
 
 RANDOM: dict[str, Any] = {
-    "affine": RandomAffine(2.0, 30.0), "flip": RandomFlip(0.5, 0.5), "crop": RandomCrop((8, 8), padding=2), "resized crop": RandomResizedCrop((6, 5)),
+    "affine": RandomAffine(2.0, 30.0),
+    "flip": RandomFlip(0.5, 0.5), "crop": RandomCrop((8, 8), padding=2), "resized crop": RandomResizedCrop((6, 5)),
     "colour": ColorJitter(0.3, 0.3, 0.3, 0.2), "mixup": Mixup(4), "cutmix": CutMix(4),
 }  # fmt: skip
 
