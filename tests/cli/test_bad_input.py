@@ -81,7 +81,7 @@ def test_missing_or_damaged_predictions(own_run: Path, capsys: pytest.CaptureFix
 
 def test_no_run_folder(own_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path, part in (
-        ("runn", "did you mean"), ("zzz", "phlox demo --out"), ("file", "is no folder"), ("x" * 300, "too long"),
+        ("runn", "did you mean"), ("zzz", "phlox demo --out"), ("file", "is not a folder"), ("x" * 300, "too long"),
     ):  # fmt: skip
         (own_run.parent / "file").write_text("")
         assert main(["verify", str(own_run.parent / path)]) == 2
@@ -160,7 +160,7 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
     (["--seed", "-1"], "seed must lie in 0 to 2**64 - 1, got -1"),
     (["--config", "none.json"], "none.json does not exist"),
     (["--config", "own.json"], "a stretch of at least 0 and below 1"),
-    (["--out", ""], "names no folder"),
+    (["--out", ""], "cannot be the name of a folder"),
 ])  # fmt: skip
 def test_options_out_of_range(
     arguments: list[str], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

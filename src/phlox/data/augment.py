@@ -1,4 +1,4 @@
-"""Random distortions of images, for training on more variety than there is data."""
+"""Data augmentation: random distortions of images."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _SUB_STREAM = int.from_bytes(b"warp")
 
 @dataclass(frozen=True)
 class RandomAffine:
-    """Shifts, turns and stretches each image of a batch a little, by bilinear interpolation; outside is zero.
+    """Shifts, rotates and stretches each image of a batch a little, by bilinear interpolation; outside is zero.
 
-    A transform for `Batches`: it changes the first array of a batch, images `[n, channels, height, width]`, and passes
-    the others on. What it does to an image depends on `seed`, the step and the place in the batch alone.
+    A transform for `Batches`: it changes the first array of a batch, images `[n, channels, height, width]`, and returns
+    the others unchanged. The distortion of an image depends only on `seed`, the step and its position in the batch.
 
     Args:
-        shift: the most that an image moves in each direction, in pixels.
-        turn: the most that it turns, in degrees.
-        stretch: the most that its height and its width each grow or shrink, as a proportion.
-        seed: of the distortions; from 0 to `2**64 - 1`.
+        shift: the largest shift in each direction, in pixels.
+        turn: the largest rotation, in degrees.
+        stretch: the largest relative change of the height, and of the width.
+        seed: the seed of the distortions, from 0 to `2**64 - 1`.
 
     Raises:
-        DataError: a number is out of range.
+        DataError: an argument is out of range.
 
     >>> import numpy as np
     >>> images = np.eye(8, dtype=np.float32)[None, None]
@@ -68,13 +68,13 @@ class RandomAffine:
         count, _, height, width = images.shape
         angle, taller, wider, down, right = draw
         angle, down, right = angle * np.float32(np.pi / 180.0 * self.turn), down * self.shift, right * self.shift
-        # Where in the old image each point of the new one comes from, seen from the middle.
+        # The position in the old image of each point of the new one, relative to the centre.
         rows = np.arange(height, dtype=np.float32)[:, None] - (height - 1) / 2
         columns = np.arange(width, dtype=np.float32) - (width - 1) / 2
         sine, cosine = np.sin(angle), np.cos(angle)
         y = (cosine * rows - sine * columns) * (1.0 + self.stretch * taller) + down + (height - 1) / 2
         x = (sine * rows + cosine * columns) * (1.0 + self.stretch * wider) + right + (width - 1) / 2
-        # A frame of zeros two wide: whatever lies outside falls on it.
+        # A border of zeros, two pixels wide: points outside are read from it.
         padded = np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2)))
         y, x = np.clip(y + 2.0, 0.0, height + 2.0), np.clip(x + 2.0, 0.0, width + 2.0)
         top, left = y.astype(np.intp), x.astype(np.intp)
