@@ -153,7 +153,7 @@ def test_a_script_that_names_its_device(device: str, write: Write, capsys: pytes
 
 def test_no_step_is_seen(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "--devices", "numpy", write("print('done')")]) == 0
-    assert "No step was seen; the time is that of the whole script." in capsys.readouterr().out
+    assert "No step was detected; the time is that of the whole script." in capsys.readouterr().out
 
 
 def test_values_that_differ_are_told_and_not_chosen(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
