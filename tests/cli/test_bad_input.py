@@ -73,7 +73,7 @@ def test_missing_or_damaged_predictions(own_run: Path, capsys: pytest.CaptureFix
     assert "predictions.npz: damaged" in capsys.readouterr().err
     np.savez(own_run / "predictions.npz", images=np.zeros((2, 9, 9)), probabilities=np.zeros((2, 10)))
     assert main(["verify", str(own_run)]) == 2
-    assert "none of this model" in capsys.readouterr().err
+    assert "do not fit this model" in capsys.readouterr().err
     (own_run / "predictions.npz").unlink()
     assert main(["verify", str(own_run)]) == 2
     assert "predictions.npz: is missing" in capsys.readouterr().err

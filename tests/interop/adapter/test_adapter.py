@@ -355,7 +355,10 @@ PROBLEMS: dict[str, tuple[list[Rule], dict[str, Any], str]] = {
     "unknown": (
         [rename("h.*.ln_1.weight", "b.*.gamma"), rename("wte", "embed")],
         {"h.0.ln1.weight": A, "wte": A, "zzz": 1},
-        r"2 problems:\n  h.0.ln1.weight: no rule matches it; did you mean 'h.\*.ln_1.weight'\?\n  zzz: no rule matches it$",
+        (
+            r"2 problems:\n  h.0.ln1.weight: no rule matches it; did you mean 'h.\*.ln_1.weight'\?\n"
+            r"  zzz: no rule matches it$"
+        ),
     ),
     "two rules": ([rename("a.*", "x.*"), ignore("*.b")], {"a.b": A}, r"a.b: two rules match it, 'a.\*' and '\*.b'"),
     "two become one": ([rename("a", "x"), rename("b", "x")], {"a": A, "b": B}, "b: it becomes `x`, as does `a`"),

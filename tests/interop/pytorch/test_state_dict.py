@@ -406,7 +406,7 @@ def test_a_prefix() -> None:
     with pytest.raises(RecordError, match=r"All names in the state dict have the prefix 'model': give prefix='model'"):
         pytorch.load_state_dict(model, state)
     assert pytorch.load_state_dict(model, state, prefix="model").ok
-    with pytest.raises(RecordError, match=r"nothing in the state dict lies below 'modle'; did you mean 'model"):
+    with pytest.raises(RecordError, match=r"nothing in the state dict is below 'modle'; did you mean 'model"):
         pytorch.load_state_dict(model, state, prefix="modle")
 
 
