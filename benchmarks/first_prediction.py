@@ -27,7 +27,7 @@ from benchmarks.harness import Ratio, compare, quick
 PEERS = ("torch", "jax", "keras", "onnxruntime", "numpy")
 ASKED = 0.25
 OF_THESE = ("torch", "jax", "keras")
-"""The best of these is the measure of what is asked; the others are there to be known."""
+"""The target is relative to the best of these; the others are shown for comparison."""
 
 
 def run() -> list[Ratio]:
@@ -47,7 +47,10 @@ def run() -> list[Ratio]:
                 found = _predict(name, folder, environment)
                 times[name].append(found["seconds"])
                 sizes[name].append(found["kib"] * 1024)
-    return [*_rows("time to the first prediction", times), *_rows("peak memory of it", sizes, "bytes")]
+    return [
+        *_rows("time to the first prediction", times),
+        *_rows("peak memory to the first prediction", sizes, "bytes"),
+    ]
 
 
 def _rows(workload: str, figures: dict[str, list[float]], measure: str = "seconds") -> list[Ratio]:

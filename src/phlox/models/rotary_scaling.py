@@ -84,7 +84,6 @@ class ScaledRotaryEncoding(RotaryEncoding):
             positions = arange(x.shape[-2], device=full.device)
         steps = [self.scaling.scaled(self.base ** (-2.0 * i / self.d_head)) for i in range(half)]
         angles = positions.to_full_precision().float().expand_dims(-1) * tensor(steps, device=full.device)
-
         cos, sin = angles.cos(), angles.sin()
         a, b = full[..., :half], full[..., half:]
         return concat([a * cos - b * sin, a * sin + b * cos], -1).from_full_precision(x)

@@ -66,7 +66,6 @@ def _write(path: Path, plot: bytes) -> None:
     try:
         with atomic_write(path) as file:
             file.write(plot)
-
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error}); give another path") from error
 

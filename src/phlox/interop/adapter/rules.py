@@ -159,7 +159,6 @@ def default(ours: str, value: Any) -> Rule:
     """An entry of ours that theirs lacks, or may lack: the array `value`, unless another rule provides it.
 
     If no other rule writes the entry, theirs has no place for it. So it must have this value when it is written.
-
     """
     return Rule((), (Pattern(ours),), constant=_constant(value, ours))
 

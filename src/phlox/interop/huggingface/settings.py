@@ -116,7 +116,6 @@ def read_settings(folder: Path) -> Settings:
     data = parse_json(read_text(path), str(path))
     if not isinstance(data, dict):
         raise ConfigError(f"{path} does not contain a JSON object")
-
     return Settings(cast("dict[str, Any]", data), str(path))
 
 

@@ -205,5 +205,4 @@ def _cell(code: str) -> str:
 
 def shown(wanted: Any) -> str:
     """The result of a line, as the page shows it."""
-
     return str(wanted) if isinstance(wanted, Raises) else f"`{wanted!r}`"
