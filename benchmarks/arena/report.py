@@ -102,8 +102,8 @@ tables, and the reason for each number.
 
 BESIDE = (
     "Rows marked *not counted* are shown for comparison only: their peer is faster than that of the row above them, "
-    "but does less than a framework that trains models. NumPy by hand is the lower bound in Python, a program written for "
-    "this one model; onnxruntime runs a graph that another library has exported before; a dictionary of arrays is the "
+    "but does less than a framework that trains models. NumPy by hand is the lower bound in Python, a program for this "
+    "one model; onnxruntime runs a graph that another library has exported before; a dictionary of arrays is the "
     "content of a file before it is loaded into a model. The headlines compare what a user of a framework waits for."
 )
 
