@@ -1,9 +1,9 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """From the start of a process to its first prediction: time, and the largest resident size until then.
 
-A model of 10 MB (an MLP), a batch of one, each contestant in a fresh process by turns; files are in the page cache, and
-all Python is compiled to bytecode beforehand, as an installer leaves it: the first, untimed run writes what lacks.
+A model of 10 MB (an MLP) and a batch of one; each contestant runs in new processes, in alternating rounds. Files are in
+the page cache. All Python is compiled to bytecode first, as after an installation: an untimed run writes what is missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OF_THESE = ("torch", "jax", "keras")
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     with tempfile.TemporaryDirectory() as folder:
         # Keras takes as long as all others together.
         names = ("phlox", *(name for name in PEERS if name != "keras" or not quick()))

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """Measures the peak rates of this machine: of matrix products and convolutions, and of memory.
 
 `python -m benchmarks.arena.machine` prints them as JSON. The fastest of all attempts counts as the peak: libraries
