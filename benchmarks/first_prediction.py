@@ -3,7 +3,7 @@
 """From the start of a process to its first prediction: time, and the largest resident size until then.
 
 A model of 10 MB (an MLP) and a batch of one; each contestant runs in new processes, in alternating rounds. Files are in
-the page cache. All Python is compiled to bytecode first, as after an installation: an untimed run writes what is missing.
+the page cache. All Python is compiled to bytecode first, as after an installation: an untimed run writes missing files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The language model of LSTMs in plain JAX: `lax.scan` over input products, which are computed for all steps at once."""
+"""The language model of LSTMs in plain JAX: `lax.scan` over input products, computed for all steps at once."""
 
 from __future__ import annotations
 
