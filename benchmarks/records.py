@@ -6,7 +6,7 @@ Phlox calls fsync when it saves, and the peers do not. So both cases are shown f
 by an fsync of the file and of its folder), and into the page cache (Phlox with `durable=False`). Loading is shown until
 the weights are loaded, and until every element has been read once, because mapped files are read later. Weights are
 loaded when they are in a model: in PyTorch by `load_state_dict(assign=True)` into a module without values. The
-libraries of NumPy and JAX have no models, and end with a dictionary; PyTorch's time for a dictionary is shown for comparison.
+libraries of NumPy and JAX have no models, and end with a dictionary; PyTorch's time for one is shown for comparison.
 Files are in the page cache. Freed memory is returned to the system before each load: otherwise some loads would get new
 memory and others reused memory, and a program that loads a model once, as most do, gets new memory.
 """

@@ -211,9 +211,7 @@ class Search:
         one.trials.append(trial)
         if one is self.present and len(one.trials) == 2 and _difference(trial, one.trials[0]):
             self._compared = False
-            self.notes.append(
-                "two runs of the same configuration disagreed (no seed?), so no values were compared"
-            )
+            self.notes.append("two runs of the same configuration disagreed (no seed?), so no values were compared")
             for other in self.configurations:
                 other.differs = None
         elif one is not self.present and self._compared and not trial.problem:
