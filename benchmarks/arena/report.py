@@ -191,5 +191,5 @@ def _rates(result: Result, machine: Machine | None) -> list[str]:
             shares.append(f"{entry.contestant.name} {rate / 1e9:.0f} GFLOP/s, {rate / machine.flops:.0%} of the peak")
     if not shares:
         return []
-    name = "Model FLOP utilisation" if machine.accelerator else "Products"
+    name = "Model FLOP utilization" if machine.accelerator else "Products"
     return [f"- {name}, {flops / 1e9:.2f} GFLOP per step: {'; '.join(shares)}"]

@@ -31,7 +31,7 @@ class Sizes:
 
 
 class Conv(NamedTuple):
-    """One convolution, its kernel `name` and the normalisation `name.norm` after it; padded by half the kernel."""
+    """One convolution, its kernel `name` and the normalization `name.norm` after it; padded by half the kernel."""
 
     name: str
     inputs: int

@@ -15,7 +15,7 @@ from benchmarks.models import cnn
 
 
 class ConvNorm(eqx.Module):
-    """A convolution without a bias, and batch normalisation."""
+    """A convolution without a bias, and batch normalization."""
 
     conv: eqx.nn.Conv2d
     norm: eqx.nn.BatchNorm

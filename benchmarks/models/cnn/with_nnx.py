@@ -13,7 +13,7 @@ from benchmarks.models import cnn
 
 
 class ConvNorm(nnx.Module):
-    """A convolution without a bias, and batch normalisation."""
+    """A convolution without a bias, and batch normalization."""
 
     def __init__(self, conv: cnn.Conv, rngs: nnx.Rngs) -> None:
         size, stride, pad = conv.kernel, conv.stride, conv.kernel // 2

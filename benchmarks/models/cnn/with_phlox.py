@@ -13,7 +13,7 @@ from phlox.record import Record
 
 
 class ConvNorm(px.Module):
-    """A convolution without a bias, and batch normalisation."""
+    """A convolution without a bias, and batch normalization."""
 
     def __init__(self, conv: cnn.Conv, device: px.Device) -> None:
         size, stride = conv.kernel, conv.stride

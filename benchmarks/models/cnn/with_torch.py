@@ -13,7 +13,7 @@ from benchmarks.models import cnn
 
 
 class ConvNorm(nn.Module):
-    """A convolution without a bias, and batch normalisation."""
+    """A convolution without a bias, and batch normalization."""
 
     def __init__(self, conv: cnn.Conv) -> None:
         super().__init__()

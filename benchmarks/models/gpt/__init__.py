@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 EPSILON = 1e-5
-"""Of the normalisations."""
+"""The epsilon of the normalizations."""
 
 
 @dataclass(frozen=True)
