@@ -54,7 +54,7 @@ def adam() -> list[Ratio]:
     parameter.grad = g
     contestants: dict[str, Callable[[], Any]] = {
         "NumPy": lambda: functional.adam_update(ours[0], ours[1], ours[2], ours[3], numbers),
-        # In place, where ours makes new arrays.
+        # PyTorch's update is in place; Phlox's allocates new arrays.
         "PyTorch": torch.optim.Adam([parameter], lr=1e-3, foreach=False, fused=False).step,
         "PyTorch fused": torch.optim.Adam([parameter], lr=1e-3, fused=True).step,
     }
@@ -66,7 +66,7 @@ def adam() -> list[Ratio]:
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     torch.set_num_threads(max(torch.get_num_threads(), 2))
     f = torch_functional
     return [

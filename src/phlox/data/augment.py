@@ -1,4 +1,4 @@
-"""Random distortions of images, for training on more variety than there is data."""
+"""Data augmentation: random distortions of images."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _SUB_STREAM = int.from_bytes(b"warp")
 
 @dataclass(frozen=True)
 class RandomAffine(ImageTransform):
-    """Shifts, turns and stretches each image of a batch a little, by bilinear interpolation; outside is zero.
+    """Shifts, rotates and stretches each image of a batch a little, by bilinear interpolation; outside is zero.
 
     A transform for a `Loader`: it changes the images of a batch, floats `[n, channels, height, width]`, and passes the
     rest on. What it does to an image depends on the loader's seed, the epoch and the number of the row alone. In
     `Batches` it depends on `seed`, the step and the place in the batch.
 
     Args:
-        shift: the most that an image moves in each direction, in pixels.
-        turn: the most that it turns, in degrees.
-        stretch: the most that its height and its width each grow or shrink, as a proportion.
+        shift: the largest shift in each direction, in pixels.
+        turn: the largest rotation, in degrees.
+        stretch: the largest relative change of the height, and of the width.
         seed: of the distortions in `Batches`; from 0 to `2**64 - 1`.
 
     Raises:
-        DataError: a number is out of range.
+        DataError: an argument is out of range.
 
     >>> import numpy as np
     >>> images = np.eye(8, dtype=np.float32)[None, None]
