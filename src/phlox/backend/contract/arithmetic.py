@@ -11,13 +11,11 @@ import numpy as np
 from phlox.backend.contract.shape import ShapingOps
 from phlox.backend.contract.types import Array
 from phlox.backend.kind import Float, Int
-from phlox.host.dtypes import INT_RANGES, IntElement
+from phlox.host.dtypes import INT_RANGES
 
 
 class ArithmeticOps(ShapingOps):
     """What Python's operators mean, elementwise, for each kind."""
-
-    int_element: IntElement
 
     def _floats(self, lhs: Any, rhs: Any) -> tuple[Array, Array]:
         """Two operands, of which one may be a number, both as arrays."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.backend import Backend
-from phlox.backend.contract.core import CoreOps
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps, ShapeOps
+from phlox.backend.contract.tracing import TracingOps
 from phlox.errors import BackendError
 
 Provision: TypeAlias = Literal["native", "derived", "unsupported"]
@@ -16,14 +17,15 @@ _REQUIRED = (ShapeOps, FloatOps, IntOps, BoolOps, RandomOps)
 REQUIRED: frozenset[str] = frozenset(name for family in _REQUIRED for name in family.__annotations__)
 """What a backend must have."""
 
-_FAMILIES = [cls for cls in Backend.__mro__ if issubclass(cls, CoreOps) and cls not in (Backend, CoreOps)]
+_NO_FAMILIES = (Backend, ArrayOps, TracingOps)
+_FAMILIES = [cls for cls in Backend.__mro__ if issubclass(cls, ArrayOps) and cls not in _NO_FAMILIES]
 
 DERIVED: dict[str, type[Any]] = {
     name: family
     for family in reversed(_FAMILIES)
     for name, value in vars(family).items()
     if not name.startswith("_") and (callable(value) or isinstance(value, staticmethod))
-} | {"detach": CoreOps}
+} | {"detach": ArrayOps}
 """What is defined in terms of other operations, and the family that defines it."""
 
 OPERATIONS: frozenset[str] = REQUIRED | DERIVED.keys()

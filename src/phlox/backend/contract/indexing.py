@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from phlox.backend.contract.reduction import ReductionOps
+from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.types import Array, Arrays, Index, Shape
 from phlox.backend.kind import Float, Int
 from phlox.errors import IndexRangeError
@@ -18,7 +18,7 @@ Mode: TypeAlias = Literal["set", "add", "mul", "min", "max"]
 """What a write makes of the element that is there and those that come; of several to set, the last one wins."""
 
 
-class IndexingOps(ReductionOps):
+class IndexingOps(ArithmeticOps):
     """Gathering and scattering."""
 
     # --- basic indices

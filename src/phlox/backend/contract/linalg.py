@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from phlox.backend.contract import decompositions as host
+from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.matrices import (
     Layout,
     arranged,
@@ -21,7 +22,6 @@ from phlox.backend.contract.matrices import (
     products_without,
     transposed,
 )
-from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes
 from phlox.backend.kind import Float
 
@@ -32,7 +32,7 @@ NEARLY = 0.99
 """Which share of the largest component another must have to be taken for as large."""
 
 
-class LinalgOps(SortingOps):
+class LinalgOps(ElementwiseOps):
     """Products, decompositions and solutions of stacks of matrices [..., m, n]."""
 
     # --- products

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.shape import part
+from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.kind import Int
 from phlox.host.dtypes import INT_RANGES
@@ -20,13 +21,8 @@ Between: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
 one of even rank), or in the middle."""
 
 
-class ReductionOps(ElementwiseOps):
+class ReductionOps(SortingOps, ElementwiseOps):
     """Many elements made one."""
-
-    if TYPE_CHECKING:  # defined by families that come later
-
-        def float_sort(self, x: Array, axis: int, descending: bool) -> Array: ...
-        def float_take_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array: ...
 
     def float_mean(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """The arithmetic mean; of nothing, NaN."""

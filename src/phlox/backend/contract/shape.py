@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from phlox.backend.contract.core import CoreOps
+from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.device import Device
 
@@ -16,7 +16,7 @@ Mode: TypeAlias = Literal["reflect", "symmetric", "edge", "wrap"]
 element, or from the other end."""
 
 
-def part(ops: CoreOps, x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
+def part(ops: ArrayOps, x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     """The elements from `start` up to but not including `stop` along an axis."""
     whole = [slice(0, size, 1) for size in ops.shape(x)]
     whole[axis] = slice(start, stop, step)
@@ -28,7 +28,7 @@ def replaced(sizes: Shape, axis: int, *new: int) -> Shape:
     return (*sizes[:axis], *new, *sizes[axis + 1 :])
 
 
-class ShapingOps(CoreOps):
+class ShapingOps(ArrayOps):
     """Moving elements about; the same function for every kind."""
 
     def squeeze(self, x: Array, axes: Axes) -> Array:

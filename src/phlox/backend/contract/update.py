@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from phlox.backend.contract.nn.sampling import SamplingOps
+from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.types import Array, Shape
 
 Real: TypeAlias = Any
@@ -53,7 +53,7 @@ class AdagradNumbers(NamedTuple):
     """The number of this step, from one."""
 
 
-class UpdateOps(SamplingOps):
+class UpdateOps(ElementwiseOps):
     """Each gives the new values of all its arrays, and leaves the old ones alone."""
 
     def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamNumbers) -> tuple[Array, Array, Array]:

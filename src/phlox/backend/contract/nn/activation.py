@@ -6,11 +6,11 @@ elementwise. Where the slope jumps, it is the one that PyTorch takes.
 
 from __future__ import annotations
 
-from phlox.backend.contract.signal import SignalOps
+from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.types import Array
 
 
-class ActivationOps(SignalOps):
+class ActivationOps(ElementwiseOps):
     """The nonlinearities of neural networks, but for `sigmoid`, `tanh` and `gelu`."""
 
     # --- rectifiers

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.backend.contract.nn.loss import LossOps
+from phlox.backend.contract.linalg import LinalgOps
+from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 
 
-class AttentionOps(LossOps):
+class AttentionOps(LinalgOps, ReductionOps):
     """Weighted means of values, the weights by how well keys fit queries (Vaswani et al. 2017).
 
     query [batch, heads, n, d], key [batch, groups, m, d], value [batch, groups, m, e]; heads / groups consecutive heads

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.backend.contract.nn.recurrent import RecurrentOps
+from phlox.backend.contract.indexing import IndexingOps
 from phlox.backend.contract.types import Array, Gradients, Index, Needed, Shape, Widths
 
 
-class ConvOps(RecurrentOps):
+class ConvOps(IndexingOps):
     """Convolution of x [n, channels, *spatial] with weight [out, channels / groups, *window].
 
     Options have one entry a spatial axis: `stride` and `dilation` a number, `padding` a pair (before, after) of zeros.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, TypeAlias
 
+from phlox.backend.contract.linalg import LinalgOps
 from phlox.backend.contract.nn.activation import ActivationOps
+from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Gradients, Needed
 
 SQRT_HALF = math.sqrt(0.5)
@@ -19,7 +21,7 @@ GELU_FAR = 40.0
 Gate: TypeAlias = Literal["sigmoid", "silu", "gelu"]
 
 
-class DenseOps(ActivationOps):
+class DenseOps(ActivationOps, LinalgOps, ReductionOps):
     """Linear maps, softmax, gelu and gated linear units."""
 
     # --- linear: x [..., i] @ weight [i, o] + bias [o]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from phlox.backend.contract.nn.norm import NormOps
+from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.host.dtypes import LARGEST, FloatElement
+from phlox.host.dtypes import LARGEST
 
 LEAST_LOG = -100.0
 """What the logarithms of a binary cross-entropy count as at least."""
 
 
-class LossOps(NormOps):
+class LossOps(DenseOps):
     """One number an example."""
-
-    if TYPE_CHECKING:  # what every backend says of itself
-        float_element: FloatElement
 
     # --- binary cross-entropy, elementwise: probabilities p and targets of one shape
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.backend.contract.nn.linear import DenseOps
+from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Axes, Gradients, Needed
 
 
-class NormOps(DenseOps):
+class NormOps(ReductionOps):
     """Each with a derivative of few passes over the input."""
 
     # --- layer norm (Ba, Kiros, Hinton 2016) over the last axis

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.nn.linear import DenseOps
+from phlox.backend.contract.tracing import TracingOps
 from phlox.backend.contract.types import Array
 
 States: TypeAlias = tuple[Array, ...]
@@ -15,24 +16,12 @@ StepBack: TypeAlias = Callable[[States, States], tuple[States, States]]
 """`(gradients of the states after, saved)`: those of what the gates were given, and those of the states before."""
 
 
-class RecurrenceOps(AttentionOps):
+class RecurrenceOps(DenseOps, TracingOps):
     """The input is multiplied for all steps at once, before the loop.
 
     The loop back gives the gradients of what the gates were given, from which those of the weights are one product each
     after it.
     """
-
-    if TYPE_CHECKING:  # what every backend has
-
-        def scan(
-            self,
-            body: Callable[[States, States], tuple[Sequence[Array], Sequence[Array]]],
-            carry: Sequence[Array],
-            xs: Sequence[Array],
-            length: int,
-            *,
-            reverse: bool = False,
-        ) -> tuple[States, States]: ...
 
     def _through_time(
         self,
