@@ -20,7 +20,7 @@ from phlox.host.signal_guard import scope
 Judge: TypeAlias = Callable[..., Exception | None]
 """`(*numbers)`: what is wrong with them, if anything."""
 
-_HERE = str(Path(__file__).parent.parent)
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,6 @@ def _each(judge: Judge) -> Judge:
 def _users_line() -> str:
     """The innermost line outside this package that led here."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
