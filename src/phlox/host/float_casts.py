@@ -5,7 +5,6 @@ By the processor's instructions where there are some for it, and otherwise by in
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -88,11 +87,6 @@ def _from_half_by_integers(half: NDArray[np.float16], single: NDArray[np.float32
     return True
 
 
-def takes_only_memory(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Does a cast take no more time than its memory does? Then one thread is enough for large pages, see `fresh`."""
-    return (source, target) in _FAST and has_instructions()
-
-
 def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
     """Rounds to the nearest, ties to even; False if not all are finite, before and after.
 
@@ -138,26 +132,14 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     cast = _prepared(array.reshape(-1), result.reshape(-1))
     refused: list[bool] = []
     step, width = times * _BLOCK, dtype.itemsize
-    waiting = deque(range(0, array.size, step))
 
-    def one(at: int) -> None:
-        stop = min(at + step, array.size)
-        buffer.get(before + at * width, before + stop * width)
-        if not cast(at, stop):
-            refused.append(True)
-
-    def work(start: int, _stop: int) -> None:
-        # One from the front and one from the back: pages that lie side by side are got by one thread, which waits less
-        # for the other, and none is the last for long.
-        take = waiting.pop if start else waiting.popleft
-        while not refused:
-            try:
-                at = take()
-            except IndexError:
+    def work(start: int, stop: int) -> None:
+        for at in range(start, stop, step):
+            end = min(at + step, stop)
+            buffer.populate(before + at * width, before + end * width)
+            if refused or not cast(at, end):
+                refused.append(True)
                 return
-            one(at)
 
-    while waiting and buffer.has_large_pages and has_instructions() and not refused:
-        one(waiting.popleft())
-    parallel_for(work, step * len(waiting), times * SHARE, THREADS)
+    parallel_for(work, array.size, times * SHARE, THREADS)
     return None if refused else result
