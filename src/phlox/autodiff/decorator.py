@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 
 from phlox.autodiff.build import build
 from phlox.autodiff.checkpoint import Again, checkpoint
-from phlox.autodiff.loop import Body, entries, scan
+from phlox.autodiff.loop import Body, scan, unstack
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Recomputed, build_recomputing
 from phlox.autodiff.rules import CONSTANT, RULES, WIDE
@@ -105,10 +105,10 @@ class Autodiff(Decorator):
 
     value = Decorator.below
 
-    def tracked(self, x: Array) -> Array:
+    def make_leaf(self, x: Array) -> Array:
         return leaf(self.box, self.value(x))
 
-    def another_leaf(self, x: Array) -> Array:
+    def copy_leaf(self, x: Array) -> Array:
         return leaf(self.box, x.value) if type(x) is self.box and x.node.vjp is None else x
 
     def node_of(self, x: Array) -> Node | None:
@@ -195,8 +195,8 @@ class Autodiff(Decorator):
             return scan(self, body, carry, xs, length, reverse)
         return super().scan(body, carry, xs, length, reverse=reverse)
 
-    def entries(self, x: Array) -> Sequence[Array]:
-        return entries(self, x) if type(x) is self.box else self.inner.entries(x)
+    def unstack(self, x: Array) -> Sequence[Array]:
+        return unstack(self, x) if type(x) is self.box else self.inner.unstack(x)
 
     # --- operations whose operands come in a sequence, or which run foreign functions
 

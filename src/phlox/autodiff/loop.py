@@ -61,16 +61,16 @@ def scan(
     return tuple(results[:count]), tuple(results[count:])
 
 
-def entries(backend: Autodiff, x: Array) -> Sequence[Array]:
-    """`backend.entries` of a tracked array: one node for all."""
+def unstack(backend: Autodiff, x: Array) -> Sequence[Array]:
+    """`backend.unstack` of a tracked array: one node for all."""
 
     def run(value: Array) -> tuple[Arrays, None]:
-        return tuple(backend.inner.entries(value)), None
+        return tuple(backend.inner.unstack(value)), None
 
     def differentiate(inner: Backend, saved: None, gs: Sequence[Array | None], needed: Any) -> Gradients:
         some = next(g for g in gs if g is not None)
         zeros = inner.float_full(inner.shape(some), 0.0, inner.device_of(some))
-        return (inner.piled([zeros if g is None else g for g in gs]),)
+        return (inner.stack([zeros if g is None else g for g in gs]),)
 
     return tape_several(backend.inner, backend.box, (x,), run, differentiate)
 

@@ -60,7 +60,7 @@ class Saver:
 
     def __init__(self, inner: Backend, start: int) -> None:
         self._inner, self._start = inner, start
-        self._program = inner.program()
+        self._program = inner.current_trace()
         self._engine = engine_of(inner)
         self._known: dict[int, tuple[Array, Callable[[], Residual]]] = {}
         self._seen: dict[int, Any] = {}
@@ -121,7 +121,7 @@ class Saver:
             if node is not None and node.id >= self._start:
                 return False
             value, backend = backend.value(value), lower
-        return self._inner.program_of(x) is not self._program
+        return self._inner.trace_of(x) is not self._program
 
 
 def _add_residual(group: str, arrays: list[Any], x: Any) -> Residual:

@@ -33,7 +33,7 @@ class Device:
     """
 
     def __str__(self) -> str:
-        others = "" if self.spread is None else self.backend.others(self)
+        others = "" if self.spread is None else self.backend.other_device_names(self)
         return f"{self.backend.name}:{self.name}{others}"
 
     def on(self, backend: Backend) -> Device:

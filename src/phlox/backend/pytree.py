@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 
-class Wire(NamedTuple):
+class StructureSerializer(NamedTuple):
     """How the structure of a node goes into the file of an exported program, and comes back."""
 
     to_bytes: Callable[[Any], bytes]
@@ -21,7 +21,7 @@ class Wire(NamedTuple):
     """From (structure, leaves), for a structure that has come back: a node that has both."""
 
 
-class Node(NamedTuple):
+class PyTreeNode(NamedTuple):
     """How a class is taken apart and put together."""
 
     cls: type[Any]
@@ -31,30 +31,30 @@ class Node(NamedTuple):
     """From (structure, leaves); leaves may be tracers of any type."""
     flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]] | None = None
     """To ((key, leaf), ...) and the structure, the keys being strings or numbers."""
-    wire: Wire | None = None
+    serializer: StructureSerializer | None = None
     """How the structure is written into a file."""
     integers: Callable[[Any], Iterable[str]] | None = None
     """Of a structure, the names of leaves that have no derivative."""
 
 
-_nodes: list[Node] = []
-_listeners: list[Callable[[Node], None]] = []
+_nodes: list[PyTreeNode] = []
+_listeners: list[Callable[[PyTreeNode], None]] = []
 
 
-def register_node(node: Node) -> None:
+def register_node(node: PyTreeNode) -> None:
     """Announce a class as a PyTree node; its subclasses are announced by themselves."""
     _nodes.append(node)
     for listener in _listeners:
         listener(node)
 
 
-def meet_engines() -> None:
+def register_with_imported_engines() -> None:
     """Announce to an engine that the user has imported, though no backend of Phlox has needed it yet."""
     if not _listeners and sys.modules.get("jax") is not None:
         import_module("phlox.backend.jax")
 
 
-def listen(listener: Callable[[Node], None]) -> None:
+def add_listener(listener: Callable[[PyTreeNode], None]) -> None:
     """Tell an engine of all classes announced so far and from now on."""
     for node in _nodes:
         listener(node)

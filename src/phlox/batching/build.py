@@ -2,7 +2,7 @@
 
 A rule says what an operation on one example is for all of them at once, the batch being the first axis. Most operations
 are of a few shapes: elementwise, along named axes, on stacks of matrices, on a first axis that a batch can be folded
-into. `General` is any other.
+into. `GeneralRule` is any other.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Elementwise:
+class ElementwiseRule:
     """The first `operands` arguments, some of which may be numbers or None, broadcast."""
 
     operands: int
 
 
 @dataclass(frozen=True, slots=True)
-class Along:
+class AxisRule:
     """One operand; the options at these places (0 is the first after it) are axes, one or several."""
 
     places: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stacked:
+class MatrixRule:
     """Operands whose leading axes, but for the last `rank` of each, are a stack; they may be of different depth."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldedRule:
     """The first axis of each of the first `operands` arguments, and of the result, counts what is independent."""
 
     operands: int
 
 
 @dataclass(frozen=True, slots=True)
-class General:
+class GeneralRule:
     """`(M, *arguments)`, one of the first `operands` arguments (or of those in a sequence) being mapped."""
 
     operands: int
@@ -54,13 +54,13 @@ class General:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class RandomRule:
     """`(M, *arguments)`, always called: a random draw."""
 
     function: Callable[..., Any]
 
 
-Rule: TypeAlias = Elementwise | Along | Stacked | Folded | General | Drawn
+Rule: TypeAlias = ElementwiseRule | AxisRule | MatrixRule | FoldedRule | GeneralRule | RandomRule
 
 _new = object.__new__
 
@@ -69,21 +69,21 @@ def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
     """The operation `name` of `M.inner` as one on mapped arrays; without any, it is the inner backend's."""
     function = getattr(M.inner, name)
     match rule:
-        case Elementwise(1):
+        case ElementwiseRule(1):
             return _unary(M, function)
-        case Elementwise(2):
+        case ElementwiseRule(2):
             return _binary(M, function)
-        case Elementwise(count):
+        case ElementwiseRule(count):
             return _elementwise(M, function, count)
-        case Along(places):
+        case AxisRule(places):
             return _along(M, function, places)
-        case Stacked(ranks):
+        case MatrixRule(ranks):
             return _stacked(M, function, ranks)
-        case Folded(count):
+        case FoldedRule(count):
             return _folded(M, function, count)
-        case General(count, rewritten):
+        case GeneralRule(count, rewritten):
             return _general(M, function, count, rewritten)
-        case Drawn(rewritten):
+        case RandomRule(rewritten):
             return lambda *arguments: rewritten(M, *arguments)
 
 

@@ -143,14 +143,14 @@ class Batched(Decorator):
     def value(self, x: Array) -> Array:
         return self._like(x, self.inner.value(self.below(x)))
 
-    def tracked(self, x: Array) -> Array:
-        return self._like(x, self.inner.tracked(self.below(x)))
+    def make_leaf(self, x: Array) -> Array:
+        return self._like(x, self.inner.make_leaf(self.below(x)))
 
     def node_of(self, x: Array) -> Any:
         return self.inner.node_of(self.below(x))
 
-    def another_leaf(self, x: Array) -> Array:
-        return self._like(x, self.inner.another_leaf(self.below(x)))
+    def copy_leaf(self, x: Array) -> Array:
+        return self._like(x, self.inner.copy_leaf(self.below(x)))
 
     def is_leaf(self, x: Array) -> bool:
         return self.inner.is_leaf(self.below(x))

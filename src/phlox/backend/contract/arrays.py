@@ -43,7 +43,7 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         """
         return x
 
-    def others(self, device: Device) -> str:
+    def other_device_names(self, device: Device) -> str:
         """How the devices after the first one are called, of those over which an array is spread."""
         return ""
 

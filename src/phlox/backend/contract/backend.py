@@ -26,7 +26,7 @@ from phlox.backend.contract.special import SpecialOps
 from phlox.backend.contract.taping import TapingOps
 from phlox.backend.contract.tracing import TracingOps
 from phlox.backend.contract.types import Array
-from phlox.backend.contract.update import ManyUpdates, UpdateOps
+from phlox.backend.contract.update import MultiTensorOps, UpdateOps
 from phlox.backend.device import Device
 from phlox.errors import UnsupportedError
 from phlox.host.dtypes import INT_RANGES, LARGEST
@@ -35,7 +35,7 @@ from phlox.host.dtypes import INT_RANGES, LARGEST
 class Backend(
     UpdateOps, SamplingOps, PoolingOps, ConvOps, RecurrentOps, AttentionOps, LossOps, NormOps, DenseOps, ActivationOps,
     SignalOps, LinalgOps, ReductionOps, SortingOps, IndexingOps, ElementwiseOps, SpecialOps, ArithmeticOps, ShapingOps,
-    TracingOps, CompilingOps, TapingOps, ManyUpdates,
+    TracingOps, CompilingOps, TapingOps, MultiTensorOps,
 ):  # fmt: skip
     """A small immutable value that names element types and holds operations on an engine's own arrays.
 

@@ -30,7 +30,7 @@ class CompilingOps:
         """Run the function on tracers once, for what it does on the way."""
         raise NotImplementedError
 
-    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+    def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
         """What `trace_only` makes a tracer of where there is no array yet."""
         raise UnsupportedError(f"{self!r} computes at once, and cannot run a function on shapes alone")
 

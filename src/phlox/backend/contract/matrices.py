@@ -78,7 +78,7 @@ def products_without(B: ShapingOps, x: Array, count: int) -> Array:
     return B.float_prod(kept, (len(batch) + count,), False)
 
 
-class Layout(NamedTuple):
+class MatmulPlan(NamedTuple):
     """How a general product is one of stacks of matrices [..., m, k] and [..., k, n]; None where all is in order."""
 
     m: int
@@ -93,7 +93,7 @@ class Layout(NamedTuple):
 
 
 @lru_cache(4096)
-def layout(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Layout:
+def matmul_plan(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> MatmulPlan:
     """See `dot_general` in the contract."""
     (bx, by), (sx, sy) = batch, summed
     fx = tuple(axis for axis in range(len(shape_x)) if axis not in bx and axis not in sx)
@@ -105,7 +105,7 @@ def layout(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summed: tup
     left = _arrangement(shape_x, (*bx, *fx, *sx), (*stack, m, k))
     right = _arrangement(shape_y, (*by, *sy, *fy), (*stack, k, n))
     result = (*stack, *rows, *columns)
-    return Layout(m, n, *left, *right, None if result == (*stack, m, n) else result, bool(sx))
+    return MatmulPlan(m, n, *left, *right, None if result == (*stack, m, n) else result, bool(sx))
 
 
 def _arrangement(shape: Shape, order: Axes, matrices: Shape) -> tuple[Axes | None, Shape | None]:

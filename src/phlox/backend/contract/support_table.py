@@ -14,7 +14,7 @@ WIDE = "f32"
 
 
 @dataclass(frozen=True)
-class Matrix:
+class SupportTable:
     """How each backend comes by each operation; `None` stands for a backend whose engine is not installed."""
 
     backends: dict[str, Backend | None]

@@ -39,11 +39,11 @@ class TapingOps:
 
     # --- values on the tape
 
-    def tracked(self, x: Array) -> Array:
+    def make_leaf(self, x: Array) -> Array:
         """A leaf of the tape with this value."""
         raise AutodiffError(self._no_tape())
 
-    def another_leaf(self, x: Array) -> Array:
+    def copy_leaf(self, x: Array) -> Array:
         """A leaf of the tape as one of its own, whose gradient is not that of the first; anything else as it is."""
         return x
 

@@ -20,11 +20,11 @@ class TracingOps(ArrayOps):
         """Is a program being traced right now which would hold a value made from constants for ever?"""
         return False
 
-    def program(self) -> object | None:
+    def current_trace(self) -> object | None:
         """The program that is being traced right now, in which an operation on constants would be a step; or None."""
         return None
 
-    def program_of(self, x: Array) -> object | None:
+    def trace_of(self, x: Array) -> object | None:
         """The program that this tracer belongs to, below whatever the engine makes of it; None for a value."""
         return None
 
@@ -45,7 +45,7 @@ class TracingOps(ArrayOps):
 
     # --- scalars that are arguments of a program
 
-    def is_scalar(self, value: object) -> bool:
+    def is_traced_scalar(self, value: object) -> bool:
         """Is this, though not a Python number, the engine's stand-in for one (an argument of a traced function)?"""
         return False
 
@@ -61,7 +61,7 @@ class TracingOps(ArrayOps):
         """A number that is an argument of a program as that takes it, with all its 64 bits; see `TracedScalar`."""
         return value
 
-    def scalar_of(self, x: Any, whole: bool) -> Any:
+    def scalar_from_argument(self, x: Any, whole: bool) -> Any:
         """The tracer of a number, of the tracer of what `scalar_argument` has given."""
         return x
 
@@ -103,26 +103,26 @@ class TracingOps(ArrayOps):
         stay in the order of the xs. Here an ordinary loop; an engine that records programs makes it one loop there.
         """
         state, found = tuple(carry), list[tuple[Array, ...]]()
-        entries: list[Sequence[Array]] = [x if isinstance(x, tuple) else self.entries(x) for x in xs]
+        entries: list[Sequence[Array]] = [x if isinstance(x, tuple) else self.unstack(x) for x in xs]
         for number in reversed(range(length)) if reverse else range(length):
             after, y = body(state, tuple([one[number] for one in entries]))
             state = tuple(after)
             found.append(tuple(y))
         columns = zip(*(reversed(found) if reverse else found), strict=True)
-        return state, tuple([self.piled(column) for column in columns])
+        return state, tuple([self.stack(column) for column in columns])
 
-    def entries(self, x: Array) -> Sequence[Array]:
+    def unstack(self, x: Array) -> Sequence[Array]:
         """The entries of an array along its first axis."""
         shape = self.shape(x)
         whole = tuple([slice(0, size, 1) for size in shape[1:]])
         cut = [self.index(x, (slice(number, number + 1, 1), *whole)) for number in range(shape[0])]
         return [self.reshape(one, shape[1:]) for one in cut]
 
-    def piled(self, arrays: Sequence[Array]) -> Array:
+    def stack(self, arrays: Sequence[Array]) -> Array:
         """Arrays of one shape, stacked on a new first axis."""
         return self.concat(tuple([self.reshape(x, (1, *self.shape(x))) for x in arrays]), 0)
 
-    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+    def set_column(self, x: Array, place: int, entry: Array) -> Array:
         """x with this entry along the second axis replaced; x is given up, for its memory may be what is returned."""
         before, after = (slice(0, place, 1), slice(place + 1, self.shape(x)[1], 1))
         first, *rest = self.shape(x)
@@ -142,7 +142,7 @@ class TracingOps(ArrayOps):
         if math.prod(shape) == 0:
             return False
 
-        def judge(least: int, greatest: int) -> Exception | None:
+        def find_error(least: int, greatest: int) -> Exception | None:
             if least >= (-size if from_end else 0) and greatest < size:
                 return None
             worst = greatest if greatest >= size else least
@@ -152,15 +152,15 @@ class TracingOps(ArrayOps):
         if not self.is_traced(indices):
             host = self.to_host(indices)
             least = int(host.min())
-            error = judge(least, int(host.max()))
+            error = find_error(least, int(host.max()))
             if error is not None:
                 raise error
             return least < 0
-        if self.gathers_checks(indices):
+        if self.collects_checks(indices):
             axes = tuple(range(len(shape)))
-            checks.leave(judge, self.int_min(indices, axes, False), self.int_max(indices, axes, False))
+            checks.add(find_error, self.int_min(indices, axes, False), self.int_max(indices, axes, False))
         return True
 
-    def gathers_checks(self, x: Array) -> bool:
+    def collects_checks(self, x: Array) -> bool:
         """Does the program that this tracer belongs to gather checks? See `phlox.backend.tracing.checks`."""
         return False

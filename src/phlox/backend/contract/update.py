@@ -13,7 +13,7 @@ Real: TypeAlias = Any
 """A Python number, or an engine's stand-in for one inside a program."""
 
 
-class AdamNumbers(NamedTuple):
+class AdamScalars(NamedTuple):
     """What Adam's update depends on beside tensors; `correction_n` is 1 - beta_n ** time."""
 
     lr: Real
@@ -28,7 +28,7 @@ class AdamNumbers(NamedTuple):
     """The number of this step, for kernels that find the corrections themselves."""
 
 
-class SgdNumbers(NamedTuple):
+class SgdScalars(NamedTuple):
     """What gradient descent depends on beside tensors."""
 
     lr: Real
@@ -41,7 +41,7 @@ class SgdNumbers(NamedTuple):
     """Is it the first step, whose velocity is the gradient?"""
 
 
-class AdagradNumbers(NamedTuple):
+class AdagradScalars(NamedTuple):
     """What Adagrad depends on beside tensors."""
 
     lr: Real
@@ -56,7 +56,7 @@ class AdagradNumbers(NamedTuple):
 class UpdateOps(ElementwiseOps):
     """Each gives the new values of all its arrays, and leaves the old ones alone."""
 
-    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamNumbers) -> tuple[Array, Array, Array]:
+    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
         """One step of Adam or AdamW: x, and the first and second moment of its gradient g."""
         lr, beta_1, beta_2, epsilon, decay, decoupled, correction_1, correction_2, _ = numbers
         if decay:
@@ -101,7 +101,7 @@ class Piece(NamedTuple):
     """where the tensor and what its state holds go, which may be the same memory."""
 
 
-class ManyUpdates:
+class MultiTensorOps:
     """Updates of many tensors at once, for engines that are faster so: no operations, for they may write to arrays.
 
     Here an engine that does nothing of the kind.

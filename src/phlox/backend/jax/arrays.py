@@ -67,7 +67,7 @@ class Arrays(EngineBackend):
         mesh = x.sharding.mesh if isinstance(x.sharding, NamedSharding) else None
         return Device(self, _device_name(min(devices, key=_number_of)), mesh)
 
-    def others(self, device: Device) -> str:
+    def other_device_names(self, device: Device) -> str:
         return "".join(f",{number}" for number in sorted(map(_number_of, device.spread.devices.flat))[1:])
 
     def to_device(self, x: Array, device: Device) -> Array:

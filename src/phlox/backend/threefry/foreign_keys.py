@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phlox.backend.pytree import meet_engines
+from phlox.backend.pytree import register_with_imported_engines
 
 _readers: list[Callable[[Any], Any]] = []
 
@@ -21,6 +21,6 @@ def register_reader(reader: Callable[[Any], Any]) -> None:
 
 def read_key(source: Any) -> Any:
     """The words of a library's key, see `register_reader`; None for anything else."""
-    meet_engines()
+    register_with_imported_engines()
     found = (reader(source) for reader in _readers)
     return next((words for words in found if words is not None), None)

@@ -49,7 +49,7 @@ class TracedScalar:
     def _live(self) -> Any:
         """The tracer; `CompileError` if its trace has ended."""
         if self.backend.is_leaked(self.value, surely=True):
-            raise leaked_tracer("a number", self.backend.program_of(self.value))
+            raise leaked_tracer("a number", self.backend.trace_of(self.value))
         return self.value
 
     def expm1(self) -> TracedScalar:

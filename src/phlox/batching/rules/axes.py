@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps
-from phlox.batching.build import Along, General, Rule, shifted
+from phlox.batching.build import AxisRule, GeneralRule, Rule, shifted
 
 _REDUCTIONS = [
     name
@@ -36,7 +36,7 @@ def _with_new_first_axis(name: str) -> Rule:
         found = getattr(M.inner, name)(x.value, shifted(axes), *options)
         return M.boxed(M.moved(found, 1, 0))
 
-    return General(1, rule)
+    return GeneralRule(1, rule)
 
 
 def _windows_adjoint(M: Any, g: Any, axis: int, size: int, step: int, shape: tuple[int, ...]) -> Any:
@@ -45,9 +45,9 @@ def _windows_adjoint(M: Any, g: Any, axis: int, size: int, step: int, shape: tup
 
 
 ALONG: dict[str, Rule] = {
-    **{name: Along((0,)) for name in _FIRST},
-    **{name: Along((1,)) for name in _SECOND},
+    **{name: AxisRule((0,)) for name in _FIRST},
+    **{name: AxisRule((1,)) for name in _SECOND},
     "float_order_statistics": _with_new_first_axis("float_order_statistics"),
     "float_quantile": _with_new_first_axis("float_quantile"),
-    "float_windows_adjoint": General(1, _windows_adjoint),
+    "float_windows_adjoint": GeneralRule(1, _windows_adjoint),
 }

@@ -10,10 +10,10 @@ from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.nn.activation import ActivationOps
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps
 from phlox.backend.contract.special import SpecialOps
-from phlox.batching.build import Elementwise, Rule
+from phlox.batching.build import ElementwiseRule, Rule
 
 _REQUIRED = {
-    name: Elementwise({"Unary": 1, "Binary": 2}[annotation])
+    name: ElementwiseRule({"Unary": 1, "Binary": 2}[annotation])
     for family in (FloatOps, IntOps, BoolOps)
     for name, annotation in family.__annotations__.items()
     if annotation in ("Unary", "Binary")
@@ -27,7 +27,7 @@ def _operands(function: Any) -> int:
 
 
 _DERIVED = {
-    name: Elementwise(_operands(function))
+    name: ElementwiseRule(_operands(function))
     for family in (ArithmeticOps, SpecialOps, ElementwiseOps, ActivationOps)
     for name, function in vars(family).items()
     if inspect.isfunction(function) and not name.startswith("_") and name != "int_matmul"
@@ -36,7 +36,7 @@ _DERIVED = {
 ELEMENTWISE: dict[str, Rule] = {
     **_REQUIRED,
     **_DERIVED,
-    "where": Elementwise(3),
-    "detach": Elementwise(1),
-    "gelu": Elementwise(1),
+    "where": ElementwiseRule(3),
+    "detach": ElementwiseRule(1),
+    "gelu": ElementwiseRule(1),
 }
