@@ -15,10 +15,10 @@ from phlox.host.dtypes import INT_RANGES
 
 
 class ArithmeticOps(ShapingOps):
-    """What Python's operators mean, elementwise, for each kind."""
+    """Python's operators, elementwise, for each kind."""
 
     def _floats(self, lhs: Any, rhs: Any) -> tuple[Array, Array]:
-        """Two operands, of which one may be a number, both as arrays."""
+        """Two operands, one of which may be a Python scalar, both as arrays."""
         if isinstance(rhs, (int, float)):
             return lhs, self.float_full((), rhs, self.device_of(lhs))
         if isinstance(lhs, (int, float)):
@@ -26,7 +26,7 @@ class ArithmeticOps(ShapingOps):
         return lhs, rhs
 
     def _ints(self, lhs: Any, rhs: Any) -> tuple[Array, Array]:
-        """Two operands, of which one may be a number, both as arrays."""
+        """Two operands, one of which may be a Python scalar, both as arrays."""
         if isinstance(rhs, int):
             return lhs, self.int_full((), rhs, self.device_of(lhs))
         if isinstance(lhs, int):
@@ -170,7 +170,7 @@ class ArithmeticOps(ShapingOps):
         return self.on_host(Int, function, *self._ints(lhs, rhs))
 
     def int_not(self, x: Array) -> Array:
-        """Every bit turned: -1 - x."""
+        """Every bit inverted: -1 - x."""
         return self.int_sub(-1, x)
 
     def int_left_shift(self, lhs: Array, rhs: Any) -> Array:

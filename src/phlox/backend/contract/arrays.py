@@ -1,4 +1,4 @@
-"""What a backend says of its arrays: where they live, of which elements, and how they come from and go to the host."""
+"""The arrays of a backend: their devices and element types, and moving them to and from the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phlox.host.dtypes import HOST_DTYPES, INT_RANGES, LARGEST, FloatElement, In
 
 
 class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
-    """What every family of derived operations stands on: the required operations, and arrays themselves."""
+    """The base of every family of operations: those that are required, and what a backend knows of its arrays."""
 
     float_element: FloatElement
     int_element: IntElement
@@ -33,24 +33,24 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         raise NotImplementedError
 
     def device_of(self, x: Array) -> Device:
-        """Where a native array lives."""
+        """The device of a native array."""
         raise NotImplementedError
 
     def replicate_like(self, x: Array, like: Array) -> Array:
-        """x on all the devices that `like` is on, where an engine's arrays may be spread over several.
+        """x on all the devices that `like` is on, where an engine's arrays may be sharded.
 
-        In shards as `like` is if it has its shape; whole on each of them, otherwise.
+        Sharded as `like` if x has the same shape; replicated otherwise.
         """
         return x
 
     def other_device_names(self, device: Device) -> str:
-        """How the devices after the first one are called, of those over which an array is spread."""
+        """The names of the devices after the first, for an array on several, as they follow the first in its name."""
         return ""
 
     def prefers_fused_matmul(self) -> bool:
-        """Does one product with matrices side by side cost less here than a product with each of them?
+        """Is one product with concatenated matrices faster here than a product with each of them?
 
-        So it is where each is gathered from several devices: one exchange then does for all.
+        It is where each matrix is gathered from several devices: they then need one exchange together.
         """
         return False
 
@@ -65,19 +65,19 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         raise NotImplementedError
 
     def strip(self, x: Array) -> Array:
-        """The array of the innermost backend behind decorators."""
+        """The array of the innermost backend, without the boxes of decorators."""
         return x
 
     def is_traced(self, x: Array) -> bool:
-        """Is this array a tracer in a program that is being traced?"""
+        """Is this array a tracer?"""
         return False
 
     def duplicate(self, x: Array) -> Array:
-        """The same values in memory of their own."""
+        """A copy."""
         return self.from_host(self.to_host(x).copy(), self.kind_of(x), self.device_of(x))
 
     def detach(self, x: Array) -> Array:
-        """The same values, seen as a constant by every tape."""
+        """The same values, as a constant for every tape."""
         return x
 
     # --- to and from the host
@@ -85,24 +85,25 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         """A native array from one in host memory, in this backend's element type.
 
-        Floats round; a finite float that would become infinite, or an integer that does not fit, is `RangeError`.
+        Floats are rounded. Raises `RangeError` for a finite float that would become infinite, and for an integer that
+        does not fit.
         """
         raise NotImplementedError
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array; waits for an asynchronous engine. May share memory: do not write to it."""
+        """The values as a NumPy array, once they are computed. It may share memory: do not write to it."""
         raise NotImplementedError
 
     def await_array(self, x: Array) -> None:
-        """Wait until an asynchronous engine has made the array, for whoever must not have too many under way."""
+        """Block until the array is computed, where an engine dispatches asynchronously."""
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
-        """What a NumPy function makes of the values: the definition of an operation that no others make up.
+        """`fn`, a NumPy function, of the values on the host: defines operations that cannot be made of others.
 
-        `kinds` says of which kind the result is, or each one of several. Raises `UnsupportedError` under a trace.
+        `kinds` is the kind of the result, or a tuple of those of several. Raises `UnsupportedError` for tracers.
         """
         if any(self.is_traced(x) for x in arrays):
-            raise UnsupportedError(f"{self!r} cannot do this while a program is being traced, only eagerly")
+            raise UnsupportedError(f"{self!r} cannot do this while a function is being traced, only eagerly")
         device = self.device_of(arrays[0])
         found = fn(*(self.to_host(x) for x in arrays))
         if not isinstance(kinds, tuple):
@@ -110,7 +111,7 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         return tuple(self._computed(x, kind, device) for x, kind in zip(found, kinds, strict=True))
 
     def _computed(self, found: Any, kind: type[Kind], device: Device) -> Array:
-        """A result found on the host; rounded as results are, so that what is too large becomes an infinity."""
+        """A result computed on the host; rounded as results are, so what is too large becomes an infinity."""
         host = np.asarray(found)
         if kind.name == "float":
             with np.errstate(over="ignore"):
@@ -120,10 +121,10 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
     # --- to and from other libraries
 
     def from_dlpack(self, x: Any, device: Device) -> Array:
-        """An array, of whatever element type, in the memory of another library's where it can be there.
+        """Another library's array, with its element type; without a copy where possible.
 
-        `x` has the methods `__dlpack__` and `__dlpack_device__` of the Array API standard. What cannot be taken is any
-        exception.
+        `x` has the methods `__dlpack__` and `__dlpack_device__` of the Array API standard. Any exception may be raised
+        for an array that cannot be taken.
         """
         raise UnsupportedError(f"{self!r} takes no arrays of other libraries through DLPack")
 
@@ -153,19 +154,19 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         return HOST_DTYPES[self.float_element if name == "float" else self.int_element if name == "int" else "bool"]
 
     def element(self, kind: type[Kind]) -> Any:
-        """The engine's own type of the elements of a kind."""
+        """The engine's own dtype for the elements of a kind."""
         return self.host_dtype(kind)
 
     def owns_floats(self, x: object) -> bool:
-        """Is this an array of floats in this backend's own element type?"""
+        """Is this an array of floats of this backend's element type?"""
         return getattr(x, "dtype", None) == self.element(Float)
 
     def fit(self, array: np.ndarray[Any, Any], kind: type[Kind]) -> np.ndarray[Any, Any]:
-        """A host array in this backend's element type; `RangeError` for values which that cannot hold."""
+        """A host array cast to this backend's element type; `RangeError` for values that do not fit."""
         raise NotImplementedError
 
     def check_scalar(self, value: float, kind: type[Kind]) -> None:
-        """`RangeError` for a Python number that this backend's elements cannot hold; floats are rounded."""
+        """`RangeError` for a Python scalar that does not fit this backend's element type; floats are rounded."""
         if kind.name == "int":
             low, high = INT_RANGES[self.int_element]
             if not low <= value <= high:

@@ -47,7 +47,7 @@ class Backend(
     name: str
     """The engine's name, as in the registry."""
     batched: int = 0
-    """Of how many batches, one in the other, do arrays hide the axis?"""
+    """How many nested `vmap`s is this backend inside of: how many batch axes do its arrays hide?"""
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
@@ -60,26 +60,26 @@ class Backend(
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
-    # --- beside other backends
+    # --- relations to other backends
 
     def full_precision(self) -> Backend:
         """This backend with f32 in place of half-precision floats; itself where they are f32 or f64."""
         return self
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
-        """The values as an array of the engine behind `target`, on `device`, rounded to its elements.
+        """The values as an array of the engine behind `target`, on `device`, in its element type.
 
-        Floats round as the results of arithmetic do: what is too large becomes an infinity. An integer that does not
-        fit is `RangeError`. Within one engine this is a conversion on the device; else it goes through host memory.
+        Floats are rounded as results of arithmetic are: what is too large becomes an infinity. Raises `RangeError` for
+        an integer that does not fit. Within one engine it is a conversion on the device; else it goes through the host.
         """
         if self.is_traced(x):
             raise UnsupportedError(
-                f"a tensor on {self!r} cannot go to {target!r} while a program is being traced: that needs its values"
+                f"a tensor on {self!r} cannot go to {target!r} while a function is being traced: that needs its values"
             )
         return engine_of(target)._computed(self.to_host(x), self.kind_of(x), device)
 
     def check_fits(self, x: Array, target: Backend) -> None:
-        """`RangeError` for a finite value that `target`'s elements cannot hold, where it can be seen (no trace)."""
+        """Raise `RangeError` for a finite value that does not fit `target`'s element type, unless x is a tracer."""
         kind = self.kind_of(x)
         engine = engine_of(target)
         narrower = {
@@ -91,19 +91,19 @@ class Backend(
             engine.fit(self.to_host(x), kind)
 
     def batch_of(self, x: Array) -> tuple[int, ...]:
-        """The size of each batch that an array hides the axis of, the outermost first."""
+        """The sizes of the batch axes that an array hides, the outermost first."""
         return ()
 
 
 def engine_of(backend: Backend) -> Backend:
-    """The backend behind all decorators."""
+    """The backend inside all decorators."""
     while backend.inner is not None:
         backend = backend.inner
     return backend
 
 
 def without_autodiff(backend: Backend) -> Backend:
-    """The backend behind all tapes; a batch stays one."""
+    """The backend inside all tapes; a batched one stays batched."""
     while (lower := backend.without_tape()) is not None:
         backend = lower
     return backend

@@ -1,4 +1,4 @@
-"""What a backend says of compiled programs, and of the errors that its engine raises."""
+"""Compiling: functions as programs, donated arrays, and the errors of an engine."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from phlox.errors import UnsupportedError
 
 
 class CompilingOps:
-    """Here an engine that compiles nothing."""
+    """The defaults are those of an engine that compiles nothing."""
 
     compiles: bool = False
-    """Can this backend record a function as one program? Where not, `phlox.compile` calls the function itself."""
+    """Can this backend compile a function? Where not, `phlox.compile` calls the function itself."""
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        """The function as a program of two lists of arrays, (donated, kept); it is traced at the first call.
+        """Compile a function of two lists of arrays, (donated, kept); it is traced at the first call.
 
-        An engine that cannot tell who else holds an array calls `release()` before a run in which it writes over what
-        is donated: the caller then drops all that it holds of it, the entries of the list included.
+        An engine that sees an array's owners only by reference counts calls `release()` before a run that overwrites
+        donated arrays: the caller then drops its references to them, also those in the list.
         """
         raise NotImplementedError
 
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
-        """Run the function on tracers once, for what it does on the way."""
+        """Trace the function without compiling it, for its side effects."""
         raise NotImplementedError
 
     def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
-        """What `trace_only` makes a tracer of where there is no array yet."""
-        raise UnsupportedError(f"{self!r} computes at once, and cannot run a function on shapes alone")
+        """A shape and kind in place of an array, as an argument of `trace_only`."""
+        raise UnsupportedError(f"{self!r} computes eagerly, and cannot run a function on shapes alone")
 
     def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        """`fn(self, *static, ...)`, a function of arrays and numbers written in operations of this backend.
+        """`fn(self, *static, ...)`, a function of arrays and scalars written in operations of this backend.
 
-        Where each call costs an engine more than what it computes, it is a program that is one call, and that takes
-        the arrays at the places `donate` for its own. Products are at the precision of the elements.
+        An engine whose calls cost more than what they compute compiles it, with the arrays at the places `donate`
+        donated. Products have the precision of the elements.
         """
         return partial(fn, self, *static)
 
     def barrier(self, x: Array, after: Array) -> Array:
-        """x, as a value that a compiler can compute only once it has `after`; for those who do not compile, x."""
+        """x, which a compiler computes no earlier than `after`; without a compiler, x itself."""
         return x
 
     def rounded(self, x: Array) -> Array:
-        """x, as its element type holds it, for what follows: a compiler rounds no product and sum together."""
+        """x, rounded to its element type: a compiler must not fuse the product x with a sum that follows."""
         return x
 
-    # --- arrays given to a program
+    # --- donated arrays
 
     def is_donated(self, x: Array) -> bool:
-        """Was this array given away to a compiled function, and is used up?"""
+        """Was this array donated to a compiled function, so that it cannot be used any more?"""
         return False
 
     def is_donated_error(self, error: Exception) -> bool:
-        """Did the engine refuse an array that was given away to a compiled function?"""
+        """Is this the engine's error for a donated array?"""
         return False
 
     # --- the engine's errors
 
     def is_engine_error(self, error: Exception) -> bool:
-        """Is this of a class that engines raise by themselves, and not one of a program's own?"""
+        """Is this of a class that engines raise, and not one of Phlox's or the user's?"""
         return type(error) in (RuntimeError, ValueError, ArithmeticError, FloatingPointError, BufferError)
 
     def is_out_of_memory(self, error: Exception) -> bool:
-        """Is this what the engine raises where there is no memory for an array?"""
+        """Is this the engine's error for having no memory left?"""
         return isinstance(error, MemoryError)

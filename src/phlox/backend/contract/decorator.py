@@ -15,10 +15,10 @@ from phlox.errors import UnsupportedError
 
 
 class Decorator(Backend):
-    """A backend whose arrays are the inner one's, some of them in a box that says more.
+    """A backend whose arrays are the inner one's, some of them in a box that adds something.
 
-    What the inner backend says of devices, numbers and programs holds for this one too; what it says of an array is
-    asked of the array in the box. A decorator overrides what its boxes change.
+    Questions about devices, scalars and traces go to the inner backend; those about an array go to it with the array
+    out of the box. A decorator overrides what its boxes change.
     """
 
     inner: Backend  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -30,7 +30,7 @@ class Decorator(Backend):
         return x.value if type(x) is self.box else x
 
     def spec(self) -> tuple[str, dict[str, Any]]:
-        """Its name (see `phlox.backend.register_decorator`) and options, with which a file says that it was there."""
+        """Its name (see `phlox.backend.register_decorator`) and options, as an exported program stores them."""
         raise UnsupportedError(f"{self!r} has no name by which an exported program could ask for it")
 
     # --- devices
@@ -103,7 +103,7 @@ class Decorator(Backend):
     def is_donated(self, x: Array) -> bool:
         return self.inner.is_donated(self.below(x))
 
-    # --- numbers
+    # --- traced scalars
 
     def is_traced_scalar(self, value: object) -> bool:
         return self.inner.is_traced_scalar(value)
@@ -132,7 +132,7 @@ class Decorator(Backend):
     def concrete_scalar(self, x: Any) -> Any:
         return self.inner.concrete_scalar(x)
 
-    # --- programs
+    # --- tracing and compiling
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return self.inner.compile(fn, release)

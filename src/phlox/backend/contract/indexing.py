@@ -114,7 +114,7 @@ class IndexingOps(ArithmeticOps):
         return self.reshape(self.float_scatter(zeros, places, self.reshape(g, self.shape(places)), "add"), shape)
 
     def bool_flatnonzero(self, x: Array) -> Array:
-        """The places where x, of rank 1, holds. Their number depends on the values, so there is none under a trace."""
+        """The places where x, of rank 1, holds. Their number depends on the values, so it cannot be traced."""
         return self.on_host(Int, np.flatnonzero, x)
 
 

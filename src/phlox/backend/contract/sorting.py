@@ -80,7 +80,7 @@ class SortingOps(IndexingOps):
         """Of x [n], the different elements in order, NaNs being equal.
 
         These are: the place where each stands first; for each element of x, which of them it is; how often each occurs.
-        Their number depends on the values, so there is none of this under a trace.
+        Their number depends on the values, so it cannot be traced.
         """
         order = self.float_argsort(x, 0, False)
         before, after = self._neighbours(self.take(x, order, 0))

@@ -1,4 +1,4 @@
-"""What a backend says of tapes, on which gradients are found; `Autodiff` overrides most of it."""
+"""Tapes, by which gradients are computed; `Autodiff` overrides most of these members."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 
 class TapingOps:
-    """Here a backend without a tape."""
+    """The defaults are those of a backend without a tape."""
 
     inner: Backend | None = None
     """The backend that a decorator wraps."""
     differentiates: bool = False
-    """Does this backend record a tape?"""
+    """Has this backend a tape?"""
 
     def with_autodiff(self) -> Backend:
-        """A backend above this one that differentiates what it computes; one level more, if this one does already.
+        """This backend with a tape above it; one tape more, if it has one already.
 
-        A decorator that differentiates in a way of its own returns itself around this.
+        A decorator that differentiates in another way returns itself around this backend.
         """
         from phlox.backend.registry import EXPORTS, load  # the floor above, by its location
 
         return load(EXPORTS["Autodiff"])(self)
 
     def without_tape(self) -> Backend | None:
-        """The backend without the highest of its tapes; None where there is no tape."""
+        """The backend without the outermost of its tapes; None where there is no tape."""
         return self.inner
 
     def value(self, x: Array) -> Array:
-        """The array on `without_tape()`, with its history there."""
+        """The array of `without_tape()` in this one, with its history on the tapes below."""
         return x
 
     # --- values on the tape
@@ -44,7 +44,7 @@ class TapingOps:
         raise AutodiffError(self._no_tape())
 
     def copy_leaf(self, x: Array) -> Array:
-        """A leaf of the tape as one of its own, whose gradient is not that of the first; anything else as it is."""
+        """For a leaf of the tape, another leaf with the same value, which has its own gradient; else x itself."""
         return x
 
     def node_of(self, x: Array) -> Any:
@@ -56,21 +56,21 @@ class TapingOps:
         return False
 
     def requires_grad(self, x: Array) -> bool:
-        """Would a gradient of this value go on to what it was made of?"""
+        """Does a gradient of this value flow back to what it was computed from?"""
         return False
 
     def poisoned(self, x: Array, why: str) -> Array:
-        """The value without the history it had: a gradient that comes back to it is `AutodiffError`, which says why."""
+        """The value without its history: a gradient that reaches it raises `AutodiffError` with the message `why`."""
         return x
 
     def is_poisoned(self, x: Array) -> bool:
-        """Is this one of `poisoned`?"""
+        """Is this the result of `poisoned`?"""
         return False
 
     # --- gradients
 
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
-        """The gradients of the leaves that `x` depends on, by the number of their node."""
+        """The gradients of the leaves that `x` depends on, by the id of their node."""
         raise AutodiffError(self._no_tape())
 
     def tape_function(
@@ -83,9 +83,9 @@ class TapingOps:
         raise UnsupportedError(f"{self!r} takes no function with a gradient of its own (phlox.custom_gradient)")
 
     def checkpoint(self, run: Callable[[Array | None], Sequence[Array]]) -> Sequence[Array]:
-        """`run(None)`, of which nothing is kept for the backward pass where the backend can run it again there.
+        """`run(None)`, of which nothing is kept for the backward pass if the backend can run it again there.
 
-        Given an array, it is run in such a way that a compiler cannot merge it with an earlier run.
+        Given an array, `run` runs so that a compiler cannot merge it with an earlier run.
         """
         return run(None)
 
@@ -98,4 +98,4 @@ class TapingOps:
         raise AutodiffError(f"{self!r} cannot differentiate a native function; its engine has no autodiff of its own")
 
     def _no_tape(self) -> str:
-        return f"{self!r} records no tape; make the tensors on Autodiff({self!r}).device(), or move them there"
+        return f"{self!r} has no tape; make the tensors on Autodiff({self!r}).device(), or move them there"

@@ -1,4 +1,4 @@
-"""What a backend says of functions that are being traced: tracers of arrays and scalars, loops, and checks put off."""
+"""Tracing: tracers of arrays and scalars, loops that are traced once, and checks that are made after the call."""
 
 from __future__ import annotations
 
@@ -14,77 +14,77 @@ from phlox.errors import IndexRangeError
 
 
 class TracingOps(ArrayOps):
-    """An engine that computes at once needs none of it: here nothing is ever traced."""
+    """The defaults are those of an engine that never traces."""
 
     def is_tracing(self) -> bool:
-        """Is a program being traced right now which would hold a value made from constants for ever?"""
+        """Is a function being traced, so that an array made from constants now would be a constant of its program?"""
         return False
 
     def current_trace(self) -> object | None:
-        """The program that is being traced right now, in which an operation on constants would be a step; or None."""
+        """The trace that an operation on constants would be part of now; None outside of any."""
         return None
 
     def trace_of(self, x: Array) -> object | None:
-        """The program that this tracer belongs to, below whatever the engine makes of it; None for a value."""
+        """The innermost trace that this tracer belongs to; None for an array with a value."""
         return None
 
     def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
-        """Is this tracer of no use any more, since what it was a part of has ended?
+        """Is this a leaked tracer, one whose trace has ended?
 
-        With `surely`, only if there is no doubt: an engine may look at what a function has returned in between.
+        With `surely`, only if that is certain: between two transformations an engine may look at tracers itself.
         """
         return False
 
     def is_leaked_error(self, error: Exception) -> bool:
-        """Did the engine refuse a tracer of something that has ended?"""
+        """Is this the engine's error for a leaked tracer?"""
         return False
 
     def is_trace_error(self, error: Exception) -> bool:
-        """Did tracing fail since the function needed the value of a tracer?"""
+        """Is this the engine's error for a function that needs the value of a tracer?"""
         return False
 
-    # --- scalars that are arguments of a program
+    # --- traced scalars: Python scalars that are arguments of a compiled function
 
     def is_traced_scalar(self, value: object) -> bool:
-        """Is this, though not a Python number, the engine's stand-in for one (an argument of a traced function)?"""
+        """Is this a traced scalar: the engine's tracer, or array, in place of a Python scalar?"""
         return False
 
     def scalar_expm1(self, x: Any) -> Any:
-        """exp(x) - 1 of a Python number or of the engine's stand-in for one."""
+        """exp(x) - 1 of a Python scalar or a traced one."""
         return math.expm1(x)
 
     def as_device_scalar(self, value: float) -> Any:
-        """A number as an argument of programs that are called with it again and again: the engine's own, if faster."""
+        """A scalar as an argument of compiled functions that get it again and again: an array, if that is faster."""
         return value
 
     def scalar_argument(self, value: float) -> Any:
-        """A number that is an argument of a program as that takes it, with all its 64 bits; see `TracedScalar`."""
+        """A scalar as an argument of a compiled function, with all of its 64 bits; see `TracedScalar`."""
         return value
 
     def scalar_from_argument(self, x: Any, whole: bool) -> Any:
-        """The tracer of a number, of the tracer of what `scalar_argument` has given."""
+        """The traced scalar of 64 bits from the tracer of what `scalar_argument` gave."""
         return x
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
-        """An operation on tracers of numbers, and Python numbers, in 64 bits: as ints if `whole`, else as floats."""
+        """An operation on traced and Python scalars in 64 bits: as ints if `whole`, else as floats."""
         return op(*operands)
 
     def scalar_as_operand(self, x: Any, other: Any) -> Any:
-        """The tracer of a number as it meets an array of the engine's."""
+        """A traced scalar as an operand beside one of the engine's arrays."""
         return x
 
     def promote_scalar(self, x: Any, kind: type[Kind]) -> Any:
-        """The tracer of a number as it meets arrays of this backend, Float or Int."""
+        """A traced scalar as an operand beside this backend's arrays of a kind, Float or Int."""
         return x
 
     def concrete_scalar(self, x: Any) -> Any:
-        """The engine's stand-in for a number as a Python number, where its value is known."""
+        """A traced scalar as a Python scalar, where its value is known."""
         return x
 
     # --- loops
 
     def traces_loops(self) -> bool:
-        """Is a program being traced right now, of which `scan` would be one loop?"""
+        """Is a function being traced, in whose program `scan` would be one loop?"""
         return False
 
     def scan(
@@ -96,23 +96,23 @@ class TracingOps(ArrayOps):
         *,
         reverse: bool = False,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """`body(carry, x) -> (carry, y)` along the first axis of `xs`: the last carry, and the ys stacked on one.
+        """`body(carry, x) -> (carry, y)` along the first axis of `xs`: the last carry, and the ys stacked.
 
-        A tuple of numbers may stand for one of `xs`: each turn gets its own, as the engine's stand-in for a number.
-        `length` is the size of that axis, for loops over no arrays. With `reverse`, from the last to the first; the ys
-        stay in the order of the xs. Here an ordinary loop; an engine that records programs makes it one loop there.
+        One of `xs` may be a tuple of Python scalars: each step gets its own, traced where an engine traces. `length` is
+        the number of steps, for loops over no arrays. With `reverse` it runs from the last step to the first; the ys
+        stay in the order of the xs. Here it is a Python loop; an engine that compiles makes it one loop of a program.
         """
-        state, found = tuple(carry), list[tuple[Array, ...]]()
+        state, ys = tuple(carry), list[tuple[Array, ...]]()
         entries: list[Sequence[Array]] = [x if isinstance(x, tuple) else self.unstack(x) for x in xs]
-        for number in reversed(range(length)) if reverse else range(length):
-            after, y = body(state, tuple([one[number] for one in entries]))
+        for step in reversed(range(length)) if reverse else range(length):
+            after, y = body(state, tuple([one[step] for one in entries]))
             state = tuple(after)
-            found.append(tuple(y))
-        columns = zip(*(reversed(found) if reverse else found), strict=True)
+            ys.append(tuple(y))
+        columns = zip(*(reversed(ys) if reverse else ys), strict=True)
         return state, tuple([self.stack(column) for column in columns])
 
     def unstack(self, x: Array) -> Sequence[Array]:
-        """The entries of an array along its first axis."""
+        """The slices of an array along its first axis."""
         shape = self.shape(x)
         whole = tuple([slice(0, size, 1) for size in shape[1:]])
         cut = [self.index(x, (slice(number, number + 1, 1), *whole)) for number in range(shape[0])]
@@ -123,20 +123,20 @@ class TracingOps(ArrayOps):
         return self.concat(tuple([self.reshape(x, (1, *self.shape(x))) for x in arrays]), 0)
 
     def set_column(self, x: Array, place: int, entry: Array) -> Array:
-        """x with this entry along the second axis replaced; x is given up, for its memory may be what is returned."""
+        """x with its slice at `place` along the second axis replaced by `entry`; x is donated."""
         before, after = (slice(0, place, 1), slice(place + 1, self.shape(x)[1], 1))
         first, *rest = self.shape(x)
         whole = [slice(0, size, 1) for size in rest[1:]]
         parts = [self.index(x, (slice(0, first, 1), part, *whole)) for part in (before, after)]
         return self.concat((parts[0], self.reshape(entry, (first, 1, *rest[1:])), parts[1]), 1)
 
-    # --- checks of values, which a program makes at its end
+    # --- checks of values, which a compiled function makes after the call
 
     def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
-        """`IndexRangeError` for an index outside an axis of `size`, where it can be seen (not under a trace).
+        """Raise `IndexRangeError` for an index outside an axis of `size`, where values are known (not for tracers).
 
-        `from_end` says whether negative ones count from the end, or are out of range too. Returns whether there may be
-        any negative ones.
+        With `from_end`, negative indices count from the end; otherwise they are out of range. Returns whether there may
+        be negative ones.
         """
         shape = self.shape(indices)
         if math.prod(shape) == 0:
@@ -162,5 +162,5 @@ class TracingOps(ArrayOps):
         return True
 
     def collects_checks(self, x: Array) -> bool:
-        """Does the program that this tracer belongs to gather checks? See `phlox.backend.tracing.checks`."""
+        """Does the trace of this tracer collect checks? See `phlox.backend.tracing.checks`."""
         return False

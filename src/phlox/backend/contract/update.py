@@ -1,4 +1,4 @@
-"""Updates of optimizers that are worth a loop of their own."""
+"""Updates of optimizers that an engine may fuse."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.types import Array, Shape
 
 Real: TypeAlias = Any
-"""A Python number, or an engine's stand-in for one inside a program."""
+"""A Python scalar, or a traced one."""
 
 
 class AdamScalars(NamedTuple):
-    """What Adam's update depends on beside tensors; `correction_n` is 1 - beta_n ** time."""
+    """The scalars of Adam's update; `correction_n` is 1 - beta_n ** time."""
 
     lr: Real
     beta_1: float
@@ -25,11 +25,11 @@ class AdamScalars(NamedTuple):
     correction_1: Real
     correction_2: Real
     time: Real = 0
-    """The number of this step, for kernels that find the corrections themselves."""
+    """The number of this step, for kernels that compute the corrections themselves."""
 
 
 class SgdScalars(NamedTuple):
-    """What gradient descent depends on beside tensors."""
+    """The scalars of gradient descent."""
 
     lr: Real
     momentum: float
@@ -42,7 +42,7 @@ class SgdScalars(NamedTuple):
 
 
 class AdagradScalars(NamedTuple):
-    """What Adagrad depends on beside tensors."""
+    """The scalars of Adagrad."""
 
     lr: Real
     lr_decay: float
@@ -54,7 +54,7 @@ class AdagradScalars(NamedTuple):
 
 
 class UpdateOps(ElementwiseOps):
-    """Each gives the new values of all its arrays, and leaves the old ones alone."""
+    """Each returns new arrays, and writes to none."""
 
     def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
         """One step of Adam or AdamW: x, and the first and second moment of its gradient g."""
@@ -71,13 +71,13 @@ class UpdateOps(ElementwiseOps):
 
 
 class ReusedBuffer(ABC):
-    """Memory that is lent to tensors one after another, and written to again once none of them can be seen.
+    """Memory that one tensor after another uses: it is written to again once no reference to the last one is left.
 
-    What is lent is an object of its own, which every view of it keeps alive: when it has gone, nobody can look.
+    What is lent is an object of its own, which every view keeps alive: once it is gone, nothing can read the memory.
     """
 
     flat: Array
-    """All of it, for whoever owns it, in one dimension."""
+    """All of it, for its owner, in one dimension."""
 
     @abstractmethod
     def lend(self) -> Array:
@@ -85,11 +85,11 @@ class ReusedBuffer(ABC):
 
     @abstractmethod
     def has_lent(self, x: Array) -> bool:
-        """Is this the array that was lent last?"""
+        """Is this the array that was last lent?"""
 
     @abstractmethod
     def is_free(self) -> bool:
-        """Has the array that was lent last gone, with all its views?"""
+        """Is the array that was last lent gone, with all its views?"""
 
 
 class Piece(NamedTuple):
@@ -102,25 +102,25 @@ class Piece(NamedTuple):
 
 
 class MultiTensorOps:
-    """Updates of many tensors at once, for engines that are faster so: no operations, for they may write to arrays.
+    """Updates of many tensors at once, for engines where that is faster. They may write to arrays.
 
-    Here an engine that does nothing of the kind.
+    The defaults are those of an engine that has none of this.
     """
 
     def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
-        """New memory for an array like this plain one, of this shape, if the engine can tell when it is free."""
+        """Memory for arrays of this shape like x, a plain one; None if the engine cannot tell when it is free."""
         return None
 
     def new_like(self, x: Array) -> Array:
-        """A plain array of this shape, type and device, with any values."""
+        """An uninitialized plain array of the same shape, dtype and device."""
         raise NotImplementedError
 
     def is_plain(self, x: Array) -> bool:
-        """Can parts of this array be worked on in memory, and has it a value?"""
+        """Is this an array with values (no tracer), parts of which can be written to in place?"""
         return False
 
     def are_alike(self, x: Array, y: Array) -> bool:
-        """Are these plain arrays of one shape and device?"""
+        """Are these plain arrays of the same shape and device?"""
         return False
 
     def flat(self, x: Array) -> Array:
@@ -128,7 +128,7 @@ class MultiTensorOps:
         raise NotImplementedError
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
-        """The engine's own update of many tensors by the optimizer of this name, if it has one."""
+        """The engine's fused update of many tensors for the optimizer of this name, if it has one."""
         return None
 
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
