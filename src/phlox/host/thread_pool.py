@@ -111,9 +111,9 @@ def parallel_map(
 
 
 class _Pool:
-    """Threads that take tasks until there are none, and then parts of what others share, until nobody is at work.
+    """Threads that take tasks until none is left, and then parts of what others share, until all are idle.
 
-    Entered by a thread that is one of them from when it leaves.
+    The thread that enters the scope becomes one of them when it leaves it.
     """
 
     def __init__(self, tasks: Sequence[Callable[[], None]], count: int) -> None:
@@ -146,7 +146,7 @@ class _Pool:
             raise self._stopped_by
 
     def share(self, work: Callable[[int, int], None], size: int, count: int) -> None:
-        """`work` in so many parts, of which the caller takes the first, and all that no idle thread takes."""
+        """`work` in so many parts: the caller takes the first, and all that no idle thread takes."""
         shared = _Shared(work, size, count)
         first = shared.left.popleft()
         with self._changed:
@@ -208,7 +208,7 @@ class _Shared:
         self._context = contextvars.copy_context()
 
     def run(self, part: int) -> None:
-        """Does this part; what it raises is kept."""
+        """Run this part, and keep what it raises."""
         start, stop = self._size * part // self._count, self._size * (part + 1) // self._count
         try:
             self._context.copy().run(self._work, start, stop)
@@ -218,9 +218,9 @@ class _Shared:
 
 
 _pool: contextvars.ContextVar[_Pool | None] = contextvars.ContextVar("phlox_pool", default=None)
-"""The threads that the caller is one of."""
+"""The pool that the caller's thread is part of."""
 
 
 def _cores() -> int:
-    """How many this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -180,7 +180,7 @@ class TensorBase:
                     f"{name}: {ops.kind.__name__} tensors do not mix with the {'int' if other.whole else 'float'} that "
                     f"is an argument; convert with {'.int()' if other.whole else '.float()'} first"
                 )
-            return other.meet(ops.backend, ops.kind)
+            return other.as_operand(ops.backend, ops.kind)
         if ops.backend.is_traced_scalar(other):
             return other
         if isinstance(other, np.ndarray):

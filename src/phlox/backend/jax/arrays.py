@@ -1,4 +1,4 @@
-"""JAX arrays as arrays of the contract: on which devices they are, and how values come and go."""
+"""JAX arrays as arrays of the contract: devices, element types, moving to and from the host."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -33,7 +33,7 @@ _number_of = operator.attrgetter("id")
 
 
 class Arrays(EngineBackend):
-    """See `phlox.backend.contract.backend`."""
+    """See `phlox.backend.contract.arrays`."""
 
     jax_float: Any
     jax_int: Any

@@ -1,4 +1,4 @@
-"""Phlox's classes as JAX PyTrees: all that have been announced, and those that will be."""
+"""Phlox's classes as JAX PyTrees: all that are registered, now and later."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -19,7 +19,7 @@ from phlox.backend.pytree import PyTreeNode, StructureSerializer, add_listener
 from phlox.errors import KindError
 
 _numbers: dict[str, count[int]] = {}
-"""Of the classes that have been announced, by name."""
+"""How many classes of each name have been registered."""
 
 
 def _register(node: PyTreeNode) -> None:
@@ -37,9 +37,9 @@ def _register(node: PyTreeNode) -> None:
 def _with_integers_refused(
     flatten: Callable[[Any], tuple[Any, Any]], integers: Callable[[Any], Iterable[str]]
 ) -> Callable[[Any], tuple[Any, Any]]:
-    """As `flatten`, but where JAX is about to differentiate towards an integer, its own error is forestalled.
+    """As `flatten`, with a better error where JAX is about to differentiate with respect to an integer.
 
-    JAX would say that some leaf is one; it does not know which.
+    JAX's own error cannot say which leaf it is.
     """
 
     def flatten_for_jax(value: Any) -> tuple[Any, Any]:
@@ -58,7 +58,7 @@ def _with_integers_refused(
 
 
 def _differentiates(frame: FrameType | None) -> bool:
-    """Is a tree taken apart for `jax.grad` or its kin to look at what they differentiate towards?"""
+    """Is the tree flattened by `jax.grad` or its like, for the arguments that they differentiate with respect to?"""
     while frame is not None and frame.f_code.co_filename == jax.tree_util.tree_leaves.__code__.co_filename:
         frame = frame.f_back
     if frame is None or frame.f_code.co_name not in ("value_and_grad_f", "jacfun"):
@@ -72,7 +72,7 @@ def _register_serializer(cls: type[Any], serializer: StructureSerializer) -> Non
     number = next(_numbers.setdefault(name, count(1)))
     jax.export.register_pytree_node_serialization(
         cls,
-        # A class that is defined anew, as in a notebook, is another one: what was exported with the first stays its.
+        # A class that is defined again, as in a notebook, gets another name: earlier exports belong to the first.
         serialized_name=name if number == 1 else f"{name}#{number}",
         serialize_auxdata=serializer.to_bytes,
         deserialize_auxdata=serializer.from_bytes,

@@ -1,4 +1,4 @@
-"""What JAX has in place of arrays while it records: of which program such a tracer is, and how one is made."""
+"""Tracing and compiling on JAX: to which trace a tracer belongs, traced scalars, loops."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -38,7 +38,7 @@ _NEEDS_VALUES = (
 
 
 def _weakly(x: Any, dtype: Any) -> Any:
-    """A number as Python's own come in: weakly typed, it takes the type of what it meets."""
+    """A scalar as JAX takes Python's: weakly typed, so that the other operand determines the dtype."""
     return convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=True, sharding=None)
 
 
@@ -58,7 +58,7 @@ def _computes_doubles() -> bool:
 
 
 class Traces(EngineBackend):
-    """See `phlox.backend.contract.backend`."""
+    """See `phlox.backend.contract.tracing` and `compiling`."""
 
     def is_traced_scalar(self, value: object) -> bool:
         return isinstance(value, (Tracer, jax.Array)) and value.ndim == 0
@@ -197,6 +197,6 @@ class Traces(EngineBackend):
             after, y = body(state, one)
             return tuple(after), tuple(y)
 
-        # Numbers stay weakly typed in an array that is made of nothing else: they take the type of what they meet.
+        # An array made of Python scalars alone is weakly typed as they are.
         arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
         return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)

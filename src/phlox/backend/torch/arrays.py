@@ -40,7 +40,7 @@ def _named(name: str) -> torch.device:
 
 
 class Arrays(EngineBackend):
-    """See `phlox.backend.contract.backend`."""
+    """See `phlox.backend.contract.arrays`."""
 
     torch_float: torch.dtype
     torch_int: torch.dtype

@@ -29,7 +29,7 @@ def _shaped(name: str) -> Rule:
 
 
 def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
-    """The order of numbers drawn for every place, equal ones (of 2**31 few are) staying as they are."""
+    """The argsort of random integers; equal ones, which are rare among 2**31, stay in order."""
     size = _rows(M)
     if size is None:
         return M.inner.random_permutation(state, n, device)

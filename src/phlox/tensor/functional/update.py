@@ -36,7 +36,7 @@ def adam_update(
     met = together("adam_update", given)
     ops = met[0]._ops
     arrays = [one.primitive for one in met]
-    met_numbers: list[Any] = [x.meet(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in numbers]
+    met_numbers: list[Any] = [x.as_operand(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in numbers]
     numbers = AdamScalars(*met_numbers)
     try:
         updated = ops.backend.adam_update(*arrays, numbers)
