@@ -14,7 +14,7 @@ from phlox.backend.device import Device
 
 
 class ShapeOps:
-    """Moving elements about; the same function for every kind."""
+    """Shapes and slices; the same function for every kind."""
 
     reshape: Callable[[Array, Shape], Array]
     permute_dims: Callable[[Array, Axes], Array]

@@ -132,19 +132,19 @@ class MultiTensorOps:
         return None
 
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
-        """`work(old) -> new` for parts of these pieces that fit the cache, several small ones joined to one.
+        """`work(old) -> new` for parts of these pieces that fit the cache, several small ones joined.
 
-        `work` sees flat arrays of any size, which it does not change; what it gives is copied to where it goes.
+        `work` gets flat arrays of any size, which it does not write to; its results are copied to their targets.
         """
         raise NotImplementedError
 
 
 SHORT = 1 << 15
-"""Elements: tensors of less are joined."""
+"""Tensors of fewer elements are joined."""
 
 
 def bundles(sizes: Sequence[int], longest: int) -> list[list[tuple[int, int, int]]]:
-    """Which of several, from where to where: parts of at most `longest` elements, and short ones together."""
+    """Bundles of (tensor, start, stop): slices of at most `longest` elements, and short tensors together."""
     found: list[list[tuple[int, int, int]]] = []
     together, filled = list[tuple[int, int, int]](), 0
     for number, size in enumerate(sizes):
@@ -167,9 +167,9 @@ def work_on(
     join: Callable[[list[Array]], Array],
     apart: Callable[[Array, list[Array]], Array],
 ) -> None:
-    """`work` of one bundle: its parts of the old arrays joined, and what comes out copied to the new ones.
+    """Update one bundle: `work` of its slices of the old arrays, joined; the results are copied to the new arrays.
 
-    `apart(result, given)` is the result in memory that is not that of anything given, which is about to be written to.
+    `apart(result, given)` is the result, copied if it shares memory with an array of `given`: those may be overwritten.
     """
     if len(bundle) == 1:
         number, start, stop = bundle[0]

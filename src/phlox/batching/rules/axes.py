@@ -1,4 +1,4 @@
-"""What is done along axes that are named: of an example they are one further on in the batch."""
+"""Operations along given axes: an axis of an example is one further on in the inner array."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _FIRST = (
     "float_argsort", "int_argsort", "float_sort", "int_sort",
     "softmax", "log_softmax", "glu",
 )  # fmt: skip
-"""The axis, or the axes, are the first option."""
+"""Operations whose first option is the axis, or axes."""
 
 _SECOND = ("roll", "repeat", "float_argtopk", "int_argtopk")
-"""They are the second."""
+"""Operations whose second option they are."""
 
 
 def _with_new_first_axis(name: str) -> Rule:
-    """Several results along a new first axis, before which the batch belongs."""
+    """Results along a new first axis, before which the batch axis goes."""
 
     def rule(M: Any, x: Any, axes: Any, *options: Any) -> Any:
         found = getattr(M.inner, name)(x.value, shifted(axes), *options)

@@ -1,4 +1,4 @@
-"""What is done to every element alone; read off the contract, which says how many operands each operation has."""
+"""Elementwise operations; how many operands each has is taken from the contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUIRED = {
 
 
 def _operands(function: Any) -> int:
-    """How many of an operation's parameters are arrays, or may be."""
+    """How many parameters of an operation are, or may be, arrays."""
     parameters = inspect.signature(function).parameters.values()
     return sum(parameter.annotation in ("Array", "Any") for parameter in parameters)
 

@@ -1,4 +1,4 @@
-"""Reading and writing at places; where those differ from example to example, the examples become one long axis."""
+"""Gathering and scattering; where indices differ between examples, the examples are joined to one long axis."""
 
 from __future__ import annotations
 

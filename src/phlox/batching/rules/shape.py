@@ -1,4 +1,4 @@
-"""Moving elements about: the batch stays the first axis."""
+"""Shapes and slices: the batch stays the first axis."""
 
 from __future__ import annotations
 
