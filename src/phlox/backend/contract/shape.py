@@ -82,7 +82,7 @@ class ShapingOps(ArrayOps):
         return self.flip(part(self, x, axis, start - count + 1, start + 1), (axis,))
 
     def windows(self, x: Array, axis: int, size: int, step: int) -> Array:
-        """Sliding windows, `step` apart: the axis becomes that of the windows, a new last one that of their elements."""
+        """Sliding windows, `step` apart: the axis becomes that of the windows, a new last one is inside."""
         shape = self.shape(x)
         count = (shape[axis] - size) // step + 1
         device = self.device_of(x)
