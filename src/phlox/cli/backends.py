@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from phlox.backend import Backend, backend_names, load_backend
-from phlox.backend.contract.support_table import Matrix
+from phlox.backend.contract.support_table import SupportTable
 from phlox.cli.command import DONE, Command
 from phlox.errors import DataError, DeviceError, EngineNotInstalledError
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     names = options.backend or backend_names()
     elements = {key: value for key, value in (("float", options.float), ("int", options.int)) if value is not None}
-    found = Matrix({name: backend(name, elements) for name in names})
+    found = SupportTable({name: backend(name, elements) for name in names})
     if options.into is not None:
         write_into(Path(options.into), found.markdown())
         print(f"wrote the table into {options.into}")

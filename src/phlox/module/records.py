@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -16,8 +16,7 @@ from phlox.backend import Backend, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import ModuleError, PhloxError, RecordError
-from phlox.host.float_casts import takes_only_memory
-from phlox.host.memory import Arena, large_pages_come_quickly
+from phlox.host.memory import Arena
 from phlox.host.signal_guard import Prepared
 from phlox.host.thread_pool import parallel_map
 from phlox.module.own_records import meant_paths, outside, prepare_children, record_of, refuse_positional, without
@@ -259,15 +258,7 @@ def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]
 
     sizes = list(map(_bytes_cast, places, entries))
     new = sizes if at_once else [n for n, place in zip(sizes, places, strict=True) if not place.param.is_initialized]
-    room = Arena(new if any(new) else ())
-
-    @cache
-    def are_light() -> bool:
-        to_cast = zip(sizes, places, entries, strict=True)
-        return all(takes_only_memory(entry.tensor.dtype, place.dtype) for size, place, entry in to_cast if size)
-
-    def alone() -> bool:
-        return large_pages_come_quickly() and are_light()
+    arena = Arena(new if any(new) else ())
 
     def new_value(i: int) -> Tensor[Any, Any, Any] | None:
         place = places[i]
@@ -275,10 +266,10 @@ def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]
             return _checked(place, entries[i])
         if not sizes[i]:
             return _made(place, entries[i])
-        with room.used():
+        with arena.used():
             return _made(place, entries[i])
 
-    values = parallel_map(new_value, sizes, _WORTH, large=LARGE, alone=alone)
+    values = parallel_map(new_value, sizes, _WORTH, large=LARGE)
     ids = _ids(module, places, entries)
     fill = partial(_fill, places, entries, values, ids, found)
     if any(value is None for value in values):  # what is let go of one by one cannot be taken back

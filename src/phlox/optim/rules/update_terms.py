@@ -68,7 +68,7 @@ def real(count: Any, backend: Backend) -> Real:
 
     An engine itself may turn its stand-in for it into a number of 32 bits, whatever the backend's are.
     """
-    return count * (backend.as_device_scalar(1.0) if backend.is_scalar(count) else 1.0)
+    return count * (backend.as_device_scalar(1.0) if backend.is_traced_scalar(count) else 1.0)
 
 
 def chosen(condition: Any, if_true: Real, if_false: Real, backend: Backend) -> Real:
