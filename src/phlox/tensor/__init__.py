@@ -1,4 +1,4 @@
-"""Floor 3: the one `Tensor`, and the functions that make and combine tensors."""
+"""Floor 3: the one `Tensor` class, and the functions that create and combine tensors."""
 
 from __future__ import annotations
 
