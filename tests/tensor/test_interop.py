@@ -213,6 +213,6 @@ def test_values_are_not_known_under_a_trace() -> None:
             read(t)
             return t
 
-        with pytest.raises(CompileError, match=f"^{name}: the values of a .* are not known while"):
+        with pytest.raises(CompileError, match=f"^{name}: the values of a .* are unknown during"):
             jax.jit(traced)(x)
         assert seen == ["Tensor(Float (2,) on jax:cpu, traced)"]

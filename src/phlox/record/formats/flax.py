@@ -30,14 +30,14 @@ _FIXED = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _SIZED = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _MAPS = {**{0x80 + count: 0 for count in range(1, 16)}, 0xDE: 2, 0xDF: 4}
-"""First byte of a map that is not empty -> how many bytes of its length follow."""
+"""First byte of a non-empty map -> number of length bytes that follow."""
 
 
 @final
 class FlaxReader(Reader):
-    """Reads what `flax.serialization.to_bytes` gives: parameters, and whole train states, by their names.
+    """Reads files of `flax.serialization.to_bytes`: parameters and whole train states, by name.
 
-    Arrays are views of the mapped file. Complex ones, and complex numbers, are `Record.unreadable`.
+    Arrays are views of the mapped file. Complex arrays and numbers are `Record.unreadable`.
 
     >>> ones = msgspec.msgpack.encode([[2], "float32", np.ones(2, np.float32).tobytes()])
     >>> data = msgspec.msgpack.encode({"params": {"bias": msgspec.msgpack.Ext(1, ones)}, "step": 3})
@@ -72,7 +72,7 @@ class _Decoder:
         self._entries = 0
 
     def node(self, raw: msgspec.Raw, path: str, depth: int) -> object:
-        """What is there, as an inert value."""
+        """Decode a node to an inert value."""
         if depth > _MAX_DEPTH:
             raise RecordError(f"{shown(path)}: it nests more than {_MAX_DEPTH} levels deep")
         data = memoryview(raw)
@@ -112,7 +112,7 @@ class _Decoder:
         return NumpyArray(NumpyType(dtype), (), False, bytes(data), True) if code == _SCALAR and not shape else tensor
 
     def _joined(self, nodes: dict[Any, object], path: str) -> object:
-        """An array that was cut into pieces."""
+        """Join an array that is stored in chunks."""
         sizes, parts = _listed(nodes.get("shape")), _listed(nodes.get("chunks"))
         if any(isinstance(part, Refused) for part in parts):
             return next(part for part in parts if isinstance(part, Refused))
@@ -142,7 +142,7 @@ def _foreign(code: int, data: memoryview) -> Any:
 
 
 def _unpacked(data: memoryview) -> tuple[int, memoryview]:
-    """Code and content of an extension type."""
+    """The code and the content of an extension value."""
     width = _SIZED.get(data[0], 0)
     size = int.from_bytes(data[1 : 1 + width], "big") if width else _FIXED[data[0]]
     start = 2 + width

@@ -1,4 +1,4 @@
-"""Files that Phlox does not read: what they are, by how they begin or what they are called, and what to do instead."""
+"""Formats that Phlox does not read: how to recognise them by content or name, and the remedy for each."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _IsOne: TypeAlias = "Callable[[bytes], bool]"
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A format: one sentence of what it is and what to do, and how its files are known."""
+    """A format: its description and remedy, and how its files are recognised."""
 
     what: str
     remedy: str
     is_one: _IsOne | None = None
-    """Whether a file begins as one of these."""
+    """Whether the first bytes of a file are of this format."""
     names: str | None = None
-    """A regular expression that the end of the name of a file, or of a folder, matches where that alone tells it."""
+    """A regular expression for the end of a file or folder name that identifies the format by itself."""
     holds: tuple[str, ...] = ()
-    """Names of files and folders of which a folder that is one of these has one at least."""
+    """Names of files and folders; a folder of this format has at least one of them."""
 
     def __str__(self) -> str:
         return f"it is {self.what}; {self.remedy}"
 
 
 def foreign_file(head: bytes, name: str) -> str | None:
-    """What to say of a file of another format, which begins so and is called so; None where it is none that is known.
+    """The message for a file of a known other format, by its first bytes and name; None if it is unknown.
 
     >>> foreign_file(b"GGUF\\3\\0\\0\\0", "model.gguf")
     'it is a GGUF file of llama.cpp; load the original weights, ...'
@@ -43,7 +43,7 @@ def foreign_file(head: bytes, name: str) -> str | None:
 
 
 def foreign_folder(names: set[str], folder: str) -> str | None:
-    """What to say of a folder with files and folders of these names; None where it is of no format that is known."""
+    """The message for a folder of a known other format, by the names in it; None if it is unknown."""
     for one in FOREIGN:
         if not names.isdisjoint(one.holds):
             return str(one)
@@ -51,7 +51,7 @@ def foreign_folder(names: set[str], folder: str) -> str | None:
 
 
 def promised_by(name: str) -> Foreign | None:
-    """The format that the end of a name promises."""
+    """The format that the end of a name indicates."""
     return next((one for one in FOREIGN if one.names and re.search(one.names, name, re.IGNORECASE)), None)
 
 
@@ -68,17 +68,17 @@ def _is_page(head: bytes) -> bool:
 
 
 def _is_onnx(head: bytes) -> bool:
-    # ModelProto: its first field is ir_version, a small number; the next are the name of a producer, or the graph.
+    # ModelProto: the first field is ir_version, a small integer; then comes the producer's name or the graph.
     return len(head) > 3 and head[0] == 8 and 0 < head[1] < 32 and head[2] in b"\x12\x1a\x22\x3a\x42" and _is_name(head)
 
 
 def _is_name(head: bytes) -> bool:
-    """Whether what follows the first field is text, as the name of a producer: a saved model of TensorFlow has none."""
+    """Whether the second field is text, such as a producer's name: a SavedModel of TensorFlow has none."""
     return head[2] != 0x12 or (head[3] < 64 and head[4 : 4 + head[3]].isascii() and head[4 : 4 + head[3]].isalnum())
 
 
 def _is_llama2(head: bytes) -> bool:
-    """The seven sizes that a file of llama2.c begins with."""
+    """Whether a file begins with the seven sizes of llama2.c."""
     if len(head) < 28:
         return False
     width, hidden, layers, heads, shared, vocabulary, context = struct.unpack("<7i", head[:28])
@@ -242,6 +242,6 @@ FOREIGN: tuple[Foreign, ...] = (
         lambda head: head.startswith((b"PK\3\4", b"7z\xbc\xaf\x27\x1c", b"Rar!", b"BZh")) or head[257:262] == b"ustar",
         r"\.(zip|7z|rar|tar|tgz|tar\.(gz|zst|bz2|xz))$",
     ),
-    Foreign("a picture", "weights are in another file", _begins(b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8")),
+    Foreign("an image", "weights are in another file", _begins(b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8")),
 )
-"""In the order in which they are asked; each with one sentence."""
+"""The known formats, in the order in which they are tried."""

@@ -1,12 +1,12 @@
 """NumPy's files: .npz, read and written, and .npy, read (NumPy, `numpy/lib/format.py`, "Format Version 1.0" to "3.0").
 
-An .npz is a zip archive of .npy files, the path of a tensor and ".npy" their names. Ours are stored, each with its data
-at a multiple of 64 bytes so that they map, and are preceded by the member "__phlox__.json": the header, and what else a
-record has. `numpy.load` reads them, and gives that member as bytes.
+An .npz is a zip archive of .npy files, named by the path of a tensor and ".npy". Ours are uncompressed, each with its
+data at a multiple of 64 bytes so that it can be memory-mapped. The first member is "__phlox__.json": the header and the
+other parts of a record. `numpy.load` reads these files, and returns that member as bytes.
 
-NumPy has no bfloat16: as it saves the arrays of `ml_dtypes`, the type is written "<V2", two bytes of its own kind, and
-read back from that; `numpy.load` gives an array whose `.view(ml_dtypes.bfloat16)` it is. Nothing else writes "<V2": the
-raw bytes of NumPy are "|V2".
+NumPy has no bfloat16. As in arrays of `ml_dtypes` that NumPy saves, the dtype is written as "<V2" and read back from
+that; `numpy.load` returns an array to which `.view(ml_dtypes.bfloat16)` must be applied. Nothing else writes "<V2": raw
+bytes of NumPy are "|V2".
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from phlox.record.values import from_json, to_json
 _OURS = "__phlox__.json"
 _NPY = ".npy"
 _MAGIC = b"\x93NUMPY"
-_MAX_HEADER = 10_000  # NumPy's own bound
+_MAX_HEADER = 10_000  # NumPy's own limit
 _BFLOAT16 = "<V2"
 _ALIGNMENT = 64
 _ALONE = "data"
-"""What the tensor of an .npy file is called."""
-_PADDING = struct.Struct("<HH")  # an extra field: its number, that of Android's alignment, and size
-_LARGE = 1 << 30  # bytes, from which on a member is written with sizes of 64 bits
+"""The name of the tensor of an .npy file."""
+_PADDING = struct.Struct("<HH")  # an extra field: its id (Android's alignment field) and size
+_LARGE = 1 << 30  # larger members are written with 64-bit sizes
 _ZIP64_EXTRA = 20
 _ITEM = re.compile(
     r"""\s*['"](descr|fortran_order|shape)['"]\s*:\s*(?:['"]([^'"]{0,20})['"]|(True|False)|\(([\d\s,L]*)\))\s*(,|$)\s*"""
@@ -63,7 +63,7 @@ _KINDS = {
 
 
 class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
-    """What a record has and NumPy has no place for: the content of "__phlox__.json"."""
+    """The parts of a record that NumPy's format lacks: the content of "__phlox__.json"."""
 
     metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
@@ -75,10 +75,10 @@ class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
 
 @final
 class NpzRecorder(Recorder):
-    """NumPy's .npz: read lazily, as `numpy.savez` and `numpy.savez_compressed` write it; written so that it maps.
+    """NumPy's .npz: files of `numpy.savez` and `numpy.savez_compressed` are read lazily; ours can be memory-mapped.
 
-    Arrays in Fortran order and of any byte order are read right; objects, text, complex numbers and structures are
-    listed as unreadable. The CRC-32 that the archive has of each array is verified when it is first read.
+    Arrays in Fortran order and any byte order are supported. Objects, text, complex numbers and structures are listed
+    as unreadable. The archive's CRC-32 of an array is verified on its first read.
 
     >>> import numpy as np
     >>> file = io.BytesIO()
@@ -95,7 +95,7 @@ class NpzRecorder(Recorder):
     is_raw = True
 
     def write(self, record: Record, sink: Sink) -> None:
-        """See `Recorder.write`. RecordError for a path that can be no name in an archive: "/x", "../x", or with NUL."""
+        """See `Recorder.write`. RecordError for a path that is invalid in an archive: "/x", "../x", or with NUL."""
         with zipfile.ZipFile(_Stream(sink), "w") as archive:
             with _member(archive, sink, _OURS, 0) as file:
                 file.write(msgspec.json.encode(self._info(record)))
@@ -160,9 +160,9 @@ class NpzRecorder(Recorder):
 
 @final
 class NpyReader(Reader):
-    """NumPy's .npy: a record of one tensor, "data". Several in a row, as Equinox writes them: a positional record.
+    """NumPy's .npy: a record of one tensor, "data". Several concatenated files (Equinox): a positional record.
 
-    Before them may stand one line of JSON, where programs keep their hyper-parameters: the metadata "header".
+    One line of JSON may come first, where programs store hyper-parameters: it becomes the metadata "header".
 
     >>> import numpy as np
     >>> file = io.BytesIO()
@@ -197,7 +197,7 @@ class NpyReader(Reader):
             except Unheld as error:
                 unreadable[path] = str(error)
                 size = _size(part)
-                if size is None or size > len(part):  # of Python's objects nobody knows where they end
+                if size is None or size > len(part):  # the end of pickled Python objects is unknown
                     unreadable[path] += "" if path == _ALONE else "; all that follows cannot be found, either"
                     break
             else:
@@ -226,7 +226,7 @@ def _view(data: memoryview) -> Callable[[], memoryview]:
 
 
 def _size(data: memoryview) -> int | None:
-    """How many bytes an .npy file takes whose elements a record cannot hold; None where that is not in its head."""
+    """The size in bytes of an .npy file with unsupported elements; None if its header does not determine it."""
     head = bytes(data[: _MAX_HEADER + 12])
     width = {1: 2, 2: 4, 3: 4}[head[6]]
     start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
@@ -247,9 +247,9 @@ class _Layout:
 
 
 def _parsed(head: bytes, size: int | None, path: str) -> _Layout:
-    """What the first bytes of an .npy file tell; RecordError where they are not those of one of `size` bytes.
+    """Parse the header of an .npy file; RecordError if it is not that of a file of `size` bytes.
 
-    Unheld for elements that a record cannot hold.
+    Raises Unheld for elements that a record cannot hold.
     """
     width = {1: 2, 2: 4, 3: 4}.get(head[6] if len(head) > 6 else 0, 0)
     if not head.startswith(_MAGIC) or not width or head[7:8] != b"\0":
@@ -299,7 +299,7 @@ def _sizes(text: str, path: str) -> list[int]:
 def _dtype(text: str, path: str) -> tuple[DType, bool]:
     if text == _BFLOAT16:
         return DTYPES["bf16"], False
-    if text == "<f1":  # what `ml_dtypes` calls one of its types; the others have no name in such a file
+    if text == "<f1":  # one dtype of `ml_dtypes`; its others have no name in such a file
         return DTYPES["f8_e5m2"], False
     if text[:1] in "<>|=" and text[1:] in _DTYPES:
         return _DTYPES[text[1:]], text[0] == ">"
@@ -346,7 +346,7 @@ def _npy_header(tensor: LazyTensor) -> bytes:
 
 
 def _member(archive: zipfile.ZipFile, sink: Sink, name: str, size: int) -> Any:
-    """A new member, to be written: stored, of no date, its data at a multiple of 64 bytes."""
+    """A new member: uncompressed, without a date, with its data at a multiple of 64 bytes."""
     info = zipfile.ZipInfo(name)
     info.create_system = 3  # the same bytes on every system
     is_large = size >= _LARGE
@@ -357,7 +357,7 @@ def _member(archive: zipfile.ZipFile, sink: Sink, name: str, size: int) -> Any:
 
 
 class _Stream(io.RawIOBase):
-    """A sink as a file that cannot seek."""
+    """A sink as a file without seek."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

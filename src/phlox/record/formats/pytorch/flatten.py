@@ -39,7 +39,7 @@ _REMEDY = "save its numbers, text and tensors as such, or leave it out"
 
 
 class Flat(NamedTuple):
-    """The entries of a record to be, and what it cannot hold."""
+    """The entries of a record, and the unreadable ones."""
 
     entries: dict[str, Leaf]
     unreadable: dict[str, str]
@@ -47,10 +47,10 @@ class Flat(NamedTuple):
 
 
 def flatten(root: object, meter: Meter) -> Flat:
-    """The tensors and plain values in `root`, an inert pickle, by path; a tensor alone is called "data".
+    """The tensors and plain values in `root`, an inert pickle, by path; a single tensor is called "data".
 
-    Unreadable are, with the reason: what a record cannot hold, a key that makes no path, and two entries of one path.
-    RecordError where there is nothing by name at all, and for what nests too deep.
+    Unreadable entries, with the reason, are: values that a record cannot hold, keys that are not valid paths, and a
+    second entry of one path. Raises RecordError if nothing has a name, and for excessive nesting.
 
     >>> from phlox.record.formats.pytorch.values import Pairs
     >>> flatten(Pairs([("net", Pairs([("a.b", True)])), (0, [1, (2, "x")]), (("k",), 3)]), Meter(100))
@@ -82,7 +82,7 @@ class _Walk:
         self.unreadable: dict[str, str] = {}
 
     def visit(self, node: object, path: str, depth: int) -> None:
-        """Put what is in `node` under `path`, or below it."""
+        """Add the content of `node` at `path` or below it."""
         if depth > _MAX_DEPTH:
             raise RecordError(f"{shown(path)}: it nests more than {_MAX_DEPTH} levels deep")
         children = self._children(node, path, depth)
@@ -103,7 +103,7 @@ class _Walk:
                 self.visit(child, before + key, depth + 1)
 
     def holds_tensor(self, node: object, depth: int) -> bool:
-        """Whether there is a tensor somewhere in `node`, or what would be one."""
+        """Whether `node` contains a tensor, or an unreadable one."""
         self.meter.charge(1)
         if depth > _MAX_DEPTH:
             raise RecordError(f"it nests more than {_MAX_DEPTH} levels deep")
@@ -117,21 +117,21 @@ class _Walk:
         return any(self.holds_tensor(child, depth + 1) for child in children)
 
     def _children(self, node: object, path: str, depth: int) -> dict[str, object] | None:
-        """What is below `node`, where it is a level of paths."""
+        """The children of `node`, if it is a level of paths."""
         if (items := _level(node)) is not None:
             children = self._keyed(items, path)
             if isinstance(node, Pairs) or items is cast("Object", node).items:
                 return children
-            # Of a program, what is no tensor is no state: whether it trains, its settings, its hooks.
+            # In a program, only tensors are state; the rest is its mode, settings and hooks.
             return {key: child for key, child in children.items() if self.holds_tensor(child, depth)}
         if isinstance(node, (list, tuple)) and self.holds_tensor(node := cast("list[object]", node), depth):
             return {str(i): item for i, item in enumerate(node)}
         return None
 
     def _keyed(self, items: Iterable[tuple[object, object]], path: str | None = None) -> dict[str, object]:
-        """The items by key as text; the later of two under one key, as in Python.
+        """The items by key as text; of two with one key, the later, as in Python.
 
-        What has no such key is listed, below `path`; Unheld where there is no path.
+        Items with other keys are listed as unreadable below `path`; without a path, Unheld is raised.
         """
         result: dict[str, object] = {}
         kinds: dict[str, type] = {}
@@ -204,13 +204,13 @@ class _Walk:
 
 
 def _level(node: object) -> Iterable[tuple[object, object]] | None:
-    """The keys and values of what is a level of paths: a dict, a module, or an object that is filled as a dict."""
+    """The keys and values of a level of paths: a dict, a module, or an object that is filled like a dict."""
     if isinstance(node, Pairs):
         return node.items
     if not isinstance(node, Object):
         return None
     if isinstance(node.state, Pairs):
-        if node.name.startswith("__torch__."):  # an object of TorchScript: all that it has are its attributes
+        if node.name.startswith("__torch__."):  # an object of TorchScript: it has only attributes
             return node.state.items
         parts = {key: part for key, part in node.state.items if isinstance(key, str)}
         if isinstance(parts.get("_modules"), Pairs) and isinstance(parts.get("_parameters"), Pairs):
@@ -219,7 +219,7 @@ def _level(node: object) -> Iterable[tuple[object, object]] | None:
 
 
 def _of_module(parts: dict[str, object]) -> list[tuple[object, object]]:
-    """The parameters, buffers and modules of a module of PyTorch: what its state dict has."""
+    """The parameters, buffers and modules of a PyTorch module, as in its state dict."""
     passing = parts.get("_non_persistent_buffers_set")
     left_out = cast("list[object]", passing) if isinstance(passing, list) else []
     left_out = {key for key in left_out if isinstance(key, str)}
@@ -242,7 +242,7 @@ def _reason(node: object) -> str:
 
 
 def numpy_array(node: NumpyArray, path: str) -> Array:
-    """The array that `node` describes, a view of its bytes; RecordError where it does not fit them."""
+    """The array that `node` describes, as a view of its bytes; RecordError if they do not fit."""
     if not isinstance(node.type, NumpyType):
         what = node.type.what if node.type is not None else "a NumPy array without its elements"
         raise Unheld(f"{what}, which a record cannot hold; {_REMEDY}")

@@ -1,7 +1,7 @@
-"""The globals that a state dict may name, each with an inert meaning of our own; all others mean nothing.
+"""The globals that a state dict may name, each with an inert replacement; all others are `Foreign`.
 
-A function takes the meter and what the pickle gives; where a file gives it other arguments than its own would, it
-raises, and the file is refused.
+A function takes the meter and the arguments in the pickle. For unexpected arguments it raises, and the file is
+rejected.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _OF_PYTHON = {"eval", "exec", "execfile", "compile", "__import__", "open", "file
 
 
 def find_global(module: str, name: str) -> object:
-    """The inert meaning of `name` in `module`: a `Foreign` name where we know none.
+    """The inert replacement of `name` in `module`; a `Foreign` name if there is none.
 
-    Safety does not depend on it, since nothing is ever called; but what reaches for the system or for other code has no
-    place in a file of weights, and the file is refused with a RecordError that says so.
+    Safety does not depend on this, since nothing is ever called. But a global that accesses the system or other code
+    does not belong in a file of weights, so the file is rejected with a RecordError that says so.
 
     >>> find_global("torch", "float32").dtype
     dtype('float32')
@@ -77,7 +77,7 @@ def find_global(module: str, name: str) -> object:
 
 
 def _tensor(meter: Meter, storage: object, offset: object, shape: object, strides: object, *rest: object) -> object:
-    # What is left are requires_grad, hooks and, at last, whether the values are to be conjugated or negated.
+    # The rest is requires_grad, hooks and, last, whether the values must be conjugated or negated.
     if len(rest) > 3 or not isinstance(storage, Storage):
         raise TypeError
     if len(rest) == 3 and isinstance(rest[2], Pairs) and any(value for _, value in rest[2].items):
@@ -156,12 +156,12 @@ def _bytes(meter: Meter, data: object = b"", encoding: str = "latin1") -> object
     if isinstance(data, bytes):
         return data
     if not isinstance(data, str):
-        raise TypeError  # of an int, Python makes as many zeros
+        raise TypeError  # Python's bytes(n) would make n zeros
     return _encoded(meter, data, encoding)
 
 
 def _numpy_type(meter: Meter, name: str | Name, *_: object) -> object:
-    if isinstance(name, Name):  # one of `ml_dtypes`, which NumPy has by its class
+    if isinstance(name, Name):  # a dtype of `ml_dtypes`, which NumPy names by its class
         name = name.name
     known = _NUMPY_TYPES.get(name)
     return Refused(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
@@ -191,14 +191,14 @@ def _numpy_frombuffer(
 
 
 def _jax_array(meter: Meter, function: object, arguments: object, state: object, aval: object) -> object:
-    # What JAX makes of the same that NumPy pickles.
+    # JAX's reconstruction of the same data as NumPy's pickle.
     array = NumpyArray()
     set_numpy_state(meter, array, state)
     return array
 
 
 def set_numpy_state(meter: Meter, array: NumpyArray, state: object) -> None:
-    """What `numpy.ndarray.__setstate__` does; TypeError for another state than it takes."""
+    """The effect of `numpy.ndarray.__setstate__`; TypeError for an invalid state."""
     match cast("tuple[object, ...]", state):
         case (int(), shape, NumpyType() as dtype, is_fortran, bytes() | str() as data):
             meter.charge(len(data))
@@ -270,7 +270,7 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "torch._utils._rebuild_wrapper_subclass": _refused("a tensor of a class of its own; save plain tensors"),
 }
 
-# What a defaultdict names as its factory, NumPy as the class of an array, and PyTorch as the way of quantizing.
+# Names of factories of defaultdict, of classes of NumPy arrays, and of PyTorch's quantization schemes.
 _NAMES = (
     *(f"{module}.{name}" for module in _BUILTINS for name in ("dict", "list", "int", "long", "float", "str", "bool")),
     *("numpy.ndarray", "torch.per_tensor_affine", "torch.per_channel_affine", *_TENSOR_CLASSES),
