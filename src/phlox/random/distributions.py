@@ -202,7 +202,7 @@ def categorical(
     else:
         highest = x.max(-1, keepdims=True)
         weights = (x - where(highest.isfinite(), highest, 0.0)).exp()
-    # Zero weights are made to add nothing at all, not even what rounding makes of the sum.
+    # Zero weights must not change the cumulative sum at all, not even by rounding.
     sums = where(weights > 0.0, weights.cumsum(-1), 0.0).cummax(-1)
     _check_weights("categorical", weights, sums)
     batch = x.shape[:-1]

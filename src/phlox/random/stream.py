@@ -56,7 +56,7 @@ class Stream:
         self.position = position
         self._lock = threading.Lock()
         self.drawing = threading.RLock()
-        """Locked by the first call of a compiled function that draws from here, since its number of draws is unknown."""
+        """Locked by the first call of a compiled function that draws from here: its number of draws is unknown."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy or a pickle is a separate stream that continues from the same position."""
@@ -90,7 +90,7 @@ class Stream:
         return reserved
 
     def settle(self, reserved: Reserved, draws: int) -> None:
-        """Report the number of draws made. Unused positions are released, unless the stream was used in the meantime."""
+        """Report the number of draws made. Unused positions are released, unless the stream was used meanwhile."""
         if draws == reserved.draws:
             return
         with self._lock:

@@ -1,8 +1,8 @@
-"""The one small language that says which paths are meant: for freezing, for optimizers' groups, for partial loads.
+"""Path patterns: select parameters for freezing, optimizer groups and partial loads.
 
-A pattern is a path with wildcards: `*` stands for any part of one segment, `**` for any number of segments. The path of
-something that has parts (a module, a list or dict in it) means everything below. A pattern that starts with `!` takes
-away from what the patterns before it have chosen, or from everything if it is the first.
+A pattern is a path with wildcards: `*` matches any part of one segment, `**` any number of segments. The path of a
+container (a module, list or dict) matches everything below it. A pattern that starts with `!` removes its matches from
+the selection of the patterns before it, or from everything if it is the first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Patterns: TypeAlias = str | Sequence[str]
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Is `path`, or something that it lies below, what this pattern (without a `!`) means?
+    """Does this pattern (without a `!`) match `path`, or a container of it?
 
     >>> matches("encoder.*.norm", "encoder.0.norm.weight"), matches("*.bias", "encoder.0.bias")
     (True, False)
@@ -29,7 +29,7 @@ def matches(pattern: str, path: str) -> bool:
 
 
 def in_turn(which: Iterable[Any], everything: Iterable[str], found: Callable[[Any], set[str]]) -> set[str]:
-    """What several patterns choose, one after the other; `found` gives what each means, its `!` taken off."""
+    """The selection of several patterns, applied in order; `found` returns the matches of one, without its `!`."""
     chosen: set[str] = set()
     for place, one in enumerate(which):
         if isinstance(one, str) and one.startswith("!"):
@@ -40,9 +40,9 @@ def in_turn(which: Iterable[Any], everything: Iterable[str], found: Callable[[An
 
 
 def chosen(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str]) -> set[str]:
-    """Those of `paths` that are meant; where they are a mapping, a key is meant if any of its names is.
+    """The selected `paths`. In a mapping path -> names, a key is selected if any of its names is.
 
-    Raises RecordError for a pattern that none matches, with what was probably meant, and for what is no pattern.
+    Raises RecordError for a pattern without a match (with a suggestion), and for an invalid pattern.
 
     >>> sorted(chosen(["encoder", "!**.bias"], ["encoder.weight", "encoder.bias", "head.weight"]))
     ['encoder.weight']
@@ -52,9 +52,7 @@ def chosen(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str
 
     def found(pattern: Any) -> set[str]:
         if not isinstance(pattern, str):
-            raise RecordError(
-                f"{pattern!r} does not say which paths are meant; give a pattern ('encoder', '**.bias'), or several"
-            )
+            raise RecordError(f"{pattern!r} is not a pattern; give a pattern ('encoder', '**.bias'), or several")
         result = {key for key, known in names.items() if any(matches(pattern, path) for path in known)}
         if not result:
             raise RecordError(no_match(pattern, [path for known in names.values() for path in known], "path"))
@@ -64,7 +62,7 @@ def chosen(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str
 
 
 def no_match(pattern: str, paths: Sequence[str], what: str) -> str:
-    """What to say where no path, which stands for a `what`, matches a pattern."""
+    """The message for a pattern that matches no `what`."""
     for other in _meant(pattern, paths):
         if other != pattern and any(matches(other, path) for path in paths):
             return f"no {what} matches `{pattern}`; did you mean `{other}`?"
@@ -74,7 +72,7 @@ def no_match(pattern: str, paths: Sequence[str], what: str) -> str:
 
 @lru_cache(maxsize=512)
 def _expression(pattern: str) -> re.Pattern[str]:
-    """For paths with a dot at the end: those that match, and those below."""
+    """The regular expression of a pattern and everything below it, for paths with a trailing dot."""
     text = ""
     for segment in pattern.split("."):
         text += r"(?:[^.]+\.)*" if segment == "**" else "[^.]*".join(map(re.escape, segment.split("*"))) + r"\."
@@ -82,7 +80,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def _meant(pattern: str, paths: Sequence[str]) -> Iterator[str]:
-    """What may have been meant: the same further down, or other names."""
+    """Suggestions: the same pattern at a deeper level, or similar names."""
     yield f"*{pattern}" if pattern.startswith("*.") else f"**.{pattern}"
     if "*" not in pattern:
         modules = dict.fromkeys(path[:end] for path in paths for end in range(len(path)) if path[end] == ".")

@@ -1,4 +1,4 @@
-"""`check_backend`: the whole conformance suite on one backend."""
+"""`check_backend`: run the whole conformance suite on a backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Part: TypeAlias = Literal[
     "contract", "values", "gradients", "second derivatives", "accumulation", "empty tensors", "draws", "edges"
 ]
 PARTS: tuple[Part, ...] = get_args(Part)
-"""The parts of the suite, in the order in which they are run."""
+"""The parts of the suite, in order of execution."""
 
 
 class Case(NamedTuple):
@@ -24,7 +24,7 @@ class Case(NamedTuple):
     part: Part
     operation: str
     run: Callable[[], None]
-    """Raises `AssertionError` if the backend is wrong, `LeftOut` if there is nothing to compare with."""
+    """Raises `AssertionError` if the backend is wrong, `NotCompared` if there is nothing to compare with."""
 
 
 def check_backend(
@@ -57,7 +57,7 @@ def check_backend(
 
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
-        raise ValueError(f"check_backend: no part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
+        raise ValueError(f"check_backend: unknown part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
     report = Report(repr(backend), _provisions(backend))
     for case in cases(backend):
         if case.part not in parts or (only is not None and only not in case.operation):
@@ -105,7 +105,7 @@ def cases(backend: Backend) -> Iterator[Case]:
         if row.second and n < 2:
             run: Callable[[], None] = lambda r=row, n=n: checks.second_gradients(r, backend, n)  # noqa: E731
             yield Case("second derivatives", row.name, run)
-    for sums in SUMS if backend.float_element != "f64" else ():  # f64 is what the others are compared with
+    for sums in SUMS if backend.float_element != "f64" else ():  # f64 is the reference of the others
         yield Case("accumulation", sums.name, lambda r=sums: accumulation.check(r, backend))
     for row in rows:
         yield Case("empty tensors", row.name, lambda r=row: checks.nothing(r, backend))

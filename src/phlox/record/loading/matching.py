@@ -1,4 +1,4 @@
-"""`match`: does a record fit what is to be loaded from it? Everything that is amiss is found at once."""
+"""`match`: check whether a record fits a module, and find all problems at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phlox.record.patterns import Patterns, chosen
 from phlox.record.record import Record
 
 Expected: TypeAlias = "tuple[tuple[int, ...], Kind, DType | None]"
-"""Of a tensor to be loaded: its shape, its kind, and its element type (None: whichever comes)."""
+"""The shape, kind and dtype (None: any) of an expected tensor."""
 
 
 def match(
@@ -30,21 +30,21 @@ def match(
     exclude: Patterns | None = None,
     remap: Remap | None = None,
 ) -> LoadReport:
-    """Compares a record with what a module expects, reading no tensor (save two that should be one, see below).
+    """Compare a record with what a module expects, without reading tensors (except as below).
 
     Args:
-        expected: path -> (shape, kind, element type or None), in the module's order.
-        record: matched by name, or in order where it is positional.
+        expected: path -> (shape, kind, dtype or None), in the module's order.
+        record: matched by name, or by order if it is positional.
         strict: whether missing and unexpected entries, and a positional record of another structure, are failures.
-        aliases: further name of a tied parameter -> its path in `expected`.
-        include, exclude: patterns of paths (see `phlox.record.patterns`): of what is expected, only what `include`
-            and not `exclude` means is matched. Entries that are not meant are not unexpected.
-        remap: other names for the record's entries, see `phlox.record.renamed`; it comes first.
+        aliases: alias of a tied parameter -> its path in `expected`.
+        include, exclude: path patterns (see `phlox.record.patterns`). Only expected paths that match `include` and not
+            `exclude` are matched. Other entries of the record are not reported as unexpected.
+        remap: new names for the record's entries, see `phlox.record.renamed`; applied first.
 
-    A tied parameter is found under any of its names, be they the module's aliases or the record's. A record that has
-    separate tensors under several of them must have equal ones: these, and only these, are read and compared.
+    A tied parameter is found under any of its names, in the module or in the record. If the record has separate tensors
+    under several of these names, they must be equal: only these tensors are read, and compared.
 
-    Raises RecordError for a pattern that nothing matches, and for a remap that fails.
+    Raises RecordError for a pattern that matches nothing, and for a remap that fails.
 
     >>> import numpy as np
     >>> record = Record({"weight": np.zeros((16, 4), np.float32)})
@@ -92,7 +92,7 @@ def match(
     }
     meant, hint = _help(expected, names, aliases, found, missing, unexpected, bool(misshapen))
     if hint is None and view.unused and (missing or unexpected):
-        hint = f"No path of the record matches {view.unused[0]!r}, which remap is to replace."
+        hint = f"No path of the record matches {view.unused[0]!r}, a key of remap."
     return LoadReport(
         matches=matches,
         missing=missing,
@@ -120,7 +120,7 @@ def _unreadable(
     aliases: Mapping[str, str],
     passed_over: set[str],
 ) -> dict[str, str]:
-    """Path expected -> why the record's cannot be read; a tied one can, where another of its names can be."""
+    """Expected path -> why its entry is unreadable; a tied one is readable if any of its names is."""
     lost: dict[str, str] = {}
     for name, why in record.unreadable.items():
         path = aliases.get(name, name)
@@ -148,7 +148,7 @@ def _not_meant(
     include: Patterns | None,
     exclude: Patterns | None,
 ) -> set[str]:
-    """Paths, of what is expected and of entries, that the patterns do not mean by any of their names."""
+    """The expected paths and the entries that match the patterns by none of their names."""
     if include is None and exclude is None:
         return set()
     names: dict[str, list[str]] = {path: [path] for path in expected}
@@ -182,7 +182,7 @@ def _equal(first: object, second: object) -> bool:
 
 
 def _bits(tensor: LazyTensor) -> Any:
-    return tensor.read().reshape(-1).view(np.uint8)  # so that NaN equals itself
+    return tensor.read().reshape(-1).view(np.uint8)  # so that equal NaNs match
 
 
 def _left_over(
@@ -211,7 +211,7 @@ def _help(
     unexpected: list[str],
     misshapen: bool,
 ) -> tuple[dict[str, str], str | None]:
-    """What was probably meant: by each name, and as a whole."""
+    """Suggestions for single names, and a hint for the whole."""
     if record.positional:
         return {}, positional_hint(len(expected), record) if missing or unexpected else None
     if not missing and not misshapen:

@@ -1,10 +1,10 @@
-"""From nested containers to the paths of a record.
+"""Flatten nested containers to the paths of a record.
 
-A dict is a level of paths, whatever it holds; a list or tuple is one only where there is a tensor in it, by its numbers
-from 0, and otherwise one plain value. Keys are text or ints; the dots that a key has, as those of a state dict do,
-count as levels. An empty dict is a plain value. A module is a level of its parameters, buffers and modules.
+A dict is always a level of paths. A list or tuple is a level, with indices from 0, only if it contains a tensor;
+otherwise it is one plain value. Keys are strings or ints; dots in a key, as in a state dict, count as levels. An empty
+dict is a plain value. A module is a level of its parameters, buffers and modules.
 
-What a record cannot hold is listed with the reason, and nothing else suffers from it.
+Values that a record cannot hold are listed with the reason; everything else is still read.
 """
 
 from __future__ import annotations
