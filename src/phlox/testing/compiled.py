@@ -36,7 +36,7 @@ _ULPS = 24
 
 
 def awkward(element: str) -> np.ndarray[Any, Any]:
-    """Floats that are hard for formulas, rounded to a dtype, of both signs; their number is no multiple of a SIMD width."""
+    """Floats that are hard for formulas, rounded to a dtype, of both signs; not a multiple of the SIMD width."""
     info = ml_dtypes.finfo(HOST_DTYPES[element])
     tiny, largest, eps, least = (float(x) for x in (info.tiny, info.max, info.eps, info.smallest_subnormal))
     sizes = [0.0, least, tiny / 4, tiny, tiny * 3, tiny**0.5, tiny**0.5 / 2, eps / 2, eps, 1 - eps / 2, 1.0, 1 + eps]

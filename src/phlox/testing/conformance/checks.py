@@ -28,7 +28,7 @@ BY_DIFFERENCES = Tolerance(2e-6, 2e-7)
 """The accuracy of finite differences in float64."""
 
 
-class LeftOut(Exception):
+class NotCompared(Exception):
     """A case could not be compared; the message is the reason."""
 
 
@@ -40,7 +40,7 @@ def oracle() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if isinstance(error, PhloxError):
             raise
-        raise LeftOut(f"{error.name or 'a library'} is not installed") from error
+        raise NotCompared(f"{error.name or 'a library'} is not installed") from error
 
 
 def lacking(error: Exception) -> str | None:
@@ -117,7 +117,7 @@ def _held(row: Row, backend: Backend, n: int) -> tuple[Sample, str]:
     sample = running.sample_at(row, n)
     held = running.held(sample, backend.float_element)
     if held is None:
-        raise LeftOut(f"numbers too large for {backend.float_element}")
+        raise NotCompared(f"numbers too large for {backend.float_element}")
     return held, f"{row.name}({running.described(sample)})"
 
 
