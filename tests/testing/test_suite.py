@@ -156,7 +156,7 @@ def test_rows_are_rounded_to_the_precision() -> None:
     assert running.key(row, 1, "f32") == "f64" and running.key(row, 1, "bf16") == "bf16"
     assert running.reference_at(row, 0, "bf16")[0] == 0.333984375
     checks.values(row, Torch(float="bf16"), 0)
-    assert running.held((np.array([1e6]),), "f16") is None
+    assert running.rounded_sample((np.array([1e6]),), "f16") is None
     with pytest.raises(checks.NotCompared, match="too large for f16"):
         checks.values(Row("big", lambda x: x, lambda x: x, ((np.array([1e6]),),)), Torch(float="f16"), 0)
 

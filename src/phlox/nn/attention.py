@@ -8,7 +8,7 @@ from phlox import random
 from phlox.backend import Float
 from phlox.errors import RangeError
 from phlox.tensor import Tensor, functional
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 
 def attention(
@@ -27,7 +27,7 @@ def attention(
     It always drops. A layer checks `self.is_training(query)` first, as `MultiHeadAttention` does. The mask is drawn
     from the ambient stream. The rate is rounded to a multiple of 1/65536, as in `dropout`.
     """
-    expect("attention", Float, query=query, key=key)
+    check_kind("attention", Float, query=query, key=key)
     if not 0.0 <= dropout <= 1.0:
         raise RangeError(f"attention: dropout must be between 0 and 1, got {dropout}")
     keep = round((1.0 - dropout) * 65536) / 65536

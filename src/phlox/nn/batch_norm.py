@@ -64,16 +64,16 @@ class BatchNorm(Module):
         beta = None if self.beta is None else self.beta.val()
         mean, variance, training = self.running_mean, self.running_var, self.is_training(x)
         if mean is None or variance is None:
-            return self._by_batch(x, gamma, beta).y
+            return self._batch_normalised(x, gamma, beta).y
         if not training:
             return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
-        found = self._by_batch(x, gamma, beta)
+        found = self._batch_normalised(x, gamma, beta)
         count = math.prod(x.shape) // self.channels
         batch, spread = self._statistics(x, found), count / (count - 1)
-        set_together([self._followed(mean, batch[0], 1.0), self._followed(variance, batch[1], spread)])
+        set_together([self._updated(mean, batch[0], 1.0), self._updated(variance, batch[1], spread)])
         return found.y
 
-    def _by_batch(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
+    def _batch_normalised(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
         if x.ndim > 1 and x.shape[1] != self.channels:
             raise ShapeError(f"x of shape {x.shape} does not have {self.channels} channels along axis 1")
         if x.ndim > 1 and math.prod(x.shape) <= self.channels:
@@ -89,7 +89,7 @@ class BatchNorm(Module):
         wide, axes = x.detach().to_full_precision(), (0, *range(2, x.ndim))
         return wide.mean(axes), wide.var(axes)
 
-    def _followed(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
+    def _updated(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
         before = running.val()
         after = before + (batch.detach() * correction - before) * self.momentum
         while after.backend is not before.backend and after.backend.without_tape() is not None:

@@ -8,7 +8,7 @@ from phlox.config import config_of
 from phlox.errors import ConfigError, RangeError
 from phlox.module import Module
 from phlox.tensor import Tensor, where
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
@@ -16,7 +16,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
     The rate is rounded to a multiple of 1/65536. The mask is drawn from the ambient stream.
     """
-    expect("dropout", Float, x=x)
+    check_kind("dropout", Float, x=x)
     if not 0.0 <= rate <= 1.0:
         raise RangeError(f"dropout: rate must be between 0 and 1, got {rate}")
     keep = round((1.0 - rate) * 65536) / 65536

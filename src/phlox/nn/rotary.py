@@ -9,7 +9,7 @@ from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module
 from phlox.tensor import Tensor, concat, functional
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 
 class RotaryEncoding(Module):
@@ -46,8 +46,8 @@ class RotaryEncoding(Module):
 
     def __call__(self, x: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> Tensor:
         """Rotate x [..., n, d_head]. `positions` (Int) broadcast to [..., n]; by default 0 to n - 1."""
-        expect("RotaryEncoding", Float, x=x)
-        expect("RotaryEncoding", Int, positions=positions)
+        check_kind("RotaryEncoding", Float, x=x)
+        check_kind("RotaryEncoding", Int, positions=positions)
         if x.ndim < 2 or x.shape[-1] != self.d_head:
             raise ShapeError(f"RotaryEncoding: x must be [..., n, {self.d_head}], got shape {x.shape}")
         turned = (x if self.d_rotary == self.d_head else x[..., : self.d_rotary]).to_full_precision()

@@ -17,13 +17,13 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.random.draws import draw, integers, permutation
 from phlox.random.stream import current
 from phlox.tensor import Tensor, tensor, where
-from phlox.tensor.backend_promotion import inside
+from phlox.tensor.backend_promotion import on_vmap_backend
 from phlox.tensor.creation import Shape, sizes_of
 
 _Floats = Tensor[Any, Any, Float]
 
 
-def _wide(backend: Backend) -> Backend:
+def _full_precision_backend(backend: Backend) -> Backend:
     """The backend without autodiff, at f32 or higher precision."""
     return without_autodiff(backend).full_precision()
 
@@ -35,12 +35,12 @@ def _place(device: DeviceLike | None) -> Device:
 def _uniform(shape: tuple[int, ...], place: Device) -> _Floats:
     """Uniform in [0, 1), on the wide backend."""
     place = seen_from_inside(place)
-    wide = _wide(place.backend)
+    wide = _full_precision_backend(place.backend)
     state = current().draw(place.backend)
     return Tensor.from_primitive(wide.random_uniform(state, shape, place.on(wide)), wide, Float)
 
 
-def _back(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
+def _moved_to(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
     """Move from the wide backend to the requested device."""
     place = seen_from_inside(place)
     backend, target = x.backend, place.backend
@@ -54,7 +54,7 @@ def _transformed(
     if not scale >= 0.0:
         raise RangeError(f"{name}: the scale must not be negative, got {scale}")
     place = _place(device)
-    return _back(fn(_uniform(sizes_of(name, shape), place)), place)
+    return _moved_to(fn(_uniform(sizes_of(name, shape), place)), place)
 
 
 _LEAST = 2.0**-25
@@ -78,10 +78,10 @@ def bernoulli(shape: Shape, p: float | _Floats, *, device: DeviceLike | None = N
         return draw("bernoulli", Bool, device, sizes, round(p * 65536))
     if p.kind is not Float:
         raise KindError(f"bernoulli: p must be a Float tensor, got {p.kind.__name__}; convert with .float() first")
-    chances = _widened(p)
+    chances = _at_full_precision(p)
     if not chances.backend.is_traced(chances.primitive) and not bool(((chances >= 0.0) & (chances <= 1.0)).all()):
         raise RangeError("bernoulli: probabilities must be between 0 and 1, but some elements of p are not")
-    return _back(_uniform(sizes, p.device) < chances.broadcast_to(sizes), p.device)
+    return _moved_to(_uniform(sizes, p.device) < chances.broadcast_to(sizes), p.device)
 
 
 def exponential(shape: Shape, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
@@ -141,12 +141,12 @@ def truncated_normal(
             else f"truncated_normal: the standard deviation must not be negative, got {std}"
         )
     place = _place(device)
-    wide = _wide(place.backend)
+    wide = _full_precision_backend(place.backend)
     above = place.on(wide)
     state = current().draw(place.backend)
     drawn = wide.random_integers(state, sizes_of("truncated_normal", shape), first, end, above)
     x = _quantile(Tensor.from_primitive(drawn, wide, Int), above).clip(low, high)
-    return _back(x if (mean, std) == (0.0, 1.0) else x * std + mean, place)
+    return _moved_to(x if (mean, std) == (0.0, 1.0) else x * std + mean, place)
 
 
 def _quantile(j: Tensor[Any, Any, Int], place: Device) -> _Floats:
@@ -196,7 +196,7 @@ def categorical(
     if given.shape[place] == 0:
         raise ShapeError(f"categorical: there are no classes along axis {place} of shape {given.shape}")
     device, draws = given.device, sizes_of("categorical", shape)
-    x = _widened(given).moveaxis(place, -1)
+    x = _at_full_precision(given).moveaxis(place, -1)
     if logits is None:
         weights = x
     else:
@@ -212,14 +212,14 @@ def categorical(
     classes = Tensor.from_primitive(found, sums.backend, Int).reshape((*batch, *draws))
     rank = len(batch)
     classes = classes.permute_dims((*range(rank, rank + len(draws)), *range(rank)))
-    return _back(classes, device)
+    return _moved_to(classes, device)
 
 
-def _widened(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+def _at_full_precision(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
     """The values on the wide backend, without autodiff."""
-    x = inside(x)
+    x = on_vmap_backend(x)
     backend = x.backend
-    engine, wide = without_autodiff(backend), _wide(backend)
+    engine, wide = without_autodiff(backend), _full_precision_backend(backend)
     values = backend.strip(x.primitive)
     if wide is not engine:
         values = engine.cast(values, wide, x.device.on(wide))
@@ -272,10 +272,10 @@ def choice(
 
 
 def _without_replacement(probs: Tensor[Any, Any, Any], count: int) -> Tensor[Any, Any, Any]:
-    weights = _widened(probs)
+    weights = _at_full_precision(probs)
     _check_weights("choice", weights, weights.cumsum(0))
     if not weights.backend.is_traced(weights.primitive) and int(weights.count_nonzero()) < count:
         raise RangeError(f"choice: cannot choose {count} without replacement: fewer weights are positive")
     waits = (-_uniform(weights.shape, probs.device).maximum(_LEAST)).log1p() / -weights
     order = weights.backend.float_argsort(waits.primitive, 0, False)
-    return _back(Tensor.from_primitive(order, weights.backend, Int)[:count], probs.device)
+    return _moved_to(Tensor.from_primitive(order, weights.backend, Int)[:count], probs.device)

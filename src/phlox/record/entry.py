@@ -113,9 +113,11 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
 
     def cast(self, array: Array) -> Array:
         """Cast a part of `stored()` to `dtype`; thread-safe."""
-        return cast_elements(array, self.dtype, self.path, self.recast, self._tell) if self.is_cast else array
+        return (
+            cast_elements(array, self.dtype, self.path, self.recast, self._report_underflow) if self.is_cast else array
+        )
 
-    def _tell(self, count: int) -> None:
+    def _report_underflow(self, count: int) -> None:
         if self.underflow is not None:
             self.underflow.append((self.path, self.dtype, count))
         else:

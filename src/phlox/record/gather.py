@@ -132,7 +132,7 @@ def undoable(part: Any, change: Callable[[], object]) -> Prepared[object]:
     if undo is not None:
         return Prepared(change, lambda: undo)
     save, load = (part.into_record, part.load_record) if isinstance(part, Recordable) else (part.state, part.restore)
-    return Prepared(change, lambda: _way_back(part, save, load))
+    return Prepared(change, lambda: _undo_of(part, save, load))
 
 
 def _change(changes: list[Prepared[object]]) -> None:
@@ -164,8 +164,8 @@ def _prepare(
 ) -> dict[str, Any]:
     """The plain values; changes are appended to `commits`, errors to `problems`."""
     values: dict[str, Any] = {}
-    held = _held(record)
-    problems += _misnamed(list(parts), held, place)
+    held = _part_names(record)
+    problems += _name_problems(list(parts), held, place)
     for name, part in parts.items():
         path = _path(name, place)
         if name not in held:
@@ -177,12 +177,12 @@ def _prepare(
             elif isinstance(part, Recordable) and not isinstance(part, Record):
                 if is_value or name in record.tensors:
                     raise RecordError(f"the record has {record[name]!r}, where {_called(part)} was expected")
-                prepare = getattr(part, "prepare_load", None) or partial(on_trial, part)
+                prepare = getattr(part, "prepare_load", None) or partial(trial_load, part)
                 commits.append((part, prepare(record.select(name))))
             elif isinstance(part, Stateful):
                 if not is_value:
                     raise RecordError(f"the record has no state of {_called(part)} there, but entries below it")
-                prepare = getattr(part, "prepare_restore", None) or partial(_on_trial, part, part.state, part.restore)
+                prepare = getattr(part, "prepare_restore", None) or partial(_trial, part, part.state, part.restore)
                 commits.append((part, prepare(record[name])))
             elif part is None and not is_value:
                 values[name] = record[name] if name in record else record.select(name)
@@ -195,13 +195,13 @@ def _prepare(
     return values
 
 
-def on_trial(part: Recordable, record: Record) -> Prepared[object]:
+def trial_load(part: Recordable, record: Record) -> Prepared[object]:
     """`prepare_load` for a part without it: the record is loaded on trial, and that is reverted."""
-    return _on_trial(part, part.into_record, part.load_record, record)
+    return _trial(part, part.into_record, part.load_record, record)
 
 
-def _on_trial(part: object, save: Callable[[], Any], load: Callable[[Any], object], source: Any) -> Prepared[object]:
-    undo = _way_back(part, save, load)
+def _trial(part: object, save: Callable[[], Any], load: Callable[[Any], object], source: Any) -> Prepared[object]:
+    undo = _undo_of(part, save, load)
     with SignalGuard():
         try:
             load(source)
@@ -210,7 +210,7 @@ def _on_trial(part: object, save: Callable[[], Any], load: Callable[[Any], objec
     return Prepared(lambda: load(source), lambda: undo)
 
 
-def _way_back(part: object, save: Callable[[], Any], load: Callable[[Any], object]) -> Callable[[], None]:
+def _undo_of(part: object, save: Callable[[], Any], load: Callable[[Any], object]) -> Callable[[], None]:
     """A function that restores the current state of a part."""
     before, fields = save(), dict(getattr(part, "__dict__", {}))
 
@@ -225,23 +225,23 @@ def _way_back(part: object, save: Callable[[], Any], load: Callable[[Any], objec
     return undo
 
 
-def _misnamed(given: list[str], held: list[str], place: str) -> Iterator[str]:
+def _name_problems(given: list[str], held: list[str], place: str) -> Iterator[str]:
     lacking = [name for name in given if name not in held]
     surplus = [name for name in held if name not in given]
     has = f"; it has {', '.join(held[:10])}" if held else ""
     for name in lacking:
-        yield f"{_path(name, place)}: the record has no such part{_meant(name, surplus or held) or has}"
+        yield f"{_path(name, place)}: the record has no such part{_suggestion(name, surplus or held) or has}"
     for name in surplus:
-        meant = _meant(name, lacking) or "; give it too"
+        meant = _suggestion(name, lacking) or "; give it too"
         yield f"{_path(name, place)}: the record has this part, but it was not given{meant}"
 
 
-def _meant(name: str, others: list[str]) -> str:
+def _suggestion(name: str, others: list[str]) -> str:
     near = nearest(name, others)
     return f"; did you mean `{near}`?" if near else ""
 
 
-def _held(record: Record) -> list[str]:
+def _part_names(record: Record) -> list[str]:
     """The names of the parts of a record."""
     try:
         names = json.loads(record.metadata[_PARTS])

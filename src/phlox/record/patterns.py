@@ -28,7 +28,7 @@ def matches(pattern: str, path: str) -> bool:
     return _expression(pattern).fullmatch(f"{path}.") is not None
 
 
-def in_turn(which: Iterable[Any], everything: Iterable[str], found: Callable[[Any], set[str]]) -> set[str]:
+def select_in_order(which: Iterable[Any], everything: Iterable[str], found: Callable[[Any], set[str]]) -> set[str]:
     """The selection of several patterns, applied in order; `found` returns the matches of one, without its `!`."""
     chosen: set[str] = set()
     for place, one in enumerate(which):
@@ -39,7 +39,7 @@ def in_turn(which: Iterable[Any], everything: Iterable[str], found: Callable[[An
     return chosen
 
 
-def chosen(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str]) -> set[str]:
+def selected(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str]) -> set[str]:
     """The selected `paths`. In a mapping path -> names, a key is selected if any of its names is.
 
     Raises RecordError for a pattern without a match (with a suggestion), and for an invalid pattern.
@@ -58,12 +58,12 @@ def chosen(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str
             raise RecordError(no_match(pattern, [path for known in names.values() for path in known], "path"))
         return result
 
-    return in_turn([patterns] if isinstance(patterns, str) else patterns, names, found)
+    return select_in_order([patterns] if isinstance(patterns, str) else patterns, names, found)
 
 
 def no_match(pattern: str, paths: Sequence[str], what: str) -> str:
     """The message for a pattern that matches no `what`."""
-    for other in _meant(pattern, paths):
+    for other in _suggestions(pattern, paths):
         if other != pattern and any(matches(other, path) for path in paths):
             return f"no {what} matches `{pattern}`; did you mean `{other}`?"
     shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
@@ -79,7 +79,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(f"{text}.*", re.DOTALL)
 
 
-def _meant(pattern: str, paths: Sequence[str]) -> Iterator[str]:
+def _suggestions(pattern: str, paths: Sequence[str]) -> Iterator[str]:
     """Suggestions: the same pattern at a deeper level, or similar names."""
     yield f"*{pattern}" if pattern.startswith("*.") else f"**.{pattern}"
     if "*" not in pattern:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Entry: TypeAlias = TensorEntry | Value
 
 
-class Unheld(RecordError):
+class UnreadableEntryError(RecordError):
     """A record cannot hold an entry of a file; the message is the reason in `Record.unreadable`."""
 
 
@@ -259,7 +259,7 @@ def check_name(name: str) -> None:
     try:
         _checked_path(name)
     except RecordError as error:
-        raise Unheld(str(error)) from None
+        raise UnreadableEntryError(str(error)) from None
 
 
 def _checked_path(path: object) -> str:

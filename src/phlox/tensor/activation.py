@@ -32,7 +32,7 @@ class Activation(Operands):
 
     def leaky_relu(self, slope: Number = 0.01) -> Self:
         """x where x is positive, else slope x (Maas, Hannun, Ng 2013)."""
-        return self._apply("leaky_relu", self._number("leaky_relu", "slope", slope))
+        return self._apply("leaky_relu", self._scalar_option("leaky_relu", "slope", slope))
 
     def prelu(self, weight: Self) -> Self:
         """x where x is positive, else weight x, with a learned weight (He et al. 2015).
@@ -40,7 +40,7 @@ class Activation(Operands):
         The weight has one element, or one element per channel. The channel axis is axis 1 (axis 0 of a vector). Raises
         `ShapeError` if the weight has another shape.
         """
-        me, (slopes,) = self._meeting("prelu", weight)
+        me, (slopes,) = self._promote_operands("prelu", weight)
         rank, shape = me.ndim, weight.shape
         axis = min(1, rank - 1)
         if weight.size == 1:
@@ -57,14 +57,16 @@ class Activation(Operands):
     def threshold(self, threshold: Number, value: Number) -> Self:
         """x where x is above the threshold, else the value."""
         return self._apply(
-            "threshold", self._number("threshold", "threshold", threshold), self._number("threshold", "value", value)
+            "threshold",
+            self._scalar_option("threshold", "threshold", threshold),
+            self._scalar_option("threshold", "value", value),
         )
 
     # --- exponential units
 
     def elu(self, alpha: Number = 1.0) -> Self:
         """x where x is positive, else alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016)."""
-        return self._apply("elu", self._number("elu", "alpha", alpha), 1.0, 1.0)
+        return self._apply("elu", self._scalar_option("elu", "alpha", alpha), 1.0, 1.0)
 
     def selu(self) -> Self:
         """`elu`, scaled so that activations keep mean zero and variance one (Klambauer et al. 2017)."""
@@ -72,7 +74,7 @@ class Activation(Operands):
 
     def celu(self, alpha: Number = 1.0) -> Self:
         """x where x is positive, else alpha (exp(x / alpha) - 1); continuously differentiable (Barron 2017)."""
-        scale = self._number("celu", "alpha", alpha)
+        scale = self._scalar_option("celu", "alpha", alpha)
         if isinstance(scale, (int, float)) and scale == 0:
             raise RangeError("celu: `alpha` must not be zero; its limit there is relu")
         return self._apply("elu", scale, 1.0, 1.0 / scale)
@@ -89,7 +91,7 @@ class Activation(Operands):
 
     def softplus(self, beta: Number = 1.0) -> Self:
         """log(1 + exp(beta x)) / beta, without overflow."""
-        factor = self._number("softplus", "beta", beta)
+        factor = self._scalar_option("softplus", "beta", beta)
         if isinstance(factor, (int, float)) and factor == 1:
             return self._apply("softplus")
         return self._apply("mul", factor)._apply("softplus")._apply("div", factor)
@@ -118,7 +120,9 @@ class Activation(Operands):
 
     def hardtanh(self, low: Number = -1.0, high: Number = 1.0) -> Self:
         """x clipped to [low, high]. Unlike `clip`, the gradient at the bounds is zero."""
-        return self._apply("hardtanh", self._number("hardtanh", "low", low), self._number("hardtanh", "high", high))
+        return self._apply(
+            "hardtanh", self._scalar_option("hardtanh", "low", low), self._scalar_option("hardtanh", "high", high)
+        )
 
     def hardsigmoid(self) -> Self:
         """x / 6 + 1/2, clipped to [0, 1] (Howard et al. 2019)."""
@@ -130,11 +134,11 @@ class Activation(Operands):
 
     def hardshrink(self, bound: Number = 0.5) -> Self:
         """x where |x| > bound, else zero."""
-        return self._apply("hardshrink", self._number("hardshrink", "bound", bound))
+        return self._apply("hardshrink", self._scalar_option("hardshrink", "bound", bound))
 
     def softshrink(self, bound: Number = 0.5) -> Self:
         """x moved toward zero by `bound`; zero where |x| <= bound."""
-        return self._apply("softshrink", self._number("softshrink", "bound", bound))
+        return self._apply("softshrink", self._scalar_option("softshrink", "bound", bound))
 
     # --- gated: an axis is split into two halves, and one half scales the other
 

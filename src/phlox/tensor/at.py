@@ -71,7 +71,7 @@ class Place(Generic[X]):
         return self._write("max", v)
 
     def _write(self, mode: Mode, v: X | Number) -> X:
-        x, name = self._x._beside(v)._beside(self._key), f"at[...].{mode}"
+        x, name = self._x._promoted_with(v)._promoted_with(self._key), f"at[...].{mode}"
         if x.kind is Bool and mode != "set":
             raise KindError(f"{name}: Bool tensors can only be set; convert with .int() first")
         mask = sole_mask(x, self._key)

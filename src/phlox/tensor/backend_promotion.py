@@ -15,10 +15,10 @@ from phlox.batching import innermost, is_below, joined
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import mixed
 
-__all__ = ["common", "inside", "is_below", "joined", "together"]
+__all__ = ["common_backend", "is_below", "joined", "on_vmap_backend", "promote"]
 
 
-def common(name: str, tensors: Sequence[Any]) -> Backend:
+def common_backend(name: str, tensors: Sequence[Any]) -> Backend:
     """The lowest backend that can hold all of the tensors, of any kinds; `BackendError` if there is none."""
     backend: Backend = tensors[0]._ops.backend
     for other in tensors[1:]:
@@ -30,13 +30,13 @@ def common(name: str, tensors: Sequence[Any]) -> Backend:
     return backend
 
 
-def together(name: str, tensors: Sequence[Any]) -> list[Any]:
-    """The tensors, promoted to one backend; see `common`."""
-    backend = common(name, tensors)
+def promote(name: str, tensors: Sequence[Any]) -> list[Any]:
+    """The tensors, promoted to one backend; see `common_backend`."""
+    backend = common_backend(name, tensors)
     return [x if x._ops.backend is backend else x._on(backend) for x in tensors]
 
 
-def inside(x: Any) -> Any:
+def on_vmap_backend(x: Any) -> Any:
     """The tensor on the backend of the innermost `phlox.vmap`, where one from outside is the same for all examples."""
     frame = innermost()
     backend = None if frame is None else joined(x._ops.backend, frame.backend)

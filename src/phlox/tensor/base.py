@@ -139,7 +139,7 @@ class TensorBase:
         result._ops = ops_of(backend, self._ops.kind)
         return result
 
-    def _beside(self, other: Any) -> Self:
+    def _promoted_with(self, other: Any) -> Self:
         """This tensor, promoted to the backend that it shares with another operand, if there is one."""
         if isinstance(other, TensorBase):
             backend = self._ops.backend
@@ -242,7 +242,7 @@ def binary(name: str, doc: str) -> Callable[[Any, Any], Any]:
                 pass  # not a tensor
             except Exception as error:
                 raise failure(name, ops, (self.primitive, other.primitive), error) from error
-            self = self._beside(other)
+            self = self._promoted_with(other)
             operand = self._operand(name, other)
             if operand is NotImplemented:
                 return NotImplemented
@@ -272,7 +272,7 @@ def comparison(name: str, doc: str) -> Callable[[Any, Any], Any]:
     """A binary method of operands of one kind whose result is Bool."""
 
     def method(self: Any, other: Any) -> Any:
-        self = self._beside(other)
+        self = self._promoted_with(other)
         operand = self._operand(name, other)
         if operand is NotImplemented:
             return NotImplemented

@@ -14,7 +14,7 @@ from phlox.backend.kind import kind_of_dtype
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
-from phlox.tensor.interop import copied, own
+from phlox.tensor.interop import copy_array, copy_if_aliased
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
@@ -46,7 +46,7 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
         moved = cast("Tensor[Any, Any, Any]", data).to_device(place)
         return moved if kind is None or kind is moved.kind else getattr(moved, kind.name)()
     if hasattr(data, "__dlpack__") and not isinstance(data, (np.ndarray, np.generic)):
-        made = copied(data, place)
+        made = copy_array(data, place)
         return made if kind is None or kind is made.kind else getattr(made, kind.name)()
     try:
         values: np.ndarray[Any, Any] = np.asarray(cast(Any, data))
@@ -69,7 +69,7 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
     wanted = found if kind is None else kind
     if wanted is not found:
         values = _converted(values, found, wanted)
-    return wrap(ops_of(place.backend, wanted), own(values, place.backend.from_host(values, wanted, place)))
+    return wrap(ops_of(place.backend, wanted), copy_if_aliased(values, place.backend.from_host(values, wanted, place)))
 
 
 def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kind]) -> np.ndarray[Any, Any]:

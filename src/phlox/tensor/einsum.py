@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from phlox.backend import Bool
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.explain import failure
-from phlox.tensor.products import meet
+from phlox.tensor.products import promote_to_ops
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
@@ -46,7 +46,7 @@ def einsum(subscripts: str, *operands: T) -> T:
     """
     if not operands:
         raise ShapeError(f"einsum: no tensors given for {subscripts!r}")
-    ops, values = meet("einsum", *operands)
+    ops, values = promote_to_ops("einsum", *operands)
     if ops.kind is Bool:
         raise KindError("einsum takes Float or Int tensors, got Bool; convert with .int() first")
     steps = _plan(subscripts, tuple(x.shape for x in operands))

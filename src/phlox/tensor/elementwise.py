@@ -181,14 +181,14 @@ class Elementwise(Operands):
 
         Where x is zero, the gradient with respect to y is zero, and so is that with respect to x if y <= 0.
         """
-        me, (y,) = self._meeting("xlogy", other)
+        me, (y,) = self._promote_operands("xlogy", other)
         if isinstance(y, (int, float)) and me.kind is Float:
             y = me._ops.backend.float_full((), y, me._ops.backend.device_of(me.primitive))
         return me._apply("xlogy", y)
 
     def lerp(self, end: Self | Number, weight: Self | Number) -> Self:
         """Linear interpolation: x + weight (end - x). x at weight 0, `end` at weight 1."""
-        me, operands = self._meeting("lerp", end, weight)
+        me, operands = self._promote_operands("lerp", end, weight)
         return me._apply("lerp", *operands)
 
     def floor(self) -> Self:
@@ -222,7 +222,7 @@ class Elementwise(Operands):
             "posinf": most if posinf is None else posinf,
             "neginf": -most if neginf is None else neginf,
         }
-        numbers = [self._number("nan_to_num", option, value) for option, value in options.items()]
+        numbers = [self._scalar_option("nan_to_num", option, value) for option, value in options.items()]
         return self._apply("nan_to_num", *numbers)
 
     def signbit(self) -> Tensor[Any, Any, Bool]:
@@ -233,7 +233,7 @@ class Elementwise(Operands):
         self, other: Self | Number, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> Tensor[Any, Any, Bool]:
         """|x - y| <= atol + rtol |y|. Equal infinities are close. NaN is close to NaN only if `equal_nan`."""
-        me, (operand,) = self._meeting("isclose", other)
+        me, (operand,) = self._promote_operands("isclose", other)
         return me._apply_to(Bool, "isclose", operand, rtol, atol, equal_nan)
 
     def allclose(
@@ -266,5 +266,5 @@ class Elementwise(Operands):
         If low > high, the result is `high`. The gradient goes to x where low <= x <= high, else to the bound if it is a
         tensor.
         """
-        me, bounds = self._meeting("clip", low, high)
+        me, bounds = self._promote_operands("clip", low, high)
         return me._apply("clip", *bounds)

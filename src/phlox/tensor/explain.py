@@ -91,7 +91,7 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
             f"{name}: the operands are on different devices, {have}; "
             "move one of them to the other device with .to_device(...)"
         )
-    wrong = misfit(ops, name, operands)
+    wrong = shape_mismatch(ops, name, operands)
     if wrong is not None:
         return ShapeError(f"{name}: {wrong}")
     if not backend.is_engine_error(error):
@@ -121,7 +121,7 @@ def _shown_operand(ops: Ops, x: Any) -> str:
 # --- shapes
 
 
-def misfit(ops: Ops, name: str, operands: tuple[Any, ...]) -> str | None:
+def shape_mismatch(ops: Ops, name: str, operands: tuple[Any, ...]) -> str | None:
     """What is wrong with the operands' shapes; None if they fit, or if the operation has no shape check."""
     rule = _SHAPES.get(name)
     from phlox.batching.rules.elementwise import ELEMENTWISE  # imported only after an error

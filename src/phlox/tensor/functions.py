@@ -12,7 +12,7 @@ from phlox.backend import Backend, Bool
 from phlox.backend.contract.widening import each
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.host.dtypes import HALF_ELEMENTS
-from phlox.tensor.backend_promotion import together
+from phlox.tensor.backend_promotion import promote
 from phlox.tensor.base import Number
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure, mixed, shown
@@ -41,8 +41,8 @@ def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any
         numbers = (if_true, float(if_false)) if isinstance(if_true, float) else (if_true, if_false)
         if isinstance(if_false, float):
             numbers = (float(if_true), if_false)
-        return where(condition, wrap_number(condition, numbers[0]), numbers[1])
-    condition, *branches = together("where", [condition, *branches])
+        return where(condition, wrap_scalar(condition, numbers[0]), numbers[1])
+    condition, *branches = promote("where", [condition, *branches])
     like, backend = branches[0], condition.backend
     ops = like._ops  # pyright: ignore[reportPrivateUsage]
     values = [like._operand("where", x) for x in (if_true, if_false)]  # pyright: ignore[reportPrivateUsage]
@@ -55,14 +55,14 @@ def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any
         raise failure("where", ops, (condition.primitive, *values), error) from error
 
 
-def wrap_number(like: Tensor[Any, Any, Any], value: Any) -> Tensor[Any, Any, Any]:
+def wrap_scalar(like: Tensor[Any, Any, Any], value: Any) -> Tensor[Any, Any, Any]:
     """A Python scalar as a tensor of rank 0, on the backend and device of `like`."""
     from phlox.tensor.creation import tensor
 
     return tensor(value, device=like.device)
 
 
-def _same(name: str, tensors: Sequence[T]) -> Sequence[T]:
+def _promote_same_kind(name: str, tensors: Sequence[T]) -> Sequence[T]:
     """Check that tensors have one kind, and promote them to one backend."""
     if not tensors:
         raise ShapeError(f"{name}: no tensors given")
@@ -73,12 +73,12 @@ def _same(name: str, tensors: Sequence[T]) -> Sequence[T]:
     for other in tensors[1:]:
         if other.kind is not first.kind:
             raise mixed(name, first._ops, other._ops)  # pyright: ignore[reportPrivateUsage]
-    return together(name, tensors)
+    return promote(name, tensors)
 
 
 def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
     """Join tensors along an existing axis; the other axes must be equal. With axis None, all are flattened first."""
-    tensors = _same("concat", tensors)
+    tensors = _promote_same_kind("concat", tensors)
     if axis is None:
         return concat([x.flatten() for x in tensors])
     first = tensors[0]
@@ -96,7 +96,7 @@ def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
 
 def stack(tensors: Sequence[T], axis: int = 0) -> T:
     """Join tensors of equal shapes along a new axis."""
-    tensors = _same("stack", tensors)
+    tensors = _promote_same_kind("stack", tensors)
     first = tensors[0]
     for other in tensors:
         if other.shape != first.shape:
@@ -121,7 +121,7 @@ def broadcast_arrays(*tensors: T) -> list[T]:
     except ValueError:
         given = ", ".join(str(x.shape) for x in tensors)
         raise ShapeError(f"broadcast_arrays: shapes {given} do not broadcast to one another") from None
-    return [x.broadcast_to(shape) for x in together("broadcast_arrays", tensors)]
+    return [x.broadcast_to(shape) for x in promote("broadcast_arrays", tensors)]
 
 
 def meshgrid(*tensors: T, indexing: Literal["xy", "ij"] = "xy") -> list[T]:
@@ -238,7 +238,7 @@ def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         back: dict[Backend, Backend] = {}
 
-        def grow(x: Any) -> Any:
+        def widen(x: Any) -> Any:
             backend = _backend_of(x)
             if backend is None or backend.float_element not in HALF_ELEMENTS:
                 return x
@@ -246,12 +246,12 @@ def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
             back[wide.backend] = backend
             return wide
 
-        def shrink(x: Any) -> Any:
+        def narrow(x: Any) -> Any:
             backend = _backend_of(x)
             return x.from_full_precision(back[backend]) if backend in back else x
 
-        given: Any = each(grow, args)
-        return each(shrink, function(*given, **{name: each(grow, x) for name, x in kwargs.items()}))
+        given: Any = each(widen, args)
+        return each(narrow, function(*given, **{name: each(widen, x) for name, x in kwargs.items()}))
 
     return operation
 

@@ -35,7 +35,7 @@ X = TypeVar("X", bound=TensorBase)
 
 
 @dataclass(slots=True)
-class Group:
+class IndexedAxes:
     """An index array, and the consecutive axes of the block that it indexes: one, or all axes of a mask."""
 
     axis: int
@@ -44,7 +44,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Key:
+class IndexKey:
     """A parsed key, for tensors of one shape."""
 
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class Key:
     """Then new axes of size one are inserted here."""
     reverse: list[int] = field(default_factory=list[int])
     """Then these axes are reversed, which gives the block."""
-    groups: list[Group] = field(default_factory=list[Group])
+    groups: list[IndexedAxes] = field(default_factory=list[IndexedAxes])
     """Index arrays, applied to the block together."""
     first: bool = False
     """Do the axes of the index arrays come first in the result? They do if the arrays are not adjacent in the key."""
@@ -96,8 +96,8 @@ class Key:
         block = self.block(x)
         if not self.groups:
             return block
-        start, folded, _ = self._fold(block, front=False)
-        places = self._places(block.shape)
+        start, folded, _ = self._flatten_axes(block, front=False)
+        places = self._flat_positions(block.shape)
         try:
             result = folded._apply("take", places.primitive, start)
         except IndexRangeError:
@@ -105,7 +105,7 @@ class Key:
             raise
         if self.first and start:
             rank = len(places.shape)
-            result = _permuted(result, (*range(start, start + rank), *range(start), *range(start + rank, result.ndim)))
+            result = _permute(result, (*range(start, start + rank), *range(start), *range(start + rank, result.ndim)))
         return result
 
     def write(self, x: X, values: X, mode: Mode) -> X:
@@ -115,11 +115,11 @@ class Key:
                 values = self.block(x)._apply(ELEMENTWISE[mode], values.primitive)
             return self.put_block(x, values)
         block = self.block(x)
-        places = self._places(block.shape)
+        places = self._flat_positions(block.shape)
         rank = len(places.shape)
         start = 0 if self.first else self.groups[0].axis
-        updates = _permuted(values, (*range(start, start + rank), *range(start), *range(start + rank, values.ndim)))
-        _, folded, order = self._fold(block, front=True)
+        updates = _permute(values, (*range(start, start + rank), *range(start), *range(start + rank, values.ndim)))
+        _, folded, order = self._flatten_axes(block, front=True)
         count = places.size
         positions = places._apply("reshape", (count,)).primitive
         updates = updates._apply("reshape", (count, *folded.shape[1:])).primitive
@@ -130,7 +130,7 @@ class Key:
             raise
         shape = block.shape
         rows = rows._apply("reshape", tuple(shape[axis] for axis in order))
-        return self.put_block(x, _permuted(rows, tuple(order.index(axis) for axis in range(len(order)))))
+        return self.put_block(x, _permute(rows, tuple(order.index(axis) for axis in range(len(order)))))
 
     def result_shape(self) -> tuple[int, ...]:
         """The shape that the key reads."""
@@ -140,9 +140,9 @@ class Key:
         taken = {axis for group in self.groups for axis in range(group.axis, group.axis + group.count)}
         start = 0 if self.first else self.groups[0].axis
         rest = tuple(size for axis, size in enumerate(block) if axis not in taken)
-        return (*rest[:start], *self._common(), *rest[start:])
+        return (*rest[:start], *self._broadcast_shape(), *rest[start:])
 
-    def _fold(self, block: X, *, front: bool) -> tuple[int, X, tuple[int, ...]]:
+    def _flatten_axes(self, block: X, *, front: bool) -> tuple[int, X, tuple[int, ...]]:
         """Flatten the indexed axes to one: the position of that axis, the new block, and the permutation used."""
         axes = [axis for group in self.groups for axis in range(group.axis, group.axis + group.count)]
         start = axes[0] if axes else self.groups[0].axis
@@ -151,15 +151,15 @@ class Key:
         rest = [axis for axis in range(block.ndim) if axis not in axes]
         order = (*rest[:start], *axes, *rest[start:])
         shape = block.shape
-        block = _permuted(block, order)
+        block = _permute(block, order)
         if len(axes) != 1:
             sizes = math.prod(shape[axis] for axis in axes)
             kept = [shape[axis] for axis in rest]
             block = block._apply("reshape", (*kept[:start], sizes, *kept[start:]))
         return start, block, order
 
-    def _places(self, block: tuple[int, ...]) -> TensorBase:
-        """The index arrays as flat positions on the axis that `_fold` makes."""
+    def _flat_positions(self, block: tuple[int, ...]) -> TensorBase:
+        """The index arrays as flat positions on the axis that `_flatten_axes` makes."""
         first = self.groups[0].indices
         if len(self.groups) == 1:
             return first
@@ -175,15 +175,17 @@ class Key:
             try:
                 group.indices.backend.check_indices(group.indices.primitive, size, from_end=True)
             except IndexRangeError as error:
-                raise IndexRangeError(f"index: {error}, axis {self._named(group.axis)} of shape {self.shape}") from None
+                raise IndexRangeError(
+                    f"index: {error}, axis {self._tensor_axis(group.axis)} of shape {self.shape}"
+                ) from None
         return sizes
 
-    def _named(self, place: int) -> int:
+    def _tensor_axis(self, place: int) -> int:
         """The axis of the tensor for an axis of the block."""
         kept = [axis for axis, entry in enumerate(self.places) if isinstance(entry, slice)]
         return kept[place - sum(new < place for new in self.new)]
 
-    def _common(self) -> tuple[int, ...]:
+    def _broadcast_shape(self) -> tuple[int, ...]:
         """The broadcast shape of the index arrays."""
         shapes = [group.indices.shape for group in self.groups]
         try:
@@ -198,7 +200,7 @@ ELEMENTWISE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 """The elementwise operation of each write mode."""
 
 
-def parse(x: X, given: Any) -> tuple[X, Key]:
+def parse(x: X, given: Any) -> tuple[X, IndexKey]:
     """Parse a key for `x`. x is returned too, promoted to the higher backend of the two.
 
     Raises `IndexRangeError`, `KindError` or `ShapeError` if the key does not fit x.
@@ -215,7 +217,7 @@ def parse(x: X, given: Any) -> tuple[X, Key]:
                 raise IndexRangeError(f"index: more than one `...` in an index of a tensor of shape {shape}")
             rest = len(entries) + 1
         elif entry is not None:
-            x = x._beside(entry)
+            x = x._promoted_with(entry)
             entry = _entry(x, entry)
             named += entry.ndim if isinstance(entry, TensorBase) and entry.kind is Bool else 1
         entries.append(entry)
@@ -224,7 +226,7 @@ def parse(x: X, given: Any) -> tuple[X, Key]:
     rest = rest if rest >= 0 else len(entries)
     entries[rest:rest] = [slice(None)] * (len(shape) - named)
 
-    key = Key(shape)
+    key = IndexKey(shape)
     place = 0  # the next axis of the block
     indexed: list[int] = []  # the entries that act as index arrays
     for number, entry in enumerate(entries):
@@ -248,12 +250,12 @@ def parse(x: X, given: Any) -> tuple[X, Key]:
         else:
             count = entry.ndim if entry.kind is Bool else 1
             key.places += [slice(0, size, 1) for size in shape[axis : axis + count]]
-            key.groups.append(Group(place, count, _indices(entry._on(x.backend), shape, axis)))
+            key.groups.append(IndexedAxes(place, count, _indices(entry._on(x.backend), shape, axis)))
             indexed.append(number)
             place += count
     if key.groups:
         key.first = indexed != list(range(indexed[0], indexed[0] + len(indexed)))
-        key._common()
+        key._broadcast_shape()
     return x, key
 
 
@@ -339,5 +341,5 @@ def _forward(entry: slice, size: int) -> tuple[slice, bool]:
     return slice(low, high + 1, abs(steps.step)), steps.step < 0
 
 
-def _permuted(x: X, order: tuple[int, ...]) -> X:
+def _permute(x: X, order: tuple[int, ...]) -> X:
     return x if order == tuple(range(len(order))) else x._apply("permute_dims", order)

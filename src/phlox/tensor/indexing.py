@@ -30,12 +30,12 @@ class Indexing(TensorBase):
 
     def take(self, indices: Tensor[Any, Any, Int], axis: int = 0) -> Self:
         """The slices of x at `indices` along an axis. The axes of `indices` replace that axis."""
-        self = self._beside(indices)
+        self = self._promoted_with(indices)
         return self._apply("take", self._indices("take", indices), self._axis("take", axis))
 
     def take_along_axis(self, indices: Tensor[Any, Any, Int], axis: int = -1) -> Self:
         """The elements of x at `indices` along an axis; `indices` has the shape of x in the other axes."""
-        self = self._beside(indices)
+        self = self._promoted_with(indices)
         place = self._axis("take_along_axis", axis)
         mine, theirs = self.shape, indices.shape
         if len(mine) != len(theirs) or mine != (*theirs[:place], mine[place], *theirs[place + 1 :]):
@@ -54,7 +54,7 @@ class Indexing(TensorBase):
         >>> px.tensor([[1.0, 2.0], [3.0, 4.0]]).gather(1, px.tensor([[1, 1, 0]])).tolist()
         [[2.0, 2.0, 1.0]]
         """
-        self = self._beside(indices)
+        self = self._promoted_with(indices)
         place = self._axis("gather", axis)
         self._fits("gather", indices.shape, place)
         part = tuple(
@@ -70,7 +70,7 @@ class Indexing(TensorBase):
         The size depends on the mask's values, so this raises `UnsupportedError` during tracing; use `where` or
         `masked_fill` there.
         """
-        self = self._beside(mask)
+        self = self._promoted_with(mask)
         return self[self._mask("masked_select", mask)]
 
     def nonzero(self) -> tuple[Tensor[Any, Any, Int], ...]:
@@ -163,7 +163,7 @@ class Indexing(TensorBase):
         >>> px.zeros((2, 3)).scatter(1, px.tensor([[2], [0]]), 5.0).tolist()
         [[0.0, 0.0, 5.0], [5.0, 0.0, 0.0]]
         """
-        self = self._beside(indices)._beside(updates)
+        self = self._promoted_with(indices)._promoted_with(updates)
         place = self._axis("scatter", axis)
         shape = indices.shape
         self._fits("scatter", shape, place)
@@ -186,7 +186,7 @@ class Indexing(TensorBase):
 
         The gradient of replaced elements is zero, even where they are NaN.
         """
-        self = self._beside(mask)._beside(value)
+        self = self._promoted_with(mask)._promoted_with(value)
         mask = self._mask("masked_fill", mask)
         operand = self._operand("masked_fill", value)
         if operand is NotImplemented or isinstance(value, TensorBase):

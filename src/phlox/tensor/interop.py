@@ -43,7 +43,7 @@ def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None =
     if not hasattr(x, "__dlpack__"):
         raise KindError(f"from_dlpack: {type(x).__name__} has no __dlpack__; phlox.tensor takes other values")
     engine = engine_of(place.backend)
-    taken = _taken(x, engine, place)
+    taken = _via_dlpack(x, engine, place)
     if copy is not True and taken is not None and taken[0].dtype == engine.element(taken[1]):
         return wrap(ops_of(place.backend, taken[1]), taken[0])
     if copy is False:
@@ -51,10 +51,10 @@ def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None =
             f"from_dlpack: a {type(x).__name__} of {getattr(x, 'dtype', 'unknown type')} cannot be on {place} "
             f"({place.backend!r}) without a copy, which copy=False forbids"
         )
-    return copied(x, place)
+    return copy_array(x, place)
 
 
-def _taken(x: Any, engine: Backend, place: Device) -> tuple[Any, type[Kind]] | None:
+def _via_dlpack(x: Any, engine: Backend, place: Device) -> tuple[Any, type[Kind]] | None:
     """The array of another library as the engine's own array, of any dtype, and its kind; or None."""
     try:
         array = engine.from_dlpack(x, place.on(engine))
@@ -63,20 +63,20 @@ def _taken(x: Any, engine: Backend, place: Device) -> tuple[Any, type[Kind]] | N
         return None
 
 
-def copied(x: Any, place: Device) -> Tensor[Any, Any, Any]:
+def copy_array(x: Any, place: Device) -> Tensor[Any, Any, Any]:
     """Copy another library's array to a tensor with memory of its own."""
     backend, engine = place.backend, engine_of(place.backend)
-    taken = _taken(x, engine, place)
+    taken = _via_dlpack(x, engine, place)
     if taken is not None and (engine.is_traced(taken[0]) or taken[0].dtype == engine.element(taken[1])):
         array, kind = taken
         inside = place.on(engine)
         return wrap(ops_of(backend, kind), engine.cast(engine.duplicate(array), engine, inside))
     host = host_values(x)
     kind = kind_of_dtype(host.dtype)
-    return wrap(ops_of(backend, kind), own(host, backend.from_host(host, kind, place)))
+    return wrap(ops_of(backend, kind), copy_if_aliased(host, backend.from_host(host, kind, place)))
 
 
-def own(host: np.ndarray[Any, Any], primitive: Any) -> Any:
+def copy_if_aliased(host: np.ndarray[Any, Any], primitive: Any) -> Any:
     """A backend's array of foreign memory, copied if it shares that memory."""
     return host.copy() if primitive is host else primitive
 

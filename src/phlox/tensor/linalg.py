@@ -50,7 +50,7 @@ from phlox.tensor.multiplication import (
     vdot,
     vecdot,
 )
-from phlox.tensor.products import meet
+from phlox.tensor.products import promote_to_ops
 from phlox.tensor.tensor import Tensor, wrap
 
 __all__ = [
@@ -191,7 +191,7 @@ def _solved(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
     check_matrices(name, columns)
     if columns.shape[-2] != a.shape[-1]:
         raise ShapeError(f"{name}: shapes {a.shape} and {b.shape} do not fit; b must be [n] or [..., n, k]")
-    ops, (left, right) = meet(name, a, columns)
+    ops, (left, right) = promote_to_ops(name, a, columns)
     try:
         np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
     except ValueError:

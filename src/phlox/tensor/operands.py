@@ -32,11 +32,11 @@ class Operands(TensorBase):
 
     __slots__ = ()
 
-    def _meeting(self, name: str, *others: Any) -> tuple[Self, list[Any]]:
+    def _promote_operands(self, name: str, *others: Any) -> tuple[Self, list[Any]]:
         """Promote this tensor and the operands to one backend. The operands become arrays or scalars; None stays."""
         me = self
         for other in others:
-            me = me._beside(other)
+            me = me._promoted_with(other)
         operands: list[Any] = []
         for other in others:
             operand = None if other is None else me._operand(name, other)
@@ -45,7 +45,7 @@ class Operands(TensorBase):
             operands.append(operand)
         return me, operands
 
-    def _number(self, name: str, option: str, value: Any) -> Any:
+    def _scalar_option(self, name: str, option: str, value: Any) -> Any:
         """Check an option that must be a scalar."""
         if isinstance(value, TensorBase):
             raise KindError(f"{name}: `{option}` must be a number, got a tensor; give {option}.item()")

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from phlox.backend import Bool
 from phlox.backend.contract import matrices
 from phlox.errors import KindError, ShapeError
-from phlox.tensor.backend_promotion import together
+from phlox.tensor.backend_promotion import promote
 from phlox.tensor.base import TensorBase
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.explain import failure, mixed
@@ -19,7 +19,7 @@ _NO_AXES = ((), ())
 _new = object.__new__
 
 
-def meet(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
+def promote_to_ops(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
     """Promote tensors of one kind: their common table of operations, and their arrays."""
     for x in tensors:
         if not isinstance(x, TensorBase):
@@ -29,7 +29,7 @@ def meet(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
     ops: Ops = tensors[0]._ops
     for other in tensors:
         if other._ops is not ops:
-            raised = together(name, tensors)
+            raised = promote(name, tensors)
             for x in raised:
                 if x._ops is not raised[0]._ops:
                     raise mixed(name, raised[0]._ops, x._ops)
@@ -59,7 +59,7 @@ class Products(TensorBase):
         if other.__class__ is self.__class__ and other._ops is ops:
             x, y = self.primitive, other.primitive
         else:
-            ops, (x, y) = meet("matmul", self, other)
+            ops, (x, y) = promote_to_ops("matmul", self, other)
         left, right = self.ndim, other.ndim
         if left == 0 or right == 0:
             raise ShapeError(f"matmul: shapes {self.shape} and {other.shape}; both operands need an axis")
@@ -111,7 +111,7 @@ class Products(TensorBase):
 
     def _contracted(self, name: str, other: Self, summed: tuple[tuple[int, ...], tuple[int, ...]]) -> Self:
         """The product summed over pairs of axes, whose sizes must be equal."""
-        ops, (x, y) = meet(name, self, other)
+        ops, (x, y) = promote_to_ops(name, self, other)
         mine, theirs = self.shape, other.shape
         if [mine[axis] for axis in summed[0]] != [theirs[axis] for axis in summed[1]]:
             raise ShapeError(
@@ -133,4 +133,4 @@ class Products(TensorBase):
         return result
 
 
-__all__ = ["Products", "meet", "rounded"]
+__all__ = ["Products", "promote_to_ops", "rounded"]

@@ -22,12 +22,12 @@ _SAME = {"replicate": "edge", "circular": "wrap"}
 def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
     """An integer, or a sequence of integers, as a tuple."""
     try:
-        return tuple(index(one) for one in (values if _multi_output(values) else (values,)))
+        return tuple(index(one) for one in (values if _is_sequence(values) else (values,)))
     except TypeError:
         raise ShapeError(f"{name}: {what} must be an integer or a sequence of integers, got {values!r}") from None
 
 
-def _multi_output(values: Any) -> bool:
+def _is_sequence(values: Any) -> bool:
     return hasattr(values, "__len__")
 
 
@@ -171,7 +171,7 @@ class Shaping(TensorBase):
         if axis is None:
             return self._apply("reshape", (self.size,)).roll(sum(shifts), 0)._apply("reshape", self.shape)
         axes = [self._axis("roll", one) for one in _integers("roll", "an axis", axis)]
-        if not _multi_output(shift):
+        if not _is_sequence(shift):
             shifts *= len(axes)
         if len(shifts) != len(axes):
             raise ShapeError(
@@ -198,7 +198,7 @@ class Shaping(TensorBase):
         times = _integers("repeat", "repeats", repeats)
         if min(times, default=0) < 0:
             raise ShapeError(f"repeat: repeats must not be negative, got {repeats}")
-        if not _multi_output(repeats):
+        if not _is_sequence(repeats):
             return self._apply("repeat", times[0], place)
         if len(times) != self.shape[place]:
             raise ShapeError(f"repeat: {len(times)} repeats do not fit axis {place} of shape {self.shape}")
@@ -249,7 +249,7 @@ class Shaping(TensorBase):
         place = self._axis("split", axis)
         whole = self.shape[place]
         sizes = _integers("split", "a size", size)
-        if not _multi_output(size):
+        if not _is_sequence(size):
             if sizes[0] < 1:
                 raise ShapeError(f"split: the size of a piece must be at least 1, got {size}")
             ends = [*range(sizes[0], whole, sizes[0]), whole]

@@ -170,7 +170,7 @@ class Sorting(TensorBase):
         """Promote this tensor and another of its kind to one backend."""
         if not isinstance(values, TensorBase):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"{name}: values must be a {self.kind.__name__} tensor, got {type(values).__name__}")
-        x = self._beside(values)
+        x = self._promoted_with(values)
         return x, x._with(x._operand(name, values))
 
     def _known(self, name: str, remedy: str) -> None:

@@ -117,7 +117,7 @@ def samples(row: Row, element: str) -> Iterator[tuple[Sample, bool]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class CompiledCase:
     """A row, or its gradient with respect to an argument, on a sample."""
 
     row: Row
@@ -140,22 +140,22 @@ class Case:
         return px.zeros_like(arguments[self.towards]) if g is None else g
 
 
-def cases(rows: Iterable[Row], element: str, *, gradients: bool = False) -> Iterator[Case]:
+def cases(rows: Iterable[Row], element: str, *, gradients: bool = False) -> Iterator[CompiledCase]:
     """The cases of rows at a precision."""
     for row in rows:
         for sample, elementwise in samples(row, element):
-            held = running.held(sample, element)
+            held = running.rounded_sample(sample, element)
             if held is None:
                 continue
             places: list[int | None] = list(running.differentiable(row, held)) if gradients else [None]
-            yield from (Case(row, held, elementwise, place) for place in places)
+            yield from (CompiledCase(row, held, elementwise, place) for place in places)
 
 
 def _value(y: Any) -> Any:
     return y.numpy() if isinstance(y, px.Tensor) else None
 
 
-def _eager(case: Case, backend: Backend) -> Any:
+def _eager(case: CompiledCase, backend: Backend) -> Any:
     """The value, or None if there is an error."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -165,9 +165,9 @@ def _eager(case: Case, backend: Backend) -> Any:
             return None
 
 
-def differences(cases: Iterable[Case], backend: Backend, *, together: int = _TOGETHER) -> Iterator[str]:
+def differences(cases: Iterable[CompiledCase], backend: Backend, *, together: int = _TOGETHER) -> Iterator[str]:
     """One line, with an example, for every case whose compiled result differs from the eager one."""
-    waiting: list[tuple[Case, Any]] = []
+    waiting: list[tuple[CompiledCase, Any]] = []
     for case in cases:
         eager = _eager(case, backend)
         if eager is not None:
@@ -179,7 +179,7 @@ def differences(cases: Iterable[Case], backend: Backend, *, together: int = _TOG
         yield from _compare_all(waiting, backend)
 
 
-def _compare_all(found: list[tuple[Case, Any]], backend: Backend) -> Iterator[str]:
+def _compare_all(found: list[tuple[CompiledCase, Any]], backend: Backend) -> Iterator[str]:
     try:
         values = _compiled([case for case, _ in found], backend)
     except Exception:
@@ -193,7 +193,7 @@ def _compare_all(found: list[tuple[Case, Any]], backend: Backend) -> Iterator[st
         yield from _compare(case, eager, got, backend)
 
 
-def _compiled(cases: list[Case], backend: Backend) -> list[np.ndarray[Any, Any]]:
+def _compiled(cases: list[CompiledCase], backend: Backend) -> list[np.ndarray[Any, Any]]:
     arguments = [running.tensors(case.sample, backend) for case in cases]
     places = [[at for at, a in enumerate(one) if isinstance(a, px.Tensor)] for one in arguments]
 
@@ -210,7 +210,7 @@ def _compiled(cases: list[Case], backend: Backend) -> list[np.ndarray[Any, Any]]
     return [y.numpy() for y in px.compile(program)(given)]
 
 
-def _compare(case: Case, eager: Any, got: Any, backend: Backend) -> Iterator[str]:
+def _compare(case: CompiledCase, eager: Any, got: Any, backend: Backend) -> Iterator[str]:
     if got.dtype != eager.dtype or got.shape != eager.shape:
         yield f"{case}: {got.dtype} {got.shape}, eagerly {eager.dtype} {eager.shape}"
         return
@@ -228,7 +228,7 @@ def _compare(case: Case, eager: Any, got: Any, backend: Backend) -> Iterator[str
         )
 
 
-def _near(got: Any, wanted: Any, case: Case, backend: Backend) -> Any:
+def _near(got: Any, wanted: Any, case: CompiledCase, backend: Backend) -> Any:
     """Where they are equal up to rounding: relative to each element, or to the largest where sums cancel."""
     info = ml_dtypes.finfo(got.dtype)
     ulps = 3 if backend.float_element in running.HALVES else _ULPS

@@ -1,6 +1,6 @@
 """The compact binary format: the smallest files, with a table of names or, on request, without names.
 
-A file is `MAGIC`, the length of the header (4 bytes, little-endian), the header (`_Layout` as a MessagePack array),
+A file is `MAGIC`, the length of the header (4 bytes, little-endian), the header (`_FileHeader` as a MessagePack array),
 zeros up to a multiple of 8, the raw little-endian tensors without gaps, and the checksums. Tensors with wider elements
 come first, otherwise they are in the order of the record; so each is aligned and no offsets are stored.
 
@@ -35,7 +35,7 @@ _TYPES: tuple[DType | None, ...] = (None, *DTYPES.values())  # by code; 0 is a p
 _CODES = {dtype: code for code, dtype in enumerate(_TYPES)}
 
 
-class _Layout(msgspec.Struct, array_like=True):
+class _FileHeader(msgspec.Struct, array_like=True):
     schema: int
     phlox: str
     precision: str
@@ -90,7 +90,7 @@ class BinaryRecorder(Recorder):
             record = _without_names(record, self.format)
         header = self.header(record)
         ids = [entry.id for entry in record.tensors.values()]
-        layout = _Layout(
+        layout = _FileHeader(
             schema=header.schema,
             phlox=header.phlox,
             precision=header.precision,
@@ -123,7 +123,7 @@ class BinaryRecorder(Recorder):
         if any(data[8 + length : start]):
             raise RecordError("the padding after its header is not zero")
         check_message_pack(data[8 : 8 + length])
-        layout = msgspec.msgpack.decode(data[8 : 8 + length], type=_Layout)
+        layout = msgspec.msgpack.decode(data[8 : 8 + length], type=_FileHeader)
         header = Header(
             schema=layout.schema,
             format=self.format,
@@ -163,7 +163,7 @@ def _without_names(record: Record, format: str) -> Record:
     return Record({str(i): entry for i, entry in enumerate(entries)}, record.metadata, positional=True, header=header)
 
 
-def _tensors(paths: list[str], layout: _Layout, source: Source, start: int, end: int) -> list[TensorEntry]:
+def _tensors(paths: list[str], layout: _FileHeader, source: Source, start: int, end: int) -> list[TensorEntry]:
     if max(layout.codes, default=0) >= len(_TYPES):
         raise RecordError(f"{max(layout.codes)} is the code of no element type")
     dtypes = [dtype for code in layout.codes if (dtype := _TYPES[code]) is not None]

@@ -17,7 +17,7 @@ from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, Array
 from phlox.record.entry import LazyTensor
 from phlox.record.formats.pytorch.reader import as_record
-from phlox.record.formats.pytorch.values import Meter, NumpyArray, NumpyType, Pairs, Refused, shown
+from phlox.record.formats.pytorch.values import Meter, NumpyArray, NumpyType, Pairs, Unreadable, shown
 from phlox.record.formats.reader import Reader
 from phlox.record.io.source import Source, elements
 from phlox.record.limits import check_entries, check_message_pack_items, length_of
@@ -96,12 +96,12 @@ class _Decoder:
 
     def _extension(self, code: int, payload: memoryview, path: str) -> object:
         if code == _COMPLEX:
-            return Refused("a complex number")
+            return Unreadable("a complex number")
         if code not in (_ARRAY, _SCALAR):
-            return Refused(f"a value of the extension type {code}")
+            return Unreadable(f"a value of the extension type {code}")
         shape, name, data = msgspec.msgpack.decode(payload, type=tuple[list[int], str, memoryview])
         if name not in _BY_NAME:
-            return Refused(f"an array of {shown(name)}")
+            return Unreadable(f"an array of {shown(name)}")
         dtype = _BY_NAME[name]
         tensor = self._source.lazy(path, dtype, shape, lambda: elements(data, dtype))
         if tensor.nbytes != len(data):
@@ -114,8 +114,8 @@ class _Decoder:
     def _joined(self, nodes: dict[Any, object], path: str) -> object:
         """Join an array that is stored in chunks."""
         sizes, parts = _listed(nodes.get("shape")), _listed(nodes.get("chunks"))
-        if any(isinstance(part, Refused) for part in parts):
-            return next(part for part in parts if isinstance(part, Refused))
+        if any(isinstance(part, Unreadable) for part in parts):
+            return next(part for part in parts if isinstance(part, Unreadable))
         tensors = [part for part in parts if isinstance(part, LazyTensor) and len(part.shape) == 1]
         types = {tensor.dtype for tensor in tensors}
         if len(tensors) != len(parts) or len(types) != 1 or not all(type(size) is int for size in sizes):

@@ -33,7 +33,7 @@ from phlox.record.io.sink import Sink, element_bytes
 from phlox.record.io.source import Source, elements
 from phlox.record.io.zip import Archive, first_name, is_safe_name
 from phlox.record.limits import MAX_TEXT, check_entries
-from phlox.record.record import Entry, Record, Unheld, check_name
+from phlox.record.record import Entry, Record, UnreadableEntryError, check_name
 from phlox.record.values import from_json, to_json
 
 _OURS = "__phlox__.json"
@@ -62,7 +62,7 @@ _KINDS = {
 }
 
 
-class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
+class NpzInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
     """The parts of a record that NumPy's format lacks: the content of "__phlox__.json"."""
 
     metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
@@ -96,7 +96,7 @@ class NpzRecorder(Recorder):
 
     def write(self, record: Record, sink: Sink) -> None:
         """See `Recorder.write`. RecordError for a path that is invalid in an archive: "/x", "../x", or with NUL."""
-        with zipfile.ZipFile(_Stream(sink), "w") as archive:
+        with zipfile.ZipFile(_SinkFile(sink), "w") as archive:
             with _member(archive, sink, _OURS, 0) as file:
                 file.write(msgspec.json.encode(self._info(record)))
             for path, entry in record.tensors.items():
@@ -126,10 +126,10 @@ class NpzRecorder(Recorder):
             path = name.removesuffix(_NPY)
             try:
                 if path == name:
-                    raise Unheld("it is no .npy file")
+                    raise UnreadableEntryError("it is no .npy file")
                 check_name(path)
                 layout = _parsed(bytes(archive.head(name, _MAX_HEADER + 12)), archive.size(name), path)
-            except Unheld as error:
+            except UnreadableEntryError as error:
                 unreadable[path] = str(error)
             else:
                 tensors[path] = TensorEntry(_lazy(source, path, layout, _reader(archive, name)))
@@ -137,7 +137,7 @@ class NpzRecorder(Recorder):
             return Record(tensors, unreadable=unreadable)
         for path, why in unreadable.items():  # which Phlox never writes
             raise RecordError(f"{path}: {why}")
-        return _restored(tensors, msgspec.json.decode(archive.read(_OURS), type=Info))
+        return _restored(tensors, msgspec.json.decode(archive.read(_OURS), type=NpzInfo))
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
@@ -145,10 +145,10 @@ class NpzRecorder(Recorder):
         name = first_name(head)
         return name is not None and (name == _OURS or name.endswith(_NPY))
 
-    def _info(self, record: Record) -> Info:
+    def _info(self, record: Record) -> NpzInfo:
         place = {path: i for i, path in enumerate([*record.tensors, *record.values])}
         order = [place[path] for path in record]
-        return Info(
+        return NpzInfo(
             **msgspec.structs.asdict(self.header(record)),
             metadata=dict(record.metadata),
             aliases=dict(record.aliases),
@@ -194,7 +194,7 @@ class NpyReader(Reader):
                 raise RecordError(f"{_ALONE}: {len(part)} bytes follow array {count}, which are none themselves")
             try:
                 layout = _parsed(bytes(part[: _MAX_HEADER + 12]), None, path)
-            except Unheld as error:
+            except UnreadableEntryError as error:
                 unreadable[path] = str(error)
                 size = _size(part)
                 if size is None or size > len(part):  # the end of pickled Python objects is unknown
@@ -238,7 +238,7 @@ def _size(data: memoryview) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _ArrayLayout:
     dtype: DType
     big_endian: bool
     shape: tuple[int, ...]
@@ -246,7 +246,7 @@ class _Layout:
     start: int
 
 
-def _parsed(head: bytes, size: int | None, path: str) -> _Layout:
+def _parsed(head: bytes, size: int | None, path: str) -> _ArrayLayout:
     """Parse the header of an .npy file; RecordError if it is not that of a file of `size` bytes.
 
     Raises Unheld for elements that a record cannot hold.
@@ -266,7 +266,7 @@ def _parsed(head: bytes, size: int | None, path: str) -> _Layout:
     needed = math.prod(shape) * dtype.itemsize
     if size is not None and start + needed != size:
         raise RecordError(f"{path}: {dtype} of shape {shape} takes {needed} bytes; the file gives {size - start}")
-    return _Layout(dtype, big_endian, shape, items["fortran_order"] == "True", start)
+    return _ArrayLayout(dtype, big_endian, shape, items["fortran_order"] == "True", start)
 
 
 def _items(text: str, path: str) -> dict[str, str]:
@@ -284,7 +284,7 @@ def _items(text: str, path: str) -> dict[str, str]:
             break
     if text[:1] != "{" or text[-1:] != "}" or at != len(body) or len(items) != 3:
         if re.search(r"""['"]descr['"]\s*:\s*[\[(]""", text):
-            raise Unheld("a structured array, which a record cannot hold; save its fields one by one")
+            raise UnreadableEntryError("a structured array, which a record cannot hold; save its fields one by one")
         raise RecordError(f"{path}: its header is not that of an .npy file: {text[:100]!r}")
     return items
 
@@ -304,10 +304,12 @@ def _dtype(text: str, path: str) -> tuple[DType, bool]:
     if text[:1] in "<>|=" and text[1:] in _DTYPES:
         return _DTYPES[text[1:]], text[0] == ">"
     kind = _KINDS.get(text.lstrip("<>|=")[:1], "elements")
-    raise Unheld(f"{kind} of NumPy's type {text!r}; a record holds {', '.join(DTYPES)}. Convert it before saving")
+    raise UnreadableEntryError(
+        f"{kind} of NumPy's type {text!r}; a record holds {', '.join(DTYPES)}. Convert it before saving"
+    )
 
 
-def _lazy(source: Source, path: str, layout: _Layout, read: Callable[[], memoryview]) -> LazyTensor:
+def _lazy(source: Source, path: str, layout: _ArrayLayout, read: Callable[[], memoryview]) -> LazyTensor:
     dtype, shape = layout.dtype, layout.shape
 
     def array() -> Array:
@@ -323,7 +325,7 @@ def _reader(archive: Archive, name: str) -> Callable[[], memoryview]:
     return lambda: archive.read(name)
 
 
-def _restored(tensors: dict[str, TensorEntry], info: Info) -> Record:
+def _restored(tensors: dict[str, TensorEntry], info: NpzInfo) -> Record:
     info.check(NpzRecorder.format)
     if unknown := info.ids.keys() - tensors.keys():
         raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
@@ -356,7 +358,7 @@ def _member(archive: zipfile.ZipFile, sink: Sink, name: str, size: int) -> Any:
     return archive.open(info, "w", force_zip64=is_large)
 
 
-class _Stream(io.RawIOBase):
+class _SinkFile(io.RawIOBase):
     """A sink as a file without seek."""
 
     def __init__(self, sink: Sink) -> None:

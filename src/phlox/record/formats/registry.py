@@ -172,10 +172,10 @@ def recorder_for(
             for named, end in SUFFIXES.items():
                 if name.endswith(suffix + end):
                     return recorder(precision, compression or named, durable=durable)
-    from phlox.record.formats.foreign import promised_by
+    from phlox.record.formats.foreign import format_of_suffix
 
     promised = next((reader.format for reader in _readers() if reader.has_ending(name)), None)
-    if promised is None and (foreign := promised_by(name)) is not None:
+    if promised is None and (foreign := format_of_suffix(name)) is not None:
         promised = foreign.what
     if promised is not None:
         ends = ", ".join(recorder.suffix for recorder in _recorders())

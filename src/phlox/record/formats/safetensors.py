@@ -4,7 +4,7 @@ A file is the length of the header (8 bytes, little-endian), the header (JSON, p
 begin at a multiple of 64, from where all engines can use a mapped file without a copy), and the tensors without gaps,
 ordered by descending alignment of the dtype and then by name. The header has the "dtype", "shape" and "data_offsets" of
 each tensor. Its "__metadata__" maps names to text: the record's metadata, and under "phlox" a JSON object with the
-fields of `Info`. Any safetensors reader reads the file; ours reads any such file whose dtypes a record supports.
+fields of `SafetensorsInfo`. Any safetensors reader reads the file. Ours reads any file whose dtypes a record supports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phlox.record.io.checksums import WIDTH, packed, start_of, verified
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source
 from phlox.record.limits import MAX_TEXT, check_entries, check_json
-from phlox.record.record import Entry, Record, Unheld, check_name
+from phlox.record.record import Entry, Record, UnreadableEntryError, check_name
 from phlox.record.values import from_json, to_json
 
 _FLOAT8 = ("f8_e5m2fnuz", "f8_e4m3fnuz", "f8_e8m0", "f8_e4m3", "f8_e5m2")
@@ -41,7 +41,7 @@ _AFTER_CHECKSUMS = '\\"}"}}'
 """The end of the header of a file without tensors: checksums are the last item of the inner JSON."""
 
 
-class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
+class SafetensorsInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
     """The parts of a record that safetensors lacks, as JSON in the metadata under "phlox"."""
 
     aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
@@ -122,7 +122,7 @@ class SafetensorsRecorder(Recorder):
         if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
             raise RecordError(f"its metadata has elsewhere what Phlox keeps under {_OURS!r}: the file is damaged")
         if ours is None:
-            return _of_strangers(tensors, metadata, unreadable)
+            return _foreign_record(tensors, metadata, unreadable)
         for path, why in unreadable.items():  # which Phlox never writes
             raise RecordError(f"{path}: {why}")
         return _restored(tensors, metadata, ours, source)
@@ -135,7 +135,7 @@ class SafetensorsRecorder(Recorder):
     def _info(self, record: Record, header: Header, stored: list[str], checksums: str) -> str:
         place = {path: i for i, path in enumerate([*stored, *record.values])}
         order = [place[path] for path in record]
-        info = Info(
+        info = SafetensorsInfo(
             **msgspec.structs.asdict(header),
             aliases=dict(record.aliases),
             ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
@@ -153,14 +153,14 @@ _TYPE = re.compile(r"[A-Z]{1,8}[0-9]{1,3}(_[A-Z0-9]{1,12})?")
 _REMEDIES = {"C64": "; save its real and imaginary parts, as torch.view_as_real gives them"}
 
 
-def _of_strangers(tensors: dict[str, LazyTensor], metadata: dict[str, str], unreadable: dict[str, str]) -> Record:
+def _foreign_record(tensors: dict[str, LazyTensor], metadata: dict[str, str], unreadable: dict[str, str]) -> Record:
     try:
         return Record(tensors, metadata, unreadable=unreadable)
     except RecordError:  # checked only here, since nearly all names are valid paths
         for path in list(tensors):
             try:
                 check_name(path)
-            except Unheld as error:
+            except UnreadableEntryError as error:
                 del tensors[path]
                 unreadable[path] = str(error)
     return Record(tensors, metadata, unreadable=unreadable)
@@ -180,7 +180,7 @@ def _header(data: memoryview) -> tuple[str, int]:
 
 def _restored(tensors: dict[str, LazyTensor], metadata: dict[str, str], ours: str, source: Source) -> Record:
     check_json(ours.encode())
-    info = msgspec.json.decode(ours, type=Info)
+    info = msgspec.json.decode(ours, type=SafetensorsInfo)
     info.check(SafetensorsRecorder.format)
     check_entries(len(tensors) + len(info.values))
     if unknown := info.ids.keys() - tensors.keys():

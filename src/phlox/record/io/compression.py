@@ -54,7 +54,7 @@ def decompressed(data: memoryview, max_bytes: int | None = None) -> memoryview:
     if compression is None:
         return data
     limit = unpack_limit(len(data), max_bytes)
-    raw = _Reader(data)
+    raw = _BytesFile(data)
     # The claimed size is only a hint: memory that is allocated but never written costs nothing.
     result = np.empty(max(_CHUNK, min(_claimed_size(data, compression), limit) + 1), np.uint8)
     buffered = io.BufferedReader(raw, _BUFFER)
@@ -101,7 +101,7 @@ def _zstd() -> Any:
         raise RecordError("zstd compression is not installed: pip install 'phlox[zstd]'") from None
 
 
-class _Reader(io.RawIOBase):
+class _BytesFile(io.RawIOBase):
     """A memoryview as a file, without a copy."""
 
     def __init__(self, data: memoryview) -> None:

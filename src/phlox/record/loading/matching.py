@@ -13,7 +13,7 @@ from phlox.record.loading.hints import positional_hint, prefix_hint, shift_hint,
 from phlox.record.loading.renaming import Remap, Renamed, rename
 from phlox.record.loading.report import DROPPED, LACKING, NOT_MEANT, SURPLUS, UNFIT, UNREADABLE, Difference, LoadReport
 from phlox.record.names import fingerprint_of
-from phlox.record.patterns import Patterns, chosen
+from phlox.record.patterns import Patterns, selected
 from phlox.record.record import Record
 
 Expected: TypeAlias = "tuple[tuple[int, ...], Kind, DType | None]"
@@ -56,7 +56,7 @@ def match(
     aliases = aliases or {}
     view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
     names, origin = view.record, view.origin
-    passed_over = _not_meant(expected, names, aliases, include, exclude)
+    passed_over = _excluded(expected, names, aliases, include, exclude)
     found = _by_order(expected, names) if names.positional else _by_name(expected, names, aliases)
     others = {found[path] for path in passed_over & found.keys()} if names.positional else passed_over
     found = {path: source for path, source in found.items() if path not in passed_over}
@@ -80,7 +80,7 @@ def match(
                 cast.append(Difference(path, stored, canonical(dtype, path)))
     unreadable = _unreadable(expected, names, found, aliases, passed_over)
     missing = [path for path in expected if not (path in found or path in passed_over or path in unreadable)]
-    left, untied = _left_over(found, names, {} if names.positional else aliases)
+    left, untied = _surplus(found, names, {} if names.positional else aliases)
     surplus = {path: why for path, why in names.unreadable.items() if path not in expected and path not in aliases}
     unexpected = [path for path in (*left, *surplus) if path not in others]
     kept = {path: NOT_MEANT for path in expected if path in passed_over}
@@ -90,7 +90,7 @@ def match(
     ignored |= dict.fromkeys(view.dropped, DROPPED) | {
         path: f"it cannot be read ({why})" for path, why in surplus.items()
     }
-    meant, hint = _help(expected, names, aliases, found, missing, unexpected, bool(misshapen))
+    meant, hint = _hints(expected, names, aliases, found, missing, unexpected, bool(misshapen))
     if hint is None and view.unused and (missing or unexpected):
         hint = f"No path of the record matches {view.unused[0]!r}, a key of remap."
     return LoadReport(
@@ -141,7 +141,7 @@ def _by_name(expected: Mapping[str, Expected], record: Record, aliases: Mapping[
     return found
 
 
-def _not_meant(
+def _excluded(
     expected: Mapping[str, Expected],
     record: Record,
     aliases: Mapping[str, str],
@@ -167,9 +167,9 @@ def _not_meant(
         for alias, path in record.aliases.items():
             if alias not in owner:
                 names[owner[path]].append(alias)
-    meant = set(names) if include is None else chosen(include, names)
+    meant = set(names) if include is None else selected(include, names)
     if exclude is not None:
-        meant -= chosen(exclude, names)
+        meant -= selected(exclude, names)
     others = set(names) - meant
     return {path for path in (*expected, *record, *record.unreadable) if owner.get(path) in others}
 
@@ -185,7 +185,7 @@ def _bits(tensor: LazyTensor) -> Any:
     return tensor.read().reshape(-1).view(np.uint8)  # so that equal NaNs match
 
 
-def _left_over(
+def _surplus(
     found: Mapping[str, str], record: Record, aliases: Mapping[str, str]
 ) -> tuple[list[str], list[Difference]]:
     used = {record.aliases.get(path, path) for path in found.values()}
@@ -202,7 +202,7 @@ def _left_over(
     return left, untied
 
 
-def _help(
+def _hints(
     expected: Mapping[str, Expected],
     record: Record,
     aliases: Mapping[str, str],

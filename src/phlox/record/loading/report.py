@@ -160,19 +160,19 @@ class LoadReport:
         lines += [f"{shown(path)}: {why}" for path, why in self.refused.items()]
         if strict and (self.missing or self.unexpected):
             fit = {*self.matches, *(d.path for d in (*self.misshapen, *self.wrong_kind)), *self.unreadable}
-            lines += self._told(self.missing, fit, "missing from the record")
+            lines += self._lines(self.missing, fit, "missing from the record")
             found = {*self.matches.values(), *fit, *self.tied, *self.remapped.values()} - {*self.unexpected}
-            lines += self._told(self.unexpected, found, "in the record, but not in the module")
+            lines += self._lines(self.unexpected, found, "in the record, but not in the module")
         return lines
 
-    def _told(self, paths: list[str], others: set[str], what: str) -> Iterable[str]:
+    def _lines(self, paths: list[str], others: set[str], what: str) -> Iterable[str]:
         """One line per path or group of paths; a path with its own suggestion gets its own line."""
         alone = [] if self.hint else [path for path in paths if path in self.suggestions]
         for label, count in grouped(paths, {*others, *alone}):
             told = f"{count} entries" if count > 1 else ""
-            yield f"{shown(label)}: {told}{' ' if told else ''}{what}{self._meant(label)}"
+            yield f"{shown(label)}: {told}{' ' if told else ''}{what}{self._suggestion(label)}"
 
-    def _meant(self, path: str) -> str:
+    def _suggestion(self, path: str) -> str:
         return f"; did you mean `{shown(self.suggestions[path])}`?" if path in self.suggestions else ""
 
 

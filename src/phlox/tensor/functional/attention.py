@@ -7,7 +7,7 @@ from typing import Any
 
 from phlox.backend import Bool, Float
 from phlox.errors import KindError, RangeError, ShapeError
-from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor
 
@@ -47,8 +47,8 @@ def attention(
     >>> px.functional.attention(x, x, x, causal=True)[0].tolist()
     [1.0, 0.0]
     """
-    expect("attention", Float, query=query, key=key, value=value, bias=bias)
-    expect("attention", Bool, kept=kept)
+    check_kind("attention", Float, query=query, key=key, value=value, bias=bias)
+    check_kind("attention", Bool, kept=kept)
     if mask is not None and (not isinstance(mask, Tensor) or mask.kind not in (Bool, Float)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(
             f"attention: mask must be a Bool tensor (true: attend) or a Float tensor (added to the scores), "
@@ -67,9 +67,9 @@ def attention(
     groups = key.shape[-3] if leading else 1
     shape = (*leading, n, e)
     if not m or not batch * heads * n * e:
-        return _nothing(query, key, value, shape)
+        return _empty_result(query, key, value, shape)
     if mask is not None:
-        key, value = _seen(mask, key, value)
+        key, value = _zero_masked(mask, key, value)
     if mask is not None and mask.kind is Float:
         mask, bias = None, mask if bias is None else mask + bias
     scores = (*leading, n, m)
@@ -97,7 +97,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _seen(mask: Tensor[Any, Any, Any], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _zero_masked(mask: Tensor[Any, Any, Any], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values, zeroed where no query may attend: a weight of zero times NaN would be NaN."""
     if mask.ndim == 0 or mask.ndim > key.ndim:
         return key, value  # a mask that does not broadcast is rejected elsewhere
@@ -115,7 +115,7 @@ def _seen(mask: Tensor[Any, Any, Any], key: Tensor, value: Tensor) -> tuple[Tens
     return where(there, key, 0.0), where(there, value, 0.0)
 
 
-def _nothing(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _empty_result(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Zeros that depend on the operands formally, so that all get a (zero) gradient."""
     from phlox.tensor.creation import zeros
 

@@ -18,9 +18,9 @@ Padding: TypeAlias = int | str | Sequence[int | Sequence[int]]
 """Padding: an integer, one per axis, or a pair (before, after) per axis; or "same" or "valid"."""
 
 
-def fixed(option: Any) -> Any:
+def hashable(option: Any) -> Any:
     """An option with lists converted to tuples, so that it can be a cache key."""
-    return tuple(map(fixed, cast("Sequence[Any]", option))) if isinstance(option, (list, tuple)) else option
+    return tuple(map(hashable, cast("Sequence[Any]", option))) if isinstance(option, (list, tuple)) else option
 
 
 def sizes(name: str, what: str, value: Sizes, axes: int, least: int) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ def sizes(name: str, what: str, value: Sizes, axes: int, least: int) -> tuple[in
     return found
 
 
-def widths(
+def pad_pairs(
     name: str,
     value: Padding,
     have: tuple[int, ...],

@@ -10,13 +10,13 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.explain import failure
 from phlox.tensor.functional.operands import (
     Reduction,
+    check_broadcast,
+    check_kind,
+    check_pair,
     compute,
-    expect,
-    expect_broadcast,
-    expect_pair,
-    meet,
-    reduced,
-    share_of,
+    promote_operands,
+    reduce_losses,
+    weighted_or_zero,
 )
 from phlox.tensor.functions import at_full_precision, where
 from phlox.tensor.tensor import Tensor
@@ -52,10 +52,10 @@ def cross_entropy(
     >>> px.functional.cross_entropy(px.zeros((2, 4)), px.tensor([0, 3])).item()
     1.386...
     """
-    expect("cross_entropy", Float, logits=logits, weight=weight)
+    check_kind("cross_entropy", Float, logits=logits, weight=weight)
     if not isinstance(targets, Tensor) or targets.kind is Bool:  # pyright: ignore[reportUnnecessaryIsInstance]
-        expect("cross_entropy", Int, targets=targets)
-    logits, goal, weight = meet("cross_entropy", logits, targets, weight)
+        check_kind("cross_entropy", Int, targets=targets)
+    logits, goal, weight = promote_operands("cross_entropy", logits, targets, weight)
     place = logits._axis("cross_entropy", axis)  # pyright: ignore[reportPrivateUsage]
     shape, classes = logits.shape, logits.shape[place]
     rest = (*shape[:place], *shape[place + 1 :])
@@ -74,7 +74,7 @@ def cross_entropy(
         if ignore_index is not None:
             raise KindError("cross_entropy: ignore_index needs class indices (Int) as targets, got Float probabilities")
         losses = _soft_cross_entropy(logits, goal, place, weight, label_smoothing)
-        return reduced("cross_entropy", losses, reduction)
+        return reduce_losses("cross_entropy", losses, reduction)
     rows = logits if place == len(shape) - 1 else logits.moveaxis(place, -1)
     rows, flat = rows.reshape((math.prod(rest), classes)), goal.reshape((math.prod(rest),))
     check_classes("cross_entropy", flat, classes, ignore_index)
@@ -88,7 +88,7 @@ def _soft_cross_entropy(logits: Tensor, targets: Tensor, place: int, weight: Ten
         targets = targets * (1.0 - smoothing) + smoothing / classes
     if weight is not None:
         targets = targets * weight.reshape((classes, *(1 for _ in logits.shape[place + 1 :])))
-    return -share_of(targets, logits.log_softmax(place)).sum(place)
+    return -weighted_or_zero(targets, logits.log_softmax(place)).sum(place)
 
 
 def check_classes(name: str, targets: Tensor[Any, Any, Int], classes: int, ignored: int | None) -> None:
@@ -112,7 +112,7 @@ def _weighted_mean(
 ) -> Tensor:
     """Reduce the losses; the mean is weighted, and skips ignored targets."""
     if reduction != "mean" or (weight is None and ignored is None):
-        return reduced(name, losses, reduction)
+        return reduce_losses(name, losses, reduction)
     kept = None if ignored is None else targets != ignored
     if weight is None:
         assert kept is not None
@@ -132,9 +132,9 @@ def nll_loss(
     reduction: Reduction = "mean",
 ) -> Tensor:
     """-log_p of each target class, for log-probabilities along `axis`. Options as in `cross_entropy`."""
-    expect("nll_loss", Float, log_p=log_p, weight=weight)
-    expect("nll_loss", Int, targets=targets)
-    log_p, targets, weight = meet("nll_loss", log_p, targets, weight)
+    check_kind("nll_loss", Float, log_p=log_p, weight=weight)
+    check_kind("nll_loss", Int, targets=targets)
+    log_p, targets, weight = promote_operands("nll_loss", log_p, targets, weight)
     place = log_p._axis("nll_loss", axis)  # pyright: ignore[reportPrivateUsage]
     rest = (*log_p.shape[:place], *log_p.shape[place + 1 :])
     classes = log_p.shape[place]
@@ -166,7 +166,7 @@ def binary_cross_entropy(
     """
     p, target, weight = _binary_operands("binary_cross_entropy", p, target, weight)
     losses = compute("binary_cross_entropy", p, target, operation="float_binary_cross_entropy")
-    return reduced("binary_cross_entropy", losses if weight is None else losses * weight, reduction)
+    return reduce_losses("binary_cross_entropy", losses if weight is None else losses * weight, reduction)
 
 
 @at_full_precision
@@ -188,24 +188,24 @@ def binary_cross_entropy_with_logits(
     0.693...
     """
     name = "binary_cross_entropy_with_logits"
-    expect(name, Float, pos_weight=pos_weight)
-    expect_broadcast(name, "pos_weight", pos_weight, target.shape)
+    check_kind(name, Float, pos_weight=pos_weight)
+    check_broadcast(name, "pos_weight", pos_weight, target.shape)
     logits, target, weight = _binary_operands(name, logits, target, weight)
     positive = target if pos_weight is None else target * pos_weight.detach()
     # -log(1 - sigmoid(logits)) and -log(sigmoid(logits))
-    losses = share_of(1.0 - target, logits.softplus()) + share_of(positive, (-logits).softplus())
-    return reduced(name, losses if weight is None else losses * weight, reduction)
+    losses = weighted_or_zero(1.0 - target, logits.softplus()) + weighted_or_zero(positive, (-logits).softplus())
+    return reduce_losses(name, losses if weight is None else losses * weight, reduction)
 
 
 def _binary_operands(
     name: str, x: Tensor, target: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Predictions and targets of one shape, made finite where the (constant) weight is zero."""
-    expect(name, Float, weight=weight)
-    expect_pair(name, x, target)
+    check_kind(name, Float, weight=weight)
+    check_pair(name, x, target)
     if weight is None:
         return x, target, None
-    expect_broadcast(name, "weight", weight, x.shape)
+    check_broadcast(name, "weight", weight, x.shape)
     weight = weight.detach()
     counts = weight != 0.0
     return where(counts, x, 0.5), where(counts, target, 0.5), weight

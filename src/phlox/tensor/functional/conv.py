@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from phlox.errors import ShapeError
-from phlox.tensor.functional.call import Padding, Sizes, call, fixed, sizes, widths
+from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
 Shape: TypeAlias = tuple[int, ...]
@@ -231,7 +231,7 @@ def _conv(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    options = _conv_options(name, axes, *_shapes(x, weight, bias), *map(fixed, (stride, padding, dilation)), groups)
+    options = _conv_options(name, axes, *_shapes(x, weight, bias), *map(hashable, (stride, padding, dilation)), groups)
     return call(name, x, weight, bias, *options, groups, operation="conv")
 
 
@@ -273,7 +273,7 @@ def _transposed(
     groups: int,
 ) -> Tensor:
     given = (stride, padding, output_padding, dilation)
-    options = _transposed_options(name, axes, *_shapes(x, weight, bias), *map(fixed, given), groups)
+    options = _transposed_options(name, axes, *_shapes(x, weight, bias), *map(hashable, given), groups)
     y = call(name, x, weight, *options, groups, operation="conv_dx")
     return y if bias is None else y + bias.reshape(bias.shape[0], *(1,) * axes)
 
@@ -307,7 +307,7 @@ def _transposed_options(
         raise ShapeError(
             f"{name}: padding must be integers, got {padding!r}; give one, or a pair (before, after), per axis"
         )
-    pads = widths(name, padding, x[2:], strides, strides)
+    pads = pad_pairs(name, padding, x[2:], strides, strides)
     if any(more >= step for more, step in zip(extra, strides, strict=True)):
         raise ShapeError(f"{name}: output_padding {extra} must be less than the stride {strides}")
     reach = _reach(tuple(window), dilations)
@@ -361,7 +361,7 @@ def _pads(
     if min(window) < 1:
         raise ShapeError(f"{name}: the kernel has size {window}; every size must be at least 1")
     reach = _reach(window, dilation)
-    pads = widths(name, padding, have, reach, stride)
+    pads = pad_pairs(name, padding, have, reach, stride)
     if any(size + sum(pad) < far for size, pad, far in zip(have, pads, reach, strict=True)):
         raise ShapeError(
             f"{name}: the kernel {window}, of dilated size {reach}, is larger than the padded input, "

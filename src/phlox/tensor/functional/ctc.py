@@ -9,7 +9,7 @@ from phlox.backend import Float, Int
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import arange
 from phlox.tensor.functional.classification import check_classes
-from phlox.tensor.functional.operands import Reduction, compute, expect, meet, reduced
+from phlox.tensor.functional.operands import Reduction, check_kind, compute, promote_operands, reduce_losses
 from phlox.tensor.functions import at_full_precision, where
 from phlox.tensor.tensor import Tensor
 
@@ -38,8 +38,8 @@ def ctc_loss(
 
     The gradient of an infinite loss is zero.
     """
-    expect("ctc_loss", Float, log_p=log_p)
-    expect("ctc_loss", Int, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
+    check_kind("ctc_loss", Float, log_p=log_p)
+    check_kind("ctc_loss", Int, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
     if log_p.ndim != 3 or not log_p.shape[0] or not log_p.shape[2]:
         raise ShapeError(f"ctc_loss: log_p must be [time, n, classes] with time >= 1, got shape {log_p.shape}")
     steps, n, classes = log_p.shape
@@ -54,7 +54,9 @@ def ctc_loss(
     length = targets.shape[1]
     for what, lengths, most in (("input", input_lengths, steps), ("target", target_lengths, length)):
         _check_lengths(what, lengths, most)
-    log_p, targets, input_lengths, target_lengths = meet("ctc_loss", log_p, targets, input_lengths, target_lengths)
+    log_p, targets, input_lengths, target_lengths = promote_operands(
+        "ctc_loss", log_p, targets, input_lengths, target_lengths
+    )
     if length:
         # Targets must be valid classes only within their lengths.
         inside = _places(targets) < target_lengths.expand_dims(1)
@@ -64,7 +66,7 @@ def ctc_loss(
         losses = where(losses == math.inf, 0.0, losses)
     if reduction == "mean":
         losses = losses / target_lengths.maximum(1).float()
-    return reduced("ctc_loss", losses, reduction)
+    return reduce_losses("ctc_loss", losses, reduction)
 
 
 def _places(targets: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Int]:

@@ -8,7 +8,7 @@ from phlox.backend import Float, Int
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.creation import arange
 from phlox.tensor.explain import failure
-from phlox.tensor.functional.operands import compute, expect, meet
+from phlox.tensor.functional.operands import check_kind, compute, promote_operands
 from phlox.tensor.functions import at_full_precision, concat, where
 from phlox.tensor.tensor import Tensor, wrap
 
@@ -26,7 +26,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
                 return wrap(ops, ops["linear"](array, by, added))
             except Exception as error:
                 raise failure("linear", ops, (array, by, added), error) from error
-    expect("linear", Float, x=x, weight=weight, bias=bias)
+    check_kind("linear", Float, x=x, weight=weight, bias=bias)
     have, matrix = x.shape, weight.shape
     if len(matrix) != 2 or have[-1:] != matrix[:1]:
         raise ShapeError(
@@ -44,7 +44,7 @@ def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -
 
     x [..., i] and y [..., j] with equal leading axes, weight [outputs, i, j] and bias [outputs] give [..., outputs].
     """
-    expect("bilinear", Float, x=x, y=y, weight=weight, bias=bias)
+    check_kind("bilinear", Float, x=x, y=y, weight=weight, bias=bias)
     fits = weight.ndim == 3 and x.ndim > 0 and x.shape[:-1] == y.shape[:-1]
     if not fits or (x.shape[-1], y.shape[-1]) != weight.shape[1:]:
         raise ShapeError(
@@ -64,11 +64,11 @@ def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: 
 
     The row at `padding_index` gets no gradient. Raises `IndexRangeError` if an index is out of range.
     """
-    expect("embedding", Float, weight=weight)
-    expect("embedding", Int, indices=indices)
+    check_kind("embedding", Float, weight=weight)
+    check_kind("embedding", Int, indices=indices)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: weight must be [entries, width], got shape {weight.shape}")
-    weight, indices = meet("embedding", weight, indices)
+    weight, indices = promote_operands("embedding", weight, indices)
     entries = weight.shape[0]
     found = weight.take(indices, 0)
     if padding_index is None:
@@ -91,8 +91,8 @@ def rotary_embedding(
         base: pair i of the d / 2 pairs is rotated by position * base ** (-2 i / d) radians.
         interleaved: pair neighbouring elements, as in the paper; by default elements d / 2 apart, as in most models.
     """
-    expect("rotary_embedding", Float, x=x)
-    expect("rotary_embedding", Int, positions=positions)
+    check_kind("rotary_embedding", Float, x=x)
+    check_kind("rotary_embedding", Int, positions=positions)
     if x.ndim < 2 or x.shape[-1] % 2:
         raise ShapeError(f"rotary_embedding: x must be [..., n, d] with d even, got shape {x.shape}")
     *_, n, d = x.shape

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from phlox.backend import Float
 from phlox.errors import ShapeError
 from phlox.host.dtypes import LARGEST
-from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.functions import at_full_precision
 from phlox.tensor.tensor import Tensor
 
@@ -29,7 +29,7 @@ def layer_norm(
     >>> px.functional.layer_norm(px.tensor([[1.0, 3.0], [2.0, 2.0]]), epsilon=1e-12).tolist()
     [[-1.0, 1.0], [0.0, 0.0]]
     """
-    expect("layer_norm", Float, x=x, gamma=gamma, beta=beta)
+    check_kind("layer_norm", Float, x=x, gamma=gamma, beta=beta)
     given = next((scale.ndim for scale in (gamma, beta) if scale is not None), 1)
     count = _last_axes("layer_norm", x, given if axes is None else axes)
     return _over_last("layer_norm", x, count, {"gamma": gamma, "beta": beta}, epsilon)
@@ -40,7 +40,7 @@ def rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: int | None = None,
 
     `gamma` has the shape of the normalised axes. Without `axes`, its rank is the number of these axes.
     """
-    expect("rms_norm", Float, x=x, gamma=gamma)
+    check_kind("rms_norm", Float, x=x, gamma=gamma)
     count = _last_axes("rms_norm", x, (1 if gamma is None else gamma.ndim) if axes is None else axes)
     return _over_last("rms_norm", x, count, {"gamma": gamma}, epsilon)
 
@@ -99,7 +99,7 @@ def _by_group(name: str, x: Tensor, groups: int, gamma: Tensor | None, beta: Ten
 
 def _channels(name: str, x: Tensor, **scales: Tensor | None) -> int:
     """The number of channels of x [n, channels, ...]; checks that each scale is [channels]."""
-    expect(name, Float, x=x, **scales)
+    check_kind(name, Float, x=x, **scales)
     if x.ndim < 2:
         raise ShapeError(f"{name}: x must be [n, channels, ...], got shape {x.shape}")
     for what, scale in scales.items():
@@ -188,6 +188,6 @@ def normalize(x: Tensor, p: float = 2.0, axis: int | tuple[int, ...] | None = -1
     >>> px.functional.normalize(px.tensor([3.0, 4.0])).tolist()
     [0.6, 0.8]
     """
-    expect("normalize", Float, x=x)
+    check_kind("normalize", Float, x=x)
     least = 1.0 / LARGEST[x.backend.float_element]  # a smaller epsilon would round to zero
     return x / x.norm(p, axis, keepdims=True).maximum(max(epsilon, least))

@@ -8,7 +8,7 @@ import numpy as np
 
 from phlox.backend import Bool, Float, Int, Kind
 from phlox.errors import KindError, RangeError, ShapeError
-from phlox.tensor.backend_promotion import common, together
+from phlox.tensor.backend_promotion import common_backend, promote
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure
 from phlox.tensor.functions import where
@@ -20,7 +20,7 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 _CONVERSIONS: dict[type[Kind], str] = {Float: ".float()", Int: ".int()", Bool: ".bool()"}
 
 
-def expect(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | None) -> None:
+def check_kind(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | None) -> None:
     """Raise `KindError` unless each operand is a tensor of this kind, or None."""
     for what, x in operands.items():
         if x is None:
@@ -37,9 +37,9 @@ def expect(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | None
             )
 
 
-def meet(name: str, *operands: Tensor[Any, Any, Any] | None) -> list[Any]:
+def promote_operands(name: str, *operands: Tensor[Any, Any, Any] | None) -> list[Any]:
     """Promote the operands to one backend; None stays None."""
-    met = iter(together(name, [x for x in operands if x is not None]))
+    met = iter(promote(name, [x for x in operands if x is not None]))
     return [None if x is None else next(met) for x in operands]
 
 
@@ -63,7 +63,7 @@ def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
     if ops is None or not alike:
         tensors: list[Tensor[Any, Any, Any]] = [x for x in arguments if isinstance(x, Tensor)]
         # An untracked value of a decorated backend is an array of the inner one, so promotion leaves arrays unchanged.
-        ops = ops_of(common(name, tensors), Float)
+        ops = ops_of(common_backend(name, tensors), Float)
     try:
         found = ops[operation or name](*natives)
     except Exception as error:
@@ -73,14 +73,14 @@ def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
     return wrap(ops, found)
 
 
-def expect_pair(name: str, prediction: Tensor, target: Tensor) -> None:
+def check_pair(name: str, prediction: Tensor, target: Tensor) -> None:
     """Check the operands of most losses: two Float tensors of one shape."""
-    expect(name, Float, prediction=prediction, target=target)
+    check_kind(name, Float, prediction=prediction, target=target)
     if prediction.shape != target.shape:
-        expect_alike(name, prediction=prediction, target=target)
+        check_same_shape(name, prediction=prediction, target=target)
 
 
-def reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
+def reduce_losses(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
     """The mean, the sum or the unreduced losses; `RangeError` for another `reduction`."""
     if reduction == "mean":
         return losses.mean()
@@ -91,7 +91,7 @@ def reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
     raise RangeError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 
-def expect_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shape: tuple[int, ...]) -> None:
+def check_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shape: tuple[int, ...]) -> None:
     """Raise `ShapeError` unless x is None, or broadcasts to exactly `shape`."""
     if x is None:
         return
@@ -102,7 +102,7 @@ def expect_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shap
         raise ShapeError(f"{name}: {what} of shape {x.shape} does not broadcast to the shape of the losses, {shape}")
 
 
-def expect_alike(name: str, **operands: Tensor[Any, Any, Any]) -> None:
+def check_same_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     """Raise `ShapeError` unless all shapes are equal, so that no operand broadcasts unnoticed."""
     shapes = {what: x.shape for what, x in operands.items()}
     if len(set(shapes.values())) > 1:
@@ -110,7 +110,7 @@ def expect_alike(name: str, **operands: Tensor[Any, Any, Any]) -> None:
         raise ShapeError(f"{name}: {listed}; the shapes must be equal")
 
 
-def expect_one_covers(name: str, **operands: Tensor[Any, Any, Any]) -> None:
+def check_largest_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     """Raise `ShapeError` unless all broadcast to the shape of one of them: [n, 1] and [n] must not give [n, n]."""
     shapes = [x.shape for x in operands.values()]
     try:
@@ -122,7 +122,7 @@ def expect_one_covers(name: str, **operands: Tensor[Any, Any, Any]) -> None:
         raise ShapeError(f"{name}: {listed}; the shapes must be equal, or broadcast to the largest of them")
 
 
-def share_of(share: Tensor, x: Tensor) -> Tensor:
+def weighted_or_zero(share: Tensor, x: Tensor) -> Tensor:
     """share * x, but zero where the share is zero and x is infinite: 0 log 0 = 0."""
     void = (share == 0.0) & x.isinf()
     return where(void, 0.0, share * where(void, 0.0, x))

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from phlox.errors import ShapeError
-from phlox.tensor.functional.call import Padding, Sizes, call, fixed, sizes, widths
+from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
 Counts: TypeAlias = int | Sequence[int | None]
@@ -219,7 +219,7 @@ def _max_pool(
     dilation: Sizes,
     ceil_mode: bool,
 ) -> Tensor:
-    given = map(fixed, (window, stride, padding, dilation))
+    given = map(hashable, (window, stride, padding, dilation))
     sides, strides, _, pads, dilations = _windows(name, axes, x.shape, *given, ceil_mode)
     return call(name, x, sides, strides, pads, dilations, operation="max_pool")
 
@@ -234,7 +234,7 @@ def _avg_pool(
     ceil_mode: bool,
     count_include_pad: bool,
 ) -> Tensor:
-    given = map(fixed, (window, stride, padding))
+    given = map(hashable, (window, stride, padding))
     sides, strides, asked, pads, _ = _windows(name, axes, x.shape, *given, 1, ceil_mode)
     counted = asked if count_include_pad else ((0, 0),) * axes
     return call(name, x, sides, strides, pads, counted, operation="avg_pool")
@@ -257,7 +257,7 @@ def _windows(
     strides = sides if stride is None else sizes(name, "stride", stride, axes, 1)
     dilations = sizes(name, "dilation", dilation, axes, 1)
     reach = tuple(step * (side - 1) + 1 for side, step in zip(sides, dilations, strict=True))
-    asked = widths(name, padding, have, reach, strides)
+    asked = pad_pairs(name, padding, have, reach, strides)
     if any(max(pad) >= far for pad, far in zip(asked, reach, strict=True) if max(pad)):
         raise ShapeError(
             f"{name}: the padding {asked} must be less than the window {sides}, or a window could hold only padding; "

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from phlox.backend import Bool, Float
 from phlox.errors import RangeError, ShapeError
-from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor
 
@@ -63,7 +63,7 @@ def lstm(
     >>> lstm(px.ones((1, 3, 1)), zero, zero, px.ones((1, 4)), px.ones((1, 4))).y.tolist()
     [[[0.36...], [0.65...], [0.78...]]]
     """
-    expect("lstm", Float, x=x, hidden=hidden, cell=cell, weight=weight, recurrent=recurrent, bias=bias)
+    check_kind("lstm", Float, x=x, hidden=hidden, cell=cell, weight=weight, recurrent=recurrent, bias=bias)
     x, alive = _checked("lstm", 4, x, hidden, weight, recurrent, bias, mask)
     if cell.shape != hidden.shape:
         raise ShapeError(f"lstm: cell has shape {cell.shape}, but hidden has shape {hidden.shape}; they must be equal")
@@ -104,7 +104,7 @@ def gru(
     [[0.45...]]
     """
     operands = {"x": x, "hidden": hidden, "weight": weight, "recurrent": recurrent, "bias": bias}
-    expect("gru", Float, **operands, recurrent_bias=recurrent_bias)
+    check_kind("gru", Float, **operands, recurrent_bias=recurrent_bias)
     x, alive = _checked("gru", 3, x, hidden, weight, recurrent, bias, mask)
     if recurrent_bias is not None and recurrent_bias.shape != recurrent.shape[:1]:
         raise ShapeError(
@@ -144,7 +144,7 @@ def rnn(
     >>> rnn(px.ones((1, 3, 1)), one, one, one, activation="relu").y.tolist()
     [[[2.0], [3.0], [4.0]]]
     """
-    expect("rnn", Float, x=x, hidden=hidden, weight=weight, recurrent=recurrent, bias=bias)
+    check_kind("rnn", Float, x=x, hidden=hidden, weight=weight, recurrent=recurrent, bias=bias)
     x, alive = _checked("rnn", 1, x, hidden, weight, recurrent, bias, mask)
     if activation not in ("tanh", "relu"):
         raise RangeError(f"rnn: activation must be 'tanh' or 'relu', got {activation!r}")
@@ -188,7 +188,7 @@ def _checked(
         )
     if mask is None:
         return x, None
-    expect(name, Bool, mask=mask)
+    check_kind(name, Bool, mask=mask)
     if mask.shape != (batch, time):
         raise ShapeError(f"{name}: mask must be [batch, time], which is [{batch}, {time}], got shape {mask.shape}")
     there = mask.expand_dims(-1)

@@ -13,7 +13,7 @@ from phlox.backend.contract.nn.resampling import Mode, Resampling
 from phlox.backend.contract.nn.sampling import Reading
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import tensor
-from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.tensor import Tensor
 
 Interpolation: TypeAlias = Literal[
@@ -57,7 +57,7 @@ def interpolate(
     >>> px.functional.interpolate(px.tensor([[[0.0, 1.0]]]), 4, mode="linear").tolist()
     [[[0.0, 0.25, 0.75, 1.0]]]
     """
-    expect("interpolate", Float, x=x)
+    check_kind("interpolate", Float, x=x)
     if mode not in _MODES:
         raise RangeError(f"interpolate: mode must be one of {', '.join(_MODES)}; got {mode!r}")
     kernel, meant = _MODES[mode]
@@ -121,7 +121,7 @@ def grid_sample(
 
     Returns [n, channels, rows, columns] or [n, channels, ...].
     """
-    expect("grid_sample", Float, x=x, grid=grid)
+    check_kind("grid_sample", Float, x=x, grid=grid)
     rank = x.ndim - 2
     if rank not in (2, 3) or grid.ndim != x.ndim or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank:
         raise ShapeError(
@@ -148,7 +148,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], *, align_corners: bool = Fal
     >>> px.functional.affine_grid(px.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]), (1, 1, 1, 2))[0, 0].tolist()
     [[-0.5, 0.0], [0.5, 0.0]]
     """
-    expect("affine_grid", Float, theta=theta)
+    check_kind("affine_grid", Float, theta=theta)
     n, *_ = sizes = tuple(size)
     rank = len(sizes) - 2
     if rank not in (2, 3) or theta.shape != (n, rank, rank + 1):

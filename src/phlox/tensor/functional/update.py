@@ -8,7 +8,7 @@ from phlox.backend import Float
 from phlox.backend.contract.update import AdamNumbers
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import KindError, ShapeError
-from phlox.tensor.backend_promotion import together
+from phlox.tensor.backend_promotion import promote
 from phlox.tensor.explain import failure
 from phlox.tensor.tensor import Tensor, wrap
 
@@ -33,7 +33,7 @@ def adam_update(
             raise KindError(f"adam_update takes Float tensors, got {one.kind.__name__}; convert with .float() first")
         if one.shape != x.shape:
             raise ShapeError(f"adam_update: tensors of shapes {x.shape} and {one.shape} differ")
-    met = together("adam_update", given)
+    met = promote("adam_update", given)
     ops = met[0]._ops
     arrays = [one.primitive for one in met]
     met_numbers: list[Any] = [x.meet(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in numbers]

@@ -65,7 +65,7 @@ def check(row: Accumulation, backend: Backend) -> None:
     """Check value and gradients of one case; raises `AssertionError`."""
     element = backend.float_element
     right, slopes = _right(row, element)
-    got, found = carried_out(row, _held(row, element), backend)
+    got, found = value_and_gradients(row, _held(row, element), backend)
     with np.errstate(over="ignore"):
         compare(got, right, tolerance(row, element, right), row.name)
         for place, one, wanted in zip(_places(row), found, slopes, strict=True):
@@ -73,7 +73,7 @@ def check(row: Accumulation, backend: Backend) -> None:
             compare(one, wanted, tolerance(row, element, wanted), what)
 
 
-def carried_out(
+def value_and_gradients(
     row: Accumulation, sample: Sample, backend: Backend, run: Callable[..., Any] | None = None
 ) -> tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
     """The value and the gradients on `Autodiff(backend)`."""
@@ -97,7 +97,7 @@ def _places(row: Accumulation) -> list[int]:
 
 
 def _held(row: Accumulation, element: str) -> Sample:
-    sample = running.held(row.sample, element)
+    sample = running.rounded_sample(row.sample, element)
     assert sample is not None, f"{row.name}: numbers too large for {element}"
     return sample
 
@@ -106,4 +106,4 @@ def _held(row: Accumulation, element: str) -> Sample:
 def _right(row: Accumulation, element: str) -> tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
     """The reference for the sample rounded to a dtype."""
     with np.errstate(all="ignore"):
-        return carried_out(row, _held(row, element), NumPy(float="f64"))
+        return value_and_gradients(row, _held(row, element), NumPy(float="f64"))

@@ -115,7 +115,7 @@ def _quiet(row: Row) -> Any:
 
 def _held(row: Row, backend: Backend, n: int) -> tuple[Sample, str]:
     sample = running.sample_at(row, n)
-    held = running.held(sample, backend.float_element)
+    held = running.rounded_sample(sample, backend.float_element)
     if held is None:
         raise NotCompared(f"numbers too large for {backend.float_element}")
     return held, f"{row.name}({running.described(sample)})"
@@ -196,7 +196,7 @@ def _outcome(fn: Callable[[], Any]) -> Outcome:
     return "value", y
 
 
-def nothing(row: Row, backend: Backend) -> None:
+def empty_tensors(row: Row, backend: Backend) -> None:
     """Check that empty tensors give the result of NumPy's backend: a value, or the same error of Phlox.
 
     If the reference has a value too, NumPy's backend must match it.

@@ -39,7 +39,7 @@ def described(sample: Sample) -> str:
     )  # fmt: skip
 
 
-def held(sample: Sample, element: str) -> Sample | None:
+def rounded_sample(sample: Sample, element: str) -> Sample | None:
     """The sample with floats rounded to a dtype, as float64; None if one is too large."""
     found: list[Any] = []
     for argument in sample:
@@ -177,7 +177,7 @@ def true_second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np
 
 
 def _unchanged(sample: Sample, element: str) -> bool:
-    found = held(sample, element)
+    found = rounded_sample(sample, element)
     return found is not None and all(
         a is b or np.array_equal(a, b, equal_nan=True) for a, b in zip(sample, found, strict=True)
     )  # fmt: skip
@@ -197,10 +197,10 @@ def key(row: Row, n: int, element: str) -> str:
 @cache
 def reference_at(row: Row, n: int, element: str) -> np.ndarray[Any, Any]:
     """`reference` of the n-th sample rounded to a dtype."""
-    return reference(row, held(sample_at(row, n), element) or ())
+    return reference(row, rounded_sample(sample_at(row, n), element) or ())
 
 
 @cache
 def true_gradients_at(row: Row, n: int, element: str) -> list[np.ndarray[Any, Any]]:
     """`true_gradients` of the n-th sample rounded to a dtype."""
-    return true_gradients(row, held(sample_at(row, n), element) or ())
+    return true_gradients(row, rounded_sample(sample_at(row, n), element) or ())

@@ -24,12 +24,12 @@ from phlox.record.formats.pytorch.values import (
     NumpyType,
     Object,
     Pairs,
-    Refused,
     Strided,
+    Unreadable,
     called,
     shown,
 )
-from phlox.record.record import Unheld, check_name
+from phlox.record.record import UnreadableEntryError, check_name
 from phlox.record.values import Value, checked_value
 
 Leaf: TypeAlias = "Strided | LazyTensor | Array | Value"
@@ -56,7 +56,7 @@ def flatten(root: object, meter: Meter) -> Flat:
     >>> flatten(Pairs([("net", Pairs([("a.b", True)])), (0, [1, (2, "x")]), (("k",), 3)]), Meter(100))
     Flat(entries={'net.a.b': True, '0': [1, [2, 'x']]}, unreadable={'[a value of type tuple]': 'the keys of ...'})
     """
-    if is_tensor(root) or isinstance(root, Refused):
+    if is_tensor(root) or isinstance(root, Unreadable):
         root = Pairs([("data", root)])
     walk = _Walk(meter)
     if _level(root) is None and not (type(root) in (list, tuple) and walk.holds_tensor(root, 0)):
@@ -93,7 +93,7 @@ class _Walk:
         for key, child in children.items():
             try:
                 check_name(key)
-            except Unheld:
+            except UnreadableEntryError:
                 self._list(
                     f"{before}{shown(key)}",
                     f"the key {shown(key)!r} makes no path, which is names joined by dots, none of them empty; rename "
@@ -107,7 +107,7 @@ class _Walk:
         self.meter.charge(1)
         if depth > _MAX_DEPTH:
             raise RecordError(f"it nests more than {_MAX_DEPTH} levels deep")
-        if is_tensor(node) or isinstance(node, Refused):
+        if is_tensor(node) or isinstance(node, Unreadable):
             return True
         children: Iterable[object] = ()
         if isinstance(node, (list, tuple)):
@@ -148,7 +148,7 @@ class _Walk:
                 result[text] = item
                 continue
             if path is None:
-                raise Unheld(why)
+                raise UnreadableEntryError(why)
             self._list(before + shown(text), why)
         return result
 
@@ -160,7 +160,7 @@ class _Walk:
             return
         try:
             self.entries[path] = self._leaf(node, path)
-        except Unheld as error:
+        except UnreadableEntryError as error:
             self._list(path, str(error))
 
     def _list(self, path: str, why: str) -> None:
@@ -170,7 +170,9 @@ class _Walk:
     def _leaf(self, node: object, path: str) -> Leaf:
         if isinstance(node, Strided):
             if node.type.dtype is None:
-                raise Unheld(f"a tensor of {node.type.name}, which a record cannot hold; cast it before saving")
+                raise UnreadableEntryError(
+                    f"a tensor of {node.type.name}, which a record cannot hold; cast it before saving"
+                )
             return node
         if isinstance(node, LazyTensor):
             return node
@@ -180,7 +182,7 @@ class _Walk:
         try:
             return checked_value(value, path)
         except RecordError as error:
-            raise Unheld(str(error).removeprefix(f"{path}: ")) from None
+            raise UnreadableEntryError(str(error).removeprefix(f"{path}: ")) from None
 
     def _plain(self, node: object, path: str, depth: int) -> Value:
         if depth > _MAX_DEPTH:
@@ -200,7 +202,7 @@ class _Walk:
             return (array.astype(np.float64) if array.dtype.kind == "V" else array).item()
         if isinstance(node, ElementType):
             return node.name
-        raise Unheld(f"{_reason(node)}; {_REMEDY}")
+        raise UnreadableEntryError(f"{_reason(node)}; {_REMEDY}")
 
 
 def _level(node: object) -> Iterable[tuple[object, object]] | None:
@@ -245,7 +247,7 @@ def numpy_array(node: NumpyArray, path: str) -> Array:
     """The array that `node` describes, as a view of its bytes; RecordError if they do not fit."""
     if not isinstance(node.type, NumpyType):
         what = node.type.what if node.type is not None else "a NumPy array without its elements"
-        raise Unheld(f"{what}, which a record cannot hold; {_REMEDY}")
+        raise UnreadableEntryError(f"{what}, which a record cannot hold; {_REMEDY}")
     dtype = node.type.dtype.newbyteorder(">") if node.type.big_endian else node.type.dtype
     shape = checked_shape(node.shape, dtype, path)
     flat = np.frombuffer(node.data, dtype)

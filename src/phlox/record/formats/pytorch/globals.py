@@ -1,4 +1,4 @@
-"""The globals that a state dict may name, each with an inert replacement; all others are `Foreign`.
+"""The globals that a state dict may name, each with an inert replacement; all others are `ForeignGlobal`.
 
 A function takes the meter and the arguments in the pickle. For unexpected arguments it raises, and the file is
 rejected.
@@ -18,16 +18,16 @@ from phlox.record.formats.pytorch.values import (
     STORAGES,
     TYPES,
     ElementType,
-    Foreign,
+    ForeignGlobal,
     Function,
     Meter,
     Name,
     NumpyArray,
     NumpyType,
     Pairs,
-    Refused,
     Storage,
     Strided,
+    Unreadable,
     shown,
 )
 
@@ -49,7 +49,7 @@ _OF_PYTHON = {"eval", "exec", "execfile", "compile", "__import__", "open", "file
 
 
 def find_global(module: str, name: str) -> object:
-    """The inert replacement of `name` in `module`; a `Foreign` name if there is none.
+    """The inert replacement of `name` in `module`; a `ForeignGlobal` name if there is none.
 
     Safety does not depend on this, since nothing is ever called. But a global that accesses the system or other code
     does not belong in a file of weights, so the file is rejected with a RecordError that says so.
@@ -73,7 +73,7 @@ def find_global(module: str, name: str) -> object:
             f"it wants {full}, which no state dict needs and which may be an attack; nothing of it was run. If you "
             "trust the file, load it with torch, and save its state_dict() with safetensors"
         )
-    return Foreign(full)
+    return ForeignGlobal(full)
 
 
 def _tensor(meter: Meter, storage: object, offset: object, shape: object, strides: object, *rest: object) -> object:
@@ -81,7 +81,7 @@ def _tensor(meter: Meter, storage: object, offset: object, shape: object, stride
     if len(rest) > 3 or not isinstance(storage, Storage):
         raise TypeError
     if len(rest) == 3 and isinstance(rest[2], Pairs) and any(value for _, value in rest[2].items):
-        return Refused("a tensor that is to be negated or conjugated when read; call resolve_neg() before saving")
+        return Unreadable("a tensor that is to be negated or conjugated when read; call resolve_neg() before saving")
     return Strided(storage, storage.type, offset, shape, strides)
 
 
@@ -105,7 +105,7 @@ def _storage(meter: Meter, data: object) -> object:
 
 
 def _parameter(meter: Meter, data: object, *_: object) -> object:
-    if not isinstance(data, (Strided, Refused)):
+    if not isinstance(data, (Strided, Unreadable)):
         raise TypeError
     return data
 
@@ -164,7 +164,7 @@ def _numpy_type(meter: Meter, name: str | Name, *_: object) -> object:
     if isinstance(name, Name):  # a dtype of `ml_dtypes`, which NumPy names by its class
         name = name.name
     known = _NUMPY_TYPES.get(name)
-    return Refused(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
+    return Unreadable(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
 
 
 def _numpy_array(meter: Meter, kind: object, shape: object, code: object) -> object:
@@ -172,7 +172,7 @@ def _numpy_array(meter: Meter, kind: object, shape: object, code: object) -> obj
 
 
 def _numpy_scalar(meter: Meter, dtype: object, data: bytes | str = b"") -> object:
-    if isinstance(dtype, Refused):
+    if isinstance(dtype, Unreadable):
         return dtype
     result = _numpy_frombuffer(meter, data, dtype, (), "C")
     return replace(result, is_scalar=True) if isinstance(result, NumpyArray) else result
@@ -181,7 +181,7 @@ def _numpy_scalar(meter: Meter, dtype: object, data: bytes | str = b"") -> objec
 def _numpy_frombuffer(
     meter: Meter, data: bytes | str, dtype: object, shape: object, order: object, axes: object = None
 ) -> object:
-    if isinstance(dtype, Refused):
+    if isinstance(dtype, Unreadable):
         return dtype
     if not isinstance(dtype, NumpyType):
         raise TypeError
@@ -204,7 +204,7 @@ def set_numpy_state(meter: Meter, array: NumpyArray, state: object) -> None:
             meter.charge(len(data))
             array.type, array.shape, array.is_fortran = dtype, shape, bool(is_fortran)
             array.data = data.encode() if isinstance(data, str) else data
-        case (int(), _, Refused() as refused, _, _):
+        case (int(), _, Unreadable() as refused, _, _):
             array.type = refused
         case _:
             raise TypeError
@@ -216,7 +216,7 @@ def _itself(meter: Meter, value: object, *_: object) -> object:
 
 def _refused(what: str) -> Callable[..., object]:
     def make(meter: Meter, *_: object) -> object:
-        return Refused(what)
+        return Unreadable(what)
 
     return make
 

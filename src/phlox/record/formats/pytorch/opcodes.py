@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from phlox.errors import RecordError
 from phlox.record.formats.pytorch.globals import set_numpy_state
 from phlox.record.formats.pytorch.values import (
-    Foreign,
+    ForeignGlobal,
     Function,
     NumpyArray,
     NumpyType,
     Object,
     Pairs,
-    Refused,
+    Unreadable,
     called,
 )
 
@@ -250,13 +250,13 @@ def _made_by(maker: object) -> Object:
     """The inert result of a "call" of a foreign class or function; RecordError for anything else."""
     if not isinstance(maker, _INERT):
         raise RecordError(f"an object of {called(maker)}, which no state dict makes; it may be an attack")
-    return Object(maker.what if isinstance(maker, Refused) else maker.name)
+    return Object(maker.what if isinstance(maker, Unreadable) else maker.name)
 
 
 def _build(machine: Machine) -> None:
     state, value = machine.stack.pop(), machine.stack[-1]
     match value, state:
-        case Pairs() | Refused(), _:
+        case Pairs() | Unreadable(), _:
             pass  # the attributes of an OrderedDict, such as the `_metadata` of a state dict
         case Object(), _:
             value.state = state
@@ -278,14 +278,14 @@ def _list(value: object) -> list[Any]:
 
 
 def _pairs(value: object) -> list[tuple[object, object]]:
-    if isinstance(value, Refused):
+    if isinstance(value, Unreadable):
         return []
     if not isinstance(value, (Pairs, Object)):
         raise RecordError(f"it sets an item of {called(value)}")
     return value.items
 
 
-_INERT = (Foreign, Object, Refused)
+_INERT = (ForeignGlobal, Object, Unreadable)
 """Inert replacements of foreign globals and of the objects that they would make."""
 
 

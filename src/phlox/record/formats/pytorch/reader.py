@@ -23,7 +23,16 @@ from phlox.record.formats.foreign import OF_EXPORT
 from phlox.record.formats.pytorch.flatten import flatten
 from phlox.record.formats.pytorch.globals import find_global
 from phlox.record.formats.pytorch.machine import Machine
-from phlox.record.formats.pytorch.values import ElementType, Foreign, Meter, Object, Pairs, Storage, Strided, shown
+from phlox.record.formats.pytorch.values import (
+    ElementType,
+    ForeignGlobal,
+    Meter,
+    Object,
+    Pairs,
+    Storage,
+    Strided,
+    shown,
+)
 from phlox.record.formats.reader import Reader
 from phlox.record.io.compression import unpack_limit
 from phlox.record.io.source import Source, elements
@@ -225,7 +234,7 @@ def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
 
     def persistent(value: object) -> object:
         match value:
-            case ("module", Foreign() as cls, str() | None, str() | None):  # a module class, and its source code
+            case ("module", ForeignGlobal() as cls, str() | None, str() | None):  # a module class, and its source code
                 return cls
             case _:
                 pass

@@ -58,7 +58,7 @@ class Function(Name):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Foreign(Name):
+class ForeignGlobal(Name):
     """A global without an inert replacement, such as a class of a training script: never imported or called."""
 
 
@@ -106,7 +106,7 @@ class Strided:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Refused:
+class Unreadable:
     """A harmless value that a record cannot hold; it is reported with its path."""
 
     what: str
@@ -124,7 +124,7 @@ class NumpyType:
 class NumpyArray:
     """A NumPy array, possibly completed by a BUILD; or a NumPy scalar, which becomes a plain value."""
 
-    type: NumpyType | Refused | None = None
+    type: NumpyType | Unreadable | None = None
     shape: object = ()
     is_fortran: bool = False
     data: bytes = b""
@@ -167,9 +167,9 @@ def shown(text: str) -> str:
 
 def called(value: object) -> str:
     """The description of an inert value in a message."""
-    if isinstance(value, Refused):
+    if isinstance(value, Unreadable):
         return value.what
-    if isinstance(value, Foreign):
+    if isinstance(value, ForeignGlobal):
         return f"the function or class {value.name}"
     if isinstance(value, Name):
         return f"the name {value.name}"
