@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import builtins
+import json
 import math
 from typing import Any, Generic, Self, cast
 
 import numpy as np
 from typing_extensions import TypeVar
 
-from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend import Backend, Bool, Decorator, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend.contract.backend import engine_of
 from phlox.backend.levels import is_followed, levels
 from phlox.backend.pytree import Node, Wire, register_node
+from phlox.backend.registry import load_backend, load_decorator
 from phlox.errors import AutodiffError, BackendError, KindError, ShapeError
 from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
 from phlox.tensor.dispatch import Ops, ops_of
-from phlox.tensor.display import text_of
 from phlox.tensor.elementwise import Elementwise
 from phlox.tensor.explain import failure
-from phlox.tensor.gradients import Gradients
 from phlox.tensor.indexing import Indexing
 from phlox.tensor.products import Products
 from phlox.tensor.reduction import Reduction
-from phlox.tensor.serialization import ops_from_bytes, ops_to_bytes
 from phlox.tensor.shaping import Shaping
 from phlox.tensor.sorting import Sorting
 
 B = TypeVar("B", bound=Backend, default=Any)
 D = TypeVar("D", default=Any)
 K = TypeVar("K", bound=Kind, default=Float)
+
+
+class Gradients:
+    """The gradients of one backward pass; `tensor.grad(gradients)` returns one of them."""
+
+    __slots__ = ("backend", "found")
+
+    def __init__(self, backend: Backend, found: dict[int, Any]) -> None:
+        self.backend = backend
+        self.found = found
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __repr__(self) -> str:
+        return f"Gradients(of {len(self)} leaves on {self.backend!r})"
 
 
 class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, Indexing, Sorting, Generic[B, D, K]):
@@ -270,7 +286,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return func(*map(_as_numpy, args), **{name: _as_numpy(value) for name, value in kwargs.items()})
 
     def __repr__(self) -> str:
-        return text_of(self._ops.backend, self._ops.kind, self.primitive)
+        return _text_of(self._ops.backend, self._ops.kind, self.primitive)
 
     # Pickling keeps only the values, not the history. A copy is the tensor itself, since it is immutable.
 
@@ -282,6 +298,34 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+
+def _text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
+    """Kind, shape, device and abbreviated values, or the state of a tensor without values (traced, donated, ...)."""
+    narrow = kind.name != "bool" and backend.host_dtype(kind).name not in ("float32", "int32")
+    name = f"{kind.__name__}[{_element(backend, kind)}]" if narrow else kind.__name__
+    try:
+        if backend.is_donated(backend.strip(primitive)):
+            return f"Tensor({name} on {backend.name}, donated)"
+        head = f"Tensor({name} {backend.shape(primitive)} on {backend.device_of(primitive)}"
+        batch = backend.batch_of(primitive)
+        if batch:
+            return f"{head}, one of {' x '.join(map(str, batch))} examples)"
+        if backend.is_traced(primitive):
+            ended = engine_of(backend).is_leaked(backend.strip(primitive))
+            return f"{head}, leaked from a transformation that has ended)" if ended else f"{head}, traced)"
+        host = backend.to_host(primitive)
+    except Exception:  # an object that a PyTree function put in the array's place
+        return f"Tensor({name} on {backend.name}, holding {primitive!r})"
+    if kind.name == "float" and host.dtype.itemsize == 2:
+        host = host.astype(np.float32)
+    values = np.array2string(host, separator=", ", threshold=50, edgeitems=3, precision=5)
+    joint = "\n" if "\n" in values else " "
+    return f"{head}:{joint}{values})"
+
+
+def _element(backend: Backend, kind: type[Kind]) -> str:
+    return backend.float_element if kind.name == "float" else backend.int_element
 
 
 def _as_numpy(value: Any) -> Any:
@@ -324,6 +368,25 @@ def history_lost(what: str) -> AutodiffError:
 
 def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:
     return wrap(ops, next(iter(leaves)))
+
+
+def ops_to_bytes(ops: Ops) -> bytes:
+    """Serialise kind, engine, dtypes and decorators (outermost first) of a tensor, for exported programs."""
+    backend: Backend = ops.backend
+    decorators: list[tuple[str, dict[str, Any]]] = []
+    while isinstance(backend, Decorator):
+        decorators.append(backend.spec())
+        backend = backend.inner
+    return json.dumps([ops.kind.name, backend.name, backend.float_element, backend.int_element, decorators]).encode()
+
+
+def ops_from_bytes(text: bytes) -> Ops:
+    """The inverse of `ops_to_bytes`."""
+    name, engine, floats, ints, decorators = json.loads(text)
+    backend: Backend = cast("Any", load_backend(engine))(float=floats, int=ints)
+    for decorator, options in reversed(decorators):
+        backend = load_decorator(decorator)(backend, **options)
+    return ops_of(backend, next(kind for kind in (Float, Int, Bool) if kind.name == name))
 
 
 register_node(Node(Tensor, _flatten, _unflatten, wire=Wire(ops_to_bytes, ops_from_bytes, _unflatten)))

@@ -57,7 +57,7 @@ def find_global(module: str, name: str) -> object:
     >>> find_global("torch", "float32").dtype
     dtype('float32')
     >>> find_global("argparse", "Namespace")
-    Foreign(name='argparse.Namespace')
+    ForeignGlobal(name='argparse.Namespace')
     >>> find_global("os", "system")
     Traceback (most recent call last):
     ...
