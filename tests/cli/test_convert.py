@@ -261,7 +261,7 @@ def test_memory_is_that_of_one_tensor(
     (["source", "x", "--include", "encodr"], ["`encodr`", "did you mean `encoder`"]),
     (["source", "x", "--exclude", "nope"], ["no path matches `nope`"]),
     (["source", "x", "--include", "step", "--exclude", "*"], ["leave none of its 7 entries"]),
-    (["source", "x", "--rename", "a(=b"], ["--rename", "'a('", "no regular expression"]),
+    (["source", "x", "--rename", "a(=b"], ["--rename", "'a('", "not a regular expression"]),
     (["source", "x", "--rename", "ab"], ["REGEX=NEW"]),
     (["source", "x", "--rename", "=b"], ["REGEX=NEW"]),
     (["source", "x", "--rename", "zzz=b"], ["no path matches 'zzz'", "encoder.0.weight"]),

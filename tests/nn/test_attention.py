@@ -260,7 +260,7 @@ def test_config_beginning_and_record() -> None:
 
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "heads": (lambda: nn.MultiHeadAttention(8, 3), ConfigError, "d_model=8 does not divide into 3 heads"),
-    "groups": (lambda: nn.MultiHeadAttention(8, 4, n_kv_heads=3), ConfigError, "4 heads do not divide into n_kv"),
+    "groups": (lambda: nn.MultiHeadAttention(8, 4, n_kv_heads=3), ConfigError, "4 heads are not divisible by n_kv"),
     "zero": (lambda: nn.MultiHeadAttention(8, 0), ConfigError, "at least one"),
     "rate": (lambda: nn.MultiHeadAttention(8, 2, dropout=1.5), ConfigError, "between 0 and 1"),
     "rotary width": (
@@ -281,7 +281,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "no tensor": (lambda: causal()([[1.0]]), KindError, "must be a (Float|Int) tensor, got list"),  # type: ignore[arg-type]
     "cache, batch": (lambda: cached(causal(), 2, (1, 1, 8)), ShapeError, r"batch size"),
-    "cache, full": (lambda: cached(causal(), 1, (1, 5, 8)), RangeError, "5 tokens more than 0 exceed .* 4"),
+    "cache, full": (lambda: cached(causal(), 1, (1, 5, 8)), RangeError, "5 more tokens after 0 exceed .* 4"),
 }  # fmt: skip
 
 

@@ -41,8 +41,8 @@ def test_a_key_is_chosen_by_any_of_its_names() -> None:
         ("encodr", "no path matches `encodr`; did you mean `encoder`?"),
         ("weight", "no path matches `weight`; did you mean `**.weight`?"),
         (["**", "!zzz"], "no path matches `zzz`; the paths are encoder.0.weight, "),
-        ([3], "3 does not say which paths are meant"),
-        ([["encoder"]], r"\['encoder'\] does not say which paths"),
+        ([3], "3 is not a pattern"),
+        ([["encoder"]], r"\['encoder'\] is not a pattern"),
     ],
     ids=["near", "deeper", "nothing", "number", "list"],
 )

@@ -44,7 +44,7 @@ def selected(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[s
 
     Raises RecordError for a pattern without a match (with a suggestion), and for an invalid pattern.
 
-    >>> sorted(chosen(["encoder", "!**.bias"], ["encoder.weight", "encoder.bias", "head.weight"]))
+    >>> sorted(selected(["encoder", "!**.bias"], ["encoder.weight", "encoder.bias", "head.weight"]))
     ['encoder.weight']
     """
     named = cast("Mapping[str, Sequence[str]]", paths) if isinstance(paths, Mapping) else None

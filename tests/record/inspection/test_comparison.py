@@ -241,7 +241,7 @@ def test_states_of_one_parameter_in_two_runs_are_compared() -> None:
 
 @pytest.mark.parametrize("tolerance", [{"rtol": -1.0}, {"atol": math.nan}, {"atol": math.inf}], ids=str)
 def test_no_tolerance(tolerance: dict[str, float]) -> None:
-    with pytest.raises(RecordError, match="a tolerance is a finite number from 0"):
+    with pytest.raises(RecordError, match="a tolerance must be finite and not negative"):
         difference(Record(), Record(), **tolerance)
 
 

@@ -298,7 +298,7 @@ def test_streams_opened_inside() -> None:
     for _ in range(2):  # the same at every call, as eagerly
         np.testing.assert_array_equal(run(x).numpy(), draw(x, 3).numpy())
     outside = px.random.Stream((1, 2))
-    with pytest.raises(RandomnessError, match="baked into the program"):
+    with pytest.raises(RandomnessError, match="constant of the program"):
         px.compile(lambda x: draw(x, outside))(x)
 
 
