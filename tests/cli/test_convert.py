@@ -267,7 +267,7 @@ def test_memory_is_that_of_one_tensor(
     (["source", "x", "--rename", "zzz=b"], ["no path matches 'zzz'", "encoder.0.weight"]),
     (["source", "x", "--rename", r"weight=\9"], ["--rename", "invalid group reference"]),
     (["source", "x", "--rename", "^.*$=same"], ["--rename: ", "both become 'same'", "drop one of them (--exclude)"]),
-    (["source", "x", "--rename", "^step$="], ["--rename: ", "no path"]),
+    (["source", "x", "--rename", "^step$="], ["--rename: ", "not a path"]),
     (["source", "x", "--ints", "u8", "--rename", "a=b"], ["the value -1 does not fit uint8", "; give other --ints"]),
     (["source", "x", "--ints", "i8", "--precision", "half", "--include", "huge"], ["`huge`"]),
     (["bomb.json.gz", "x", "--max-bytes", "500"], ["bomb.json.gz", "more than 500", "give a larger --max-bytes"]),

@@ -178,9 +178,9 @@ def test_shapes_fit(case: str, device: Any) -> None:
 INDICES: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "x[3]": (lambda d: floats(d, 3)[3], ("index 3", "axis 0", "(3,)")),
     "x[0, -4]": (lambda d: floats(d, 2, 3)[0, -4], ("index -4", "axis 1", "(2, 3)")),
-    "too many": (lambda d: floats(d, 2, 3)[0, 0, 0], ("3 axes", "(2, 3)")),
+    "too many": (lambda d: floats(d, 2, 3)[0, 0, 0], ("too many indices: 3", "(2, 3)")),
     "two dots": (lambda d: floats(d, 2, 3)[..., ...], ("(2, 3)",)),
-    "step zero": (lambda d: floats(d, 2)[::0], ("step zero",)),
+    "step zero": (lambda d: floats(d, 2)[::0], ("step of a slice",)),
     "x[indices]": (lambda d: floats(d, 3)[ints(d, 0, 3)], ("index", "3", "size 3")),
     "take": (lambda d: floats(d, 3, 2).take(ints(d, 0, -4)), ("take", "-4", "size 3")),
     "take int": (lambda d: ints(d, 1, 2).take(ints(d, 5)), ("take", "5", "size 2")),
