@@ -134,7 +134,7 @@ def test_the_report() -> None:
     report.failures += [Failure("values", f"op{i % 3}", "is off") for i in range(30)]
     text = report.summary(most=10)
     assert text.count("FAILED") == 10 and "20 more" in text and "op1 (" in text
-    with pytest.raises(ValueError, match=f"no part 'all'.*{PARTS[0]}"):
+    with pytest.raises(ValueError, match=f"unknown part 'all'.*{PARTS[0]}"):
         check_backend(NumPy(), parts=["all"])  # type: ignore[list-item]
 
 

@@ -189,7 +189,7 @@ class MultiHeadAttention(Module):
         self, x: Tensor, key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
     ) -> tuple[Tensor, KeyValueCache]:
         if key is not None or not self.causal:
-            what = "a key was given" if key is not None else "this layer was not"
+            what = "a key was given" if key is not None else "this layer is not causal"
             raise ConfigError(
                 f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {what}"
             )
