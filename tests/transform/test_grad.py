@@ -465,7 +465,7 @@ def test_what_would_cut_a_history_is_an_error() -> None:
         px.grad(lambda x: two(x).sum())(x.inner())
 
     _, pull = px.vjp(model, x)
-    with pytest.raises(AutodiffError, match="the history"):
+    with pytest.raises(AutodiffError, match="that function's history"):
         px.grad(lambda c: pull(c)[0].square().sum())(px.ones((3, 1), device=ENGINES[0]))
 
     step = px.compile(lambda m, x: m(x).sum())
