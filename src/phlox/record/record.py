@@ -255,7 +255,7 @@ class Record:
 
 
 def check_name(name: str) -> None:
-    """Raise Unheld if the name of an entry in a file is not a valid path."""
+    """Raise UnreadableEntryError if the name of an entry in a file is not a valid path."""
     try:
         _checked_path(name)
     except RecordError as error:

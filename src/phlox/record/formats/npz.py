@@ -249,7 +249,7 @@ class _ArrayLayout:
 def _parsed(head: bytes, size: int | None, path: str) -> _ArrayLayout:
     """Parse the header of an .npy file; RecordError if it is not that of a file of `size` bytes.
 
-    Raises Unheld for elements that a record cannot hold.
+    Raises UnreadableEntryError for elements that a record cannot hold.
     """
     width = {1: 2, 2: 4, 3: 4}.get(head[6] if len(head) > 6 else 0, 0)
     if not head.startswith(_MAGIC) or not width or head[7:8] != b"\0":

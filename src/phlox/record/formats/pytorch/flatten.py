@@ -131,7 +131,7 @@ class _Walk:
     def _keyed(self, items: Iterable[tuple[object, object]], path: str | None = None) -> dict[str, object]:
         """The items by key as text; of two with one key, the later, as in Python.
 
-        Items with other keys are listed as unreadable below `path`; without a path, Unheld is raised.
+        Items with other keys are listed as unreadable below `path`; without a path, UnreadableEntryError is raised.
         """
         result: dict[str, object] = {}
         kinds: dict[str, type] = {}
