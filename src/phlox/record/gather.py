@@ -247,8 +247,8 @@ def _part_names(record: Record) -> list[str]:
         names = json.loads(record.metadata[_PARTS])
     except (KeyError, ValueError, RecursionError):
         names = []
-    told = [name for name in cast("list[Any]", names) if isinstance(name, str)] if isinstance(names, list) else []
-    return list(dict.fromkeys([*told, *(path.partition(".")[0] for path in (*record, *record.aliases))]))
+    listed = [name for name in cast("list[Any]", names) if isinstance(name, str)] if isinstance(names, list) else []
+    return list(dict.fromkeys([*listed, *(path.partition(".")[0] for path in (*record, *record.aliases))]))
 
 
 def _named(parts: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
+from warnings import warn
 
 from phlox.errors import RecordError
 from phlox.record.dtypes import SHORT_NAMES
@@ -88,7 +89,7 @@ class RecordDifference:
             or self.other_names
         )
 
-    def told(self, first: str = "the first", second: str = "the second") -> str:
+    def summary(self, first: str = "the first", second: str = "the second") -> str:
         """One line with the numbers of entries that agree, and that differ in each way; arguments name the records."""
         counts = [
             (len(self.only_first), f"only in {first}"),
@@ -101,8 +102,13 @@ class RecordDifference:
         agreeing = "1 entry agrees" if self.equal == 1 else f"{self.equal:,} entries agree"
         return ", ".join([agreeing, *(f"{count:,} {what}" for count, what in counts if count)])
 
+    def told(self, first: str = "the first", second: str = "the second") -> str:
+        """The former name of `summary`; it goes with the next release."""
+        warn("`told` of a record difference is called `summary` now", DeprecationWarning, stacklevel=2)
+        return self.summary(first, second)
+
     def __str__(self) -> str:
-        return self.told()
+        return self.summary()
 
 
 def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float = 0.0) -> RecordDifference:

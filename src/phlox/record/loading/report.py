@@ -169,8 +169,8 @@ class LoadReport:
         """One line per path or group of paths; a path with its own suggestion gets its own line."""
         alone = [] if self.hint else [path for path in paths if path in self.suggestions]
         for label, count in grouped(paths, {*others, *alone}):
-            told = f"{count} entries" if count > 1 else ""
-            yield f"{shown(label)}: {told}{' ' if told else ''}{what}{self._suggestion(label)}"
+            size = f"{count} entries" if count > 1 else ""
+            yield f"{shown(label)}: {size}{' ' if size else ''}{what}{self._suggestion(label)}"
 
     def _suggestion(self, path: str) -> str:
         return f"; did you mean `{shown(self.suggestions[path])}`?" if path in self.suggestions else ""
