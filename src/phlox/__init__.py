@@ -1,4 +1,4 @@
-"""Phlox: deep learning on swappable backends, with modules that are PyTrees."""
+"""Phlox: a deep-learning framework with interchangeable backends (NumPy, JAX, PyTorch) and PyTree modules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The exceptions that Phlox raises: each derives from `PhloxError`, so one `except` catches them all.
+"""The exceptions of Phlox. All derive from `PhloxError`, so one `except` catches them all.
 
-Where Python has a fitting built-in (`TypeError`, `ValueError`, ...) the class derives from that as well, and code that
-knows nothing of Phlox still catches it.
+Each also derives from the matching built-in exception (`TypeError`, `ValueError`, ...), so generic code catches it too.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ __all__ = [
 
 
 class PhloxError(Exception):
-    """Base of every error that Phlox raises on purpose."""
+    """Base of all errors of Phlox."""
 
 
 class KindError(PhloxError, TypeError):
-    """Tensors of different kinds (Float, Int, Bool) met in one operation, or a kind lacks the operation."""
+    """Tensors of different kinds (Float, Int, Bool) in one operation, or a kind that lacks the operation."""
 
 
 class ShapeError(PhloxError, ValueError):
@@ -47,7 +46,7 @@ class ShapeError(PhloxError, ValueError):
 
 
 class RangeError(PhloxError, ValueError):
-    """A value does not fit the element type it is to be stored in."""
+    """A value is out of the range of an option or of a dtype."""
 
 
 class IndexRangeError(PhloxError, IndexError):
@@ -55,23 +54,23 @@ class IndexRangeError(PhloxError, IndexError):
 
 
 class LinalgError(PhloxError, ValueError):
-    """A matrix lacks what an operation needs: it is singular, or not positive definite; names which of a stack."""
+    """A matrix is singular or not positive definite where the operation needs the opposite; names its batch index."""
 
 
 class BackendError(PhloxError, ValueError):
-    """Tensors of different backends met in one operation, or a backend lacks what was asked of it."""
+    """Tensors of different backends in one operation, or a backend that lacks a feature."""
 
 
 class UnsupportedError(BackendError, AttributeError):
-    """A backend lacks an operation that was asked of it; an `AttributeError`, so that `hasattr` can ask first."""
+    """A backend lacks an operation. It is an `AttributeError`, so that `hasattr` works."""
 
 
 class OutOfMemoryError(PhloxError, MemoryError):
-    """There is no memory, of the host or of a device, for what was asked for; says what that was, on every engine."""
+    """Out of memory, on the host or a device; names the operation and its arguments on every engine."""
 
 
 class DeviceError(PhloxError, ValueError):
-    """A device is unknown or absent, or tensors of different devices met in one operation."""
+    """A device is unknown or unavailable, or tensors of different devices are in one operation."""
 
 
 class EngineNotInstalledError(PhloxError, ImportError):
@@ -79,47 +78,47 @@ class EngineNotInstalledError(PhloxError, ImportError):
 
 
 class ExtraNotInstalledError(PhloxError, ImportError):
-    """An optional dependency (rich, matplotlib) is not installed; names the extra that brings it."""
+    """An optional dependency (rich, matplotlib) is not installed; names the extra to install."""
 
 
 class AutodiffError(PhloxError, RuntimeError):
-    """A gradient was asked for where there is none to be had."""
+    """A gradient cannot be computed: no autodiff, no dependence on a leaf, a freed graph, ..."""
 
 
 class RandomnessError(PhloxError, RuntimeError):
-    """A random draw would be baked into a compiled program."""
+    """A random draw would become a constant of a compiled program, or a random stream cannot be used."""
 
 
 class ConfigError(PhloxError, ValueError):
-    """A configuration has unknown, missing or ill-typed keys; lists all of them with their paths."""
+    """A config has unknown, missing or invalid values; lists all of them with their paths."""
 
 
 class RecordError(PhloxError, ValueError):
-    """A record is missing, damaged, or does not fit the module it is loaded into."""
+    """A record is missing, damaged, or does not fit the module that it is loaded into."""
 
 
 class RecordWarning(UserWarning):
-    """What is saved or read at another precision is not an error, but values have been lost: they became zero."""
+    """Nonzero values became zero when a record was saved or read at another precision."""
 
 
 class ModuleError(PhloxError, TypeError):
-    """A module is built or used in a way that it cannot be: names the path of the field and the remedy."""
+    """A module is built or used in an invalid way; names the path of the field and the remedy."""
 
 
 class OptimizerError(PhloxError, ValueError):
-    """An optimizer was given a gradient, a rate or a state that does not fit; names the parameter."""
+    """An optimizer got an invalid gradient, learning rate or state; names the parameter."""
 
 
 class CompileError(PhloxError, RuntimeError):
-    """A function cannot be compiled as it stands; names the argument or output and the remedy."""
+    """A function cannot be compiled as written; names the argument or output, and the remedy."""
 
 
 class DonatedError(CompileError):
-    """A tensor, parameter or module is used after it was donated, to a compiled function or a step of an optimizer."""
+    """A tensor, parameter or module is used after it was donated to a compiled function or an optimizer step."""
 
 
 class DataError(PhloxError, ValueError):
-    """Input data (a file of images, a table) is missing, unreadable or of the wrong size."""
+    """Input data (a file of images, a table) is missing, unreadable or has the wrong size."""
 
 
 class DataWarning(UserWarning):

@@ -1,6 +1,6 @@
-"""Packages that import a module of theirs when one of its names is first asked for: starting costs what is used.
+"""Lazy imports: a package imports a submodule when one of its names is first used, which keeps startup fast.
 
-A process that loads a model and predicts with NumPy imports no optimizer, no transformation and no layer but its own.
+A process that loads a model and predicts with NumPy imports no optimizer, no transformation and no unused layer.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from phlox.other_names import in_module
 
 _pending: dict[str, None] = {}
-"""The modules that nobody has asked for yet, perhaps."""
+"""The modules that may not be imported yet."""
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of the package called `package`.
 
     Args:
-        package: its name.
-        homes: by module of the package, which is offered too, the names that are taken from it, separated by spaces.
-            None of them may be a module's: whoever imports that module would put it in the place of what was meant.
+        package: the name of the package.
+        homes: submodule -> the names to import from it, separated by spaces; the submodule itself is public too. A name
+            must not be that of a submodule: importing that submodule would replace the name in the package.
     """
     home = {name: f"{package}.{module}" for module, names in homes.items() for name in names.split()}
     _pending.update(dict.fromkeys(f"{package}.{module}" for module in homes))
@@ -32,7 +32,7 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
 
     def find(name: str) -> Any:
         if name in homes:
-            return import_module(f"{package}.{name}")  # which is an attribute of the package from now on
+            return import_module(f"{package}.{name}")  # importing it sets the attribute of the package
         if name not in home:
             if name.startswith("_"):
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -45,9 +45,9 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
 
 
 def lend(modules: Iterable[str], **names: Any) -> None:
-    """Give modules names that they could import for type checkers alone, since these stand above them.
+    """Add names to modules that can import them only under TYPE_CHECKING, because they are defined on a higher floor.
 
-    So that annotations mean something while a program runs too: `typing.get_type_hints`.
+    So annotations can be resolved at run time too, by `typing.get_type_hints`.
     """
     for module in modules:
         for name, value in names.items():
@@ -55,6 +55,6 @@ def lend(modules: Iterable[str], **names: Any) -> None:
 
 
 def import_all() -> None:
-    """Import all that is lazy: for whoever looks among all subclasses of a class."""
+    """Import all lazy modules, for code that searches all subclasses of a class."""
     while _pending:
         import_module(_pending.popitem()[0])

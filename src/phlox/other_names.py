@@ -1,7 +1,6 @@
-"""What Phlox calls things that other libraries call otherwise: the remark that an error ends with.
+"""Names of other libraries and their equivalents in Phlox, for hints in error messages.
 
-One table for all: names of functions, classes and methods by where they were looked for, options, and devices. It is
-read only once something was not found.
+There are tables for functions, classes, methods, options and devices. They are read only after a failed lookup.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from typing import Any
 
 from phlox.errors import KindError
 
-_ENGINE = "its device is its engine and place, say device='torch:gpu:0' or 'jax'"
 _RECORD = "phlox.record.save(model.into_record(), path), or model.save(path)"
-_MODE = "model.train() and model.valid() return views for training and for use; nothing is switched in place"
+_MODE = "model.train() and model.valid() return views for training and for inference; nothing is switched in place"
 _TAPE = "there is no global tape: compute on model.valid() or x.inner(), or cut with x.detach()"
-_NUMBERS = "elements are chosen by the backend: device=Torch(float='bf16'), and kind=phlox.Float, Int or Bool"
+_DTYPE = "the backend chooses the dtype: device=Torch(float='bf16'), and kind=phlox.Float, Int or Bool"
 _RATE = "nothing: the learning rate is given to each step, optimizer.step(lr, model, grads)"
 _PARAMETERS = "model.params() or model.named_params(); an optimizer takes the model: optimizer.step(lr, model, grads)"
 
@@ -32,7 +30,7 @@ MODULES: dict[str, dict[str, str]] = {
         "as_tensor": "phlox.tensor",
         "asarray": "phlox.tensor",
         "autograd": "phlox.grad, phlox.value_and_grad, phlox.vjp, ...",
-        "bfloat16": _NUMBERS,
+        "bfloat16": _DTYPE,
         "bmm": "phlox.matmul, or a @ b",
         "bool": "phlox.Bool",
         "cat": "phlox.concat",
@@ -45,20 +43,20 @@ MODULES: dict[str, dict[str, str]] = {
         "expand_dims": "x.expand_dims(axis)",
         "fit": "phlox.train.Learner(...).fit",
         "float": "phlox.Float",
-        "float16": _NUMBERS,
-        "float32": _NUMBERS,
-        "float64": _NUMBERS,
+        "float16": _DTYPE,
+        "float32": _DTYPE,
+        "float64": _DTYPE,
         "from_numpy": "phlox.tensor",
         "hstack": "phlox.concat(..., axis=-1)",
         "inf": "math.inf",
         "inference_mode": _TAPE,
         "int": "phlox.Int",
-        "int32": _NUMBERS,
-        "int64": _NUMBERS,
+        "int32": _DTYPE,
+        "int64": _DTYPE,
         "is_tensor": "isinstance(x, phlox.Tensor)",
         "jit": "phlox.compile",
         "load": "phlox.record.load(path), or model.load(path)",
-        "long": _NUMBERS,
+        "long": _DTYPE,
         "manual_seed": "phlox.random.seed",
         "mm": "phlox.matmul, or a @ b",
         "nan": "math.nan",
@@ -153,7 +151,7 @@ MODULES: dict[str, dict[str, str]] = {
         "scaled_dot_product_attention": "phlox.functional.attention",
     },
 }
-"""By package: another library's name, and what to write."""
+"""By package: a name of another library -> the equivalent in Phlox."""
 
 TENSOR: dict[str, str] = {
     "H": "x.mT",
@@ -163,14 +161,14 @@ TENSOR: dict[str, str] = {
     "astype": "x.float(), x.int(), x.bool()",
     "block_until_ready": "x.numpy() or x.item(), which wait",
     "bmm": "x @ y",
-    "clone": "tensors never change: x itself is as good as a copy",
-    "contiguous": "every tensor is as good: leave it out",
-    "copy": "tensors never change: x itself is as good as a copy",
-    "copy_": "tensors never change in place: use the new one",
+    "clone": "tensors are immutable: use x itself",
+    "contiguous": "not needed: leave it out",
+    "copy": "tensors are immutable: use x itself",
+    "copy_": "tensors never change in place: use the new tensor",
     "cpu": "x.numpy() reads the values; x.to_device('torch:cpu') moves it",
     "cuda": "x.to_device('torch:gpu:0')",
     "data": "x.detach()",
-    "detach_": "x.detach(), which returns another tensor",
+    "detach_": "x.detach(), which returns a new tensor",
     "dim": "x.ndim",
     "div": "x / y",
     "double": "the backend chooses the precision: x.to_device(NumPy(float='f64'))",
@@ -195,7 +193,7 @@ TENSOR: dict[str, str] = {
     "nelement": "x.size",
     "numel": "x.size",
     "permute": "x.permute_dims(*axes)",
-    "register_hook": "phlox.custom_gradient changes a gradient on its way",
+    "register_hook": "phlox.custom_gradient can change a gradient",
     "repeat_interleave": "x.repeat(...)",
     "requires_grad": "x.is_require_grad()",
     "requires_grad_": "x.require_grad(), which returns the leaf",
@@ -203,7 +201,7 @@ TENSOR: dict[str, str] = {
     "scatter_add_": "x.at[index].add(values)",
     "sub": "x - y",
     "t": "x.T",
-    "to": "x.to_device(device) for another place; x.float(), x.int(), x.bool() for another kind",
+    "to": "x.to_device(device) for another device; x.float(), x.int(), x.bool() for another kind",
     "transpose": "x.swapaxes(a, b), x.mT or x.permute_dims(*axes)",
     "type": "x.float(), x.int(), x.bool()",
     "unsqueeze": "x.expand_dims(axis)",
@@ -211,7 +209,7 @@ TENSOR: dict[str, str] = {
     "zero_": "phlox.zeros_like(x): tensors never change in place",
     "zero_grad": "gradients are returned by backward(), and not stored: there is nothing to zero",
 }
-"""Methods of arrays of other libraries."""
+"""Array methods of other libraries -> the equivalent in Phlox."""
 
 MODULE: dict[str, str] = {
     "apply": "model.map(lambda path, param: ...)",
@@ -224,7 +222,7 @@ MODULE: dict[str, str] = {
     "fit": "phlox.train.Learner(model, ...).fit(...)",
     "get_weights": "model.into_record()",
     "half": "model.to_device(Torch(float='f16'))",
-    "load_state_dict": "model.load_record(record), model.load(path); of PyTorch's files phlox.interop.pytorch.load",
+    "load_state_dict": "model.load_record(record), model.load(path); for PyTorch's files phlox.interop.pytorch.load",
     "load_weights": "model.load(path)",
     "modules": "model.named_params() walks parameters; children are its fields",
     "named_modules": "model.named_params() walks parameters",
@@ -232,7 +230,7 @@ MODULE: dict[str, str] = {
     "parameters": _PARAMETERS,
     "predict": "model.valid()(x)",
     "register_buffer": "self.name = phlox.Param(value, trained=False)",
-    "register_forward_hook": "write the forward pass as you want it: a subclass that calls the layer",
+    "register_forward_hook": "subclass the layer, or write a module that calls it",
     "register_parameter": "self.name = phlox.Param(value)",
     "requires_grad_": "model.freeze() and model.unfreeze()",
     "save_weights": "model.save(path)",
@@ -245,7 +243,7 @@ MODULE: dict[str, str] = {
     "weights": "model.params()",
     "zero_grad": "gradients are returned by backward(), and not stored: there is nothing to zero",
 }
-"""Methods of other libraries' modules."""
+"""Module methods of other libraries -> the equivalent in Phlox."""
 
 OPTIMIZER: dict[str, str] = {
     "learning_rate": "the learning rate is given to each step: optimizer.step(lr, model, grads)",
@@ -257,7 +255,7 @@ OPTIMIZER: dict[str, str] = {
     "update": "optimizer.step(lr, model, grads), which returns the new model",
     "zero_grad": "gradients are returned by backward(), and not stored: there is nothing to zero",
 }
-"""Methods and fields of other libraries' optimizers."""
+"""Optimizer methods and fields of other libraries -> the equivalent in Phlox."""
 
 OPTIONS: dict[str, str] = {
     "alpha": "slope",
@@ -313,7 +311,7 @@ OPTIONS: dict[str, str] = {
     "use_bias": "bias",
     "window_size": "window|kernel",
 }
-"""Options of other libraries, and what takes their place: an option, one of several, or a sentence."""
+"""Options of other libraries -> the option (or options, with |) in Phlox, or a hint."""
 
 _METHODS = frozenset([
     "abs", "acos", "all", "any", "argmax", "argmin", "argsort", "asin", "atan", "bincount", "ceil", "clip", "cos",
@@ -341,11 +339,11 @@ DEVICES: Mapping[str, str] = {
     "tpu": "'jax:tpu:0'",
     "xla": "'jax'",
 }
-"""Names of devices elsewhere."""
+"""Device names of other libraries -> those of Phlox."""
 
 
 def remark(name: str, table: Mapping[str, str], known: Iterable[str] = ()) -> str:
-    """`"; in Phlox: ..."` for another library's name, the nearest of what is there for a slip, or nothing."""
+    """`"; in Phlox: ..."` for a name of another library, the closest known name for a misspelling, or an empty text."""
     found = table.get(name)
     if found is not None:
         return f"; in Phlox: {found}"
@@ -354,7 +352,7 @@ def remark(name: str, table: Mapping[str, str], known: Iterable[str] = ()) -> st
 
 
 def in_module(package: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that a package lacks."""
+    """The error message for a missing name of a package."""
     package = package.replace("phlox.tensor.", "phlox.")
     if package == "phlox" and name in _METHODS:
         return f"module 'phlox' has no attribute {name!r}; in Phlox: a method of tensors, x.{name}(...)"
@@ -364,13 +362,13 @@ def in_module(package: str, name: str, known: Iterable[str]) -> str:
 
 
 def of_object(owner: object, name: str, table: Mapping[str, str], fields: Iterable[str] = ()) -> str:
-    """The message for an attribute that an object lacks, which has these fields beside its class's own names."""
+    """The error message for a missing attribute of an object with these fields, besides the names of its class."""
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     return text if name.startswith("_") else text + remark(name, table, [*fields, *dir(type(owner))])
 
 
 def refuse_options(cls: type[Any], given: Iterable[str]) -> None:
-    """Raise `KindError` for an option that has another name in the signature of this class."""
+    """Raise `KindError` for an option that is not in the constructor of this class."""
     parameters = inspect.signature(cls.__init__).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
@@ -383,9 +381,9 @@ _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 def of_call(function: Callable[..., Any], arguments: tuple[Any, ...], error: TypeError) -> str | None:
-    """A better message for arguments that a function does not take, from what Python says of them; None if it is fine.
+    """A better message than Python's for arguments that a function does not accept; None if Python's is clear.
 
-    That is an option of another library, the misspelt one, or a shape as several numbers.
+    It covers options of other libraries, misspelled options, and a shape given as several arguments.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -402,9 +400,9 @@ def of_call(function: Callable[..., Any], arguments: tuple[Any, ...], error: Typ
 
 
 def option_remark(name: str, known: Mapping[str, object]) -> str:
-    """What takes the place of another library's option, where that is a sentence or one of the known."""
+    """The hint for an option of another library: a text, or one of the known options."""
     instead = OPTIONS.get(name, "")
-    if " " not in instead:  # a name, that must be one of these
+    if " " not in instead:  # a name, which must be a known option
         instead = next((one for one in instead.split("|") if one in known), "")
     return f"; in Phlox: {instead}" if instead else ""
 

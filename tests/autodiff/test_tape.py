@@ -199,7 +199,9 @@ def test_without_a_tape_there_is_nothing_to_differentiate() -> None:
         plain.inner()
     x = leaf([1.0], Autodiff(NumPy()))
     found = x.backward(retain_graph=True)
-    with pytest.raises(BackendError, match=r"the gradients are of Autodiff\(NumPy\(\)\), the tensor is on NumPy\(\)"):
+    with pytest.raises(
+        BackendError, match=r"the gradients are on Autodiff\(NumPy\(\)\), but the tensor is on NumPy\(\)"
+    ):
         plain.grad(found)
     assert leaf([1.0]).grad(found) is None  # of another backend, and so it might have been one's own
 

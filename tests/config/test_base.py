@@ -93,11 +93,11 @@ def test_repr_is_the_call() -> None:
 
 def test_config_cannot_be_changed() -> None:
     config = MlpConfig(64)
-    with raises("MlpConfig cannot be changed", "config.replace(dropout=...)"):
+    with raises("MlpConfig is immutable", "config.replace(dropout=...)"):
         config.dropout = 0.2  # pyright: ignore[reportAttributeAccessIssue]
     with raises("cannot be deleted"):
         del config.dropout  # pyright: ignore[reportAttributeAccessIssue]
-    with raises("cannot be changed"):
+    with raises("is immutable"):
         config.unknown = 1  # pyright: ignore[reportAttributeAccessIssue]
     assert config == MlpConfig(64)
 
@@ -144,7 +144,7 @@ def test_mutable_defaults_and_arguments_are_frozen() -> None:
     assert net.hidden == [1] and isinstance(net.hidden, list) and [0, *net.hidden] == [0, 1]
     assert [0] + net.hidden == [0, 1]  # noqa: RUF005
     assert Net() == Net() and hash(Net()) == hash(Net()) and Net().made == [1, 2]
-    refused = "cannot be changed"
+    refused = "is immutable"
     for change in (
         lambda: net.hidden.append(1),
         lambda: net.hidden.sort(),
@@ -269,7 +269,7 @@ def test_a_config_has_no_constructor_of_its_own(name: str) -> None:
 
 
 def test_declarations_that_would_not_work_as_they_read() -> None:
-    with raises("Net.d_hidden is a field", "with its annotation"):
+    with raises("Net.d_hidden is a field", "repeat its annotation"):
 
         class Net(MlpConfig):
             d_hidden = 64
@@ -280,7 +280,7 @@ def test_declarations_that_would_not_work_as_they_read() -> None:
             a: int = 1
             b: int  # pyright: ignore[reportGeneralTypeIssues]
 
-    with raises("Hidden.a", "given to its constructor"):
+    with raises("Hidden.a", "a constructor argument"):
 
         class Hidden(Config):
             a: int = dataclasses.field(default=1, init=False)
@@ -321,7 +321,7 @@ def test_an_abstract_config_has_no_values() -> None:
 
 
 def test_the_base_has_no_values() -> None:
-    with raises("Config has no fields and so no values"):
+    with raises("Config has no fields, so it has no instances"):
         Config()
     with raises("Config: type: missing; expected one of "):
         Config.from_dict({})

@@ -103,7 +103,7 @@ def test_it_is_a_value_like_every_config(tmp_path: Path) -> None:
     config.save(tmp_path / "linear.json")
     assert LinearConfig.load(tmp_path / "linear.json") == config
     assert config.to_dict()["initializer"] == {"type": "Zeros"}
-    with refused("cannot be changed"):
+    with refused("is immutable"):
         config.d_input = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -135,7 +135,7 @@ def test_values_are_validated() -> None:
 
 
 def test_a_device_is_given_to_init() -> None:
-    with refused("LinearConfig: device: a device is no hyper-parameter: give it to `init(device)`"):
+    with refused("LinearConfig: device: a device is not a hyper-parameter: pass it to `init(device)`"):
         LinearConfig(64, device="gpu:0")
 
 
@@ -195,11 +195,11 @@ def taken(init: int) -> None: ...
 @pytest.mark.parametrize(
     "layer, message",
     [
-        (positional, "config_of(positional), parameter `a: 'int'`: a field has one name"),
-        (starred, "parameter `*a: 'int'`: a field has one name"),
-        (double_starred, "parameter `**a: 'int'`: a field has one name"),
+        (positional, "config_of(positional), parameter `a: 'int'`: a field needs a name"),
+        (starred, "parameter `*a: 'int'`: a field needs a name"),
+        (double_starred, "parameter `**a: 'int'`: a field needs a name"),
         (bare, "config_of(bare), parameter `a`: annotate it"),
-        (late, "parameter `a: 'int'`: it comes after `device`"),
+        (late, "parameter `a: 'int'`: it follows `device`"),
         (unsupported, "config_of(unsupported).a: a config cannot hold"),
         (ill_typed, "config_of(ill_typed).a, its default: expected int, got str 'x'"),
         (reserved, "config_of(reserved).type: "),

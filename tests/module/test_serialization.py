@@ -83,7 +83,7 @@ def test_a_structure_that_is_not_there() -> None:
 
 
 def test_tensors_say_their_backend() -> None:
-    from phlox.tensor.serialization import ops_from_bytes, ops_to_bytes
+    from phlox.tensor.tensor import ops_from_bytes, ops_to_bytes
 
     for backend in (Jax(), Jax(float="bf16", int="i32"), Autodiff(Autodiff(Jax(), recompute=True))):
         for tensor in (

@@ -259,9 +259,9 @@ def test_config_beginning_and_record() -> None:
 
 
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
-    "heads": (lambda: nn.MultiHeadAttention(8, 3), ConfigError, "d_model=8 does not divide into 3 heads"),
-    "groups": (lambda: nn.MultiHeadAttention(8, 4, n_kv_heads=3), ConfigError, "4 heads do not divide into n_kv"),
-    "zero": (lambda: nn.MultiHeadAttention(8, 0), ConfigError, "at least one"),
+    "heads": (lambda: nn.MultiHeadAttention(8, 3), ConfigError, "d_model=8 is not divisible by 3 heads"),
+    "groups": (lambda: nn.MultiHeadAttention(8, 4, n_kv_heads=3), ConfigError, "4 heads are not divisible by n_kv"),
+    "zero": (lambda: nn.MultiHeadAttention(8, 0), ConfigError, "at least 1"),
     "rate": (lambda: nn.MultiHeadAttention(8, 2, dropout=1.5), ConfigError, "between 0 and 1"),
     "rotary width": (
         lambda: nn.MultiHeadAttention(8, 2, rotary=nn.RotaryEncodingConfig(8)), ConfigError, r"RotaryEncodingConfig\(4",
@@ -272,8 +272,8 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "width": (lambda: nn.MultiHeadAttention(8, 2)(px.ones((2, 3, 4))), ShapeError, r"\(2, 3, 4\)"),
     "batch": (lambda: nn.MultiHeadAttention(8, 2)(px.ones((2, 3, 8)), px.ones((3, 3, 8))), ShapeError, "attention"),
-    "capacity": (lambda: nn.MultiHeadAttention(8, 2).init_cache(1, 0), RangeError, "at least one"),
-    "cache, not causal": (lambda: cached(nn.MultiHeadAttention(8, 2), 1, (1, 1, 8)), ConfigError, "causal=True; this"),
+    "capacity": (lambda: nn.MultiHeadAttention(8, 2).init_cache(1, 0), RangeError, "at least 1"),
+    "cache, not causal": (lambda: cached(nn.MultiHeadAttention(8, 2), 1, (1, 1, 8)), ConfigError, r"no key\); this"),
     "cache, rank": (lambda: cached(causal(), 1, (1, 8)), ShapeError, r"\(1, 8\)"),
     "cache, key": (
         lambda: causal()(px.ones((1, 1, 8)), px.ones((1, 1, 8)), cache=causal().init_cache(1, 1)),  # type: ignore[call-overload]
@@ -281,7 +281,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "no tensor": (lambda: causal()([[1.0]]), KindError, "must be a (Float|Int) tensor, got list"),  # type: ignore[arg-type]
     "cache, batch": (lambda: cached(causal(), 2, (1, 1, 8)), ShapeError, r"batch size"),
-    "cache, full": (lambda: cached(causal(), 1, (1, 5, 8)), RangeError, "5 tokens more than 0 exceed .* 4"),
+    "cache, full": (lambda: cached(causal(), 1, (1, 5, 8)), RangeError, "5 more tokens after 0 exceed .* 4"),
 }  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def test_one_value_a_channel_has_no_spread(backend: Backend) -> None:
     device = Autodiff(backend).device()
     layer = nn.BatchNorm(3, device=device)
     for shape in ((1, 3), (0, 3), (1, 3, 1, 1)):
-        with pytest.raises(ShapeError, match=r"BatchNorm\(.*one value a channel.*larger batch"):
+        with pytest.raises(ShapeError, match=r"BatchNorm\(.*one value per channel.*larger batch"):
             layer(px.ones(shape, device=device))
     np.testing.assert_array_equal(statistics(layer)[0], 0.0)
     assert layer(px.ones((1, 3, 2), device=device)).shape == (1, 3, 2)

@@ -397,23 +397,23 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         lambda: nn.Sequential([nn.Relu(), nn.Sequential(head=nn.Linear(3, 2))])(ones(4, 2)), ShapeError,
         r"layers\.1\.layers\.head: Linear\(weight \[3, 2\], bias \[2\]\): linear: x of shape \(4, 2\)",
     ),
-    (lambda: nn.Sequential(nn.Relu(), NUMBER)(ones(2)), ModuleError, r"layers\.1 is a int, which cannot be called"),
-    (lambda: nn.Sequential([nn.Linear(2, 2), nn.Relu]), ModuleError, r"layer 1 is the class Relu; write Relu\("),
-    (lambda: nn.Sequential(nn.Relu(), act=nn.Relu()), ModuleError, "give all layers a name, or none"),
-    (lambda: nn.Conv2d(3, 4, 3, groups=2), ConfigError, "3 input and 4 output channels do not divide by 2"),
+    (lambda: nn.Sequential(nn.Relu(), NUMBER)(ones(2)), ModuleError, r"layers\.1 is a int, which is not callable"),
+    (lambda: nn.Sequential([nn.Linear(2, 2), nn.Relu]), ModuleError, r"the class Relu, not an instance; write Relu\("),
+    (lambda: nn.Sequential(nn.Relu(), act=nn.Relu()), ModuleError, "name all layers, or none"),
+    (lambda: nn.Conv2d(3, 4, 3, groups=2), ConfigError, "3 input and 4 output channels are not divisible by 2"),
     (lambda: nn.ConvTranspose1d(4, 3, 3, groups=2), ConfigError, "ConvTranspose1d: 4 input and 3 output channels"),
     (lambda: nn.Conv2d(3, 4, (3, 3, 3)), ShapeError, r"Conv2d: kernel must be one or 2 integers .* got \(3, 3, 3\)"),
     (lambda: nn.Conv1d(3, 4, 0), ShapeError, "Conv1d: kernel must be one integer of at least 1, got 0"),
-    (lambda: nn.GroupNorm(3, 4), ConfigError, "4 channels do not divide into 3 groups"),
-    (lambda: nn.BatchNorm(4, momentum=1.5), ConfigError, "momentum lies between 0 and 1"),
+    (lambda: nn.GroupNorm(3, 4), ConfigError, "4 channels are not divisible by 3 groups"),
+    (lambda: nn.BatchNorm(4, momentum=1.5), ConfigError, "momentum must be between 0 and 1"),
     (lambda: nn.PRelu(0), ConfigError, "must be positive, got 0"),
     (lambda: nn.Embedding(4, 2, padding_index=4), ConfigError, "padding_index 4 is out of range for 4 entries"),
-    (lambda: nn.Dropout(-0.1), ConfigError, "rate lies between 0 and 1"),
-    (lambda: nn.Dropout(float("nan")), ConfigError, "rate lies between 0 and 1"),
+    (lambda: nn.Dropout(-0.1), ConfigError, "rate must be between 0 and 1"),
+    (lambda: nn.Dropout(float("nan")), ConfigError, "rate must be between 0 and 1"),
     (lambda: nn.Relu(inplace=True), TypeError, "Relu has no option 'inplace'"),  # type: ignore[call-arg]
-    (lambda: nn.Linear(3, 2, initializer=nn.Eye), ConfigError, r"the class Eye; write Eye\(\)"),  # type: ignore[arg-type]
+    (lambda: nn.Linear(3, 2, initializer=nn.Eye), ConfigError, r"the class Eye, not an instance; write Eye\(\)"),  # type: ignore[arg-type]
     (lambda: nn.dropout(INTEGERS, 0.5), KindError, r"dropout: x must be a Float tensor"),
-    (lambda: nn.dropout(ones(2), 1.5), PhloxError, "dropout: the rate lies between 0 and 1, got 1.5"),
+    (lambda: nn.dropout(ones(2), 1.5), PhloxError, "dropout: rate must be between 0 and 1, got 1.5"),
 ]  # fmt: skip
 
 

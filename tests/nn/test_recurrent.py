@@ -386,7 +386,7 @@ def test_configs(name: str) -> None:
 CASES: dict[str, tuple[Callable[[Any], Any], type[Exception], tuple[str, ...]]] = {
     "features": (lambda m: m["rnn"](px.ones((2, 5, 7))), ShapeError, ("layers.rnn", "(2, 5, 7)", "4 features")),
     "rank": (lambda m: m["rnn"](px.ones((4,))), ShapeError, ("layers.rnn", "[..., time, 4]", "(4,)")),
-    "no steps": (lambda m: m["rnn"](px.ones((2, 0, 4))), ShapeError, ("layers.rnn", "one step", "(2, 0, 4)")),
+    "no steps": (lambda m: m["rnn"](px.ones((2, 0, 4))), ShapeError, ("layers.rnn", "time >= 1", "(2, 0, 4)")),
     "state": (
         lambda m: m["rnn"](px.ones((2, 5, 4)), nn.LstmState(px.ones((2, 2, 6)), px.ones((2, 3, 6)))),
         ShapeError,

@@ -102,7 +102,7 @@ def test_bad_input() -> None:
         {"d_head": 0},
     ]
     for options in wrong:
-        with pytest.raises(ConfigError, match="in pairs, at least one"):
+        with pytest.raises(ConfigError, match="even and at least 2"):
             nn.RotaryEncoding(**options)
     with pytest.raises(ConfigError, match="base must be positive, got -1"):
         nn.RotaryEncoding(4, base=-1.0)

@@ -195,7 +195,7 @@ def test_a_seed_inside_a_program_does_not_hide_a_raw_loop() -> None:
         with px.random.stream(3):
             return px.Tensor.from_primitive(jax.lax.scan(turn, 0.0, jnp.stack([x.primitive] * 2))[0], JAX, px.Float)
 
-    with pytest.raises(RandomnessError, match="would repeat each time"):
+    with pytest.raises(RandomnessError, match="would repeat on each run"):
         px.compile(run)(px.tensor(X, device=JAX))
 
 

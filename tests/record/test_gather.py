@@ -171,8 +171,8 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_changed() -> None:
 @pytest.mark.parametrize(
     ("state", "part", "said"),
     [
-        ({"key": [0, 0]}, Stream((9, 9), 9), "a state of a random stream is"),
-        ({"key": [0, -1], "position": 3}, Stream((9, 9), 9), "lie in 0..2"),
+        ({"key": [0, 0]}, Stream((9, 9), 9), "a state of a random stream must be"),
+        ({"key": [0, -1], "position": 3}, Stream((9, 9), 9), "must be in 0..2"),
         ({"other": 1}, Counter(9), "KeyError: 'count'"),
         (3, Counter(9), "TypeError"),
     ],
@@ -201,7 +201,10 @@ def test_the_ambient_streams(whole: bool) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"a": object()}, r"a: no part that can be saved: a value of <class 'object'> is no plain value.*into_record"),
+        (
+            {"a": object()},
+            r"a: no part that can be saved: a value of <class 'object'> is not a plain value.*into_record",
+        ),
         ({"a": {"b": fail} if (fail := print) else {}}, r"a\.b: no part that can be saved"),
         ({"a.b": 1}, r"'a\.b' is no name of a part"),
         ({"": 1}, "'' is no name"),

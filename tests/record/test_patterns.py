@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phlox.errors import RecordError
-from phlox.record.patterns import chosen, matches
+from phlox.record.patterns import matches, selected
 
 PATHS = ["encoder.0.weight", "encoder.0.bias", "encoder.1.weight", "head.weight", "step"]
 
@@ -27,12 +27,12 @@ PATHS = ["encoder.0.weight", "encoder.0.bias", "encoder.1.weight", "head.weight"
     ids=lambda value: str(value)[:30],
 )
 def test_what_is_chosen(patterns: Any, expected: list[str]) -> None:
-    assert sorted(chosen(patterns, PATHS)) == sorted(expected)
+    assert sorted(selected(patterns, PATHS)) == sorted(expected)
 
 
 def test_a_key_is_chosen_by_any_of_its_names() -> None:
-    assert chosen("head", {"embed": ["embed", "head"], "norm": ["norm"]}) == {"embed"}
-    assert chosen("!head", {"embed": ["embed", "head"], "norm": ["norm"]}) == {"norm"}
+    assert selected("head", {"embed": ["embed", "head"], "norm": ["norm"]}) == {"embed"}
+    assert selected("!head", {"embed": ["embed", "head"], "norm": ["norm"]}) == {"norm"}
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_a_key_is_chosen_by_any_of_its_names() -> None:
         ("encodr", "no path matches `encodr`; did you mean `encoder`?"),
         ("weight", "no path matches `weight`; did you mean `**.weight`?"),
         (["**", "!zzz"], "no path matches `zzz`; the paths are encoder.0.weight, "),
-        ([3], "3 does not say which paths are meant"),
-        ([["encoder"]], r"\['encoder'\] does not say which paths"),
+        ([3], "3 is not a pattern"),
+        ([["encoder"]], r"\['encoder'\] is not a pattern"),
     ],
     ids=["near", "deeper", "nothing", "number", "list"],
 )
 def test_what_chooses_nothing_is_an_error(patterns: Any, said: str) -> None:
     with pytest.raises(RecordError, match=said if "\\" in said else said.replace("*", r"\*").replace("?", r"\?")):
-        chosen(patterns, PATHS)
+        selected(patterns, PATHS)
 
 
 def test_names_of_strangers_do_not_confuse_it() -> None:

@@ -95,10 +95,10 @@ def test_what_does_not_fit_names_its_path_when_it_is_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (None, "w: Odd.stored gave None; expected an element type"),
-        ("i8", "w: Odd.stored gave 'i8'; expected an element type"),  # np.dtype("i8") is int64
-        (16, "w: Odd.stored gave 16; expected an element type"),
-        (np.float32(1), "w: Odd.stored gave .*; expected an element type"),
+        (None, "w: Odd.stored gave None; expected a dtype"),
+        ("i8", "w: Odd.stored gave 'i8'; expected a dtype"),  # np.dtype("i8") is int64
+        (16, "w: Odd.stored gave 16; expected a dtype"),
+        (np.float32(1), "w: Odd.stored gave .*; expected a dtype"),
         (np.dtype(np.int32), "w: Odd.stored gave int32 for float64; a record does not cast between floats, ints and"),
         (bool, "w: Odd.stored gave bool for float64"),
         (np.dtype(np.complex64), "w: a record cannot hold elements of type complex64"),

@@ -157,7 +157,7 @@ def test_what_is_unreadable_is_told_and_raises_when_it_is_asked_for() -> None:
     with pytest.raises(RecordError, match=r"^z: complex$"):
         record["z"]
     assert "cannot be read: z: complex" in repr(record)
-    with pytest.raises(RecordError, match="'b.w' is both an entry and one that cannot be read"):
+    with pytest.raises(RecordError, match="'b.w' is both an entry and unreadable"):
         Record({"b.w": 1}, unreadable={"b.w": "why"})
 
 

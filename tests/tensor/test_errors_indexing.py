@@ -23,9 +23,9 @@ CASES: dict[str, Case] = {
     "x[None, :, i]": (IndexRangeError, lambda x, i, m, d: x[None, :, i], ("index -5", "axis 1", "size 4")),
     "x[i, j]": (IndexRangeError, lambda x, i, m, d: x[[0, 1, 2], i], ("index -5", "axis 1", "size 4")),
     "x[list]": (IndexRangeError, lambda x, i, m, d: x[[0, 5]], ("index 5", "axis 0")),
-    "x[0, 0, 0]": (IndexRangeError, lambda x, i, m, d: x[0, 0, 0], ("3 axes", "(3, 4)")),
+    "x[0, 0, 0]": (IndexRangeError, lambda x, i, m, d: x[0, 0, 0], ("too many indices: 3", "(3, 4)")),
     "x[..., ...]": (IndexRangeError, lambda x, i, m, d: x[..., ...], ("more than one", "(3, 4)")),
-    "x[::0]": (IndexRangeError, lambda x, i, m, d: x[::0], ("step zero",)),
+    "x[::0]": (IndexRangeError, lambda x, i, m, d: x[::0], ("step of a slice",)),
     "x.at[i].add": (IndexRangeError, lambda x, i, m, d: x.at[i].add(1.0), ("index 3", "axis 0", "size 3")),
     "x.at[5].set": (IndexRangeError, lambda x, i, m, d: x.at[5].set(1.0), ("index 5", "axis 0")),
     "x.at[:, i].set": (IndexRangeError, lambda x, i, m, d: x.at[:, i].set(1.0), ("index -5", "axis 1")),
@@ -76,7 +76,7 @@ def test_what_does_not_fit(case: str, backend: Any) -> None:
 @pytest.mark.parametrize("call", [lambda x: x[x > 0.0], lambda x: x.masked_select(x > 0.0), lambda x: x.nonzero()[0]])
 def test_shapes_that_depend_on_values_are_refused_in_a_program(call: Callable[[Any], Any]) -> None:
     x = px.tensor([1.0, -1.0], device=Jax().device())
-    with pytest.raises(UnsupportedError, match="depend on the values.*where"):
+    with pytest.raises(UnsupportedError, match="depends on the values.*where"):
         px.compile(call)(x)
 
 

@@ -33,7 +33,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], type[PhloxError], tuple[str, ...]]]
     "roll shifts": (lambda d: x(d).roll((1, 2), 0), ShapeError, ("roll", "2 shifts", "1 axes")),
     "roll by half": (lambda d: x(d).roll(cast(Any, 0.5), 0), ShapeError, ("roll", "0.5", "integer")),
     "repeat negative": (lambda d: x(d).repeat(-1, 0), ShapeError, ("repeat", "-1")),
-    "repeat each": (lambda d: x(d).repeat([1, 2, 3], 0), ShapeError, ("repeat", "3 numbers", "axis 0", "(2, 3)")),
+    "repeat each": (lambda d: x(d).repeat([1, 2, 3], 0), ShapeError, ("repeat", "3 repeats", "axis 0", "(2, 3)")),
     "tile negative": (lambda d: x(d).tile((1, -1)), ShapeError, ("tile", "-1")),
     "pad mode": (
         lambda d: x(d).pad(((1, 1), (1, 1)), mode=cast(Any, "mirror")),
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], type[PhloxError], tuple[str, ...]]]
     "chunk none": (lambda d: x(d).chunk(0), ShapeError, ("chunk", "0")),
     "unstack": (lambda d: x(d).unstack(2), ShapeError, ("unstack", "axis 2", "(2, 3)")),
     "unfold size": (lambda d: x(d).unfold(1, 4), ShapeError, ("unfold", "4", "axis 1", "(2, 3)")),
-    "unfold step": (lambda d: x(d).unfold(1, 2, 0), ShapeError, ("unfold", "0 apart")),
+    "unfold step": (lambda d: x(d).unfold(1, 2, 0), ShapeError, ("unfold", "step 0")),
     "tril of a vector": (lambda d: x(d)[0].tril(), ShapeError, ("tril", "(3,)", "matrix")),
     "triu of a number": (lambda d: px.ones((), device=d).triu(), ShapeError, ("triu", "()")),
     "broadcast_arrays": (

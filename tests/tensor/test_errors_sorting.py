@@ -53,7 +53,7 @@ def test_what_does_not_fit(case: str, backend: Any) -> None:
 
 @pytest.mark.parametrize("call", [lambda i: i.unique(), lambda i: i.bincount()])
 def test_shapes_that_depend_on_values_are_refused_in_a_program(call: Callable[[Any], Any]) -> None:
-    with pytest.raises(UnsupportedError, match=r"depend on the values.*at\[x\]\.add"):
+    with pytest.raises(UnsupportedError, match=r"depends on the values.*at\[x\]\.add"):
         px.compile(call)(px.tensor([1, 2], device=Jax().device()))
 
 

@@ -193,7 +193,7 @@ def test_text_of_a_tensor() -> None:
     assert "ShapeDtypeStruct" in repr(shapes) and "Float" in repr(shapes)
     donated = px.ones((2,), device=Jax())
     donated.primitive.delete()
-    assert repr(donated) == "Tensor(Float on jax, donated and used up)"
+    assert repr(donated) == "Tensor(Float on jax, donated)"
     for read in (donated.numpy, donated.sum, donated.tolist, lambda: donated + 1.0):
         with pytest.raises(DonatedError, match="donated"):
             read()
@@ -213,6 +213,6 @@ def test_values_are_not_known_under_a_trace() -> None:
             read(t)
             return t
 
-        with pytest.raises(CompileError, match=f"^{name}: the values of a .* are not known while"):
+        with pytest.raises(CompileError, match=f"^{name}: the values of a .* are unknown during"):
             jax.jit(traced)(x)
         assert seen == ["Tensor(Float (2,) on jax:cpu, traced)"]

@@ -455,7 +455,9 @@ def test_what_would_cut_a_history_is_an_error() -> None:
         at = x.require_grad()
         return at.grad(m(at).sum().backward()).square().sum()
 
-    with pytest.raises(AutodiffError, match=r"backward\(\) inside of a differentiated function would cut the history"):
+    with pytest.raises(
+        AutodiffError, match=r"backward\(\) inside a differentiated function would cut that function's history"
+    ):
         px.grad(by_hand)(model)
 
     two = Net(Autodiff(Autodiff(ENGINES[0])))
@@ -463,7 +465,7 @@ def test_what_would_cut_a_history_is_an_error() -> None:
         px.grad(lambda x: two(x).sum())(x.inner())
 
     _, pull = px.vjp(model, x)
-    with pytest.raises(AutodiffError, match="the history"):
+    with pytest.raises(AutodiffError, match="that function's history"):
         px.grad(lambda c: pull(c)[0].square().sum())(px.ones((3, 1), device=ENGINES[0]))
 
     step = px.compile(lambda m, x: m(x).sum())
@@ -473,9 +475,9 @@ def test_what_would_cut_a_history_is_an_error() -> None:
 
     import jax
 
-    with pytest.raises(AutodiffError, match=r"the functions of jax see the array of a tensor without its history"):
+    with pytest.raises(AutodiffError, match=r"jax's functions see the array of a tensor without its history"):
         px.grad(lambda x: jax.tree.map(lambda a: a * 2.0, {"x": x})["x"].sum())(x)
-    with pytest.raises(AutodiffError, match=r"the functions of jax see the array of .* without its history"):
+    with pytest.raises(AutodiffError, match=r"jax's functions see the array of .* without its history"):
         px.grad(lambda m: jax.tree.map(lambda a: a * 2.0, m)(x).sum())(model)
 
     sgd = optim.SgdConfig().init()

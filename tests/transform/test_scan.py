@@ -492,7 +492,7 @@ def test_draws_in_raw_jit_are_refused() -> None:
         return px.scan(lambda h, _: (h + px.random.uniform((2,), device=JAX), None), x, length=2)[0]
 
     x = px.ones((2,), device=JAX)
-    with pytest.raises(RandomnessError, match="baked into the program"):
+    with pytest.raises(RandomnessError, match="constant of the program"):
         jax.jit(run)(x)
     assert jax.jit(lambda x: px.scan(lambda h, _: (h * 2.0, None), x, length=3)[0])(x).tolist() == [8.0, 8.0]
 

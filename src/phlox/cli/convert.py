@@ -14,7 +14,7 @@ from phlox.record import BinaryRecorder, JsonRecorder, PrecisionSettings, Record
 from phlox.record.formats.registry import READERS, RECORDERS
 from phlox.record.io.compression import SUFFIXES, Compression
 from phlox.record.loading.renaming import rename
-from phlox.record.patterns import chosen
+from phlox.record.patterns import selected
 
 FLOATS = {"as-is": None, "double": "f64", "full": "f32", "half": "f16", "bfloat16": "bf16"}
 INTS = ["as-is", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"]
@@ -132,8 +132,8 @@ def _selected(record: Record, options: argparse.Namespace) -> Record:
         return record
     _check_named(record, options.source, "--include and --exclude")
     paths = [*record, *record.aliases, *record.unreadable]
-    meant = chosen(options.include, paths) if options.include else set(paths)
-    meant -= chosen(options.exclude, paths) if options.exclude else set()
+    meant = selected(options.include, paths) if options.include else set(paths)
+    meant -= selected(options.exclude, paths) if options.exclude else set()
     if not meant:
         raise RecordError(
             f"{options.source}: --include and --exclude leave none of its {count_text(len(record), 'entry', 'entries')}"

@@ -105,7 +105,7 @@ class _Page:
         return [*lines, *([""] if notes else []), *notes, "", self._verdict(agree)]
 
     def _verdict(self, agree: bool) -> str:
-        found, text = self.found, self.found.told("A", "B")
+        found, text = self.found, self.found.summary("A", "B")
         if found.identical:
             return f"Identical: {text}"
         if not found.ok:

@@ -16,7 +16,7 @@ from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import TensorEntry
 from phlox.record.inspection.summary import RecordFile, Statistics, damages, statistics, totals
 from phlox.record.io.checksums import FIRST_SCHEMA
-from phlox.record.patterns import chosen
+from phlox.record.patterns import selected
 from phlox.record.record import Record
 from phlox.record.values import to_json
 
@@ -85,7 +85,7 @@ def _chosen(record: Record, patterns: Sequence[str]) -> tuple[list[str], dict[st
     names = {path: [path] for path in (*record, *record.unreadable)}
     for alias, path in record.aliases.items():
         names[path].append(alias)
-    meant = chosen(patterns, names)
+    meant = selected(patterns, names)
     return [path for path in record if path in meant], {p: why for p, why in record.unreadable.items() if p in meant}
 
 

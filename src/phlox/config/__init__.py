@@ -1,4 +1,4 @@
-"""Floor 5: hyper-parameters as values that are checked, compared, nested and stored as JSON."""
+"""Floor 5: configs, which hold hyper-parameters and are checked, compared, nested and stored as JSON."""
 
 from __future__ import annotations
 

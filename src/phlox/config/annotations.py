@@ -1,4 +1,4 @@
-"""From the annotation of a field, as written, to the type of the field."""
+"""Resolve the annotation of a field to its field type."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from phlox.errors import ConfigError
 
 
 class UnresolvedError(ConfigError):
-    """An annotation has names that mean nothing yet; they may be defined by the time the class is used."""
+    """An annotation has undefined names; they may be defined by the time the class is used."""
 
 
 class Scope:
-    """Where the names in annotations are looked up: the globals of a module and names that hide them."""
+    """The namespace of annotations: the globals of a module, and local names that shadow them."""
 
     def __init__(self, module: dict[str, Any], names: Mapping[str, Any]) -> None:
         self._module = module
@@ -31,9 +31,9 @@ class Scope:
 
     @staticmethod
     def of_class_statement(defined: type, annotations: Iterable[object], frame: types.FrameType | None) -> Scope:
-        """Give the scope of the class statement that defines `defined` and is now running in `frame`.
+        """The scope of the class statement that defines `defined` and is now running in `frame`.
 
-        Of the local names it keeps those in `annotations` alone, so that no other object is kept alive.
+        It keeps only the local names in `annotations`, so that no other object is kept alive.
         """
         while frame is not None and frame.f_code.co_name == "__init_subclass__":  # of a subclass that has its own
             frame = frame.f_back
@@ -45,7 +45,7 @@ class Scope:
         return Scope(module, {**mentioned(annotations, frame.f_locals), defined.__name__: defined})
 
     def resolve(self, annotation: object) -> Any:
-        """Give what `annotation` means; raises `UnresolvedError`."""
+        """Evaluate `annotation`; raises `UnresolvedError` if a name is undefined."""
         holder = types.SimpleNamespace(__annotations__={"field": annotation})
         try:
             return get_type_hints(holder, self._module, self._names)["field"]
@@ -59,7 +59,7 @@ class Scope:
 
 
 def mentioned(annotations: Iterable[object], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Give those of `names` that stand in annotations that are text."""
+    """The subset of `names` that occur in string annotations."""
     words = {word for text in annotations for word in re.findall(r"\w+", str(text))}
     return {name: names[name] for name in words if name in names}
 
@@ -78,7 +78,7 @@ _MAPPINGS = (dict, Mapping, MutableMapping)
 
 
 def field_type(annotation: Any) -> ft.FieldType:
-    """Give the field type of a resolved annotation; raises `ConfigError` where a config cannot hold such values."""
+    """The field type of a resolved annotation; raises `ConfigError` if a config cannot hold such values."""
     if isinstance(annotation, NewType):
         return field_type(annotation.__supertype__)
     if isinstance(annotation, TypeAliasType):
@@ -126,7 +126,7 @@ def _union(args: tuple[Any, ...]) -> ft.FieldType:
 def _literal(args: tuple[Any, ...]) -> ft.FieldType:
     for arg in args:
         if type(arg) not in (str, int, bool, type(None)):
-            raise ConfigError(f"a Literal in a config is of str, int, bool or None, not {arg!r}")
+            raise ConfigError(f"a Literal in a config must consist of str, int, bool or None, got {arg!r}")
     return ft.LiteralType(args)
 
 
@@ -139,5 +139,5 @@ def _tuple(args: tuple[Any, ...]) -> ft.FieldType:
 
 def _mapping(name: str, key: ft.FieldType, value: ft.FieldType) -> ft.FieldType:
     if not key.is_text:
-        raise ConfigError(f"the keys of an object in JSON are text, so {name}[{key.name}, ...] cannot be stored")
+        raise ConfigError(f"the keys of a JSON object are strings, so {name}[{key.name}, ...] cannot be stored")
     return ft.MappingType(f"{name}[{key.name}, {value.name}]", key, value)

@@ -1,4 +1,4 @@
-"""`Config`: the hyper-parameters of something, as an immutable value that is checked and can be stored."""
+"""`Config`: hyper-parameters as an immutable value that is checked and can be stored."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from phlox.other_names import option_remark
 
 
 class BaseConfig(Structured):
-    """What every config can do, whether its fields are declared (`Config`) or derived (`config_of`).
+    """Base of all configs, with declared (`Config`) or derived (`config_of`) fields.
 
-    Write it where the static type is to be "any config at all". To declare a config, subclass `Config`.
+    Use it as the static type of "any config". To declare a config, subclass `Config`.
     """
 
     __phlox_scope__: ClassVar[Scope]
@@ -43,13 +43,13 @@ class BaseConfig(Structured):
         try:
             cls.__phlox_schema__()
         except UnresolvedError:
-            pass  # the name may be defined further down the module: the first use tells
+            pass  # the name may be defined later in the module: it is resolved on first use
 
     @classmethod
     def __phlox_schema__(cls) -> Schema:
         if cls.__phlox_root__:
-            raise ConfigError(f"{cls.__name__} has no fields and so no values: declare a subclass")
-        if "_schema" not in vars(cls):  # it may be there for a base class
+            raise ConfigError(f"{cls.__name__} has no fields, so it has no instances: declare a subclass")
+        if "_schema" not in vars(cls):  # a base class may have one
             cls._schema = Schema.of(cls, cls.__phlox_scope__)
         return cls._schema
 
@@ -59,7 +59,7 @@ class BaseConfig(Structured):
         near = did_you_mean(name, fields)
         return f"unknown key{near or option_remark(str(name), fields)}"
 
-    if not TYPE_CHECKING:  # it knows better constructors, and that nothing can be set or deleted
+    if not TYPE_CHECKING:  # type checkers know better constructors, and that nothing can be set or deleted
 
         def __init__(self, *args: object, **kwargs: object) -> None:
             schema, reading = type(self).__phlox_schema__(), Reading()
@@ -67,21 +67,19 @@ class BaseConfig(Structured):
             reading.raise_problems(type(self).__name__)
 
         def __setattr__(self, name: str, value: object) -> None:
-            raise ConfigError(
-                f"{type(self).__name__} cannot be changed: take `config.replace({name}=...)`, a new config"
-            )
+            raise ConfigError(f"{type(self).__name__} is immutable: make a new one with `config.replace({name}=...)`")
 
         def __delattr__(self, name: str) -> None:
-            raise ConfigError(f"{type(self).__name__} cannot be changed: `{name}` cannot be deleted")
+            raise ConfigError(f"{type(self).__name__} is immutable: `{name}` cannot be deleted")
 
     def validate(self) -> None:
-        """Check what the types of the fields cannot say: override it, and raise `ConfigError` or ValueError.
+        """Override this to check what types cannot express; raise `ConfigError` or ValueError.
 
-        It runs whenever a config is made, with all fields in place; the message is reported with the config's path.
+        It runs whenever a config is created, with all fields set. The message is reported with the config's path.
         """
 
     def replace(self, **changes: Any) -> Self:
-        """Give a config of the same class that differs in `changes`; raises `ConfigError` as the constructor does.
+        """A copy of this config with some fields changed; raises `ConfigError` like the constructor.
 
         >>> import phlox as px
         >>> class MlpConfig(px.Config):
@@ -93,20 +91,20 @@ class BaseConfig(Structured):
         return type(self)(**{**vars(self), **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the fields as JSON values: dicts, lists, text, finite numbers, bools and None, all of them new."""
+        """The fields as new JSON values: dicts, lists, strings, finite numbers, bools and None."""
         return type(self).__phlox_schema__().write(self)
 
     def to_json(self) -> str:
-        """Give the fields as indented JSON, in the order of their declaration; equal texts from equal runs."""
+        """The fields as indented JSON, in the order of declaration. Equal configs give equal text."""
         return format_json(self.to_dict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the config to a JSON file, whole or not at all; raises `ConfigError` where that fails."""
+        """Write the config to a JSON file, atomically; raises `ConfigError` if that fails."""
         write_text(Path(path), self.to_json() + "\n")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make a config of what `to_dict` gives; raises `ConfigError` listing all that is wrong, with paths.
+        """Create a config from the result of `to_dict`; raises `ConfigError`, which lists all errors with their paths.
 
         >>> import phlox as px
         >>> class MlpConfig(px.Config):
@@ -123,12 +121,12 @@ class BaseConfig(Structured):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Make a config of what `to_json` gives; raises `ConfigError` as `from_dict` does, or as it is no JSON."""
+        """Create a config from the result of `to_json`; raises `ConfigError` for invalid JSON, or like `from_dict`."""
         return cls._from_stored(parse_json(text, f"the text for {cls.__name__}"), cls.__name__)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Make a config of a file that `save` wrote; raises `ConfigError`, naming the file, as `from_json` does."""
+        """Create a config from a file that `save` wrote; raises `ConfigError`, naming the file, like `from_json`."""
         file = Path(path)
         return cls._from_stored(parse_json(read_text(file), str(file)), f"{cls.__name__} from {file}")
 
@@ -161,19 +159,20 @@ def _restore(cls: type[BaseConfig], values: dict[str, Any]) -> BaseConfig:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Config(BaseConfig):
-    """The hyper-parameters of something, declared once by annotations: a value that is checked, compared and stored.
+    """Hyper-parameters, declared once by annotations: an immutable value that is checked, compared and stored.
 
-    Fields are declared as in a dataclass, `dataclasses.field` and `KW_ONLY` included, and inherited. They may be bool,
-    int, float (which takes an int too), str, None, `Path`, `Literal`, `Enum`, other configs, and `list`, `tuple`,
-    `Sequence`, `dict[str, ...]`, `Mapping[str, ...]` and unions of these. Lists and dicts are held as lists and dicts
-    that refuse to be changed. NumPy's scalars become Python's. A wrong call, like a wrong file, raises `ConfigError`,
-    which lists every wrong value with its path.
+    Fields are declared as in a dataclass (including `dataclasses.field` and `KW_ONLY`) and are inherited. Their types
+    can be bool, int, float (accepts an int too), str, None, `Path`, `Literal`, `Enum`, other configs, and `list`,
+    `tuple`, `Sequence`, `dict[str, ...]`, `Mapping[str, ...]` and unions of these. Lists and dicts are stored as
+    immutable lists and dicts. NumPy scalars are converted to Python scalars. A wrong call, like a wrong file, raises
+    `ConfigError`, which lists every wrong value with its path.
 
-    In JSON, paths and the names of `Enum` members are text, as are the floats "nan", "inf" and "-inf". A nested config
-    is an object, which names its class under "type" where the annotation leaves that open: where it is a union of
-    configs, or where the value is of a subclass of the class annotated. So no field can be called "type".
+    In JSON, paths and the names of `Enum` members are strings, and so are the floats "nan", "inf" and "-inf". A nested
+    config is an object. It names its class under "type" if the annotation does not determine it: for a union of
+    configs, or a value of a subclass of the annotated class. So no field can be called "type".
 
-    The annotations of fields are looked up where the class is defined, a function included; those of methods never are.
+    The annotations of fields are resolved where the class is defined, even inside a function. Annotations of methods
+    are never resolved.
 
     >>> import phlox as px
     >>> class HeadConfig(px.Config):

@@ -1,4 +1,4 @@
-"""What a class statement means: it finds the fields of a config class and refuses what would not work as it reads."""
+"""Find the fields of a config class, and reject declarations that would not work as written."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from phlox.errors import ConfigError
 
 
 def own_annotations(cls: type) -> dict[str, Any]:
-    """Give the annotations in the body of `cls` itself, as they are written."""
+    """The unresolved annotations in the body of `cls` itself."""
     return inspect.get_annotations(cls)
 
 
 def declare_fields(cls: type[Structured]) -> None:
-    """Make `cls` a dataclass that has no code of its own: `dataclasses.fields` knows its fields.
+    """Make `cls` a dataclass without generated methods, so that `dataclasses.fields` works.
 
-    Raises `ConfigError`, naming class and field, for what cannot be a field.
+    Raises `ConfigError`, naming class and field, for an invalid field.
     """
     body = vars(cls)
     for name in ("__init__", "__new__", "__post_init__"):
         if name in body:
-            raise ConfigError(f"{cls.__name__} defines {name}, but the fields make the constructor: override validate")
+            raise ConfigError(
+                f"{cls.__name__} defines {name}, but the constructor is derived from the fields: override validate"
+            )
     known = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set[str]()
     annotations = own_annotations(cls)
     roots = [base for base in cls.__mro__ if issubclass(base, Structured) and base.__phlox_root__]
     for name in body.keys() & known - annotations.keys():
-        raise ConfigError(f"{cls.__name__}.{name} is a field: to change its default, write it with its annotation")
+        raise ConfigError(f"{cls.__name__}.{name} is a field: to change its default, repeat its annotation")
     for name in annotations:
         if name == TAG:
-            raise ConfigError(f"{cls.__name__}.{name}: JSON has the class of a config under this key; call it `kind`")
+            raise ConfigError(f"{cls.__name__}.{name}: JSON uses this key for the class of a config; call it `kind`")
         if any(hasattr(root, name) for root in roots):
-            raise ConfigError(f"{cls.__name__}.{name}: every config has a method of this name; choose another")
+            raise ConfigError(f"{cls.__name__}.{name}: every config has a method of this name; choose another name")
         if name in body:
             setattr(cls, name, _frozen_default(body[name]))
     undocumented = cls.__doc__ is None
@@ -64,7 +66,7 @@ def _signature(cls: type) -> inspect.Signature:
     fields = dataclasses.fields(cls)
     for field in sorted(fields, key=lambda field: bool(field.kw_only)):
         if not field.init:
-            raise ConfigError(f"{cls.__name__}.{field.name}: every field of a config is given to its constructor")
+            raise ConfigError(f"{cls.__name__}.{field.name}: every field of a config must be a constructor argument")
         default = field.default if field.default_factory is MISSING else ...
         kind = inspect.Parameter.KEYWORD_ONLY if field.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
         if default is not MISSING:
@@ -72,7 +74,7 @@ def _signature(cls: type) -> inspect.Signature:
         elif optional and not field.kw_only:
             raise ConfigError(
                 f"{cls.__name__}.{field.name} has no default but comes after `{optional}`, which has one: "
-                "give it a default, or declare it by keyword only, after `_: KW_ONLY`"
+                "give it a default, or make it keyword-only, after `_: KW_ONLY`"
             )
         shown = inspect.Parameter.empty if default is MISSING else default
         parameters.append(inspect.Parameter(field.name, kind, default=shown, annotation=field.type))

@@ -1,4 +1,4 @@
-"""What a field may hold: for each kind of annotation how its values are checked, stored as JSON and read back."""
+"""Field types: how the values of each annotation are checked, stored as JSON and read back."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from phlox.config.reading import INVALID, Reading, did_you_mean, join
 
 
 class FieldType(ABC):
-    """The values of one annotation, which `name` shows in messages."""
+    """The type of a field; `name` is shown in messages."""
 
     name: str
     is_text = False
-    """Whether values are stored as text, and so may be the keys of an object."""
+    """Whether values are stored as strings, and so can be keys of a JSON object."""
 
     @abstractmethod
     def read(self, value: object, path: str, reading: Reading) -> Any:
-        """Give `value` in the form that a config holds, or note the problem at `path` and give INVALID."""
+        """Convert `value` to the form that a config holds; for an error, add a problem at `path` and return INVALID."""
 
     def write(self, value: Any) -> Any:
-        """Give the JSON value that stores `value`, which `read` has accepted."""
+        """Convert a value that `read` has accepted to a JSON value."""
         return value
 
 
 class Scalar(FieldType):
-    """A number, a truth value, text or None. `convert` raises ValueError, with a remark, for anything else."""
+    """A number, bool, str or None. `convert` raises ValueError, with a remark, for anything else."""
 
     def __init__(self, name: str, convert: Callable[[object], object]) -> None:
         self.name = name
@@ -74,9 +74,9 @@ def _float(value: object) -> float:
     except OverflowError:
         number = math.inf
     if math.isnan(number):
-        return math.nan  # always this one object: tuples and dicts find it equal to itself, and so do configs
+        return math.nan  # always the same object, so that tuples, dicts and configs with it compare equal
     if number != value:
-        raise ValueError(", which no float equals")
+        raise ValueError(", which is not exactly a float")
     return number
 
 
@@ -84,7 +84,7 @@ def _str(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError
     _require_unicode(value)
-    return str.__str__(value)  # plain text, also for subclasses with a `__str__` of their own
+    return str.__str__(value)  # a plain str, even for a subclass that overrides `__str__`
 
 
 def _require_unicode(text: str) -> None:
@@ -101,7 +101,7 @@ STR = Scalar("str", _str)
 
 
 class FloatType(Scalar):
-    """A float. JSON has no NaN and no infinity: they are stored as the texts "nan", "inf" and "-inf"."""
+    """A float. JSON has no NaN or infinity: they are stored as the strings "nan", "inf" and "-inf"."""
 
     _texts = ("nan", "inf", "-inf")
 
@@ -121,7 +121,7 @@ FLOAT = FloatType()
 
 
 class PathType(FieldType):
-    """A `pathlib.Path`, stored as text with forward slashes."""
+    """A `pathlib.Path`, stored as a string with forward slashes."""
 
     name = "Path"
     is_text = True
@@ -142,7 +142,7 @@ class PathType(FieldType):
 
 
 class LiteralType(FieldType):
-    """One of a few texts, numbers, truth values or None."""
+    """One of several given values of type str, int, bool or None."""
 
     def __init__(self, options: Sequence[str | int | None]) -> None:
         self.name = " | ".join(map(repr, options))
@@ -160,7 +160,7 @@ class LiteralType(FieldType):
 
 
 class EnumType(FieldType):
-    """A member of an enumeration, stored by its name: names are unique and are text whatever the values are."""
+    """A member of an enumeration, stored by its name: names are unique strings, whatever the values are."""
 
     is_text = True
 
@@ -186,7 +186,7 @@ class EnumType(FieldType):
 
 
 class SequenceType(FieldType):
-    """Any number of values of one type, held in what `build` makes of them."""
+    """Any number of values of one type, in a container that `build` makes."""
 
     def __init__(self, name: str, item: FieldType, build: Callable[[Iterable[Any]], Sequence[Any]]) -> None:
         self.name = name
@@ -204,7 +204,7 @@ class SequenceType(FieldType):
 
 
 class TupleType(FieldType):
-    """A tuple with a type for each place."""
+    """A tuple with one type per position."""
 
     def __init__(self, items: Sequence[FieldType]) -> None:
         self.name = f"tuple[{', '.join(item.name for item in items) or '()'}]"
@@ -228,7 +228,7 @@ def _is_sequence(value: object) -> bool:
 
 
 class MappingType(FieldType):
-    """Values of one type by keys of one type that is stored as text; held in a `FrozenDict`, in the order given."""
+    """A mapping with keys of one string-like type and values of one type, as a `FrozenDict` in the given order."""
 
     def __init__(self, name: str, key: FieldType, value: FieldType) -> None:
         self.name = name
@@ -244,7 +244,7 @@ class MappingType(FieldType):
             where = join(path, key)
             name, held = self._key.read(key, where, reading), self._value.read(item, where, reading)
             if name is not INVALID and name in result:
-                name = reading.problem(where, "the same key as another")
+                name = reading.problem(where, "duplicates another key")
             sound = sound and name is not INVALID and held is not INVALID
             result[name] = held
         return FrozenDict(result) if sound else INVALID
@@ -254,7 +254,7 @@ class MappingType(FieldType):
 
 
 class UnionType(FieldType):
-    """One of several types: the one that takes a value as it is, else the first that takes it."""
+    """A union: the member that accepts a value unchanged, else the first that accepts it."""
 
     def __init__(self, members: Sequence[FieldType]) -> None:
         self.name = " | ".join(member.name for member in members)
@@ -276,7 +276,7 @@ class UnionType(FieldType):
         return result
 
     def _report(self, value: object, path: str, reading: Reading, trials: Sequence[Reading]) -> Any:
-        # Where one member alone is meant, what is wrong with its parts says more than that no member fits.
+        # If only one member can be meant, the errors in its parts say more than that no member fits.
         meant = [t.problems for t in trials if not any(p.unfit and p.path == path for p in t.problems)]
         if len(meant) != 1:
             return reading.unfit(path, self.name, value)
@@ -291,4 +291,4 @@ class UnionType(FieldType):
 
 
 def _same(left: object, right: object) -> bool:
-    return type(left) is type(right) and (left,) == (right,)  # in tuples, for the sake of NaN
+    return type(left) is type(right) and (left,) == (right,)  # in tuples, so that the same NaN is equal

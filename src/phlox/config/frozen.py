@@ -1,6 +1,6 @@
-"""Lists and dicts that cannot be changed: what a config holds where its fields are annotated with `list` and `dict`.
+"""Immutable lists and dicts: the values of config fields annotated with `list` and `dict`.
 
-They are true lists and dicts (`[64] + config.hidden` works, as does every `isinstance`), and hashable besides.
+They are real lists and dicts (`[64] + config.hidden` and `isinstance` work), and they are hashable.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ V = TypeVar("V")
 
 def _refusal(kind: str) -> Any:
     def refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
-        raise ConfigError(f"a {kind} in a config cannot be changed: change a copy and `replace` the field by it")
+        raise ConfigError(f"a {kind} in a config is immutable: change a copy, and set the field with `replace`")
 
     return refuse
 
 
 class FrozenList(list[T]):
-    """A list that never changes, and therefore has a hash.
+    """An immutable, hashable list.
 
     >>> sizes = FrozenList([64, 32])
     >>> sizes == [64, 32], [128] + sizes
@@ -40,7 +40,7 @@ class FrozenList(list[T]):
 
 
 class FrozenDict(dict[K, V]):
-    """A dict that never changes, and therefore has a hash.
+    """An immutable, hashable dict.
 
     >>> FrozenDict(a=1) == {"a": 1}, FrozenDict(a=1) | {"b": 2}
     (True, {'a': 1, 'b': 2})
@@ -57,7 +57,7 @@ class FrozenDict(dict[K, V]):
 
 
 def freeze(value: object) -> object:
-    """Give `value` with every list and dict in it frozen; anything else is given back as it is."""
+    """Freeze every list and dict in `value`; other values are returned unchanged."""
     if isinstance(value, list):
         return FrozenList([freeze(item) for item in cast(list[object], value)])
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Configs of layers, derived from the signatures of the layers."""
+"""Configs of layers, derived from their signatures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phlox.config.declare import own_annotations
 from phlox.errors import ConfigError
 
 if TYPE_CHECKING:
-    # To a type checker, a subclass of Config has the constructor that its own annotations make, and none is inherited.
+    # For a type checker, a subclass of Config has a constructor of its own annotations, and inherits none.
     _Parent = BaseConfig
 else:
     _Parent = Config
@@ -24,11 +24,11 @@ P = ParamSpec("P")
 M = TypeVar("M")
 
 DEVICE = "device"
-"""The parameter of a layer that is no hyper-parameter: where its parameters live."""
+"""The argument of a layer that is not a hyper-parameter: the device of its parameters."""
 
 
 class LayerConfig(_Parent, Generic[P, M]):
-    """The hyper-parameters of a layer `M` that is made by a call `P`; `config_of` makes subclasses of it."""
+    """The hyper-parameters of a layer `M` with constructor arguments `P`. `config_of` creates its subclasses."""
 
     __phlox_root__ = True
     __phlox_layer__: ClassVar[Callable[..., Any]]
@@ -40,7 +40,7 @@ class LayerConfig(_Parent, Generic[P, M]):
         def __getattr__(self, name: str) -> Any: ...
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        if "__phlox_layer__" not in vars(cls):  # it is one that a user writes
+        if "__phlox_layer__" not in vars(cls):  # a subclass written by a user
             for name in own_annotations(cls):
                 raise ConfigError(
                     f"{cls.__name__}.{name}: the fields of a layer's config are the parameters of the layer; "
@@ -51,23 +51,23 @@ class LayerConfig(_Parent, Generic[P, M]):
     @classmethod
     def __phlox_unknown__(cls, name: object) -> str:
         if name == DEVICE:
-            return "a device is no hyper-parameter: give it to `init(device)`"
+            return "a device is not a hyper-parameter: pass it to `init(device)`"
         return super().__phlox_unknown__(name)
 
     def init(self, device: DeviceLike | None = None) -> M:
-        """Make the layer, its parameters on `device` (the default device if None), its other arguments from here."""
+        """Create the layer from these hyper-parameters, with its parameters on `device` (None: the default device)."""
         place = {DEVICE: device} if self.__phlox_takes_device__ else {}
         return type(self).__phlox_layer__(**vars(self), **place)
 
 
 def config_of(layer: Callable[P, M]) -> type[LayerConfig[P, M]]:
-    """Derive the config of a layer from the signature of its `__init__`, to be subclassed under the config's name.
+    """Derive the config of a layer from the signature of its `__init__`; subclass the result under the config's name.
 
-    The parameters of the layer are the fields of the config, with their types, defaults and order, and by keyword only
-    where they are so; all but `device`, which is given to `init`. Everything else is as in `Config`.
+    The arguments of the layer become the fields of the config, with the same types, defaults, order and keyword-only
+    marks. Only `device` is left out: it is passed to `init`. Everything else is as in `Config`.
 
-    Raises `ConfigError`, naming the parameter, where one is positional only, starred or without annotation, or is of a
-    type that configs cannot hold.
+    Raises `ConfigError`, naming the argument, if one is positional-only, starred or not annotated, or has a type that
+    configs cannot hold.
 
     >>> class Scale:
     ...     def __init__(self, d_model: int, *, factor: float = 1.0, device: object = None) -> None:
@@ -109,11 +109,13 @@ def config_of(layer: Callable[P, M]) -> type[LayerConfig[P, M]]:
 def _check(name: str, parameter: inspect.Parameter, *, follows_device: bool) -> None:
     place = f"{name}, parameter `{parameter}`"
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise ConfigError(f"{place}: a field has one name and one value, so it can be neither starred nor without name")
+        raise ConfigError(
+            f"{place}: a field needs a name and one value, so the parameter cannot be starred or positional-only"
+        )
     if parameter.annotation is parameter.empty and parameter.name != DEVICE:
-        raise ConfigError(f"{place}: annotate it, for the type of the field is taken from there")
+        raise ConfigError(f"{place}: annotate it, since the field has the annotated type")
     if follows_device:
-        raise ConfigError(f"{place}: it comes after `device`, which the config does not have; put `device` last")
+        raise ConfigError(f"{place}: it follows `device`, which is not a field of the config; put `device` last")
 
 
 def _scope(layer: Callable[..., Any], annotations: Iterable[object], caller_names: Mapping[str, Any]) -> Scope:

@@ -1,4 +1,4 @@
-"""Fields that hold other configs: of one class, of any of its subclasses, or of one of several classes."""
+"""Fields that hold other configs: of a class, of its subclasses, or of one of several classes."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from phlox.config.schema import Schema
 
 TAG = "type"
-"""The key under which JSON names the class of a config where the annotation leaves it open."""
+"""The JSON key for the class of a config, where the annotation does not determine it."""
 
 
 class Structured:
-    """What fields and schemas need to know of a config class; `BaseConfig` gives the rest."""
+    """The interface of a config class that fields and schemas need; `BaseConfig` adds the rest."""
 
     __phlox_root__: ClassVar[bool] = True
-    """Whether this is one of our own base classes, of which there are no values."""
+    """Whether this is one of our own base classes, which have no instances."""
 
     @classmethod
     def __phlox_schema__(cls) -> Schema:
-        """Give the fields, with their annotations resolved; raises `ConfigError` where one cannot be."""
+        """The fields, with resolved annotations; raises `ConfigError` if one cannot be resolved."""
         raise NotImplementedError
 
     @classmethod
     def __phlox_unknown__(cls, name: object) -> str:
-        """Say what is wrong with giving `name`, which is no field."""
+        """The message for `name`, which is not a field."""
         raise NotImplementedError
 
     def validate(self) -> None:
-        """Check what the types of the fields cannot say."""
+        """Check what types cannot express."""
 
 
 class ConfigType(FieldType):
     """A config of one of `bases` or of their subclasses.
 
-    It is stored as an object. Where its class is not the only one that the annotation names, the object says which it
-    is under the key "type"; without that key it is a config of the class that the annotation names.
+    It is stored as a JSON object. If its class is not the only one in the annotation, the object names it under the key
+    "type". Without that key it is a config of the annotated class.
     """
 
     def __init__(self, bases: tuple[type[Structured], ...]) -> None:
@@ -82,13 +82,13 @@ class ConfigType(FieldType):
         return {TAG: cls.__name__, **data}
 
     def _classes(self) -> dict[str, list[type[Structured]]]:
-        import_all()  # what this process has not used yet may be what another has stored
+        import_all()  # another process may have stored a class that this one has not imported yet
         if any(len(namesakes) > 1 for namesakes in self._alive().values()):
-            gc.collect()  # classes made in a function that has returned linger, for they lie in cycles
+            gc.collect()  # classes defined in a function that has returned survive in reference cycles
         return self._alive()
 
     def _alive(self) -> dict[str, list[type[Structured]]]:
-        # The interpreter's own list of subclasses is weak: no registry of ours could leak less.
+        # The interpreter's list of subclasses is weak, so nothing leaks.
         found: dict[object, type[Structured]] = {}
         for base in self._bases:
             for cls in _with_subclasses(base):
@@ -101,7 +101,7 @@ class ConfigType(FieldType):
 
 
 def _with_subclasses(base: type[Structured]) -> Iterator[type[Structured]]:
-    # What `config_of` makes has a call for a name, and no values: only its subclasses have.
+    # A class that `config_of` creates has no instances: only its subclasses have.
     if base.__name__.isidentifier() and not base.__phlox_root__ and not inspect.isabstract(base):
         yield base
     for cls in base.__subclasses__():
@@ -109,7 +109,7 @@ def _with_subclasses(base: type[Structured]) -> Iterator[type[Structured]]:
 
 
 def _one_of(classes: Mapping[str, object]) -> str:
-    return "one of " + ", ".join(sorted(classes)) if classes else "a subclass, of which there are none"
+    return "one of " + ", ".join(sorted(classes)) if classes else "a subclass, but there are none"
 
 
 def _ambiguous(name: str, classes: list[type[Structured]]) -> str:

@@ -1,4 +1,4 @@
-"""One pass over the values of a config that notes everything wrong with them, so that all is reported at once."""
+"""One pass over the values of a config that collects all errors, so that they are reported together."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 from phlox.errors import ConfigError
 
 INVALID: Final[Any] = object()
-"""What reading a wrong value gives; the problem has been noted by then."""
+"""The result of reading a wrong value, after its problem was added."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 
 
 class Problem(NamedTuple):
-    """Something wrong at a dotted `path`; `unfit` where the value is altogether of another kind than expected."""
+    """An error at a dotted `path`; `unfit` if the value has an entirely different type than expected."""
 
     path: str
     message: str
@@ -26,10 +26,10 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """The problems found so far, and how to read.
+    """The problems found so far, and the mode of reading.
 
-    `stored` values come from JSON: there a path is text and a nested config an object.
-    `trusting` skips the question whether a value will be read back as it is, which is itself answered by a reading.
+    `stored` values come from JSON: there a path is a string and a nested config an object.
+    `trusting` skips the check that a value is read back unchanged, because that check is itself a reading.
     """
 
     stored: bool = False
@@ -37,20 +37,20 @@ class Reading:
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def problem(self, path: str, message: str, *, unfit: bool = False) -> Any:
-        """Note a problem; gives INVALID."""
+        """Add a problem; returns INVALID."""
         self.problems.append(Problem(path, message, unfit))
         return INVALID
 
     def unfit(self, path: str, expected: str, value: object, remark: str = "") -> Any:
-        """Note that `value` is of another kind than `expected`; gives INVALID."""
+        """Add the problem that `value` has another type than `expected`; returns INVALID."""
         return self.problem(path, f"expected {expected}, got {describe(value)}{remark}", unfit=True)
 
     def fork(self) -> Reading:
-        """Begin a reading of the same manner without problems, to try something out."""
+        """A new reading in the same mode without problems, for a trial."""
         return Reading(self.stored, self.trusting)
 
     def raise_problems(self, subject: str) -> None:
-        """Raise `ConfigError` with all problems of `subject`, if there are any."""
+        """Raise `ConfigError` with all problems, if there are any."""
         lines = [f"{path}: {message}" if path else message for path, message, _ in self.problems]
         if len(lines) == 1:
             raise ConfigError(f"{subject}: {lines[0]}")
@@ -60,12 +60,12 @@ class Reading:
 
 
 def join(path: str, key: object) -> str:
-    """Give the path of what lies under `key` at `path`."""
+    """The path of `key` under `path`."""
     return f"{path}.{key}" if path else str(key)
 
 
 def describe(value: object) -> str:
-    """Say what came: its type and, shortened, itself.
+    """The type of a value and its shortened repr.
 
     >>> describe("high")
     "str 'high'"
@@ -74,17 +74,17 @@ def describe(value: object) -> str:
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """Give the known name that `name` is probably meant to be, if any.
+    """The known name closest to `name`, if one is close.
 
     >>> nearest("d_inputt", ["d_input", "dropout"])
     'd_input'
     """
-    from difflib import get_close_matches  # only for what is wrong
+    from difflib import get_close_matches  # imported only after an error
 
     return next(iter(get_close_matches(str(name), list(known), n=1)), None)
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Give a remark on the nearest known name; empty where none is near."""
+    """A remark with the closest known name; empty if none is close."""
     near = nearest(name, known)
     return f"; did you mean `{near}`?" if near is not None else ""

@@ -1,4 +1,4 @@
-"""The fields of a config class, and what is done field by field: take arguments, read, store."""
+"""The schema of a config class: its fields, and binding, reading and writing them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phlox.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its type, its default (MISSING where it has none) or what makes one, and how it is given."""
+    """One field: its type, its default or default factory (MISSING for none), and whether it is keyword-only."""
 
     name: str
     type: FieldType
@@ -34,10 +34,10 @@ class Schema:
 
     @staticmethod
     def of(owner: type[Structured], scope: Scope) -> Schema:
-        """Make the schema of a class whose own annotations are to be understood in `scope`.
+        """The schema of a class whose own annotations are resolved in `scope`.
 
-        Raises `UnresolvedError` where an annotation names what is not defined yet, `ConfigError` where a field is of a
-        type that configs cannot hold or its default is not of its type.
+        Raises `UnresolvedError` if an annotation has an undefined name, `ConfigError` if a config cannot hold the type
+        of a field, or if a default does not have the type of its field.
         """
         fields: dict[str, Field] = {}
         for declared in dataclasses.fields(owner):  # pyright: ignore[reportArgumentType]  # it is made one when it is declared
@@ -46,7 +46,7 @@ class Schema:
         return Schema(owner, fields)
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object], reading: Reading) -> dict[str, object]:
-        """Give the values by name, as Python would bind them to parameters."""
+        """Bind arguments to fields by name, as Python binds arguments to parameters."""
         positional = [field.name for field in self.fields.values() if not field.keyword_only]
         if len(args) > len(positional):
             names = f" ({', '.join(positional)})" if positional else ""
@@ -57,11 +57,11 @@ class Schema:
         return {**given, **kwargs}
 
     def read(self, values: Mapping[Any, object], path: str, reading: Reading) -> Any:
-        """Make a config of `values`, or note all problems and give INVALID."""
+        """Create a config from `values`, or add all problems and return INVALID."""
         return self.fill(self._cls.__new__(self._cls), values, path, reading)
 
     def fill(self, config: Structured, values: Mapping[Any, object], path: str, reading: Reading) -> Any:
-        """Give the fields of `config`, which is new, their values; otherwise as `read`."""
+        """Set the fields of the new `config`; otherwise like `read`."""
         before = len(reading.problems)
         meant: set[str | None] = set()
         for name in values:
@@ -71,7 +71,7 @@ class Schema:
         for name, field in self.fields.items():
             if name in values:
                 vars(config)[name] = field.type.read(values[name], join(path, name), reading)
-            elif name not in meant:  # otherwise one mistake would be two errors
+            elif name not in meant:  # otherwise one mistake would give two errors
                 vars(config)[name] = self._default(field, join(path, name), reading)
         if len(reading.problems) == before:
             try:
@@ -92,7 +92,7 @@ class Schema:
         return field.default
 
     def write(self, config: Structured) -> dict[str, Any]:
-        """Give the JSON object that stores `config`."""
+        """The JSON object that stores `config`."""
         return {name: field.type.write(getattr(config, name)) for name, field in self.fields.items()}
 
 

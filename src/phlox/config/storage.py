@@ -1,4 +1,4 @@
-"""Configs as JSON text, and files of it."""
+"""Configs as JSON text and files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from phlox.record.io.files import atomic_write
 
 
 def format_json(value: object) -> str:
-    """Give `value` as indented JSON, in its own order; the same value always gives the same text."""
+    """Format `value` as indented JSON, in its own order. Equal values give equal text."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parse JSON strictly; raises `ConfigError` naming `source`, with line and column where the syntax is at fault.
+    """Parse JSON strictly; raises `ConfigError` naming `source`, with line and column for a syntax error.
 
-    What the standard library lets pass but would change meaning is refused: a key given twice, NaN and Infinity as
-    bare words, numbers beyond the range of a float.
+    Input that the standard library would accept with a changed meaning is rejected: duplicate keys, bare NaN and
+    Infinity, and numbers beyond the range of a float.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
@@ -67,7 +67,7 @@ def read_text(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file whole or not at all; raises `ConfigError` naming it."""
+    """Write a UTF-8 file atomically; raises `ConfigError` naming it."""
     try:
         with atomic_write(path) as file:
             file.write(text.encode())

@@ -12,7 +12,7 @@ from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_
 from phlox.module import Module, Param
 from phlox.nn import Dropout, Embedding, LayerNorm, MultiHeadAttention, Normal, Zeros
 from phlox.tensor import Tensor, functional
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 Mask = Tensor[Any, Any, Any]
 """Bool or Int [batch, n]: true, or not zero, for tokens; false, or zero, for padding."""
@@ -139,7 +139,7 @@ class Bert(Module):
 
     def _check(self, tokens: Tokens, mask: Mask | None, segments: Tokens | None) -> None:
         limit = self.config.context
-        expect("Bert", Int, tokens=tokens, segments=segments)
+        check_kind("Bert", Int, tokens=tokens, segments=segments)
         if tokens.ndim != 2 or tokens.shape[1] > limit:
             raise ShapeError(
                 f"Bert: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"

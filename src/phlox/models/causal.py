@@ -12,7 +12,7 @@ from phlox.models.parts import check_counts
 from phlox.module import Module
 from phlox.nn import Dropout, Embedding, KeyValueCache, LayerNorm, Linear, MultiHeadAttention, RmsNorm
 from phlox.tensor import Tensor, functional
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 Tokens: TypeAlias = Tensor[Any, Any, Int]
 CausalCache: TypeAlias = tuple[KeyValueCache, ...]
@@ -161,7 +161,7 @@ class CausalModel(Module, Generic[C, B]):
 
     def _check(self, tokens: Tokens) -> None:
         name, limit = type(self).__name__, self.config.context
-        expect(name, Int, tokens=tokens)
+        check_kind(name, Int, tokens=tokens)
         if tokens.ndim != 2 or tokens.shape[1] > limit:
             raise ShapeError(
                 f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"

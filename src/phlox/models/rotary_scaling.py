@@ -10,7 +10,7 @@ from phlox.config import Config
 from phlox.errors import ShapeError
 from phlox.nn import RotaryEncoding
 from phlox.tensor import Tensor, arange, concat, tensor
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 
 class LinearScaling(Config):
@@ -75,8 +75,8 @@ class ScaledRotaryEncoding(RotaryEncoding):
     def __call__(self, x: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> Tensor:
         """x [..., n, d_head] rotated; `positions`, Int, broadcast to [..., n], and are 0 to n - 1 by default."""
         name, half = "ScaledRotaryEncoding", self.d_head // 2
-        expect(name, Float, x=x)
-        expect(name, Int, positions=positions)
+        check_kind(name, Float, x=x)
+        check_kind(name, Int, positions=positions)
         if x.ndim < 2 or x.shape[-1] != self.d_head:
             raise ShapeError(f"{name}: x must be [..., n, {self.d_head}], got shape {x.shape}")
         full = x.to_full_precision()

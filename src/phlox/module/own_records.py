@@ -16,9 +16,9 @@ from phlox.errors import ModuleError, PhloxError, RecordError
 from phlox.host.signal_guard import Prepared
 from phlox.module.fields import Fields
 from phlox.record import Record
-from phlox.record.gather import on_trial, undoable
+from phlox.record.gather import trial_load, undoable
 from phlox.record.loading.report import LACKING, NOT_MEANT, LoadReport, MisfitError
-from phlox.record.patterns import Patterns, chosen
+from phlox.record.patterns import Patterns, selected
 from phlox.record.record import MissingEntryError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _prepared(part: Any, record: Record, strict: bool) -> Callable[[], object]:
         if _takes_strict(type(module).load_record):
             module.map(lambda path, param: param).load_record(record, strict=False)
             return partial(module.load_record, record, strict=False)
-    prepare = getattr(part, "prepare_load", None) or partial(on_trial, cast("Any", part))
+    prepare = getattr(part, "prepare_load", None) or partial(trial_load, cast("Any", part))
     return prepare(record)
 
 
@@ -188,8 +188,8 @@ def meant_paths(
     if include is None and exclude is None:
         return None
     names = list(dict.fromkeys([*paths, *[child.path for child in children], *record, *record.aliases]))
-    meant = set(names) if include is None else chosen(include, names)
-    return meant if exclude is None else meant - chosen(exclude, names)
+    meant = set(names) if include is None else selected(include, names)
+    return meant if exclude is None else meant - selected(exclude, names)
 
 
 def refuse_positional(children: list[Child]) -> RecordError:

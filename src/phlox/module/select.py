@@ -14,7 +14,7 @@ import numpy as np
 from phlox.errors import ModuleError
 from phlox.module.fields import Fields
 from phlox.module.param import Param
-from phlox.record.patterns import in_turn, matches, no_match
+from phlox.record.patterns import matches, no_match, select_in_order
 
 if TYPE_CHECKING:
     from phlox.module.module import Module
@@ -50,7 +50,7 @@ def select(module: Module, *which: Selector) -> dict[str, Param]:
 
 
 def _chosen(which: Sequence[Any], named: dict[str, Param], paths: dict[str, list[str]]) -> set[str]:
-    return in_turn(which, named, lambda one: _found(one, named, paths))
+    return select_in_order(which, named, lambda one: _found(one, named, paths))
 
 
 def _found(one: Any, named: dict[str, Param], paths: dict[str, list[str]]) -> set[str]:

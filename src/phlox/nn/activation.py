@@ -1,4 +1,4 @@
-"""Activations as modules: elementwise, and along an axis (softmax and its kin, gates). See `phlox.functional`."""
+"""Activations as modules: elementwise ones, and those along an axis (softmax, gated units). See `phlox.functional`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Activation(Module):
     function: ClassVar[Callable[[Tensor], Tensor]]
 
     def __init__(self) -> None:
-        """It takes nothing: an option that is meant for another library is an error."""
+        """No options: an option of another library is an error."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return type(self).function(x)
@@ -60,7 +60,7 @@ class Sigmoid(Activation):
 
 
 class LogSigmoid(Activation):
-    """log(sigmoid(x)), without loss."""
+    """log(sigmoid(x)), without loss of precision."""
 
     function = staticmethod(functional.log_sigmoid)
 
@@ -96,7 +96,7 @@ class TanhShrink(Activation):
 
 
 class HardSigmoid(Activation):
-    """x / 6 + 1/2, bound by zero and one (Howard et al. 2019)."""
+    """x / 6 + 1/2, clipped to [0, 1] (Howard et al. 2019)."""
 
     function = staticmethod(functional.hardsigmoid)
 
@@ -111,7 +111,7 @@ class HardSwish(Activation):
 
 
 class LeakyRelu(Module):
-    """x where it is positive, elsewhere slope x (Maas, Hannun, Ng 2013)."""
+    """x where x is positive, else slope x (Maas, Hannun, Ng 2013)."""
 
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = slope
@@ -121,7 +121,7 @@ class LeakyRelu(Module):
 
 
 class Elu(Module):
-    """x where it is positive, elsewhere alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016)."""
+    """x where x is positive, else alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016)."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
@@ -131,7 +131,7 @@ class Elu(Module):
 
 
 class Celu(Module):
-    """x where it is positive, elsewhere alpha (exp(x / alpha) - 1), which is smooth (Barron 2017)."""
+    """x where x is positive, else alpha (exp(x / alpha) - 1); continuously differentiable (Barron 2017)."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
@@ -141,7 +141,7 @@ class Celu(Module):
 
 
 class Gelu(Module):
-    """x times the normal distribution function of x, or its approximation by tanh (Hendrycks and Gimpel 2016)."""
+    """x times the normal CDF of x, or the tanh approximation if `approximate` (Hendrycks and Gimpel 2016)."""
 
     def __init__(self, *, approximate: bool = False) -> None:
         self.approximate = approximate
@@ -161,7 +161,7 @@ class Softplus(Module):
 
 
 class HardTanh(Module):
-    """x bound by `low` and `high`."""
+    """x clipped to [low, high]."""
 
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
         self.low, self.high = low, high
@@ -171,7 +171,7 @@ class HardTanh(Module):
 
 
 class HardShrink(Module):
-    """x where |x| is beyond the bound, elsewhere zero."""
+    """x where |x| > bound, else zero."""
 
     def __init__(self, bound: float = 0.5) -> None:
         self.bound = bound
@@ -181,7 +181,7 @@ class HardShrink(Module):
 
 
 class SoftShrink(Module):
-    """x drawn toward zero by the bound, and zero within it."""
+    """x moved toward zero by `bound`; zero where |x| <= bound."""
 
     def __init__(self, bound: float = 0.5) -> None:
         self.bound = bound
@@ -191,7 +191,7 @@ class SoftShrink(Module):
 
 
 class Threshold(Module):
-    """x above the threshold, elsewhere the value."""
+    """x where x is above the threshold, else the value."""
 
     def __init__(self, threshold: float, value: float) -> None:
         self.threshold, self.value = threshold, value
@@ -201,9 +201,9 @@ class Threshold(Module):
 
 
 class PRelu(Module):
-    """x where it is positive, elsewhere slope x with a slope that is learned (He et al. 2015).
+    """x where x is positive, else slope x, with a learned slope (He et al. 2015).
 
-    There is one slope for all, or one a channel of x [n, channels, ...]; PyTorch calls them weight.
+    There is one slope for all elements, or one per channel of x [n, channels, ...]. PyTorch calls it weight.
 
     >>> import phlox as px
     >>> PRelu(2)(px.tensor([[-1.0, 1.0]])).tolist()
@@ -243,7 +243,7 @@ class Softmin(Module):
 
 
 class LogSoftmax(Module):
-    """log(softmax(x)) along an axis, without loss."""
+    """log(softmax(x)) along an axis, without loss of precision."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -253,7 +253,7 @@ class LogSoftmax(Module):
 
 
 class Glu(Module):
-    """a sigmoid(b), a and b being the halves of an axis (Dauphin et al. 2017)."""
+    """a sigmoid(b), where a and b are the two halves of an axis (Dauphin et al. 2017)."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -263,7 +263,7 @@ class Glu(Module):
 
 
 class SwiGlu(Module):
-    """silu(a) b, a and b being the halves of an axis (Shazeer 2020)."""
+    """silu(a) b, where a and b are the two halves of an axis (Shazeer 2020)."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -273,7 +273,7 @@ class SwiGlu(Module):
 
 
 class GeGlu(Module):
-    """gelu(a) b, a and b being the halves of an axis (Shazeer 2020)."""
+    """gelu(a) b, where a and b are the two halves of an axis (Shazeer 2020)."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis

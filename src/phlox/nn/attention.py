@@ -1,4 +1,4 @@
-"""Attention that drops some of its weights."""
+"""Attention with dropout of its weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from phlox import random
 from phlox.backend import Float
 from phlox.errors import RangeError
 from phlox.tensor import Tensor, functional
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 
 def attention(
@@ -22,14 +22,14 @@ def attention(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """`phlox.functional.attention`, of which each weight is zero with probability `dropout`, and the others grow.
+    """`phlox.functional.attention` with dropout: each weight is zeroed with probability `dropout`, the others scaled.
 
-    It drops wherever it is called; a layer asks `self.is_training(query)` first, as `MultiHeadAttention` does. The mask
-    is drawn from the ambient stream, and the rate counts to the nearest 1/65536, as for `dropout`.
+    It always drops. A layer checks `self.is_training(query)` first, as `MultiHeadAttention` does. The mask is drawn
+    from the ambient stream. The rate is rounded to a multiple of 1/65536, as in `dropout`.
     """
-    expect("attention", Float, query=query, key=key)
+    check_kind("attention", Float, query=query, key=key)
     if not 0.0 <= dropout <= 1.0:
-        raise RangeError(f"attention: dropout lies between 0 and 1, got {dropout}")
+        raise RangeError(f"attention: dropout must be between 0 and 1, got {dropout}")
     keep = round((1.0 - dropout) * 65536) / 65536
     kept = None
     if keep < 1.0:

@@ -1,4 +1,4 @@
-"""Normalisation over the batch, with statistics that are kept for inference."""
+"""Batch normalisation, with running statistics for inference."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from phlox.tensor.functional.norm import BatchNorm as Normalised
 class BatchNorm(Module):
     """(x - mean) / sqrt(var + epsilon) * gamma + beta, over all axes but the channels (Ioffe, Szegedy 2015).
 
-    For x [n, channels, ...] with any number of spatial axes: vectors, sequences, images or volumes; gamma and beta are
-    [channels], and absent without `affine`.
+    x is [n, channels, ...] with any number of spatial axes: vectors, sequences, images or volumes. gamma and beta are
+    [channels]; `affine=False` omits them.
 
-    In training the statistics are those of the batch, and the running ones follow them: running + momentum (batch -
-    running), as in PyTorch, the running variance being the unbiased one. At inference the running ones are taken. They
-    are parameters that are saved and not trained, and kept in f32 on backends of half precision too. Without
-    `track_running_stats` there are none, and those of the batch serve always.
+    In training, the statistics are those of the batch. The running statistics are updated as in PyTorch: running +
+    momentum (batch - running), with the unbiased variance. At inference the running statistics are used. They are
+    parameters that are saved but not trained, and are f32 even on backends of half precision. With
+    `track_running_stats=False` there are none, and the batch statistics are always used.
 
-    What is training says the mode (`train`, `valid`) or, without one, whether x records a tape. Raises `ShapeError` for
-    a batch of one value a channel, which has no spread, in training.
+    The mode (`train`, `valid`) decides what is training; without one, it is training if x is on a tape. Raises
+    `ShapeError` in training if there is only one value per channel, which has no variance.
 
     >>> import phlox as px
     >>> layer = BatchNorm(1).train()
@@ -47,7 +47,7 @@ class BatchNorm(Module):
         device: DeviceLike | None = None,
     ) -> None:
         if not 0.0 <= momentum <= 1.0:
-            raise ConfigError(f"BatchNorm: the momentum lies between 0 and 1, got {momentum}")
+            raise ConfigError(f"BatchNorm: momentum must be between 0 and 1, got {momentum}")
         shape = (channels,)
         self.channels, self.epsilon, self.momentum = channels, epsilon, momentum
         self.gamma = Param.deferred(shape, Ones(), device=device) if affine else None
@@ -64,34 +64,36 @@ class BatchNorm(Module):
         beta = None if self.beta is None else self.beta.val()
         mean, variance, training = self.running_mean, self.running_var, self.is_training(x)
         if mean is None or variance is None:
-            return self._by_batch(x, gamma, beta).y
+            return self._batch_normalised(x, gamma, beta).y
         if not training:
             return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
-        found = self._by_batch(x, gamma, beta)
+        found = self._batch_normalised(x, gamma, beta)
         count = math.prod(x.shape) // self.channels
         batch, spread = self._statistics(x, found), count / (count - 1)
-        set_together([self._followed(mean, batch[0], 1.0), self._followed(variance, batch[1], spread)])
+        set_together([self._updated(mean, batch[0], 1.0), self._updated(variance, batch[1], spread)])
         return found.y
 
-    def _by_batch(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
+    def _batch_normalised(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
         if x.ndim > 1 and x.shape[1] != self.channels:
             raise ShapeError(f"x of shape {x.shape} does not have {self.channels} channels along axis 1")
         if x.ndim > 1 and math.prod(x.shape) <= self.channels:
-            raise ShapeError(f"x of shape {x.shape} has one value a channel, and no spread; give a larger batch")
+            raise ShapeError(
+                f"x of shape {x.shape} has only one value per channel, and so no variance; use a larger batch"
+            )
         return functional.batch_norm_train(x, gamma, beta, epsilon=self.epsilon)
 
     def _statistics(self, x: Tensor, found: Normalised) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the batch, at no less than full precision: rounded to half of it they would be off."""
+        """Mean and variance of the batch, at full precision at least: half precision would be inaccurate."""
         if x.backend.full_precision() is x.backend:
             return found.mean, found.variance
         wide, axes = x.detach().to_full_precision(), (0, *range(2, x.ndim))
         return wide.mean(axes), wide.var(axes)
 
-    def _followed(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
+    def _updated(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
         before = running.val()
         after = before + (batch.detach() * correction - before) * self.momentum
         while after.backend is not before.backend and after.backend.without_tape() is not None:
-            after = after.inner()  # only x records a tape, not the module
+            after = after.inner()  # only x is on a tape, not the module
         return running, after
 
 

@@ -15,23 +15,26 @@ from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.call import sizes
 
 Size = int | tuple[int, ...]
-"""One number a spatial axis, or one for all."""
+"""One integer per spatial axis, or one for all."""
 
 Padding = int | tuple[int, ...] | tuple[tuple[int, int], ...] | Literal["same", "valid"]
-"""A number, one an axis, or a pair (before, after) an axis; or by name, see `phlox.functional.conv2d`."""
+"""An integer, one per axis, or a pair (before, after) per axis; or a name, see `phlox.functional.conv2d`."""
 
 
 def check_groups(name: str, in_channels: int, out_channels: int, groups: int) -> None:
-    """`ConfigError` unless the channels divide into the groups."""
+    """Raise `ConfigError` unless the channels are divisible by the groups."""
     if groups < 1 or in_channels % groups or out_channels % groups:
-        raise ConfigError(f"{name}: {in_channels} input and {out_channels} output channels do not divide by {groups}")
+        raise ConfigError(
+            f"{name}: {in_channels} input and {out_channels} output channels are not divisible by {groups}"
+        )
 
 
 class Conv(Module):
     """Base of the convolutions over `axes` spatial axes; weight [out_channels, in_channels / groups, *kernel].
 
-    As everywhere in the field this is cross-correlation: the kernel is not flipped. The bias begins as the weight does
-    unless it has an initializer of its own; as zeros, if the weight's is for weights alone (`Dirac`).
+    As usual in deep learning this is cross-correlation: the kernel is not flipped. `bias_initializer` defaults to the
+    initializer of the weight, or to zeros if that works only for weights (`Dirac`). For options see
+    `phlox.functional.conv2d`.
     """
 
     axes: ClassVar[int]

@@ -18,9 +18,9 @@ from phlox.tensor.functional.call import sizes
 class ConvTranspose(Module):
     """Base of the transposed convolutions; weight [in_channels, out_channels / groups, *kernel].
 
-    Each is the transpose of the linear map that the convolution with the same options is. The fan in, by which it
-    begins, is that of a unit of the result, in_channels / groups times the size of the kernel (PyTorch counts the
-    output channels instead).
+    Each is the transpose, as a linear map, of the convolution with the same options. The fan-in for the initializer is
+    that of an output unit: in_channels / groups times the size of the kernel. (PyTorch counts the output channels
+    instead.) For options see `phlox.functional.conv_transpose2d`.
     """
 
     axes: ClassVar[int]

@@ -8,17 +8,17 @@ from phlox.config import config_of
 from phlox.errors import ConfigError, RangeError
 from phlox.module import Module
 from phlox.tensor import Tensor, where
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Each element is zero with probability `rate`, and the others grow so that the mean stays.
+    """Zero each element with probability `rate`, and scale the others by 1 / (1 - rate) (Srivastava et al. 2014).
 
-    The rate counts to the nearest 1/65536; the mask is drawn from the ambient stream. (Srivastava et al. 2014.)
+    The rate is rounded to a multiple of 1/65536. The mask is drawn from the ambient stream.
     """
-    expect("dropout", Float, x=x)
+    check_kind("dropout", Float, x=x)
     if not 0.0 <= rate <= 1.0:
-        raise RangeError(f"dropout: the rate lies between 0 and 1, got {rate}")
+        raise RangeError(f"dropout: rate must be between 0 and 1, got {rate}")
     keep = round((1.0 - rate) * 65536) / 65536
     if keep == 1.0:
         return x
@@ -27,9 +27,10 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 class Dropout(Module):
-    """`dropout` in training, that is, where the tensor's backend records a tape; elsewhere nothing.
+    """`dropout` in training; otherwise the identity.
 
-    `train` and `valid` of a module say otherwise where a tape and training do not go together.
+    By default it is training if the backend of the input has a tape. `module.train()` and `module.valid()` set the mode
+    explicitly.
 
     >>> import phlox as px
     >>> Dropout(0.5)(px.ones((3,))).tolist()
@@ -38,7 +39,7 @@ class Dropout(Module):
 
     def __init__(self, rate: float = 0.5) -> None:
         if not 0.0 <= rate <= 1.0:
-            raise ConfigError(f"Dropout: the rate lies between 0 and 1, got {rate}")
+            raise ConfigError(f"Dropout: rate must be between 0 and 1, got {rate}")
         self.rate = rate
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from phlox.tensor import Tensor, functional
 class Embedding(Module):
     """A learned vector of width d_model for each of n_entries tokens: Int [...] to Float [..., d_model].
 
-    The entry `padding_index` begins as zeros and gets no gradient; negative numbers count from the end.
+    The entry `padding_index` is initialised to zeros and gets no gradient; a negative index counts from the end.
 
     >>> import phlox as px
     >>> Embedding(10, 4, padding_index=0)(px.tensor([[0, 3, 9]]))[0, 0].tolist()
@@ -47,7 +47,7 @@ class Embedding(Module):
 
 @dataclass(frozen=True, slots=True)
 class _ZeroRow:
-    """An initializer, but for one row of zeros."""
+    """An initializer, except that one row is zeros."""
 
     initializer: Initializer
     row: int

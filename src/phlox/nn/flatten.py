@@ -1,4 +1,4 @@
-"""Layers that pass their input on: as it is, or in another shape."""
+"""Layers that return their input unchanged or reshaped."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from phlox.tensor import Tensor
 
 
 class Identity(Module):
-    """Gives what it is given: in the place of a layer that is not wanted.
+    """Returns its input: a placeholder for a layer that is not wanted.
 
     >>> Identity()("anything")
     'anything'
     """
 
     def __init__(self) -> None:
-        """It takes nothing."""
+        """No options."""
 
     def __call__(self, x: Any) -> Any:
         return x
 
 
 class Flatten(Module):
-    """The axes from `start` to `end` made one; by default all but the first.
+    """Merge the axes from `start` to `end` (inclusive) to one; by default all but the first.
 
     >>> import phlox as px
     >>> Flatten()(px.ones((2, 3, 4, 5))).shape, Flatten(0, 1)(px.ones((2, 3, 4, 5))).shape

@@ -1,4 +1,4 @@
-"""A dense layer."""
+"""The dense (fully connected) layer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from phlox.tensor import Tensor, concat, functional
 class Linear(Module):
     """y = x @ weight + bias, for x [..., d_input], weight [d_input, d_output] and bias [d_output].
 
-    The bias begins as the weight does unless it has an initializer of its own; as zeros, if the weight's is for
-    weights alone (`Orthogonal`).
+    `bias_initializer` defaults to the initializer of the weight, or to zeros if that works only for weights
+    (`Orthogonal`).
 
     >>> import phlox as px
     >>> Linear(3, 2)(px.ones((5, 3))).shape
@@ -42,7 +42,7 @@ class Linear(Module):
 
 
 def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
-    """What each of the layers makes of x: of several `Linear`, by one product where that costs the engine less.
+    """The results of several layers on one x. Several `Linear` use one fused product where that is faster.
 
     >>> import phlox as px
     >>> [y.shape for y in linear_each([Linear(3, 2), Linear(3, 4)], px.ones((5, 3)))]

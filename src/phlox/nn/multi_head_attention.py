@@ -1,4 +1,4 @@
-"""Attention with several heads, and the memory that it keeps while a sequence grows."""
+"""Multi-head attention, and its key/value cache for generation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from phlox.tensor import Tensor, arange, where, zeros
 
 
 class KeyValueCache(NamedTuple):
-    """The keys and values of the tokens that a causal attention has seen, for those still to come.
+    """The keys and values of the tokens that a causal attention has processed so far.
 
-    Its shapes stay what they are while it fills, so that one compiled program serves every position; it may be an
-    argument and a result of one. It does not change: attention gives a new one back.
+    Its shapes are fixed while it fills, so one compiled program serves every position. It can be an argument and a
+    result of a compiled function. It is immutable: attention returns a new cache.
     """
 
     key: Tensor
@@ -27,39 +27,39 @@ class KeyValueCache(NamedTuple):
     value: Tensor
     """[batch, n_kv_heads, capacity, d_head]."""
     position: Tensor[Any, Any, Int]
-    """How many tokens there are in it; a scalar."""
+    """The number of tokens in the cache; a scalar."""
 
     @property
     def capacity(self) -> int:
-        """How many tokens there may be in it."""
+        """The maximum number of tokens."""
         return self.key.shape[2]
 
     def positions(self, n: int) -> Tensor[Any, Any, Int]:
         """[n]: the positions of the next n tokens.
 
-        Raises `RangeError` if there is no room for them. In a compiled function, where the position cannot be seen,
-        they are then left out by `append`, unless within `phlox.debug.checks()`, which reports it.
+        Raises `RangeError` if they exceed the capacity. A compiled function cannot see the position: there `append`
+        drops these tokens, unless `phlox.debug.checks()` is active, which reports it.
         """
         end = self.position + n
         try:
             end.backend.check_indices(end.primitive, self.capacity + 1, from_end=False)
         except IndexRangeError:
             raise RangeError(
-                f"KeyValueCache: {n} tokens more than {int(self.position.item())} exceed the capacity of "
-                f"{self.capacity}; make a larger cache with init_cache, or start anew"
+                f"KeyValueCache: {n} more tokens after {int(self.position.item())} exceed the capacity of "
+                f"{self.capacity}; make a larger cache with init_cache, or start a new one"
             ) from None
         return arange(n, device=self.position.device) + self.position
 
     def append(self, key: Tensor, value: Tensor) -> KeyValueCache:
-        """A cache with n tokens more, for keys and values [batch, n_kv_heads, n, d_head]."""
+        """A new cache with n more tokens, from keys and values [batch, n_kv_heads, n, d_head]."""
         n = key.shape[2]
         batch, heads, capacity, width = self.key.shape
         if key.shape != (batch, heads, n, width):
             raise ShapeError(
                 f"KeyValueCache: keys of shape {key.shape} do not fit a cache of shape {self.key.shape}; "
-                "make one of this batch size with init_cache"
+                "make a cache of this batch size with init_cache"
             )
-        # Where each place would find its token among the new ones: with fixed shapes, and no index out of range.
+        # For each position of the cache, the index of its token among the new ones: fixed shapes, all indices in range.
         source = arange(capacity, device=self.position.device) - self.position
         new = ((source >= 0) & (source < n)).expand_dims(-1)
         if n > 1:
@@ -68,24 +68,26 @@ class KeyValueCache(NamedTuple):
 
 
 class MultiHeadAttention(Module):
-    """Attention of several heads, each on its own projections (Vaswani et al. 2017): [..., n, d_model] to the same.
+    """Multi-head attention (Vaswani et al. 2017): [..., n, d_model] to [..., n, d_model].
 
-    Query, key, value and output have a `Linear` each. Head i takes the i-th d_head of their outputs.
+    Query, key, value and output each have a `Linear` projection. Head i uses the i-th slice of width d_head.
 
     Args:
-        d_model: the width of what goes in and comes out.
-        n_heads: must divide d_model unless d_head is given.
-        n_kv_heads: how many heads keys and values have, each shared by as many consecutive heads of queries (Ainslie et
-            al. 2023); one is multi-query attention (Shazeer 2019). As many as queries have unless given.
-        d_head: the width of a head; d_model / n_heads unless given.
-        bias: do the projections have one?
-        dropout: the rate at which weights of keys are dropped in training; see `Module.is_training`.
-        causal: does each token see only itself and those before it?
-        rotary: how queries and keys are turned by their positions, if they are: a `RotaryEncodingConfig(d_head)`.
-        initializer: of the weights; biases begin at zero.
-        out_initializer: of the weight of the output; as the others unless given.
+        d_model: the width of input and output.
+        n_heads: the number of query heads. It must divide d_model unless d_head is given.
+        n_kv_heads: the number of key/value heads; by default n_heads. Each is shared by n_heads / n_kv_heads
+        consecutive
+            query heads (Ainslie et al. 2023); 1 is multi-query attention (Shazeer 2019).
+        d_head: the width of a head; by default d_model / n_heads.
+        bias: whether the projections have a bias.
+        dropout: the rate at which attention weights are dropped in training; see `Module.is_training`.
+        causal: whether each token attends only to itself and earlier tokens.
+        rotary: the rotary encoding of queries and keys, such as `RotaryEncodingConfig(d_head)`; None for none.
+        initializer: of the weights; biases are initialised to zeros.
+        out_initializer: of the weight of the output projection; by default `initializer`.
+        device: the device of the parameters.
 
-    Raises `ConfigError` for numbers that do not fit each other.
+    Raises `ConfigError` if the sizes do not fit each other.
 
     >>> import phlox as px
     >>> layer = MultiHeadAttention(8, 2, causal=True)
@@ -127,7 +129,7 @@ class MultiHeadAttention(Module):
                 d_input, d_output, bias=bias, initializer=initializer, bias_initializer=Zeros(), device=device
             )
 
-        # One matrix each: one for all three, cut after the product, costs more than it saves on the way back.
+        # One matrix each: a single matrix for all three, split after the product, makes the backward pass slower.
         self.query = projection(d_model, n_heads * width, initializer)
         self.key = projection(d_model, groups * width, initializer)
         self.value = projection(d_model, groups * width, initializer)
@@ -152,18 +154,19 @@ class MultiHeadAttention(Module):
         mask: Tensor[Any, Any, Any] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Any:
-        """Attend, from `query` to itself unless a key is given.
+        """Attend: self-attention, or cross-attention if a key is given.
 
         Args:
             query: [..., n, d_model].
-            key: [..., m, d_model], what is attended to; the query unless given.
-            value: [..., m, d_model]; the key unless given.
-            mask: Bool, true where a query may see a key, or Float, added to the scores; broadcasts to
-                [..., n_heads, n, m]. With lengths of sequences: `(arange(m) < lengths[:, None])[:, None, None]`.
-            cache: of the tokens before these, from `init_cache` or an earlier call; the query is then [batch, n,
-                d_model], and a mask broadcasts to [batch, n_heads, n, capacity].
+            key: [..., m, d_model]; by default the query.
+            value: [..., m, d_model]; by default the key.
+            mask: Bool, true where a query may attend to a key; or Float, added to the scores. Broadcasts to
+                [..., n_heads, n, m]. For sequence lengths: `(arange(m) < lengths[:, None])[:, None, None]`.
+            cache: of the earlier tokens, from `init_cache` or an earlier call. The query is then [batch, n, d_model],
+            and
+                a mask broadcasts to [batch, n_heads, n, capacity].
 
-        Returns [..., n, d_model]; with a cache, that and the cache with these tokens.
+        Returns [..., n, d_model]; with a cache, a pair of that and the new cache.
         """
         if cache is not None:
             return self._cached(query, key, mask, cache)
@@ -175,11 +178,9 @@ class MultiHeadAttention(Module):
         return self._attend(q, k, v, mask, self.causal)
 
     def init_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
-        """An empty cache, for as many sequences at once, of so many tokens at most."""
+        """An empty cache for `batch_size` sequences of at most `capacity` tokens."""
         if batch_size < 1 or capacity < 1:
-            raise RangeError(
-                f"init_cache: batch_size and capacity must be at least one, got {batch_size} and {capacity}"
-            )
+            raise RangeError(f"init_cache: batch_size and capacity must be at least 1, got {batch_size} and {capacity}")
         device = self.query.weight.device
         shape = (batch_size, self.n_kv_heads, capacity, self.d_head)
         return KeyValueCache(zeros(shape, device=device), zeros(shape, device=device), arange(1, device=device)[0])
@@ -188,13 +189,13 @@ class MultiHeadAttention(Module):
         self, x: Tensor, key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
     ) -> tuple[Tensor, KeyValueCache]:
         if key is not None or not self.causal:
-            what = "a key was given" if key is not None else "this layer was not"
+            what = "a key was given" if key is not None else "this layer is not causal"
             raise ConfigError(
-                f"MultiHeadAttention: a cache is for attention of tokens to those before, made with causal=True; {what}"
+                f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {what}"
             )
         q, k, v = self._projected(x, x, x)
         if q.ndim != 4:
-            raise ShapeError(f"MultiHeadAttention: with a cache x must be [batch, n, d_model], got shape {x.shape}")
+            raise ShapeError(f"MultiHeadAttention: with a cache, x must be [batch, n, d_model], got shape {x.shape}")
         n = x.shape[1]
         positions = cache.positions(n)
         if self.rotary is not None:
@@ -220,7 +221,7 @@ class MultiHeadAttention(Module):
         return self.out(y.reshape((*y.shape[:-2], self.n_heads * self.d_head)))
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Query, key and value, each [..., n, d_model], projected, as [..., heads, n, d_head]."""
+        """Project query, key and value from [..., n, d_model] to [..., heads, n, d_head]."""
         layers = [self.query, self.key, self.value]
         if key is query and value is query:
             projected = linear_each(layers, query)
@@ -233,18 +234,18 @@ class MultiHeadAttention(Module):
 def _check(d_model: int, n_heads: int, groups: int, d_head: int | None, dropout: float) -> None:
     if min(d_model, n_heads, groups, 1 if d_head is None else d_head) < 1:
         raise ConfigError(
-            f"MultiHeadAttention: sizes are at least one, got d_model={d_model}, n_heads={n_heads}, "
+            f"MultiHeadAttention: sizes must be at least 1, got d_model={d_model}, n_heads={n_heads}, "
             f"n_kv_heads={groups}, d_head={d_head}"
         )
     if d_head is None and d_model % n_heads:
         raise ConfigError(
-            f"MultiHeadAttention: d_model={d_model} does not divide into {n_heads} heads; "
+            f"MultiHeadAttention: d_model={d_model} is not divisible by {n_heads} heads; "
             "choose another n_heads, or give d_head"
         )
     if n_heads % groups:
-        raise ConfigError(f"MultiHeadAttention: {n_heads} heads do not divide into n_kv_heads={groups} groups")
+        raise ConfigError(f"MultiHeadAttention: {n_heads} heads are not divisible by n_kv_heads={groups}")
     if not 0.0 <= dropout <= 1.0:
-        raise ConfigError(f"MultiHeadAttention: dropout lies between 0 and 1, got {dropout}")
+        raise ConfigError(f"MultiHeadAttention: dropout must be between 0 and 1, got {dropout}")
 
 
 class MultiHeadAttentionConfig(config_of(MultiHeadAttention)):

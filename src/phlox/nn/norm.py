@@ -1,4 +1,4 @@
-"""Normalisation of each example by itself; `phlox.nn.batch_norm` goes over the batch."""
+"""Normalisation per example; for batch normalisation see `phlox.nn.batch_norm`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phlox.tensor.creation import sizes_of
 class LayerNorm(Module):
     """(x - mean) / sqrt(var + epsilon) * gamma + beta over the last axis, of size d_model (Ba, Kiros, Hinton 2016).
 
-    With several sizes, over as many last axes. Without `bias` there is no beta, without `affine` no gamma either.
+    Several sizes normalise over as many last axes. `bias=False` omits beta; `affine=False` omits gamma and beta.
 
     >>> import phlox as px
     >>> LayerNorm(2, epsilon=1e-12)(px.tensor([[1.0, 3.0], [2.0, 2.0]])).tolist()
@@ -46,7 +46,7 @@ class LayerNorm(Module):
 class RmsNorm(Module):
     """x / sqrt(mean(x^2) + epsilon) * gamma over the last axis, of size d_model (Zhang, Sennrich 2019).
 
-    With several sizes, over as many last axes. Without `affine` there is no gamma.
+    Several sizes normalise over as many last axes. `affine=False` omits gamma.
 
     >>> import phlox as px
     >>> RmsNorm(4)(px.ones((2, 4)) * 3.0)[0].tolist()
@@ -73,10 +73,10 @@ class RmsNorm(Module):
 
 
 class GroupNorm(Module):
-    """(x - mean) / sqrt(var + epsilon) * gamma + beta, over each of `groups` groups of channels of an example.
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta over each group of channels of an example (Wu, He 2018).
 
-    For x [n, channels, ...] whose channels divide into the groups; gamma and beta are [channels], and absent without
-    `affine`. (Wu, He 2018.)
+    x is [n, channels, ...], with channels divisible by `groups`. gamma and beta are [channels]; `affine=False` omits
+    them.
 
     >>> import phlox as px
     >>> GroupNorm(2, 6)(px.ones((3, 6, 4, 4))).shape
@@ -93,7 +93,7 @@ class GroupNorm(Module):
         device: DeviceLike | None = None,
     ) -> None:
         if groups < 1 or channels % groups:
-            raise ConfigError(f"GroupNorm: {channels} channels do not divide into {groups} groups")
+            raise ConfigError(f"GroupNorm: {channels} channels are not divisible by {groups} groups")
         self.groups, self.channels, self.epsilon = groups, channels, epsilon
         self.gamma = Param.deferred((channels,), Ones(), device=device) if affine else None
         self.beta = Param.deferred((channels,), Zeros(), device=device) if affine else None
@@ -108,7 +108,7 @@ class GroupNorm(Module):
 class InstanceNorm(Module):
     """(x - mean) / sqrt(var + epsilon) over each channel of an example; with `affine`, times gamma plus beta.
 
-    For x [n, channels, ...]; gamma and beta are [channels]. (Ulyanov, Vedaldi, Lempitsky 2016.)
+    x is [n, channels, ...]; gamma and beta are [channels] (Ulyanov, Vedaldi, Lempitsky 2016).
 
     >>> import phlox as px
     >>> InstanceNorm(6)(px.ones((3, 6, 4, 4))).shape

@@ -11,11 +11,11 @@ from phlox.nn.conv import Padding, Size
 from phlox.tensor import Tensor, functional
 
 Counts = int | tuple[int | None, ...]
-"""How many windows an axis; None keeps the axis as it is."""
+"""The number of windows per axis; None leaves an axis unchanged."""
 
 
 class MaxPool(Module):
-    """Base of the layers that give the greatest value of each window; by default the stride is the window."""
+    """Base of max pooling: the maximum of each window. The stride is the window by default."""
 
     function: ClassVar[Callable[..., Tensor]]
 
@@ -43,7 +43,7 @@ class MaxPool(Module):
 
 
 class AvgPool(Module):
-    """Base of the layers that give the mean of each window; padding counts, as zeros, if `count_include_pad`."""
+    """Base of average pooling: the mean of each window. Padding counts as zeros if `count_include_pad`."""
 
     function: ClassVar[Callable[..., Tensor]]
 
@@ -71,7 +71,7 @@ class AvgPool(Module):
 
 
 class AdaptivePool(Module):
-    """Base of the layers that give `size` windows an axis, however long it is; `size=1` is global pooling."""
+    """Base of adaptive pooling: `size` windows per axis, for any input size. `size=1` is global pooling."""
 
     function: ClassVar[Callable[..., Tensor]]
 
@@ -83,7 +83,7 @@ class AdaptivePool(Module):
 
 
 class MaxPool1d(MaxPool):
-    """The greatest value of each window of sequences [n, channels, length]; by default the stride is the window.
+    """The maximum of each window of sequences [n, channels, length]; the stride is the window by default.
 
     >>> import phlox as px
     >>> MaxPool1d(2)(px.tensor([[[1.0, 3.0, 2.0, 0.0]]])).tolist()
@@ -94,7 +94,7 @@ class MaxPool1d(MaxPool):
 
 
 class MaxPool2d(MaxPool):
-    """The greatest value of each window of images [n, channels, height, width]; by default the stride is the window.
+    """The maximum of each window of images [n, channels, height, width]; the stride is the window by default.
 
     >>> import phlox as px
     >>> MaxPool2d(3, stride=2, padding=1)(px.ones((2, 4, 8, 8))).shape
@@ -105,7 +105,7 @@ class MaxPool2d(MaxPool):
 
 
 class MaxPool3d(MaxPool):
-    """The greatest value of each window of volumes [n, channels, depth, height, width].
+    """The maximum of each window of volumes [n, channels, depth, height, width].
 
     >>> import phlox as px
     >>> MaxPool3d(2)(px.ones((1, 2, 4, 4, 4))).shape
@@ -116,7 +116,7 @@ class MaxPool3d(MaxPool):
 
 
 class AvgPool1d(AvgPool):
-    """The mean of each window of sequences [n, channels, length]; by default the stride is the window.
+    """The mean of each window of sequences [n, channels, length]; the stride is the window by default.
 
     >>> import phlox as px
     >>> AvgPool1d(2)(px.tensor([[[1.0, 3.0, 2.0, 0.0]]])).tolist()

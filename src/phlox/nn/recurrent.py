@@ -1,4 +1,4 @@
-"""What recurrent layers share: cells with weights, and stacks of them that run over sequences."""
+"""The base of recurrent layers: cells with weights, and stacks of cells that process sequences."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ States = tuple[Tensor, ...]
 class Cell(Module):
     """The weights of one recurrent layer in one direction; the base of `LstmCell`, `GruCell` and `RnnCell`.
 
-    All begin as PyTorch's do, spread evenly between -1 / sqrt(d_hidden) and its opposite, unless they are given another
-    initializer. Where PyTorch has two biases that are only ever added, there is one.
+    By default all weights are initialised as in PyTorch: uniform in +-1 / sqrt(d_hidden). PyTorch has two biases that
+    are always added; here there is one.
     """
 
     gates: ClassVar[int]
-    """How many parts the weights have, side by side."""
+    """The number of gates, whose weights are concatenated."""
     states: ClassVar[tuple[str, ...]]
-    """What a state consists of."""
+    """The names of the parts of the state."""
     own_bias: ClassVar[bool] = False
-    """Has the last part of the product with the state a bias of its own?"""
+    """Does the last gate have a separate recurrent bias?"""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Cell(Module):
     ) -> None:
         if min(d_input, d_hidden) < 1:
             raise ConfigError(
-                f"{type(self).__name__}: sizes are at least one, got d_input={d_input} and d_hidden={d_hidden}"
+                f"{type(self).__name__}: sizes must be at least 1, got d_input={d_input} and d_hidden={d_hidden}"
             )
         bound = 1.0 / math.sqrt(d_hidden)
         usual = Uniform(low=-bound, high=bound)
@@ -63,7 +63,7 @@ class Cell(Module):
         return self.weight.val(), self.recurrent.val(), None if self.bias is None else self.bias.val()
 
     def run(self, x: Tensor, start: States, mask: Any = None, reverse: bool = False) -> tuple[Tensor, States]:
-        """Over x [batch, time, d_input]: the results, and the last states."""
+        """Process x [batch, time, d_input]: the results and the final states."""
         raise NotImplementedError
 
     def _one_step(self, x: Tensor, start: States | None) -> States:
@@ -83,7 +83,7 @@ class Cell(Module):
 
 
 class Stack(Module):
-    """Layers of cells one after the other; the base of `Lstm`, `Gru` and `Rnn`."""
+    """Stacked layers of cells; the base of `Lstm`, `Gru` and `Rnn`."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class Stack(Module):
         dropout: float,
         **options: Any,
     ) -> None:
-        """`options` are those of every cell."""
+        """`options` are passed to every cell."""
         name = type(self).__name__
         if n_layers < 1:
-            raise ConfigError(f"{name}: n_layers is at least one, got {n_layers}")
+            raise ConfigError(f"{name}: n_layers must be at least 1, got {n_layers}")
         if not 0.0 <= dropout <= 1.0:
-            raise ConfigError(f"{name}: dropout lies between 0 and 1, got {dropout}")
+            raise ConfigError(f"{name}: dropout must be between 0 and 1, got {dropout}")
         self.d_input, self.d_hidden, self.n_layers, self.dropout = d_input, d_hidden, n_layers, dropout
         self.bidirectional = bidirectional
         width = d_hidden * (1 + bidirectional)
@@ -111,9 +111,9 @@ class Stack(Module):
     def _run(
         self, x: Tensor, start: States | None, lengths: Tensor[Any, Any, Int] | Sequence[int] | None
     ) -> tuple[Tensor, States]:
-        """What the last layer gives, and the last states of all, of each kind one tensor."""
+        """The results of the last layer, and the final states of all layers, each part stacked."""
         if x.ndim < 2 or not x.shape[-2]:
-            raise ShapeError(f"x must be [..., time, {self.d_input}] with one step at least, got shape {x.shape}")
+            raise ShapeError(f"x must be [..., time, {self.d_input}] with time >= 1, got shape {x.shape}")
         *leading, time, features = x.shape
         if features != self.d_input:
             raise ShapeError(f"x of shape {x.shape} does not have the {self.d_input} features that it was made for")
@@ -145,7 +145,7 @@ class Stack(Module):
 
 
 def _starts(names: tuple[str, ...], given: States | None, shape: tuple[int, ...], x: Tensor) -> States:
-    """The states to begin with, zeros unless given; `ShapeError` for those that do not fit x."""
+    """The initial states, zeros by default; `ShapeError` if they do not fit x."""
     if given is None:
         return tuple([zeros(shape, device=x.device) for _ in names])
     for name, one in zip(names, given, strict=True):
@@ -159,7 +159,7 @@ def _starts(names: tuple[str, ...], given: States | None, shape: tuple[int, ...]
 def _mask(
     lengths: Tensor[Any, Any, Int] | Sequence[int], leading: tuple[int, ...], time: int, x: Tensor
 ) -> Tensor[Any, Any, Any]:
-    """[batch, time]: is this step within the length of its sequence?"""
+    """The mask [batch, time]: true within the length of each sequence."""
     if not isinstance(lengths, Tensor):
         lengths = tensor(lengths, kind=Int, device=x.device).reshape((len(lengths),))
     if lengths.kind is not Int:
@@ -170,7 +170,7 @@ def _mask(
         lengths.backend.check_indices(lengths.primitive, time + 1, from_end=False)
     except IndexRangeError:
         raise RangeError(
-            f"lengths must lie between 0 and {time}, the steps of x, got {int(lengths.min().item())} to "
+            f"lengths must be between 0 and {time}, the steps of x, got {int(lengths.min().item())} to "
             f"{int(lengths.max().item())}"
         ) from None
     return arange(time, device=lengths.device) < lengths.reshape((math.prod(leading), 1))

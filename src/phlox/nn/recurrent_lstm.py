@@ -1,4 +1,4 @@
-"""Long short-term memory."""
+"""LSTM layers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from phlox.tensor import Tensor, functional
 
 
 class LstmState(NamedTuple):
-    """What an LSTM remembers: [n_layers * directions, batch, d_hidden] each, or [batch, d_hidden] of a cell."""
+    """The state of an LSTM: each part is [n_layers * directions, batch, d_hidden], or [batch, d_hidden] of a cell."""
 
     hidden: Tensor
-    """h, which is also what it gives."""
+    """h, which is also the result."""
     cell: Tensor
     """c."""
 
@@ -54,38 +54,41 @@ class LstmCell(Cell):
         return LstmState(*self._one_step(x, state))
 
     def run(self, x: Tensor, start: States, mask: Any = None, reverse: bool = False) -> tuple[Tensor, States]:
-        """Over x [batch, time, d_input]: the results, and the last states."""
+        """Process x [batch, time, d_input]: the results and the final states."""
         (hidden, cell), (weight, recurrent, bias) = start, self._values()
         y, *last = functional.lstm(x, hidden, cell, weight, recurrent, bias, mask=mask, reverse=reverse)
         return y, tuple(last)
 
     def init_state(self, *shape: int) -> LstmState:
-        """Zeros to begin with, for x [*shape, d_input]."""
+        """The zero initial state, for x [*shape, d_input]."""
         return LstmState(*self._zeros(shape))
 
 
 class Lstm(Stack):
     """Long short-term memory (Hochreiter, Schmidhuber 1997): [..., time, d_input] to [..., time, d_hidden].
 
-    At every step, with i, f, g, o the four parts of x_t weight + h recurrent + bias:
+    At every step, i, f, g, o are the four parts of x_t weight + h recurrent + bias:
 
         c = sigmoid(f) c + sigmoid(i) tanh(g)
         h = sigmoid(o) tanh(c)
 
-    h is the result, and what the next layer gets. Gates, initial weights and the order of states are PyTorch's.
+    h is the result and the input of the next layer. The order of gates and states and the initial weights are
+    PyTorch's.
 
     Args:
-        d_input: the width of what goes in.
-        d_hidden: the width of the state, and of what comes out; twice that if bidirectional.
-        n_layers: how many layers there are, each run over what the one before gives.
-        bias: have the gates one?
-        bidirectional: does each layer run from the end to the start too, with weights of its own? The result is both.
-        dropout: the rate at which what goes from layer to layer is dropped in training; see `Module.is_training`.
-        initializer: of the weights of what goes in; uniform within 1 / sqrt(d_hidden) of zero unless given.
-        recurrent_initializer: of the weights of the state; the same unless given.
-        bias_initializer: of the biases; as the weights unless given.
+        d_input: the width of the input.
+        d_hidden: the width of the state and of the output; the output is twice as wide if bidirectional.
+        n_layers: the number of stacked layers.
+        bias: whether the gates have a bias.
+        bidirectional: each layer also processes the sequence backwards, with its own weights; the results are
+            concatenated.
+        dropout: the rate of dropout between layers in training; see `Module.is_training`.
+        initializer: of the input weights; by default uniform in +-1 / sqrt(d_hidden).
+        recurrent_initializer: of the recurrent weights; by default the same.
+        bias_initializer: of the biases; by default that of the weights.
+        device: the device of the parameters.
 
-    Raises `ConfigError` for numbers that make no sense.
+    Raises `ConfigError` if a size is less than 1, or the dropout rate is not between 0 and 1.
 
     >>> import phlox as px
     >>> layer = Lstm(3, 4, n_layers=2)
@@ -133,22 +136,24 @@ class Lstm(Stack):
         *,
         lengths: Tensor[Any, Any, Int] | Sequence[int] | None = None,
     ) -> tuple[Tensor, LstmState]:
-        """Run over whole sequences, or over the next piece of them.
+        """Process whole sequences, or the next part of them.
 
         Args:
-            x: [..., time, d_input], of one step at least.
-            state: to begin with, [n_layers * directions, ..., d_hidden] each; zeros unless given. Of every layer comes
-                the direction from the start, then the other.
-            lengths: [...], how many steps of each sequence count; all unless given. Beyond them the result is zero, and
-                the state is the one at that length; the other direction begins there.
+            x: [..., time, d_input] with time >= 1.
+            state: the initial state, each part [n_layers * directions, ..., d_hidden]; zeros by default. The order is
+            by
+                layer, and within a layer the forward direction first.
+            lengths: [...], the number of valid steps of each sequence; by default all. Beyond them the result is zero
+            and
+                the final state is that at the length. The backward direction starts there.
 
-        Returns the result, and the state at the end.
+        Returns the results [..., time, d_hidden] (twice as wide if bidirectional) and the final state.
         """
         y, last = self._run(x, state, lengths)
         return y, LstmState(*last)
 
     def init_state(self, *shape: int) -> LstmState:
-        """Zeros to begin with, for x [*shape, time, d_input]: the carry of a loop token by token.
+        """The zero initial state, for x [*shape, time, d_input]; use it as the carry of a loop over tokens.
 
         >>> import phlox as px
         >>> layer, tokens = Lstm(3, 2), px.ones((7, 5, 3))  # time first, for the loop runs along it

@@ -1,4 +1,4 @@
-"""Recurrent layers without gates."""
+"""Simple (Elman) recurrent layers."""
 
 from __future__ import annotations
 
@@ -42,41 +42,43 @@ class RnnCell(Cell):
     ) -> None:
         super().__init__(d_input, d_hidden, bias, initializer, recurrent_initializer, bias_initializer, device)
         if activation not in ("tanh", "relu"):
-            raise ConfigError(f"RnnCell: the activation is 'tanh' or 'relu', got {activation!r}")
+            raise ConfigError(f"RnnCell: activation must be 'tanh' or 'relu', got {activation!r}")
         self.activation: Literal["tanh", "relu"] = activation
 
     def __call__(self, x: Tensor, state: Tensor | None = None) -> Tensor:
         return self._one_step(x, None if state is None else (state,))[0]
 
     def run(self, x: Tensor, start: States, mask: Any = None, reverse: bool = False) -> tuple[Tensor, States]:
-        """Over x [batch, time, d_input]: the results, and the last state."""
+        """Process x [batch, time, d_input]: the results and the final state."""
         (hidden,), weights = start, self._values()
         y, last = functional.rnn(x, hidden, *weights, mask=mask, reverse=reverse, activation=self.activation)
         return y, (last,)
 
     def init_state(self, *shape: int) -> Tensor:
-        """Zeros to begin with, for x [*shape, d_input]."""
+        """The zero initial state, for x [*shape, d_input]."""
         return self._zeros(shape)[0]
 
 
 class Rnn(Stack):
     """h = activation(x_t weight + h recurrent + bias) (Elman 1990): [..., time, d_input] to [..., time, d_hidden].
 
-    h is the result, and what the next layer gets. Initial weights and the order of states are PyTorch's.
+    h is the result and the input of the next layer. The initial weights and the order of states are PyTorch's.
 
     Args:
-        d_input: the width of what goes in.
-        d_hidden: the width of the state, and of what comes out; twice that if bidirectional.
+        d_input: the width of the input.
+        d_hidden: the width of the state and of the output; the output is twice as wide if bidirectional.
         activation: "tanh" or "relu".
-        n_layers: how many layers there are, each run over what the one before gives.
-        bias: is there one?
-        bidirectional: does each layer run from the end to the start too, with weights of its own? The result is both.
-        dropout: the rate at which what goes from layer to layer is dropped in training; see `Module.is_training`.
-        initializer: of the weights of what goes in; uniform within 1 / sqrt(d_hidden) of zero unless given.
-        recurrent_initializer: of the weights of the state; the same unless given.
-        bias_initializer: of the biases; as the weights unless given.
+        n_layers: the number of stacked layers.
+        bias: whether there is a bias.
+        bidirectional: each layer also processes the sequence backwards, with its own weights; the results are
+            concatenated.
+        dropout: the rate of dropout between layers in training; see `Module.is_training`.
+        initializer: of the input weights; by default uniform in +-1 / sqrt(d_hidden).
+        recurrent_initializer: of the recurrent weights; by default the same.
+        bias_initializer: of the biases; by default that of the weights.
+        device: the device of the parameters.
 
-    Raises `ConfigError` for numbers that make no sense.
+    Raises `ConfigError` if a size is less than 1, or the dropout rate is not between 0 and 1.
 
     >>> import phlox as px
     >>> y, state = Rnn(3, 4)(px.ones((5, 7, 3)))
@@ -121,22 +123,24 @@ class Rnn(Stack):
         *,
         lengths: Tensor[Any, Any, Int] | Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run over whole sequences, or over the next piece of them.
+        """Process whole sequences, or the next part of them.
 
         Args:
-            x: [..., time, d_input], of one step at least.
-            state: to begin with, [n_layers * directions, ..., d_hidden]; zeros unless given. Of every layer comes the
-                direction from the start, then the other.
-            lengths: [...], how many steps of each sequence count; all unless given. Beyond them the result is zero, and
-                the state is the one at that length; the other direction begins there.
+            x: [..., time, d_input] with time >= 1.
+            state: the initial state, [n_layers * directions, ..., d_hidden]; zeros by default. The order is by layer,
+            and
+                within a layer the forward direction first.
+            lengths: [...], the number of valid steps of each sequence; by default all. Beyond them the result is zero
+            and
+                the final state is that at the length. The backward direction starts there.
 
-        Returns the result, and the state at the end.
+        Returns the results [..., time, d_hidden] (twice as wide if bidirectional) and the final state.
         """
         y, (last,) = self._run(x, None if state is None else (state,), lengths)
         return y, last
 
     def init_state(self, *shape: int) -> Tensor:
-        """Zeros to begin with, for x [*shape, time, d_input]: the carry of a loop token by token."""
+        """The zero initial state, for x [*shape, time, d_input]; use it as the carry of a loop over tokens."""
         return self._zeros(shape)[0]
 
 

@@ -1,4 +1,4 @@
-"""Rotary encoding of positions."""
+"""Rotary position encoding."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module
 from phlox.tensor import Tensor, concat, functional
-from phlox.tensor.functional.operands import expect
+from phlox.tensor.functional.operands import check_kind
 
 
 class RotaryEncoding(Module):
-    """Turns queries and keys by angles that grow with their positions (Su et al. 2021).
+    """Rotate queries and keys by angles that grow with the position (Su et al. 2021).
 
-    The product of a query and a key then depends on how far apart they are, and not on where. It has no parameters:
-    angles are computed, at full precision on every backend.
+    The dot product of a query and a key then depends only on their distance. There are no parameters: the angles are
+    computed, at full precision on every backend.
 
     Args:
         d_head: the width of a head.
-        base: pair i of d_rotary / 2 turns by position * base ** (-2 i / d_rotary).
-        interleaved: are pairs neighbours (0 with 1, as in the paper), or half of d_rotary apart (0 with d_rotary / 2,
-            as in Llama and GPT-NeoX)? Weights trained with one of them do not fit the other.
-        d_rotary: how many elements are turned, from the first on; the others stay. All unless given.
+        base: pair i of the d_rotary / 2 pairs is rotated by position * base ** (-2 i / d_rotary) radians.
+        interleaved: pair neighbouring elements (0 with 1, as in the paper). By default elements d_rotary / 2 apart are
+            paired (0 with d_rotary / 2, as in Llama and GPT-NeoX). Weights trained with one do not work with the other.
+        d_rotary: the number of leading elements that are rotated; the others are unchanged. By default all.
 
-    Raises `ConfigError` for a d_rotary that is odd, less than two, or more than d_head.
+    Raises `ConfigError` if d_rotary is odd, less than 2, or more than d_head, or if `base` is not positive.
 
     >>> import phlox as px
     >>> RotaryEncoding(4)(px.ones((3, 4)))[0].tolist()
@@ -38,16 +38,16 @@ class RotaryEncoding(Module):
         turned = d_head if d_rotary is None else d_rotary
         if turned % 2 or not 2 <= turned <= d_head:
             what = f"d_head={d_head}" if d_rotary is None else f"d_rotary={d_rotary} of d_head={d_head}"
-            raise ConfigError(f"RotaryEncoding: what is turned comes in pairs, at least one, got {what}")
+            raise ConfigError(f"RotaryEncoding: the rotated width must be even and at least 2, got {what}")
         if not base > 0.0:
             raise ConfigError(f"RotaryEncoding: base must be positive, got {base}")
         self.d_head, self.d_rotary = d_head, turned
         self.base, self.interleaved = base, interleaved
 
     def __call__(self, x: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> Tensor:
-        """x [..., n, d_head] turned; `positions`, Int, broadcast to [..., n], and are 0 to n - 1 unless given."""
-        expect("RotaryEncoding", Float, x=x)
-        expect("RotaryEncoding", Int, positions=positions)
+        """Rotate x [..., n, d_head]. `positions` (Int) broadcast to [..., n]; by default 0 to n - 1."""
+        check_kind("RotaryEncoding", Float, x=x)
+        check_kind("RotaryEncoding", Int, positions=positions)
         if x.ndim < 2 or x.shape[-1] != self.d_head:
             raise ShapeError(f"RotaryEncoding: x must be [..., n, {self.d_head}], got shape {x.shape}")
         turned = (x if self.d_rotary == self.d_head else x[..., : self.d_rotary]).to_full_precision()

@@ -1,4 +1,4 @@
-"""Layers one after the other."""
+"""A chain of layers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Layer = Callable[..., Any]
 
 
 class Sequential(Module):
-    """Calls its layers in order; any callable is a layer.
+    """Call layers in order, each on the result of the previous one; any callable is a layer.
 
-    Layers are given in a list, or one by one, and then have numbers: `layers.0.weight` is the path of a parameter. Or
-    they are given by name, in a dict or as keywords, and it is `layers.conv.weight`, which stays when a layer is put in
-    between; saved records then still fit. They are in the field `layers`, a list or a dict, and may be changed there.
+    Layers can be given as a list or one by one; a parameter then has a path such as `layers.0.weight`. Or they can be
+    given by name, as a dict or as keywords; the path is then `layers.conv.weight`. Named paths do not change when a
+    layer is inserted, so saved records still fit. The field `layers` holds the list or dict, which may be changed.
 
-    An error that a layer raises says which layer. Raises `ModuleError` for a class in the place of a layer, and when
-    called for what cannot be called.
+    An error raised in a layer names the layer. Raises `ModuleError` for a class instead of an instance, and, when
+    called, for a layer that is not callable.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -32,7 +32,7 @@ class Sequential(Module):
     """
 
     layers: Any
-    """A list of layers, or a dict of them by name."""
+    """A list of layers, or a dict of layers by name."""
 
     def __init__(self, *layers: Layer | Sequence[Layer] | Mapping[str, Layer], **named: Layer) -> None:
         only: Any = layers[0] if len(layers) == 1 else None
@@ -40,14 +40,16 @@ class Sequential(Module):
             self.layers = {**cast("Mapping[str, Layer]", only), **named}
         elif named:
             if layers:
-                raise ModuleError("Sequential: give all layers a name, or none")
+                raise ModuleError("Sequential: name all layers, or none")
             self.layers = dict(named)
         else:
             self.layers = list(cast("Sequence[Layer]", only) if isinstance(only, (list, tuple)) else layers)
         for name, layer in self._items():
             if isinstance(layer, type) and issubclass(layer, Module):
                 made = f"{layer.__name__}(...)"
-                raise ModuleError(f"Sequential: layer {name} is the class {layer.__name__}; write {made}")
+                raise ModuleError(
+                    f"Sequential: layer {name} is the class {layer.__name__}, not an instance; write {made}"
+                )
 
     def __call__(self, x: Any) -> Any:
         place = 0
@@ -58,8 +60,8 @@ class Sequential(Module):
         except Exception as error:
             name, layer = self._items()[place]
             if not callable(layer):
-                raise ModuleError(f"layers.{name} is a {type(layer).__name__}, which cannot be called") from None
-            if isinstance(error, PhloxError) and not isinstance(layer, Module):  # modules say so themselves
+                raise ModuleError(f"layers.{name} is a {type(layer).__name__}, which is not callable") from None
+            if isinstance(error, PhloxError) and not isinstance(layer, Module):  # modules add their path themselves
                 error.args = (f"layers.{name}: {error}",)
             raise
         return x
@@ -73,7 +75,7 @@ class Sequential(Module):
     @overload
     def __getitem__(self, place: slice) -> Sequential: ...
     def __getitem__(self, place: int | str | slice) -> Any:
-        """A layer, by its number or its name; a slice is a `Sequential` of the same layers, names included."""
+        """A layer by its index or name. A slice gives a `Sequential` of these layers, with their names."""
         if isinstance(place, str):
             return self.layers[place]
         items = self._items()[place]

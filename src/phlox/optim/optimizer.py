@@ -24,7 +24,7 @@ from phlox.optim.state.tree import OBJECT, Saved, State, fits, flatten, leaves_o
 from phlox.optim.step.multi_tensor import Slot
 from phlox.other_names import OPTIMIZER, of_object
 from phlox.record import LazyTensor, Record, TensorEntry
-from phlox.record.gather import on_trial
+from phlox.record.gather import trial_load
 
 M = TypeVar("M", bound=Module)
 Rate: TypeAlias = float | Mapping[str, float]
@@ -95,11 +95,11 @@ class Optimizer(ABC):
         Raises `CompileError` inside a compiled function that this optimizer is no argument of.
         """
         with self._lock:
-            held = self._held()
+            held = self._part_names()
             self._slots.clear()
             return held
 
-    def _held(self) -> dict[ParamId, State]:
+    def _part_names(self) -> dict[ParamId, State]:
         """The states, for what keeps none of their tensors."""
         self._look()
         for id, slot in self._slots.items():
@@ -269,7 +269,7 @@ class Optimizer(ABC):
     def prepare_load(self, record: Record) -> Callable[[], object]:
         """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
         if type(self).load_record is not Optimizer.load_record:
-            return on_trial(self, record)
+            return trial_load(self, record)
         return self._loading(self._states_of(record))
 
     def _loading(self, states: dict[ParamId, State]) -> Prepared[None]:

@@ -1,7 +1,7 @@
-"""Randomness without keys: draws come from an ambient stream and are bit-identical on every backend.
+"""Random numbers without explicit keys: draws come from an ambient stream and are bit-identical on every backend.
 
-The generator is Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw 2011), counter-based and so without hidden
-state: a draw is a function of the stream's key and its position in the stream.
+The generator is Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw 2011). It is counter-based, so there is no
+hidden state: a draw is a function of the stream's key and of its position in the stream.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Distributions made of the generator's draws.
+"""Distributions computed from the generator's draws.
 
-At half precision they are computed in float32 and rounded once, so that the tails and small probabilities are there.
+At half precision they are computed in float32 and rounded once, so that tails and small probabilities are correct.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.random.draws import draw, integers, permutation
 from phlox.random.stream import current
 from phlox.tensor import Tensor, tensor, where
-from phlox.tensor.backend_promotion import inside
+from phlox.tensor.backend_promotion import on_vmap_backend
 from phlox.tensor.creation import Shape, sizes_of
 
 _Floats = Tensor[Any, Any, Float]
 
 
-def _wide(backend: Backend) -> Backend:
-    """The backend behind all tapes, with floats of single precision at least."""
+def _full_precision_backend(backend: Backend) -> Backend:
+    """The backend without autodiff, at f32 or higher precision."""
     return without_autodiff(backend).full_precision()
 
 
@@ -33,15 +33,15 @@ def _place(device: DeviceLike | None) -> Device:
 
 
 def _uniform(shape: tuple[int, ...], place: Device) -> _Floats:
-    """In [0, 1), on the wide engine."""
+    """Uniform in [0, 1), on the wide backend."""
     place = seen_from_inside(place)
-    wide = _wide(place.backend)
+    wide = _full_precision_backend(place.backend)
     state = current().draw(place.backend)
     return Tensor.from_primitive(wide.random_uniform(state, shape, place.on(wide)), wide, Float)
 
 
-def _back(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
-    """From the wide engine to where it was asked for."""
+def _moved_to(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
+    """Move from the wide backend to the requested device."""
     place = seen_from_inside(place)
     backend, target = x.backend, place.backend
     found = x.primitive if backend is without_autodiff(target) else backend.cast(x.primitive, target, place)
@@ -54,19 +54,18 @@ def _transformed(
     if not scale >= 0.0:
         raise RangeError(f"{name}: the scale must not be negative, got {scale}")
     place = _place(device)
-    return _back(fn(_uniform(sizes_of(name, shape), place)), place)
+    return _moved_to(fn(_uniform(sizes_of(name, shape), place)), place)
 
 
 _LEAST = 2.0**-25
-"""In the place of zero among multiples of 2**-24."""
+"""Replaces zero among multiples of 2**-24."""
 
 
 def bernoulli(shape: Shape, p: float | _Floats, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Bool]:
-    """Truth values, each true with probability `p`.
+    """Bool samples, each true with probability `p`.
 
-    A number counts to the nearest 1/65536. A tensor of probabilities broadcasts to `shape` and says where the result
-    lives; each of its elements counts to 24 bits. Raises `RangeError` for what is no probability (of a tensor, not
-    under a trace).
+    A scalar p is rounded to a multiple of 1/65536. A tensor p broadcasts to `shape`; the result is on its device, and
+    each probability has 24 bits. Raises `RangeError` if p is outside [0, 1] (for a tensor, not during tracing).
 
     >>> import phlox as px
     >>> px.random.bernoulli((2, 2), px.tensor([0.0, 1.0])).tolist()
@@ -75,36 +74,36 @@ def bernoulli(shape: Shape, p: float | _Floats, *, device: DeviceLike | None = N
     sizes = sizes_of("bernoulli", shape)
     if not isinstance(p, Tensor):
         if not 0.0 <= p <= 1.0:
-            raise RangeError(f"bernoulli: a probability lies between 0 and 1, got {p}")
+            raise RangeError(f"bernoulli: a probability must be between 0 and 1, got {p}")
         return draw("bernoulli", Bool, device, sizes, round(p * 65536))
     if p.kind is not Float:
-        raise KindError(f"bernoulli: takes a Float tensor, got {p.kind.__name__}; convert with .float() first")
-    chances = _widened(p)
+        raise KindError(f"bernoulli: p must be a Float tensor, got {p.kind.__name__}; convert with .float() first")
+    chances = _at_full_precision(p)
     if not chances.backend.is_traced(chances.primitive) and not bool(((chances >= 0.0) & (chances <= 1.0)).all()):
-        raise RangeError("bernoulli: a probability lies between 0 and 1, which some of the tensor do not")
-    return _back(_uniform(sizes, p.device) < chances.broadcast_to(sizes), p.device)
+        raise RangeError("bernoulli: probabilities must be between 0 and 1, but some elements of p are not")
+    return _moved_to(_uniform(sizes, p.device) < chances.broadcast_to(sizes), p.device)
 
 
 def exponential(shape: Shape, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
-    """Floats of the exponential distribution of mean `scale`: -scale log(1 - u) for u uniform in [0, 1).
+    """Samples of the exponential distribution with mean `scale`: -scale log(1 - u) for u uniform in [0, 1).
 
-    The same on every backend up to the last bits of the engine's logarithm.
+    The same on every backend up to rounding of the engine's logarithm.
     """
     return _transformed("exponential", shape, scale, device, lambda u: (-u).log1p() * -scale)
 
 
 def gumbel(shape: Shape, loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
-    """Floats of the Gumbel distribution: loc - scale log(e) for e exponential.
+    """Samples of the Gumbel distribution: loc - scale log(e) for e exponential.
 
-    The same on every backend up to the last bits of the engine's logarithm.
+    The same on every backend up to rounding of the engine's logarithm.
     """
     return _transformed("gumbel", shape, scale, device, lambda u: (-(-u.maximum(_LEAST)).log1p()).log() * -scale + loc)
 
 
 def laplace(shape: Shape, loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
-    """Floats of the Laplace distribution: loc - scale sign(v) log(1 - 2 |v|) for v uniform around zero.
+    """Samples of the Laplace distribution: loc - scale sign(v) log(1 - 2 |v|) for v uniform in [-1/2, 1/2).
 
-    The same on every backend up to the last bits of the engine's logarithm.
+    The same on every backend up to rounding of the engine's logarithm.
     """
 
     def made(u: _Floats) -> _Floats:
@@ -123,11 +122,11 @@ def truncated_normal(
     *,
     device: DeviceLike | None = None,
 ) -> _Floats:
-    """Floats of the normal distribution within `low` and `high` standard deviations from the mean, the ends included.
+    """Samples of the normal distribution truncated to [low, high] standard deviations around the mean.
 
-    Not by rejection: of the 2**25 normal numbers that the generator knows, those within the bounds are equally likely,
-    and so the draws are bit-identical on every backend, as `normal`'s are. Raises `RangeError` for bounds that hold
-    fewer than 1024 of them (about 3e-5 of the distribution).
+    There is no rejection. The generator has 2**25 equally likely normal values, and one of those within the bounds is
+    chosen uniformly. So draws are bit-identical on every backend, like those of `normal`. Raises `RangeError` if fewer
+    than 1024 values lie within the bounds (about 3e-5 of the distribution).
 
     >>> import phlox as px
     >>> x = px.random.truncated_normal((1000,), std=0.5)
@@ -137,21 +136,21 @@ def truncated_normal(
     first, end = (math.ceil(math.erfc(-bound / math.sqrt(2.0)) * 2.0**24 - 0.5) for bound in (low, high))
     if not (low < high and end - first >= 1024 and std >= 0.0):
         raise RangeError(
-            f"truncated_normal: too little of the normal distribution lies between {low} and {high} standard deviations"
+            f"truncated_normal: the interval from {low} to {high} standard deviations has too little probability"
             if std >= 0.0
             else f"truncated_normal: the standard deviation must not be negative, got {std}"
         )
     place = _place(device)
-    wide = _wide(place.backend)
+    wide = _full_precision_backend(place.backend)
     above = place.on(wide)
     state = current().draw(place.backend)
     drawn = wide.random_integers(state, sizes_of("truncated_normal", shape), first, end, above)
     x = _quantile(Tensor.from_primitive(drawn, wide, Int), above).clip(low, high)
-    return _back(x if (mean, std) == (0.0, 1.0) else x * std + mean, place)
+    return _moved_to(x if (mean, std) == (0.0, 1.0) else x * std + mean, place)
 
 
 def _quantile(j: Tensor[Any, Any, Int], place: Device) -> _Floats:
-    """The normal quantile at (j + 1/2) / 2**25, as Threefry's `half_normal` has it, in operations of Int tensors."""
+    """The normal quantile at (j + 1/2) / 2**25, as in Threefry's `half_normal`, computed with Int tensors."""
     upper = j >= 2**24
     m = where(upper, -j + 2**25, j + 1)
     # m = mantissa * 2**(exponent - 23), with the mantissa in [2**23, 2**24].
@@ -173,14 +172,14 @@ def categorical(
     probs: Tensor[Any, Any, Float] | None = None,
     axis: int = -1,
 ) -> Tensor[Any, Any, Int]:
-    """Classes along an axis, each drawn in proportion to exp(logits), or to `probs`, which need not add up to one.
+    """Sample class indices along an axis, in proportion to exp(logits), or to `probs`, which need not sum to one.
 
-    The axis of the classes is taken away, and `shape` put in front: independent draws from each distribution. A class
-    of probability zero (of logit minus infinity) never comes. Each draw takes one uniform number u of 24 bits and finds
-    the class at which the running sum of probabilities reaches (1 - u) of the whole; so the same logits give the same
-    classes on every backend, unless u falls upon a border up to the rounding of that sum.
+    The axis of the classes is removed, and `shape` is prepended: independent draws from each distribution. A class of
+    probability zero (logit minus infinity) is never drawn. Each draw takes one uniform number u of 24 bits. The class
+    is the one where the cumulative sum of probabilities reaches (1 - u) times the total. So the same logits give the
+    same classes on every backend, except if u hits a boundary within the rounding error of that sum.
 
-    Raises `RangeError` where no class is possible, or a weight is negative or NaN (not under a trace).
+    Raises `RangeError` if no class is possible, or if a weight is negative or NaN (not during tracing).
 
     >>> import phlox as px
     >>> x = px.random.categorical(probs=px.tensor([[0.0, 2.0], [1.0, 0.0]]), shape=(3,))
@@ -192,18 +191,18 @@ def categorical(
     given = probs if logits is None else logits
     assert given is not None
     if given.kind is not Float:
-        raise KindError(f"categorical: takes a Float tensor, got {given.kind.__name__}; convert with .float() first")
+        raise KindError(f"categorical: expected a Float tensor, got {given.kind.__name__}; convert with .float() first")
     place = given._axis("categorical", axis)  # pyright: ignore[reportPrivateUsage]
     if given.shape[place] == 0:
         raise ShapeError(f"categorical: there are no classes along axis {place} of shape {given.shape}")
     device, draws = given.device, sizes_of("categorical", shape)
-    x = _widened(given).moveaxis(place, -1)
+    x = _at_full_precision(given).moveaxis(place, -1)
     if logits is None:
         weights = x
     else:
         highest = x.max(-1, keepdims=True)
         weights = (x - where(highest.isfinite(), highest, 0.0)).exp()
-    # Zero weights are made to add nothing at all, not even what rounding makes of the sum.
+    # Zero weights must not change the cumulative sum at all, not even by rounding.
     sums = where(weights > 0.0, weights.cumsum(-1), 0.0).cummax(-1)
     _check_weights("categorical", weights, sums)
     batch = x.shape[:-1]
@@ -213,14 +212,14 @@ def categorical(
     classes = Tensor.from_primitive(found, sums.backend, Int).reshape((*batch, *draws))
     rank = len(batch)
     classes = classes.permute_dims((*range(rank, rank + len(draws)), *range(rank)))
-    return _back(classes, device)
+    return _moved_to(classes, device)
 
 
-def _widened(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-    """The values on the wide engine, off every tape."""
-    x = inside(x)
+def _at_full_precision(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    """The values on the wide backend, without autodiff."""
+    x = on_vmap_backend(x)
     backend = x.backend
-    engine, wide = without_autodiff(backend), _wide(backend)
+    engine, wide = without_autodiff(backend), _full_precision_backend(backend)
     values = backend.strip(x.primitive)
     if wide is not engine:
         values = engine.cast(values, wide, x.device.on(wide))
@@ -232,7 +231,7 @@ def _check_weights(name: str, weights: Tensor[Any, Any, Any], sums: Tensor[Any, 
         return
     totals = sums[..., -1]
     if not bool((weights >= 0.0).all()) or not bool(((totals > 0.0) & totals.isfinite()).all()):
-        raise RangeError(f"{name}: weights must be finite and not negative, and one of each distribution positive")
+        raise RangeError(f"{name}: weights must be finite and not negative, and each distribution needs a positive one")
 
 
 def choice(
@@ -244,13 +243,13 @@ def choice(
     axis: int = 0,
     device: DeviceLike | None = None,
 ) -> Tensor[Any, Any, Any]:
-    """Slices of a tensor along an axis, which `shape` replaces; of a number n, integers from 0 to n - 1.
+    """Sample slices of a tensor along an axis, which `shape` replaces; for an integer n, integers from 0 to n - 1.
 
-    Each one is as likely as any other, or in proportion to `probs` (of shape [n]). Without replacement none comes
-    twice; with `probs` they then come one after the other, in proportion to the weights of those that are left
-    (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+    All are equally likely, or have probabilities in proportion to `probs` [n]. With `replace=False` none is drawn
+    twice. With `probs` too, they are drawn one after another in proportion to the remaining weights (Efraimidis and
+    Spirakis, "Weighted random sampling with a reservoir", 2006).
 
-    Raises `ShapeError` for probs of another shape, `RangeError` where there are too few to choose from.
+    Raises `ShapeError` if probs has another shape, `RangeError` if there are too few to choose from.
     """
     draws = sizes_of("choice", shape)
     count = math.prod(draws)
@@ -260,7 +259,7 @@ def choice(
     else:
         (n,) = sizes_of("choice", (x,))
     if probs is not None and probs.shape != (n,):
-        raise ShapeError(f"choice: probs must be of shape ({n},), one for each to choose from, got {probs.shape}")
+        raise ShapeError(f"choice: probs must have shape ({n},), one for each choice, got {probs.shape}")
     if (n == 0 and count) or (not replace and count > n):
         raise RangeError(f"choice: cannot choose {count} of {n}{'' if replace else ' without replacement'}")
     if replace:
@@ -273,10 +272,10 @@ def choice(
 
 
 def _without_replacement(probs: Tensor[Any, Any, Any], count: int) -> Tensor[Any, Any, Any]:
-    weights = _widened(probs)
+    weights = _at_full_precision(probs)
     _check_weights("choice", weights, weights.cumsum(0))
     if not weights.backend.is_traced(weights.primitive) and int(weights.count_nonzero()) < count:
-        raise RangeError(f"choice: cannot choose {count} without replacement where fewer weights are positive")
+        raise RangeError(f"choice: cannot choose {count} without replacement: fewer weights are positive")
     waits = (-_uniform(weights.shape, probs.device).maximum(_LEAST)).log1p() / -weights
     order = weights.backend.float_argsort(waits.primitive, 0, False)
-    return _back(Tensor.from_primitive(order, weights.backend, Int)[:count], probs.device)
+    return _moved_to(Tensor.from_primitive(order, weights.backend, Int)[:count], probs.device)

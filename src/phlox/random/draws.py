@@ -1,4 +1,4 @@
-"""Random tensors, drawn from the ambient stream: the draws of the generator itself, which every backend makes alike."""
+"""Random tensors from the ambient stream: the generator's own draws, bit-identical on every backend."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Te
 def uniform(
     shape: Shape, low: float = 0.0, high: float = 1.0, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Float]:
-    """Floats spread evenly over [low, high), of 24 random bits each.
+    """Samples of the uniform distribution over [low, high), with 24 random bits each.
 
-    With other bounds than 0 and 1 the result is rounded, which may make it `high`.
+    With bounds other than 0 and 1 the result is rounded, and can therefore equal `high`.
     """
     unit = draw("uniform", Float, device, sizes_of("uniform", shape))
     return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
 
 
 def uniform_like(like: Tensor[Any, Any, Any], low: float = 0.0, high: float = 1.0) -> Tensor[Any, Any, Float]:
-    """`uniform` of the shape and device of another tensor."""
+    """`uniform` with the shape and device of another tensor."""
     return uniform(like.shape, low, high, device=like.device)
 
 
 def normal(
     shape: Shape, mean: float = 0.0, std: float = 1.0, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Float]:
-    """Floats of the normal distribution."""
+    """Samples of the normal distribution with `mean` and standard deviation `std`."""
     standard = draw("normal", Float, device, sizes_of("normal", shape))
     return standard if (mean, std) == (0.0, 1.0) else standard * std + mean
 
 
 def normal_like(like: Tensor[Any, Any, Any], mean: float = 0.0, std: float = 1.0) -> Tensor[Any, Any, Float]:
-    """`normal` of the shape and device of another tensor."""
+    """`normal` with the shape and device of another tensor."""
     return normal(like.shape, mean, std, device=like.device)
 
 
 def integers(shape: Shape, low: int, high: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]:
-    """Integers spread evenly over [low, high)."""
+    """Uniform integers in [low, high). Raises `RangeError` if there are none."""
     if low >= high:
-        raise RangeError(f"integers: there is none in [{low}, {high})")
+        raise RangeError(f"integers: there are no integers in [{low}, {high})")
     return draw("integers", Int, device, sizes_of("integers", shape), low, high)
 
 

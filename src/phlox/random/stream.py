@@ -1,4 +1,4 @@
-"""Ambient streams of random numbers: what makes a draw need no key.
+"""Ambient streams of random numbers, because of which a draw needs no key.
 
 A stream is a key and a position. Each draw takes the next position, so the n-th draw of a stream is a pure function of
 its key and n, the same on every backend. Inside a compiled function the stream's state is a hidden argument.
@@ -26,20 +26,20 @@ from phlox.host.signal_guard import Prepared, scope
 Key: TypeAlias = tuple[int, int]
 """Two 32-bit words."""
 
-_LAST = 0xFFFFFFFF  # this position names sub-streams and is never drawn
+_LAST = 0xFFFFFFFF  # this position is reserved for sub-streams and never drawn
 
 
 def key_of(seed: int) -> Key:
-    """The key that stands for a seed: its low 64 bits, high word first."""
+    """The key of a seed: its low 64 bits, high word first."""
     try:
         bits = index(seed)
     except TypeError:
-        raise KindError(f"a seed is an integer, got {type(seed).__name__}") from None
+        raise KindError(f"a seed must be an integer, got {type(seed).__name__}") from None
     return (bits >> 32) & _LAST, bits & _LAST
 
 
 class Reserved(NamedTuple):
-    """Positions of a stream that were taken at once."""
+    """A block of positions reserved in a stream."""
 
     words: Any
     """Key and first position, as three words."""
@@ -56,10 +56,10 @@ class Stream:
         self.position = position
         self._lock = threading.Lock()
         self.drawing = threading.RLock()
-        """Held by the first call of a compiled function that draws from here: its number of draws is not known yet."""
+        """Locked by the first call of a compiled function that draws from here: its number of draws is unknown."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, pickled or not, is another stream that goes on from the same place."""
+        """A copy or a pickle is a separate stream that continues from the same position."""
         with self._lock:
             return type(self), (self.key, self.position)
 
@@ -71,26 +71,26 @@ class Stream:
         with self._lock:
             position = self.position
             if position >= _LAST:
-                raise RandomnessError("this random stream is used up after 2**32 - 1 draws; seed a new one")
+                raise RandomnessError("this random stream is exhausted after 2**32 - 1 draws; seed a new one")
             self.position = position + 1
         return position
 
     def skip(self, draws: int, backend: Backend | None = None) -> None:
-        """Go on as if so many draws had been made (on a backend), as those of a compiled function have."""
+        """Advance by so many draws, which a compiled function has made (on a backend)."""
         if draws and backend is not None:
             self.check(backend)
         with self._lock:
             self.position += draws
 
     def reserve(self, draws: int) -> Reserved:
-        """Take so many positions at once, for draws that are made elsewhere, as those of a compiled function are."""
+        """Reserve so many positions, for draws made elsewhere, such as in a compiled function."""
         with self.drawing, self._lock:
             reserved = Reserved(self.words(), self.key, self.position, draws)
             self.position += draws
         return reserved
 
     def settle(self, reserved: Reserved, draws: int) -> None:
-        """Say how many draws there were: what is left is given back, unless others have drawn from here meanwhile."""
+        """Report the number of draws made. Unused positions are released, unless the stream was used meanwhile."""
         if draws == reserved.draws:
             return
         with self._lock:
@@ -100,28 +100,28 @@ class Stream:
                 self.position += max(draws - reserved.draws, 0)
 
     def replay(self, position: int) -> Stream:
-        """A stream that makes the draws of this one once more, from a position on."""
+        """A stream that repeats the draws of this one from a position on."""
         return Stream(self.key, position)
 
     def restart(self, key: Key) -> None:
-        """Start anew, from another key."""
+        """Restart from another key."""
         with self._lock:
             self.key, self.position = key, 0
 
     def state(self) -> dict[str, Any]:
-        """Key and position as plain values, which any file format holds; for `restore`."""
+        """Key and position as plain values that any file format can store; for `restore`."""
         with self._lock:
             return {"key": list(self.key), "position": self.position}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where a stream stood when `state()` was asked for.
+        """Continue from a state that `state()` returned.
 
-        Raises `KindError` for anything but such a state, `RangeError` for numbers that no stream has.
+        Raises `KindError` if this is not such a state, `RangeError` if a word or the position is out of range.
         """
         self.prepare_restore(state)()
 
     def prepare_restore(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """`restore` in two steps, as `phlox.record.restore` needs it: checks now, restores when it is called."""
+        """`restore` in two steps, for `phlox.record.restore`: checks now, and returns a function that restores."""
         key, position = _read(state)
 
         def restore(key: Key, position: int) -> None:
@@ -131,14 +131,14 @@ class Stream:
         return Prepared(partial(restore, key, position), lambda: partial(restore, self.key, self.position))
 
     def words(self) -> Any:
-        """Key and position as three words: where a compiled function's draws start."""
+        """Key and position as three words: the start of a compiled function's draws."""
         return np.array([*self.key, self.position], np.uint32)
 
     def check(self, backend: Backend) -> None:
-        """`RandomnessError` where a draw on a backend would be one number in a program, however often that is run."""
+        """Raise `RandomnessError` if a draw on a backend would become a constant of a program."""
         if backend.is_tracing():
             raise RandomnessError(
-                "a random draw inside a raw JAX transformation would be baked into the program and repeat for ever; "
+                "a random draw inside a raw JAX transformation would become a constant of the program; "
                 "use phlox.compile, open `with phlox.random.stream(key):` on a traced key inside the function, "
                 "or turn the randomness off with model.valid()"
             )
@@ -149,12 +149,12 @@ class Stream:
         return np.array([*self.key, self.take()], np.uint32)
 
     def substream(self) -> Key:
-        """Reserve the next position for a stream of its own, and give that stream's key."""
+        """Reserve the next position for a sub-stream, and return the sub-stream's key."""
         return fold_in(self.key, self.take())
 
 
 class TracedStream(Stream):
-    """A stream in a program that is being traced: its key and first position are a tracer of uint32[3]."""
+    """A stream during tracing: its key and first position are a tracer of uint32[3]."""
 
     def __init__(self, start: Any) -> None:
         super().__init__((0, 0))
@@ -172,9 +172,9 @@ class TracedStream(Stream):
         if backend.trace_of(self.start) is not backend.current_trace():
             raise RandomnessError(
                 "a random draw inside a raw JAX transformation (jax.jit, lax.scan, lax.cond, jax.checkpoint) that is "
-                "itself inside a program would repeat each time that is run; use phlox.scan or phlox.checkpoint, draw "
-                "before it, open `with phlox.random.stream(key):` inside it on a key that changes each turn, or turn "
-                "the randomness off with model.valid()"
+                "itself inside a program would repeat on each run; use phlox.scan or phlox.checkpoint, draw "
+                "before it, open `with phlox.random.stream(key):` inside it on a key that changes each iteration, or "
+                "turn the randomness off with model.valid()"
             )
 
     def draw(self, backend: Backend) -> Any:
@@ -198,9 +198,9 @@ class TracedStream(Stream):
 
 
 class FixedStream(Stream):
-    """A stream that was opened on a seed inside a program: its draws are the same in every call, as they are eagerly.
+    """A stream opened on a seed inside a program: its draws are the same in every call, as in eager mode.
 
-    `inside` is the stream of the program, whose tracer says which program that is.
+    `inside` is the stream of the program; its tracer identifies the program.
     """
 
     def __init__(self, key: Key, position: int, inside: TracedStream) -> None:
@@ -215,12 +215,12 @@ class FixedStream(Stream):
 
 
 def _traced(what: str) -> RandomnessError:
-    return RandomnessError(f"a random stream in a program that is being traced {what}; do that outside")
+    return RandomnessError(f"a random stream {what} during tracing; do that outside the traced function")
 
 
 def _read(state: Mapping[str, Any]) -> tuple[Key, int]:
     """Key and position of a saved state."""
-    form = "a state of a random stream is {'key': [high, low], 'position': n}, as state() gives"
+    form = "a state of a random stream must be {'key': [high, low], 'position': n}, as state() returns"
     if not isinstance(state, Mapping) or set(state) != {"key", "position"}:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(f"{form}; got {state!r}")
     try:
@@ -229,7 +229,7 @@ def _read(state: Mapping[str, Any]) -> tuple[Key, int]:
     except (TypeError, ValueError):
         raise KindError(f"{form}; got {state!r}") from None
     if not all(0 <= word <= _LAST for word in (high, low, position)):
-        raise RangeError(f"the words and the position of a random stream lie in 0..2**32-1, got {state!r}")
+        raise RangeError(f"the words and the position of a random stream must be in 0..2**32-1, got {state!r}")
     return (high, low), position
 
 
@@ -238,12 +238,12 @@ _scoped: ContextVar[Stream | None] = ContextVar("phlox_random_stream", default=N
 
 
 def current() -> Stream:
-    """The stream that draws come from: the innermost scope's, else the process's."""
+    """The current stream: that of the innermost scope, else that of the process."""
     return _scoped.get() or _global
 
 
 def seed(value: int) -> None:
-    """Start the current stream anew: the process's, or the innermost scope's. Without a seed it starts at random.
+    """Restart the current stream (the process's, or the innermost scope's) from a seed. Unseeded it starts at random.
 
     >>> import phlox as px
     >>> px.random.seed(0); a = px.random.uniform((2,))
@@ -254,7 +254,7 @@ def seed(value: int) -> None:
 
 
 def state() -> dict[str, Any]:
-    """Where the current stream stands, as plain values that any file format holds.
+    """The state of the current stream, as plain values that any file format can store.
 
     >>> import phlox as px
     >>> saved = px.random.state(); a = px.random.normal((2,))
@@ -265,20 +265,20 @@ def state() -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any]) -> None:
-    """Set the current stream to where one stood when `state()` was asked for.
+    """Set the current stream to a state that `state()` returned.
 
-    Raises `KindError` for anything but such a state, `RangeError` for numbers that no stream has.
+    Raises `KindError` if this is not such a state, `RangeError` if a word or the position is out of range.
     """
     current().restore(state)
 
 
 @contextmanager
 def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
-    """Within this scope (and thread or task) draws come from another stream.
+    """Use another stream for draws within this scope (and thread or task).
 
-    `source` is a seed, a key of two words, a stream (which goes on where it stands), a key of JAX (`jax.random.key` or
-    `PRNGKey`), or an array of three 32-bit words (key and position); arrays and keys of JAX may be traced. Raises
-    `KindError`, `ShapeError` or `RangeError` for anything else.
+    `source` is a seed, a key of two words, a stream (which continues), a key of JAX (`jax.random.key` or `PRNGKey`), or
+    an array of three 32-bit words (key and position). Arrays and keys of JAX may be traced. Raises `KindError`,
+    `ShapeError` or `RangeError` for anything else.
 
     >>> import phlox as px
     >>> with px.random.stream(1): a = px.random.normal((3,))
@@ -301,17 +301,17 @@ def _opened(source: Any) -> Stream:
     if isinstance(source, tuple):
         words = cast("tuple[Any, ...]", source)
         if len(words) != 2:
-            raise ShapeError(f"a key of a random stream has two words, got {words}")
+            raise ShapeError(f"a key of a random stream must have two words, got {words}")
         high, low = (index(word) for word in words)
         if not (0 <= high <= _LAST and 0 <= low <= _LAST):
-            raise RangeError(f"the words of a key lie in 0..2**32-1, got {words}")
+            raise RangeError(f"the words of a key must be in 0..2**32-1, got {words}")
         return Stream((high, low))
     words = read_key(source)
     if words is not None:
         return Stream(cast("Key", words)) if isinstance(words, tuple) else TracedStream(words)
     if getattr(source, "dtype", None) != np.uint32 or source.shape != (3,):
         raise KindError(
-            "a random stream opens on a seed, a key (two integers, or one of JAX), a Stream, or an array of three "
+            "the source of a random stream must be a seed, a key (two integers, or one of JAX), a Stream, or three "
             f"uint32 words (key and position), got {source!r}"
         )
     if isinstance(source, np.ndarray):

@@ -1,7 +1,7 @@
-"""Records: what a model is saved as, whatever backend it runs on, and at whatever precision, in whatever format.
+"""Records: saved models, independent of backend, precision and file format.
 
-A `Record` maps paths to lazy tensors and plain values. A `Recorder` writes it in its format at its precision, and reads
-it back. `match` tells whether a record fits what is to be loaded from it.
+A `Record` maps paths to lazy tensors and plain values. A `Recorder` writes it in one format at one precision, and reads
+it back. `match` checks whether a record fits the module that it is loaded into.
 """
 
 from __future__ import annotations

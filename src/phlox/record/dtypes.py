@@ -1,4 +1,4 @@
-"""The element types that a record may hold, their short names, and exact casts between them."""
+"""The dtypes of a record, their short names, and correctly rounded casts between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["float", "int", "bool"]
 DType: TypeAlias = np.dtype[Any]
 Array: TypeAlias = NDArray[Any]
 Recast: TypeAlias = Callable[[Array, DType], Array | None]
-"""A faster way to cast floats, see `phlox.backend.EngineBackend.recast`."""
+"""A function that casts floats faster than NumPy, see `phlox.backend.EngineBackend.recast`."""
 
 FLOAT8 = {
     "f8_e4m3": "e4m3fn",
@@ -26,7 +26,7 @@ FLOAT8 = {
     "f8_e4m3fnuz": "e4m3fnuz",
     "f8_e5m2fnuz": "e5m2fnuz",
 }
-"""The floats of 8 bits: short name (that of safetensors) -> what `ml_dtypes` and PyTorch call it after "float8_"."""
+"""The 8-bit floats: short name (as in safetensors) -> suffix after "float8_" in `ml_dtypes` and PyTorch."""
 
 DTYPES: dict[str, DType] = {
     "f64": np.dtype(np.float64),
@@ -44,21 +44,21 @@ DTYPES: dict[str, DType] = {
     "bool": np.dtype(np.bool_),
     **{name: np.dtype(getattr(ml_dtypes, f"float8_{theirs}")) for name, theirs in FLOAT8.items()},
 }
-"""Every element type of a record, by the short name that files carry."""
+"""Every dtype of a record, by its short name in files."""
 
 SHORT_NAMES: dict[DType, str] = {dtype: name for name, dtype in DTYPES.items()}
 BLOCK = 1 << 16
-"""Elements that NumPy casts at a time: few enough to stay in the cache (measured: 1.4x as fast as 4 times as many)."""
+"""Elements per NumPy cast: few enough to stay in the cache (measured: 1.4x as fast as 4 times as many)."""
 
 _KINDS: dict[str, Kind] = {"b": "bool", "i": "int", "u": "int"}
 _BY_NUMPY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _KNOWN = {dtype: dtype for dtype in DTYPES.values()}
-_MAX_RANK = 64  # NumPy's own bound
+_MAX_RANK = 64  # NumPy's own limit
 _MAX_BYTES = 2**63 - 1
 
 
 def canonical(dtype: Any, path: str = "tensor") -> DType:
-    """The native-endian element type of a record that equals `dtype`; RecordError where a record has none such.
+    """The native-endian dtype of a record that equals `dtype`; RecordError if a record has no such dtype.
 
     >>> canonical(">f4")
     dtype('float32')
@@ -66,7 +66,7 @@ def canonical(dtype: Any, path: str = "tensor") -> DType:
     if isinstance(dtype, np.dtype):
         dtype = cast("DType", dtype)
         if (known := _KNOWN.get(dtype)) is not None:
-            return known  # without making up its name, which is slow
+            return known  # avoids computing its name, which is slow
     try:
         return _BY_NUMPY_NAME[np.dtype(dtype).name]
     except (KeyError, TypeError):
@@ -76,12 +76,12 @@ def canonical(dtype: Any, path: str = "tensor") -> DType:
 
 
 def kind_of(dtype: DType) -> Kind:
-    """The kind of tensor that elements of `dtype` make."""
+    """The kind of a tensor with `dtype`."""
     return _KINDS.get(dtype.kind, "float")
 
 
 def checked_shape(shape: object, dtype: DType, path: str = "tensor") -> tuple[int, ...]:
-    """`shape` as a tuple, or RecordError where no array can have it. Allocates nothing, whatever the sizes are."""
+    """`shape` as a tuple; RecordError if no array can have it. Allocates nothing, for any sizes."""
     if not isinstance(shape, (tuple, list)):
         raise RecordError(f"{path}: a shape is a list of sizes, not {type(shape).__name__}")
     sizes = tuple(cast("list[Any]", shape))
@@ -104,10 +104,11 @@ def cast_elements(
     recast: Recast = float_casts.recast,
     underflow: Callable[[int], object] | None = None,
 ) -> Array:
-    """`array`, contiguous, at another element type of its kind, each value rounded to the nearest.
+    """Cast a contiguous `array` to another dtype of its kind, rounding to nearest.
 
-    Beyond the result it takes a small block of memory. Raises RecordError for a value that does not fit: a finite float
-    that would become infinite, an int out of range. `underflow` is told how many became zero that were not, if any.
+    Beyond the result it needs only a small block of memory. Raises RecordError for a value that does not fit: a finite
+    float that would become infinite, or an int out of range. If nonzero values become zero, `underflow` is called with
+    their number.
     """
     if kind_of(array.dtype) != kind_of(dtype):
         raise RecordError(f"{path}: a record does not cast between kinds, here {array.dtype} to {dtype}")
@@ -136,7 +137,7 @@ def _cast(array: Array, dtype: DType, path: str) -> Array:
 
 
 def _became_zero(array: Array, result: Array) -> int:
-    """How many floats that are not zero are in the result."""
+    """The number of nonzero floats that are zero in the result."""
     if not result.size or np.can_cast(array.dtype, result.dtype) or not _has_zeros(result):
         return 0
     source, bits, count = array.reshape(-1), result.reshape(-1).view(f"u{result.dtype.itemsize}"), 0
@@ -147,20 +148,20 @@ def _became_zero(array: Array, result: Array) -> int:
 
 
 def _has_zeros(array: Array) -> bool:
-    # By bits, as two minima: that of 0.0 is the least as a natural number, that of -0.0 as an integer.
+    # By bits, as two minima: 0.0 is the smallest unsigned integer, -0.0 the smallest signed one.
     bits, width = array.reshape(-1), array.dtype.itemsize
     signed = bits.view(f"i{width}")
     return bool(bits.view(f"u{width}").min() == 0 or signed.min() == np.iinfo(signed.dtype).min)
 
 
 def _cast_floats(array: Array, dtype: DType, path: str) -> Array:
-    with np.errstate(all="ignore"):  # overflow is told below; signalling NaNs are no fault
+    with np.errstate(all="ignore"):  # overflow is reported below; signalling NaNs are allowed
         if array.dtype == np.float64 and dtype == ml_dtypes.bfloat16:
             array = _rounded_to_odd(array)
         result = array.astype(dtype)
         if np.can_cast(array.dtype, dtype):
             return result
-        # Some of the 8-bit types have NaN for what others make infinite.
+        # Some 8-bit dtypes have no infinity and give NaN instead.
         overflown = ~np.isfinite(result.astype(np.float32)) if dtype.itemsize == 1 else _is_infinite(result)
         if not overflown.any() or not (overflown := overflown & np.isfinite(array)).any():
             return result
@@ -192,10 +193,10 @@ def _is_infinite(array: Array) -> NDArray[np.bool_]:
 
 
 def _rounded_to_odd(array: Array) -> Array:
-    """float64 to float32, every inexact result made odd, so that rounding it once more rounds only once.
+    """Cast float64 to float32 with rounding to odd, so that a second rounding gives the correctly rounded result.
 
-    ml_dtypes takes float64 to bfloat16 through the nearest float32, which rounds twice. Boldo and Melquiond,
-    "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd" (2008).
+    ml_dtypes casts float64 to bfloat16 via the nearest float32, which rounds twice. See Boldo and Melquiond, "Emulation
+    of a FMA and correctly rounded sums: proved algorithms using rounding to odd" (2008).
     """
     nearest = array.astype(np.float32)
     inexact = nearest != array

@@ -1,4 +1,4 @@
-"""What a record holds under a path: a tensor that is read only when asked, with the id of its parameter."""
+"""Tensor entries of a record: lazy tensors, with the id of their parameter."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from phlox.record.dtypes import (
 from phlox.record.precision import Underflow, underflow_message
 
 LARGE = 1 << 24
-"""Bytes of a tensor that is not read while another such one is."""
+"""Tensors of at least this many bytes are read one at a time."""
 PORTION = 1 << 18
-"""Bytes that are cast at a time where there is no need of the whole."""
+"""Bytes per block of a cast that does not need the whole array."""
 _OF_ENGINES = 4
-"""Times as many where an engine casts: its threads are to share them, and take no memory of their own."""
+"""Factor of the block size if an engine casts: its threads share the block, and need no memory of their own."""
 
 
 class LazyTensor(msgspec.Struct, frozen=True, eq=False):
-    """A host array that is made (read from a file, copied from a device, cast) only when `read` is called.
+    """A host array that is computed (read from a file, copied from a device, cast) only when `read` is called.
 
-    Make one with `from_array` or `from_function`.
+    Create one with `from_array` or `from_function`.
 
     >>> import numpy as np
     >>> tensor = LazyTensor.from_array(np.ones((2, 3), np.float32))
@@ -46,18 +46,18 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     shape: tuple[int, ...]
     dtype: DType
     source_dtype: DType
-    """What `source` gives; another than `dtype` where this tensor is a casting view."""
+    """The dtype of the result of `source`; it differs from `dtype` if reading casts."""
     source: Callable[[], Array]
     path: str = "tensor"
-    """Named in errors."""
+    """Shown in error messages."""
     recast: Recast = float_casts.recast
-    """How floats are cast where there is a faster way than NumPy's: by the engine of a model's tensors."""
+    """Casts floats faster than NumPy, with the engine of a model's tensors."""
     underflow: Underflow | None = None
-    """Where it is noted how many values casts make zero; without it each read warns of them."""
+    """Collects the numbers of values that casts make zero; without it each read gives a warning."""
 
     @staticmethod
     def from_array(array: Any, path: str = "tensor") -> LazyTensor:
-        """Holds `array` (anything `np.asarray` takes) without copying it; layout and byte order are as they come."""
+        """Wrap `array` (anything that `np.asarray` accepts) without a copy, in any layout and byte order."""
         array = np.asarray(array)
         dtype = canonical(array.dtype, path)
         return LazyTensor(array.shape, dtype, dtype, lambda: array, path)
@@ -70,18 +70,18 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         path: str = "tensor",
         recast: Recast = float_casts.recast,
     ) -> LazyTensor:
-        """Holds a function of no arguments that gives an array of this shape and element type, at each read anew."""
+        """Wrap a function without arguments that returns an array of this shape and dtype; each read calls it."""
         dtype = canonical(dtype, path)
         return LazyTensor(checked_shape(shape, dtype, path), dtype, dtype, function, path, recast)
 
     @property
     def is_cast(self) -> bool:
-        """Whether what is read is cast to another element type."""
+        """Whether reading casts to another dtype."""
         return self.dtype != self.source_dtype
 
     @property
     def kind(self) -> Kind:
-        """Float, int or bool, as `dtype` says."""
+        """Float, int or bool: the kind of `dtype`."""
         return kind_of(self.dtype)
 
     @property
@@ -95,36 +95,38 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         return self.size * self.dtype.itemsize
 
     def read(self) -> Array:
-        """The array: C-contiguous, in native byte order, perhaps a read-only view of a mapped file.
+        """The array: C-contiguous, in native byte order, possibly a read-only view of a mapped file.
 
-        Raises RecordError where a value does not fit `dtype`, or the source does not give what it promised. Gives
-        `RecordWarning` where values that are not zero become zero.
+        Raises RecordError if a value does not fit `dtype`, or if the source returns another shape or dtype than
+        declared. Gives a `RecordWarning` if nonzero values become zero.
         """
         return self.cast(self._stored())
 
     def blocks(self) -> Iterator[Array]:
-        """The elements in order, as 1-d arrays; casts a block at a time, so that no cast copy exists whole."""
+        """The elements in order, as 1-d arrays. It casts block by block, so there is never a full cast copy."""
         array = self.stored()
         return self._cast(array) if self.is_cast else iter((array,))
 
     def stored(self) -> Array:
-        """The elements in order, as a 1-d array of `source_dtype`: `cast` of any part is a part of what this is."""
+        """The elements before the cast, as a 1-d array of `source_dtype`; apply `cast` to any part of it."""
         return self._stored().reshape(-1)
 
     def cast(self, array: Array) -> Array:
-        """A part of what is stored at the element type of this, in the same order; several threads may do so."""
-        return cast_elements(array, self.dtype, self.path, self.recast, self._tell) if self.is_cast else array
+        """Cast a part of `stored()` to `dtype`; thread-safe."""
+        return (
+            cast_elements(array, self.dtype, self.path, self.recast, self._report_underflow) if self.is_cast else array
+        )
 
-    def _tell(self, count: int) -> None:
+    def _report_underflow(self, count: int) -> None:
         if self.underflow is not None:
             self.underflow.append((self.path, self.dtype, count))
         else:
             warnings.warn(f"{self.path}: {underflow_message('values', self.dtype)}", RecordWarning, stacklevel=5)
 
     def astype(self, dtype: Any, path: str | None = None, underflow: Underflow | None = None) -> LazyTensor:
-        """This tensor at another element type of the same kind, cast when read.
+        """This tensor at another dtype of the same kind, cast when read.
 
-        Raises RecordError at once for another kind; at reading, for a value that does not fit. Errors name `path`.
+        Raises RecordError at once for another kind, and on reading for a value that does not fit. Errors name `path`.
         """
         path = self.path if path is None else path
         dtype = canonical(dtype, path)
@@ -132,14 +134,14 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
             return self if path == self.path else msgspec.structs.replace(self, path=path)
         if kind_of(dtype) != self.kind:
             raise RecordError(f"{path}: a record does not cast between kinds, here {self.dtype} to {dtype}")
-        # A view of a view casts twice, as the same casts of the array would.
+        # Two calls of astype cast twice, as with arrays.
         source = self.read if self.is_cast else self.source
         return LazyTensor(self.shape, dtype, self.dtype, source, path, self.recast, underflow)
 
     def map(self, function: Callable[[Array], Array], shape: tuple[int, ...]) -> LazyTensor:
-        """What `function` makes of the array when it is read: of this shape, and of the same element type.
+        """Apply `function` to the array when it is read; the result has the given shape and the same dtype.
 
-        A function that gives a view (a slice, a transpose) costs no more than the elements that it shows.
+        A function that returns a view (a slice, a transpose) costs only the elements of that view.
 
         >>> import numpy as np
         >>> tensor = LazyTensor.from_array(np.arange(6).reshape(2, 3)).map(lambda array: array.T, (3, 2))
@@ -169,9 +171,9 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
 
 
 class TensorEntry(msgspec.Struct, frozen=True, eq=False):
-    """A tensor of a record, and the id of the parameter it was taken from (None where it has none)."""
+    """A tensor of a record, and the id of its parameter (None if it has none)."""
 
     tensor: LazyTensor
     id: str | None = None
     state: bool = False
-    """Whether it accumulates over the steps of a training, see `PrecisionSettings`; files do not say it."""
+    """Whether it accumulates over training steps, see `PrecisionSettings`; this is not stored in files."""

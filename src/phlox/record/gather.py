@@ -1,4 +1,4 @@
-"""`gather` and `restore`: one record of everything that a program needs to go on, and the way back, all or nothing."""
+"""`gather` and `restore`: one record with the state of a whole program, restored completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from phlox.record.record import Entry, Record
 from phlox.record.values import Value, checked_value
 
 _PARTS = "parts"
-"""Metadata: the names of the parts, for one that has nothing to save leaves no entry."""
+"""The metadata key for the names of the parts: a part without state has no entry."""
 
 
 @runtime_checkable
 class Recordable(Protocol):
-    """What becomes a record, and takes its state from one: modules, optimizers, schedules, and what a user writes.
+    """An object that can be saved as a record and loaded from one: modules, optimizers, schedules, user classes.
 
-    A `prepare_load(record)`, where there is one beside `load_record`, checks all that can fail, changes nothing, and
-    gives a function that does the rest; `restore` uses it instead, and need not load on trial. Where that function has
-    an attribute `undo`, a function too, it takes back what was done, for another part that fails or for Ctrl-C;
-    otherwise the record of before is loaded.
+    It may also have `prepare_load(record)`: it checks everything that can fail, changes nothing, and returns a function
+    that does the rest. `restore` prefers it, since no trial load is then needed. If that function has an attribute
+    `undo`, also a function, it reverts the load after Ctrl-C or the failure of another part; otherwise the previous
+    record is loaded.
     """
 
     def into_record(self) -> Record:
-        """The state; nothing need be copied, but later changes must not be seen in it."""
+        """The state as a record. Copies are not required, but later changes must not affect it."""
         ...
 
     def load_record(self, record: Record, /) -> object:
-        """Take the state from a record; RecordError, and the old state, where it does not fit."""
+        """Load the state from a record. If it does not fit: RecordError, and the old state is kept."""
         ...
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What gives its state as a dict of plain values, and takes it back: random streams, samplers, counters.
+    """An object whose state is a dict of plain values: random streams, samplers, counters.
 
-    A `prepare_restore(state)` beside `restore` does what `prepare_load` does for a `Recordable`.
+    An optional `prepare_restore(state)` works like `prepare_load` of a `Recordable`.
     """
 
     def state(self) -> Mapping[str, Any]:
@@ -50,18 +50,19 @@ class Stateful(Protocol):
         ...
 
     def restore(self, state: Any, /) -> object:
-        """Go on from such a state; an error, and the old state, where it does not fit."""
+        """Restore such a state. If it does not fit: an error, and the old state is kept."""
         ...
 
 
 def gather(parts: Mapping[str, Any] | None = None, /, **more: Any) -> Record:
-    """One record of several parts, each below its name; tensors are not copied.
+    """Combine several parts in one record, each under its name; tensors are not copied.
 
     Args:
-        parts, more: by name: whatever is `Recordable` (modules, optimizers, schedules) or `Stateful` (random streams);
-            plain values; records; and dicts of parts, nested as you like.
+        parts, more: by name: `Recordable` objects (modules, optimizers, schedules), `Stateful` objects (random
+        streams),
+            plain values, records, and nested dicts of these.
 
-    Raises RecordError, naming the part, for what is none of these, and for a name that is empty or has a dot.
+    Raises RecordError, naming the part, for any other object, and for a name that is empty or has a dot.
 
     >>> from phlox.random import Stream
     >>> record = gather(random=Stream((0, 7), position=3), progress={"epoch": 2, "best": 0.5})
@@ -98,21 +99,21 @@ def _gathered(parts: Mapping[str, Any], place: str) -> Record:
 
 
 def restore(record: Record, parts: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
-    """Gives every part its state back from a record that `gather` made: all of them, or none.
+    """Restore the state of all parts from a record of `gather`: all of them, or none.
 
     Args:
-        record: as gathered, however it was saved.
-        parts, more: the parts by the names that they were gathered under. In the place of a plain value stands any
-            of its type, or None for whichever comes.
+        record: the gathered record, saved and loaded in any format.
+        parts, more: the parts, by the names under which they were gathered. For a plain value give any value of its
+            type, or None for any type.
 
-    Returns the plain values of the record by name, as nested as the parts: they cannot be changed in place. A part
-    given as None that is no plain value comes as the record that it is.
+    Returns the plain values of the record by name, nested like the parts; plain values cannot be changed in place. A
+    part given as None that is not a plain value is returned as a record.
 
-    Raises RecordError, which tells everything that is wrong with every part, and changes none, where a part is missing
-    from the record, is unexpected, or does not fit. For one part alone, load `record.select("model")` into it.
+    Raises RecordError if a part is missing from the record, is unexpected, or does not fit. It lists all problems of
+    all parts, and nothing is changed. To load a single part use `record.select("model")`.
     """
     if record.positional:
-        raise RecordError("restore: a positional record has no names to find the parts by; save it with names")
+        raise RecordError("restore: a positional record has no names for its parts; save it with names")
     problems: list[str] = []
     commits: list[tuple[Any, Callable[[], object]]] = []
     values = _prepare(record, _named(parts, more), "", problems, commits)
@@ -124,25 +125,25 @@ def restore(record: Record, parts: Mapping[str, Any] | None = None, /, **more: A
 
 
 def undoable(part: Any, change: Callable[[], object]) -> Prepared[object]:
-    """The change of a part, with what takes it back."""
+    """The change of a part, with a function that reverts it."""
     if isinstance(change, Prepared):
         return cast("Prepared[object]", change)
     undo = getattr(change, "undo", None)
     if undo is not None:
         return Prepared(change, lambda: undo)
     save, load = (part.into_record, part.load_record) if isinstance(part, Recordable) else (part.state, part.restore)
-    return Prepared(change, lambda: _way_back(part, save, load))
+    return Prepared(change, lambda: _undo_of(part, save, load))
 
 
 def _change(changes: list[Prepared[object]]) -> None:
-    """Make all changes, or none: Ctrl-C waits, and then they are taken back, if they can be."""
+    """Apply all changes or none. Ctrl-C is delayed; then the changes are reverted, if possible."""
     done: list[Prepared[object]] = []
 
     def undo() -> None:
         while done:
             done.pop().undo()
 
-    # What cannot be taken back comes first: if it fails, the others are as they were.
+    # Changes that cannot be reverted come first: if one fails, the others were not applied yet.
     changes = sorted(changes, key=lambda change: change.can_be_undone)
     with SignalGuard(undo=undo if all(change.can_be_undone for change in changes) else None):
         try:
@@ -161,10 +162,10 @@ def _prepare(
     problems: list[str],
     commits: list[tuple[Any, Callable[[], object]]],
 ) -> dict[str, Any]:
-    """The plain values; what must be done, and what speaks against it, is appended."""
+    """The plain values; changes are appended to `commits`, errors to `problems`."""
     values: dict[str, Any] = {}
-    held = _held(record)
-    problems += _misnamed(list(parts), held, place)
+    held = _part_names(record)
+    problems += _name_problems(list(parts), held, place)
     for name, part in parts.items():
         path = _path(name, place)
         if name not in held:
@@ -176,12 +177,12 @@ def _prepare(
             elif isinstance(part, Recordable) and not isinstance(part, Record):
                 if is_value or name in record.tensors:
                     raise RecordError(f"the record has {record[name]!r}, where {_called(part)} was expected")
-                prepare = getattr(part, "prepare_load", None) or partial(on_trial, part)
+                prepare = getattr(part, "prepare_load", None) or partial(trial_load, part)
                 commits.append((part, prepare(record.select(name))))
             elif isinstance(part, Stateful):
                 if not is_value:
                     raise RecordError(f"the record has no state of {_called(part)} there, but entries below it")
-                prepare = getattr(part, "prepare_restore", None) or partial(_on_trial, part, part.state, part.restore)
+                prepare = getattr(part, "prepare_restore", None) or partial(_trial, part, part.state, part.restore)
                 commits.append((part, prepare(record[name])))
             elif part is None and not is_value:
                 values[name] = record[name] if name in record else record.select(name)
@@ -194,13 +195,13 @@ def _prepare(
     return values
 
 
-def on_trial(part: Recordable, record: Record) -> Prepared[object]:
-    """`prepare_load` for what can only say by loading whether a record fits: it is loaded, and that is taken back."""
-    return _on_trial(part, part.into_record, part.load_record, record)
+def trial_load(part: Recordable, record: Record) -> Prepared[object]:
+    """`prepare_load` for a part without it: the record is loaded on trial, and that is reverted."""
+    return _trial(part, part.into_record, part.load_record, record)
 
 
-def _on_trial(part: object, save: Callable[[], Any], load: Callable[[Any], object], source: Any) -> Prepared[object]:
-    undo = _way_back(part, save, load)
+def _trial(part: object, save: Callable[[], Any], load: Callable[[Any], object], source: Any) -> Prepared[object]:
+    undo = _undo_of(part, save, load)
     with SignalGuard():
         try:
             load(source)
@@ -209,12 +210,12 @@ def _on_trial(part: object, save: Callable[[], Any], load: Callable[[Any], objec
     return Prepared(lambda: load(source), lambda: undo)
 
 
-def _way_back(part: object, save: Callable[[], Any], load: Callable[[Any], object]) -> Callable[[], None]:
-    """A function that makes a part what it is now."""
+def _undo_of(part: object, save: Callable[[], Any], load: Callable[[Any], object]) -> Callable[[], None]:
+    """A function that restores the current state of a part."""
     before, fields = save(), dict(getattr(part, "__dict__", {}))
 
     def undo() -> None:
-        # Once for what it holds in lists and the like, and once more since loading may do more than take a state over.
+        # Twice: first to restore the contents of lists and the like, then because loading may have side effects.
         with contextlib.suppress(Exception):
             load(before)
         if fields and not isinstance(part, ModuleType):
@@ -224,30 +225,30 @@ def _way_back(part: object, save: Callable[[], Any], load: Callable[[Any], objec
     return undo
 
 
-def _misnamed(given: list[str], held: list[str], place: str) -> Iterator[str]:
+def _name_problems(given: list[str], held: list[str], place: str) -> Iterator[str]:
     lacking = [name for name in given if name not in held]
     surplus = [name for name in held if name not in given]
     has = f"; it has {', '.join(held[:10])}" if held else ""
     for name in lacking:
-        yield f"{_path(name, place)}: the record has no such part{_meant(name, surplus or held) or has}"
+        yield f"{_path(name, place)}: the record has no such part{_suggestion(name, surplus or held) or has}"
     for name in surplus:
-        meant = _meant(name, lacking) or "; give it too"
+        meant = _suggestion(name, lacking) or "; give it too"
         yield f"{_path(name, place)}: the record has this part, but it was not given{meant}"
 
 
-def _meant(name: str, others: list[str]) -> str:
+def _suggestion(name: str, others: list[str]) -> str:
     near = nearest(name, others)
     return f"; did you mean `{near}`?" if near else ""
 
 
-def _held(record: Record) -> list[str]:
+def _part_names(record: Record) -> list[str]:
     """The names of the parts of a record."""
     try:
         names = json.loads(record.metadata[_PARTS])
     except (KeyError, ValueError, RecursionError):
         names = []
-    told = [name for name in cast("list[Any]", names) if isinstance(name, str)] if isinstance(names, list) else []
-    return list(dict.fromkeys([*told, *(path.partition(".")[0] for path in (*record, *record.aliases))]))
+    listed = [name for name in cast("list[Any]", names) if isinstance(name, str)] if isinstance(names, list) else []
+    return list(dict.fromkeys([*listed, *(path.partition(".")[0] for path in (*record, *record.aliases))]))
 
 
 def _named(parts: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,7 +266,7 @@ def _path(name: object, place: str) -> str:
 
 
 def _is_nested(part: object) -> bool:
-    """Is it a dict with parts in it, not one of plain values alone?"""
+    """Is it a dict that contains parts, and not only plain values?"""
     if not isinstance(part, Mapping) or not part:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What every file says of itself: schema version, format, precision, and the Phlox that wrote it."""
+"""The header of every file: schema version, format, precision, and the version of Phlox that wrote it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from phlox.record.record import Record
 
 SCHEMA = 2
-"""The version of the layout of all formats together. A reader takes every version up to this one."""
+"""The schema version of all formats together. A reader supports every version up to this one."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The identity of a file. `positional`: its names are the positions of its entries, and mean nothing more.
+    """The header of a file. `positional`: entries have no names, only positions.
 
-    `fingerprint`: of the names that a positional file was written without (`names.fingerprint_of`), where it is known.
+    `fingerprint`: for a positional file, that of the omitted names (`names.fingerprint_of`), if known.
     """
 
     schema: int
@@ -31,7 +31,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @staticmethod
     def of(record: Record, format: str, precision: str) -> Header:
-        """The header of a file that is to hold `record`."""
+        """The header for a file of `record`."""
         return Header(
             schema=SCHEMA,
             format=format,

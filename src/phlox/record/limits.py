@@ -1,7 +1,7 @@
-"""What the text of one file (names, shapes, values, metadata; all but the elements of tensors) may hold.
+"""Limits of the text of one file: names, shapes, values and metadata, but not the elements of tensors.
 
-A few bytes of a file can make objects of a hundred, so without a bound a small hostile file, compressed smaller still,
-would fill the memory. Writers keep the same bounds: what is written can be read.
+A few bytes of a file can become objects of a hundred bytes, so without limits a small hostile file could fill the
+memory. Writers keep the same limits, so every written file can be read.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from collections.abc import Callable, Sequence
 from phlox.errors import RecordError
 
 MAX_TEXT = 100_000_000
-"""Bytes of text: the limit of safetensors, here kept in every format."""
+"""Maximum bytes of text: the limit of safetensors, here for every format."""
 
 MAX_ITEMS = 4_000_000
-"""Numbers, strings, lists and dicts in it; in JSON their commas and opening brackets."""
+"""Maximum number of items (numbers, strings, lists, dicts); in JSON, of commas and opening brackets."""
 
 MAX_ENTRIES = 500_000
-"""Entries of one record."""
+"""Maximum number of entries of one record."""
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.?)*+"?', re.DOTALL)  # one without an end goes to the end: no search twice
+_STRING = re.compile(
+    rb'"(?:[^"\\]|\\.?)*+"?', re.DOTALL
+)  # an unterminated one extends to the end, so nothing is searched twice
 _SIGNS = (b",", b"[", b"{")
 
-# MessagePack by its first byte: how many bytes follow, how many bytes of a length do, and how many of a count of items.
+# MessagePack by first byte: the number of bytes that follow, of bytes of a length, and of bytes of an item count.
 _FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 _EXTENSIONS = {0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
 _FOLLOW = {**_FIXED, **_EXTENSIONS, **{0xA0 + length: length for length in range(32)}}
@@ -32,35 +34,35 @@ _COUNTED = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 
 
 def check_entries(count: int) -> None:
-    """Raises RecordError where a record has more entries than a file may hold."""
+    """Raise RecordError if a record has too many entries for a file."""
     if count > MAX_ENTRIES:
         raise RecordError(f"it has {count} entries; the most that a file holds is {MAX_ENTRIES}")
 
 
 def check_size(size: int) -> None:
-    """Raises RecordError where the text of a file takes more bytes than it may."""
+    """Raise RecordError if the text of a file has too many bytes."""
     if size > MAX_TEXT:
         raise RecordError(f"its names and values take {size} bytes; the most is {MAX_TEXT}: hold data as tensors")
 
 
 def check_json(*texts: bytes | memoryview) -> None:
-    """Raises RecordError where pieces of JSON are longer together, or hold more items, than the text of a file may."""
+    """Raise RecordError if pieces of JSON together have too many bytes or items."""
     _check(texts, _json_items)
 
 
 def check_message_pack(*texts: bytes | memoryview) -> None:
-    """Raises RecordError where pieces of MessagePack are longer together, or hold more items, than a file may."""
+    """Raise RecordError if pieces of MessagePack together have too many bytes or items."""
     _check(texts, _message_pack_items)
 
 
 def check_message_pack_items(data: memoryview) -> None:
-    """Raises RecordError where MessagePack holds more items than a file may; what is in a `bin` or `ext` is no item."""
+    """Raise RecordError if MessagePack has too many items; the content of a `bin` or `ext` does not count."""
     if len(data) > MAX_ITEMS and _message_pack_items(data) > MAX_ITEMS:
         raise RecordError(f"it has more than {MAX_ITEMS} items: hold numbers as arrays")
 
 
 def length_of(data: memoryview) -> int:
-    """How many items, or pairs, the MessagePack array or map at the beginning of `data` claims; 0 for all else."""
+    """The claimed number of items (or pairs) of the MessagePack array (or map) at the start of `data`; else 0."""
     first = data[0] if len(data) else 0
     if 0x80 <= first < 0xA0:
         return first & 15
@@ -70,14 +72,14 @@ def length_of(data: memoryview) -> int:
 def _check(texts: Sequence[bytes | memoryview], items: Callable[[bytes], int]) -> None:
     size = sum(map(len, texts))
     check_size(size)
-    # An item takes a byte at least, so most need not be looked at.
+    # An item takes at least one byte, so most texts need no count.
     if size > MAX_ITEMS and sum(items(bytes(text)) for text in texts) > MAX_ITEMS:
         raise RecordError(f"its names and values are more than {MAX_ITEMS} items: hold numbers as tensors")
 
 
 def _json_items(text: bytes) -> int:
     count = sum(map(text.count, _SIGNS))
-    if count > MAX_ITEMS:  # perhaps some are within strings
+    if count > MAX_ITEMS:  # some may be within strings
         count -= sum(sum(map(match.group().count, _SIGNS)) for match in _STRING.finditer(text))
     return count
 

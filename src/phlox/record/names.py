@@ -1,4 +1,4 @@
-"""Names: near misses for error texts, in bounded time whatever they are, and the fingerprint of an order of them."""
+"""Names: similar names for error messages, in bounded time, and the fingerprint of an ordered list of names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _CUTOFF = 0.75
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of `names` most similar to `name`, or None where none is similar enough to have been meant.
+    """The most similar of `names`, or None if none is similar enough.
 
     >>> nearest("encoder.nrom.weight", ["encoder.norm.weight", "decoder.bias"])
     'encoder.norm.weight'
     """
     if len(name) > _MAX_LENGTH:
         return None
-    from difflib import SequenceMatcher  # only for what is wrong: it is not small
+    from difflib import SequenceMatcher  # imported only after an error: it is slow to import
 
     matcher = SequenceMatcher()
     matcher.set_seq2(name)
@@ -29,7 +29,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
         if len(other) <= _MAX_LENGTH and matcher.real_quick_ratio() >= _CUTOFF:
             likely.append((matcher.quick_ratio(), other))
     best: tuple[float, str | None] = (0.0, None)
-    # The true ratio takes milliseconds where names are made to be slow. The other is never below it.
+    # `ratio` takes milliseconds for adversarial names; `quick_ratio` is an upper bound.
     for bound, other in sorted(likely, key=lambda item: -item[0])[:_MAX_TRIED]:
         if bound > best[0]:
             matcher.set_seq1(other)
@@ -39,9 +39,9 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def fingerprint_of(paths: Iterable[str]) -> str:
-    """16 hexadecimal digits that tell one ordered structure of `paths` from another: BLAKE2b, 8 bytes.
+    """A fingerprint of an ordered list of `paths`: 16 hexadecimal digits of BLAKE2b.
 
-    A positional file carries that of the names it was written without.
+    A positional file stores that of its omitted names.
 
     >>> fingerprint_of(["weight", "bias"]) == fingerprint_of(["bias", "weight"])
     False

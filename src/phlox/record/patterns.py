@@ -1,8 +1,8 @@
-"""The one small language that says which paths are meant: for freezing, for optimizers' groups, for partial loads.
+"""Path patterns: select parameters for freezing, optimizer groups and partial loads.
 
-A pattern is a path with wildcards: `*` stands for any part of one segment, `**` for any number of segments. The path of
-something that has parts (a module, a list or dict in it) means everything below. A pattern that starts with `!` takes
-away from what the patterns before it have chosen, or from everything if it is the first.
+A pattern is a path with wildcards: `*` matches any part of one segment, `**` any number of segments. The path of a
+container (a module, list or dict) matches everything below it. A pattern that starts with `!` removes its matches from
+the selection of the patterns before it, or from everything if it is the first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Patterns: TypeAlias = str | Sequence[str]
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Is `path`, or something that it lies below, what this pattern (without a `!`) means?
+    """Does this pattern (without a `!`) match `path`, or a container of it?
 
     >>> matches("encoder.*.norm", "encoder.0.norm.weight"), matches("*.bias", "encoder.0.bias")
     (True, False)
@@ -28,8 +28,8 @@ def matches(pattern: str, path: str) -> bool:
     return _expression(pattern).fullmatch(f"{path}.") is not None
 
 
-def in_turn(which: Iterable[Any], everything: Iterable[str], found: Callable[[Any], set[str]]) -> set[str]:
-    """What several patterns choose, one after the other; `found` gives what each means, its `!` taken off."""
+def select_in_order(which: Iterable[Any], everything: Iterable[str], found: Callable[[Any], set[str]]) -> set[str]:
+    """The selection of several patterns, applied in order; `found` returns the matches of one, without its `!`."""
     chosen: set[str] = set()
     for place, one in enumerate(which):
         if isinstance(one, str) and one.startswith("!"):
@@ -39,12 +39,12 @@ def in_turn(which: Iterable[Any], everything: Iterable[str], found: Callable[[An
     return chosen
 
 
-def chosen(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str]) -> set[str]:
-    """Those of `paths` that are meant; where they are a mapping, a key is meant if any of its names is.
+def selected(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str]) -> set[str]:
+    """The selected `paths`. In a mapping path -> names, a key is selected if any of its names is.
 
-    Raises RecordError for a pattern that none matches, with what was probably meant, and for what is no pattern.
+    Raises RecordError for a pattern without a match (with a suggestion), and for an invalid pattern.
 
-    >>> sorted(chosen(["encoder", "!**.bias"], ["encoder.weight", "encoder.bias", "head.weight"]))
+    >>> sorted(selected(["encoder", "!**.bias"], ["encoder.weight", "encoder.bias", "head.weight"]))
     ['encoder.weight']
     """
     named = cast("Mapping[str, Sequence[str]]", paths) if isinstance(paths, Mapping) else None
@@ -52,20 +52,18 @@ def chosen(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str
 
     def found(pattern: Any) -> set[str]:
         if not isinstance(pattern, str):
-            raise RecordError(
-                f"{pattern!r} does not say which paths are meant; give a pattern ('encoder', '**.bias'), or several"
-            )
+            raise RecordError(f"{pattern!r} is not a pattern; give a pattern ('encoder', '**.bias'), or several")
         result = {key for key, known in names.items() if any(matches(pattern, path) for path in known)}
         if not result:
             raise RecordError(no_match(pattern, [path for known in names.values() for path in known], "path"))
         return result
 
-    return in_turn([patterns] if isinstance(patterns, str) else patterns, names, found)
+    return select_in_order([patterns] if isinstance(patterns, str) else patterns, names, found)
 
 
 def no_match(pattern: str, paths: Sequence[str], what: str) -> str:
-    """What to say where no path, which stands for a `what`, matches a pattern."""
-    for other in _meant(pattern, paths):
+    """The message for a pattern that matches no `what`."""
+    for other in _suggestions(pattern, paths):
         if other != pattern and any(matches(other, path) for path in paths):
             return f"no {what} matches `{pattern}`; did you mean `{other}`?"
     shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
@@ -74,15 +72,15 @@ def no_match(pattern: str, paths: Sequence[str], what: str) -> str:
 
 @lru_cache(maxsize=512)
 def _expression(pattern: str) -> re.Pattern[str]:
-    """For paths with a dot at the end: those that match, and those below."""
+    """The regular expression of a pattern and everything below it, for paths with a trailing dot."""
     text = ""
     for segment in pattern.split("."):
         text += r"(?:[^.]+\.)*" if segment == "**" else "[^.]*".join(map(re.escape, segment.split("*"))) + r"\."
     return re.compile(f"{text}.*", re.DOTALL)
 
 
-def _meant(pattern: str, paths: Sequence[str]) -> Iterator[str]:
-    """What may have been meant: the same further down, or other names."""
+def _suggestions(pattern: str, paths: Sequence[str]) -> Iterator[str]:
+    """Suggestions: the same pattern at a deeper level, or similar names."""
     yield f"*{pattern}" if pattern.startswith("*.") else f"**.{pattern}"
     if "*" not in pattern:
         modules = dict.fromkeys(path[:end] for path in paths for end in range(len(path)) if path[end] == ".")

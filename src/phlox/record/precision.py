@@ -1,4 +1,4 @@
-"""Precision settings: at which element type each tensor of a record is written."""
+"""Precision settings: the dtypes in which the tensors of a record are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IntName: TypeAlias = Literal["i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8
 
 
 class Precision(Protocol):
-    """Anything with this one method is a precision that recorders accept, and `Record.with_precision` too.
+    """The protocol of a precision for recorders and `Record.with_precision`.
 
     >>> class HalfButNorms:
     ...     def stored(self, path, dtype):
@@ -25,17 +25,17 @@ class Precision(Protocol):
     """
 
     def stored(self, path: str, dtype: DType) -> DType:
-        """The element type, of the kind of `dtype`, at which to write the tensor at `path` that has `dtype`."""
+        """The dtype in which to write the tensor at `path` with `dtype`; it must be of the same kind."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PrecisionSettings:
-    """One element type for all floats and one for all ints, or None: as they are. Raises RecordError for other names.
+    """One dtype for all floats and one for all ints; None keeps them unchanged. Raises RecordError for other names.
 
-    Floats that accumulate over the steps of a training (moments and averages of optimizers, and parameters that are
-    kept at full precision, as running statistics are) are not narrowed below f32 by `float`, for a training that goes
-    on from them would be ruined. `state` says by name at which type they are written.
+    `float` does not narrow floats that accumulate over training steps below f32, since resuming from them would fail.
+    These are moments and averages of optimizers, and parameters kept at full precision, such as running statistics. Use
+    `state` to set their dtype explicitly.
 
     >>> str(PrecisionSettings(float="bf16", int="i32"))
     'float=bf16, int=i32'
@@ -58,7 +58,7 @@ class PrecisionSettings:
                 )
 
     def stored(self, path: str, dtype: DType) -> DType:
-        """See `Precision.stored`; the path matters for what optimizers keep."""
+        """See `Precision.stored`; the path identifies optimizer states."""
         kind = kind_of(dtype)
         name = self.float if kind == "float" else self.int if kind == "int" else None
         chosen = dtype if name is None else DTYPES[name]
@@ -67,7 +67,7 @@ class PrecisionSettings:
         return chosen
 
     def stored_state(self, dtype: DType) -> DType:
-        """As `stored`, of what accumulates over the steps of a training."""
+        """Like `stored`, for tensors that accumulate over training steps."""
         if kind_of(dtype) != "float":
             return self.stored("", dtype)
         if self.state is not None:
@@ -83,7 +83,7 @@ class PrecisionSettings:
 
 
 _OF_OPTIMIZER = re.compile(r"(?:^|\.)states\.[^.]+\.state(?:\.|$)")
-"""The paths of what an optimizer's record holds, in whichever record it is a part of."""
+"""The paths of optimizer states, also within a larger record."""
 
 
 DOUBLE = PrecisionSettings(float="f64")
@@ -93,12 +93,12 @@ BFLOAT16 = PrecisionSettings(float="bf16")
 
 
 Underflow: TypeAlias = list[tuple[str, DType, int]]
-"""How many values of which tensor were made zero by casts, at which element type; several threads append to it."""
+"""(path, dtype, count) of values that casts made zero; several threads append to it."""
 _SHOWN = 5
 
 
 def warn_of_underflow(found: Underflow, what: str) -> None:
-    """One `RecordWarning` of all."""
+    """Give one `RecordWarning` for all."""
     paths = list(dict.fromkeys([path for path, _, _ in found]))
     dtypes = " and ".join(dict.fromkeys([str(dtype) for _, dtype, _ in found]))
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
@@ -107,12 +107,12 @@ def warn_of_underflow(found: Underflow, what: str) -> None:
 
 
 def underflow_message(what: str, dtype: object) -> str:
-    """What there is to say of values that do not fit since they are too small."""
-    return f"{what} that are not zero became zero at {dtype}, which has none as small; BFLOAT16 and FULL keep them"
+    """The message for values that became zero because they are too small."""
+    return f"{what} that are not zero became zero at {dtype}, because they are too small; BFLOAT16 and FULL keep them"
 
 
 def checked_precision(precision: Precision) -> Precision:
-    """`precision` itself; RecordError where it is none."""
+    """Check that `precision` is valid; RecordError otherwise."""
     if callable(getattr(precision, "stored", None)) and not isinstance(precision, type):
         return precision
     raise RecordError(
@@ -122,9 +122,9 @@ def checked_precision(precision: Precision) -> Precision:
 
 
 def stored_type(precision: Precision, path: str, dtype: DType, state: bool = False) -> DType:
-    """What `precision.stored` says; RecordError naming `path` where that is no element type of the kind of `dtype`.
+    """The result of `precision.stored`; RecordError, naming `path`, if it is not a dtype of the kind of `dtype`.
 
-    With `state`, of what accumulates over steps, what `stored_state` says where there is one.
+    With `state` (accumulating tensors), the result of `stored_state` if it exists.
 
     >>> stored_type(HALF, "weight", np.dtype(np.float32))
     dtype('float16')
@@ -132,11 +132,11 @@ def stored_type(precision: Precision, path: str, dtype: DType, state: bool = Fal
     given = cast("object", precision.stored(path, dtype))
     if state and isinstance(precision, PrecisionSettings):
         given = precision.stored_state(dtype)
-    # np.dtype would make float64 of None, and of "i8" what is i64 here.
+    # np.dtype(None) is float64, and np.dtype("i8") is what is called i64 here.
     if not isinstance(given, (np.dtype, type)):
         raise RecordError(
             f"{path}: {precision_label(precision)}.stored gave {given!r:.100}; "
-            "expected an element type, such as np.dtype(np.float16)"
+            "expected a dtype, such as np.dtype(np.float16)"
         )
     result = canonical(given, path)
     if kind_of(result) != kind_of(dtype):
@@ -148,5 +148,5 @@ def stored_type(precision: Precision, path: str, dtype: DType, state: bool = Fal
 
 
 def precision_label(precision: Precision) -> str:
-    """How a file names the precision it was written at; it is for people, no reader depends on it."""
+    """The name of a precision in a file; it is informative only, no reader depends on it."""
     return str(precision) if isinstance(precision, PrecisionSettings) else type(precision).__qualname__

@@ -1,4 +1,4 @@
-"""`Record`: named lazy tensors and plain values, the one thing that every format writes and reads."""
+"""`Record`: named lazy tensors and plain values, the content of a file of any format."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Entry: TypeAlias = TensorEntry | Value
 
 
-class Unheld(RecordError):
-    """A record cannot hold an entry of a file; the text is the reason that `Record.unreadable` gives."""
+class UnreadableEntryError(RecordError):
+    """A record cannot hold an entry of a file; the message is the reason in `Record.unreadable`."""
 
 
 _SHOWN = 40
@@ -42,18 +42,19 @@ class Record:
     """An ordered, immutable mapping of dotted paths to tensors (`TensorEntry`) and plain values.
 
     Args:
-        entries: path -> `TensorEntry`, `LazyTensor`, NumPy array, or a plain value (None, bool, int of 64 bits, float,
-            str, and lists and string-keyed dicts of them; they are copied). Tensors are not copied and not read.
-        metadata: free text about the whole.
-        aliases: further path -> path in `entries`: a tensor that has several names is stored once. `record[alias]` and
-            `alias in record` work; iteration, `paths` and `len` go over stored entries only.
-        positional: the paths are "0", "1", ...: places, not names.
-        header: of the file that the record was read from.
-        unreadable: what a file has and a record cannot hold (an object of a class, a complex tensor): path -> why.
-            `record[path]` raises RecordError with the reason, and no writer takes a record with such an entry;
-            iteration, `paths`, `len` and `in` pass over it, and `renamed` can drop it.
+        entries: path -> `TensorEntry`, `LazyTensor`, NumPy array, or a plain value (None, bool, 64-bit int, float, str,
+            and lists and string-keyed dicts of them; these are copied). Tensors are not copied and not read.
+        metadata: free text about the whole, by name.
+        aliases: alias -> path in `entries`: a tensor with several names is stored once. `record[alias]` and `alias in
+            record` work; iteration, `paths` and `len` cover stored entries only.
+        positional: the paths are "0", "1", ...: positions, not names.
+        header: the header of the file that the record was read from.
+        unreadable: path -> reason, for entries of a file that a record cannot hold (an object of a class, a complex
+            tensor). `record[path]` raises RecordError with the reason, and a record with such an entry cannot be
+            written. Iteration, `paths`, `len` and `in` skip it, and `renamed` can drop it.
 
-    Raises RecordError for a path that is empty or has an empty part, an alias of nothing, or a value that is not plain.
+    Raises RecordError for a path that is empty or has an empty part, an alias without target, or a value that is not
+    plain.
 
     >>> import numpy as np
     >>> record = Record({"weight": np.zeros((2, 3), np.float32), "step": 7})
@@ -107,7 +108,7 @@ class Record:
 
     @property
     def fingerprint(self) -> str | None:
-        """`fingerprint_of` the names that a positional file was written without; None for all other records."""
+        """`fingerprint_of` the omitted names of a positional file; None for all other records."""
         return None if self.header is None else self.header.fingerprint
 
     @property
@@ -120,9 +121,9 @@ class Record:
         return list(self._entries)
 
     def __getitem__(self, path: str) -> Any:
-        """The `TensorEntry` or the plain value at `path` or at what `path` is an alias of; RecordError if none.
+        """The `TensorEntry` or the plain value at `path`, which may be an alias.
 
-        Raises RecordError, too, with the reason, for an entry that is `unreadable`.
+        Raises RecordError if there is none, and, with the reason, for an entry that is `unreadable`.
         """
         try:
             return self._entries[self.aliases.get(path, path)]
@@ -143,9 +144,9 @@ class Record:
         return iter(self._entries)
 
     def select(self, prefix: str) -> Record:
-        """What lies below `prefix.`, the prefix taken off; metadata and aliases likewise.
+        """The entries, metadata and aliases below `prefix.`, without the prefix.
 
-        An alias below the prefix of a tensor outside of it becomes an entry, so the selection is complete in itself.
+        An alias below the prefix to a tensor outside it becomes an entry, so the selection is self-contained.
 
         >>> import numpy as np
         >>> Record({"model.weight": np.zeros(2), "step": 3}).select("model").paths()
@@ -169,7 +170,7 @@ class Record:
 
     @staticmethod
     def merge(records: Mapping[str, Record]) -> Record:
-        """One record of several, each below its prefix; `select` takes them apart again.
+        """Combine several records, each below its prefix; `select` is the inverse.
 
         >>> import numpy as np
         >>> Record.merge({"model": Record({"weight": np.zeros(2)}), "clock": Record({"step": 3})}).paths()
@@ -192,11 +193,11 @@ class Record:
         return Record(entries, metadata, aliases=aliases, unreadable=unreadable)
 
     def with_precision(self, precision: Precision, underflow: Underflow | None = None) -> Record:
-        """This record with every tensor at its precision, cast when read.
+        """This record with every tensor at a precision, cast when read.
 
-        Raises RecordError, naming the path, where the precision gives no element type, or one of another kind; when a
-        tensor is read, for a value that does not fit. A value that is not zero and becomes zero is a `RecordWarning`
-        when it is read, or is noted in `underflow`.
+        Raises RecordError, naming the path, if the precision gives an invalid dtype or one of another kind, and, when a
+        tensor is read, for a value that does not fit. Nonzero values that become zero give a `RecordWarning` when read,
+        or are added to `underflow`.
 
         >>> import numpy as np
         >>> from phlox.record.precision import PrecisionSettings
@@ -240,7 +241,7 @@ class Record:
             checked_text(path, path)
             checked_text(why, path)
             if path in self:
-                raise RecordError(f"{path!r} is both an entry and one that cannot be read")
+                raise RecordError(f"{path!r} is both an entry and unreadable")
         return dict(unreadable)
 
     def _checked_aliases(self, aliases: Mapping[str, str]) -> dict[str, str]:
@@ -254,25 +255,25 @@ class Record:
 
 
 def check_name(name: str) -> None:
-    """Raises Unheld where the name of an entry in a file makes no path."""
+    """Raise UnreadableEntryError if the name of an entry in a file is not a valid path."""
     try:
         _checked_path(name)
     except RecordError as error:
-        raise Unheld(str(error)) from None
+        raise UnreadableEntryError(str(error)) from None
 
 
 def _checked_path(path: object) -> str:
     if not isinstance(path, str):
-        raise RecordError(f"a path is a str, not {type(path).__name__}")
+        raise RecordError(f"a path must be a str, not {type(path).__name__}")
     if "" in path.split("."):
-        raise RecordError(f"{path[:200]!r} is no path: it is names joined by dots, none of them empty")
+        raise RecordError(f"{path[:200]!r} is not a path: a path is names joined by dots, none of them empty")
     return checked_text(path, path)
 
 
 def _checked_metadata(metadata: Mapping[Any, Any]) -> dict[str, str]:
     for key, text in metadata.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            raise RecordError(f"metadata is text by name; {key!r} holds {type(text).__name__}")
+            raise RecordError(f"metadata must be str -> str; {key!r} holds {type(text).__name__}")
         checked_text(key, "metadata")
         checked_text(text, f"metadata {key}")
     return dict(metadata)

@@ -10,18 +10,18 @@ from phlox.errors import RecordError
 Value: TypeAlias = Union[bool, int, float, str, "list[Value]", "dict[str, Value]", None]
 
 _MAX_DEPTH = 64
-_INTS = range(-(2**63), 2**64)  # what every format can hold
+_INTS = range(-(2**63), 2**64)  # the range that every format supports
 
 
 def checked_value(value: object, path: str, depth: int = 0) -> Value:
-    """A copy of `value` in plain Python types, or RecordError naming `path` where it is no plain value."""
+    """A copy of `value` in plain Python types; RecordError, naming `path`, if it is not a plain value."""
     if depth > _MAX_DEPTH:
         raise RecordError(f"{path}: a plain value nests at most {_MAX_DEPTH} levels deep")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if int(value) not in _INTS:
-            raise RecordError(f"{path}: the int does not fit 64 bits; hold it as a str, or as a list of smaller ints")
+            raise RecordError(f"{path}: the int does not fit 64 bits; store it as a str, or as a list of smaller ints")
         return int(value)
     if isinstance(value, float):
         return float(value)
@@ -33,13 +33,13 @@ def checked_value(value: object, path: str, depth: int = 0) -> Value:
         items = cast("dict[object, object]", value).items()
         return {_checked_key(key, path): checked_value(item, path, depth + 1) for key, item in items}
     raise RecordError(
-        f"{path}: a value of {type(value)} is no plain value; "
+        f"{path}: a value of {type(value)} is not a plain value; "
         "a record holds None, bool, int, float, str, and lists and string-keyed dicts of them, besides tensors"
     )
 
 
 def checked_text(text: str, path: str) -> str:
-    """`text` as a plain str, or RecordError where it is no valid Unicode (a lone surrogate)."""
+    """`text` as a plain str; RecordError if it is not valid Unicode (a lone surrogate)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -48,9 +48,9 @@ def checked_text(text: str, path: str) -> str:
 
 
 def to_json(value: Value) -> Any:
-    """`value` as strict JSON holds it: a number that is not finite becomes `{"$float": "nan"}`.
+    """`value` as strict JSON: a float that is not finite becomes `{"$float": "nan"}`.
 
-    So that nothing is ambiguous, a dict whose only key is "$float" or "$dict" becomes `{"$dict": {...}}`.
+    To avoid ambiguity, a dict whose only key is "$float" or "$dict" becomes `{"$dict": {...}}`.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": str(value)}
@@ -75,7 +75,7 @@ def from_json(data: Any) -> Any:
             return float(content)
         if tag == "$dict" and isinstance(content, dict):
             return {key: from_json(item) for key, item in cast("dict[str, Any]", content).items()}
-        raise RecordError(f"a value has the tag {tag!r} with a content that it cannot have")
+        raise RecordError(f"a value has the tag {tag!r} with invalid content")
     return {key: from_json(item) for key, item in items.items()}
 
 

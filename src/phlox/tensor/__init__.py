@@ -1,4 +1,4 @@
-"""Floor 3: the one `Tensor`, and the functions that make and combine tensors."""
+"""Floor 3: the one `Tensor` class, and the functions that create and combine tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from phlox.tensor.creation import (
 )
 from phlox.tensor.einsum import einsum
 from phlox.tensor.functions import broadcast_arrays, concat, lift, matmul, maximum, meshgrid, minimum, stack, where
-from phlox.tensor.gradients import Gradients
 from phlox.tensor.interop import from_dlpack
 from phlox.tensor.multiplication import (
     cross,
@@ -41,7 +40,7 @@ from phlox.tensor.multiplication import (
     vdot,
     vecdot,
 )
-from phlox.tensor.tensor import Tensor
+from phlox.tensor.tensor import Gradients, Tensor
 
 __all__ = [
     "Gradients",

@@ -13,9 +13,9 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
 class Activation(Operands):
-    """Elementwise, but for those that take an axis. Where the slope jumps, the gradient is the one that PyTorch takes.
+    """Activations are elementwise, except those with an `axis`. At a kink the gradient is the one that PyTorch uses.
 
-    Each is a function too: `phlox.functional.relu(x)` is `x.relu()`.
+    Each is also a function: `phlox.functional.relu(x)` is `x.relu()`.
     """
 
     __slots__ = ()
@@ -31,16 +31,16 @@ class Activation(Operands):
         return self._apply("hardtanh", 0.0, 6.0)
 
     def leaky_relu(self, slope: Number = 0.01) -> Self:
-        """x where it is positive, elsewhere slope x (Maas, Hannun, Ng 2013)."""
-        return self._apply("leaky_relu", self._number("leaky_relu", "slope", slope))
+        """x where x is positive, else slope x (Maas, Hannun, Ng 2013)."""
+        return self._apply("leaky_relu", self._scalar_option("leaky_relu", "slope", slope))
 
     def prelu(self, weight: Self) -> Self:
-        """x where it is positive, elsewhere weight x, the weight being learned (He et al. 2015).
+        """x where x is positive, else weight x, with a learned weight (He et al. 2015).
 
-        The weight is of one element, or has one for each channel, which is axis 1 (of a vector, axis 0). Raises
-        `ShapeError` where it does not fit.
+        The weight has one element, or one element per channel. The channel axis is axis 1 (axis 0 of a vector). Raises
+        `ShapeError` if the weight has another shape.
         """
-        me, (slopes,) = self._meeting("prelu", weight)
+        me, (slopes,) = self._promote_operands("prelu", weight)
         rank, shape = me.ndim, weight.shape
         axis = min(1, rank - 1)
         if weight.size == 1:
@@ -50,29 +50,31 @@ class Activation(Operands):
         else:
             raise ShapeError(
                 f"prelu: weight of shape {shape} does not fit x of shape {me.shape}; "
-                f"it must have one element, or one for each channel, along axis 1 of x"
+                f"it must have one element, or one per channel (axis 1 of x)"
             )
         return me._apply("prelu", me._ops.backend.reshape(slopes, fitting))
 
     def threshold(self, threshold: Number, value: Number) -> Self:
-        """x above the threshold, elsewhere the value."""
+        """x where x is above the threshold, else the value."""
         return self._apply(
-            "threshold", self._number("threshold", "threshold", threshold), self._number("threshold", "value", value)
+            "threshold",
+            self._scalar_option("threshold", "threshold", threshold),
+            self._scalar_option("threshold", "value", value),
         )
 
     # --- exponential units
 
     def elu(self, alpha: Number = 1.0) -> Self:
-        """x where it is positive, elsewhere alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016)."""
-        return self._apply("elu", self._number("elu", "alpha", alpha), 1.0, 1.0)
+        """x where x is positive, else alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016)."""
+        return self._apply("elu", self._scalar_option("elu", "alpha", alpha), 1.0, 1.0)
 
     def selu(self) -> Self:
-        """`elu`, scaled so that a network keeps mean zero and variance one (Klambauer et al. 2017)."""
+        """`elu`, scaled so that activations keep mean zero and variance one (Klambauer et al. 2017)."""
         return self._apply("elu", _SELU_ALPHA, _SELU_SCALE, 1.0)
 
     def celu(self, alpha: Number = 1.0) -> Self:
-        """x where it is positive, elsewhere alpha (exp(x / alpha) - 1), which is smooth (Barron 2017)."""
-        scale = self._number("celu", "alpha", alpha)
+        """x where x is positive, else alpha (exp(x / alpha) - 1); continuously differentiable (Barron 2017)."""
+        scale = self._scalar_option("celu", "alpha", alpha)
         if isinstance(scale, (int, float)) and scale == 0:
             raise RangeError("celu: `alpha` must not be zero; its limit there is relu")
         return self._apply("elu", scale, 1.0, 1.0 / scale)
@@ -84,12 +86,12 @@ class Activation(Operands):
         return self._apply("sigmoid")
 
     def log_sigmoid(self) -> Self:
-        """The logarithm of `sigmoid`, without loss."""
+        """The logarithm of `sigmoid`, without loss of precision."""
         return self._apply("log_sigmoid")
 
     def softplus(self, beta: Number = 1.0) -> Self:
         """log(1 + exp(beta x)) / beta, without overflow."""
-        factor = self._number("softplus", "beta", beta)
+        factor = self._scalar_option("softplus", "beta", beta)
         if isinstance(factor, (int, float)) and factor == 1:
             return self._apply("softplus")
         return self._apply("mul", factor)._apply("softplus")._apply("div", factor)
@@ -99,7 +101,7 @@ class Activation(Operands):
         return self._apply("silu")
 
     def gelu(self, *, approximate: bool = False) -> Self:
-        """x times the normal distribution function of x (Hendrycks and Gimpel 2016), or its approximation by tanh."""
+        """x times the normal CDF of x (Hendrycks and Gimpel 2016), or the tanh approximation if `approximate`."""
         return self._apply("gelu", approximate)
 
     def mish(self) -> Self:
@@ -114,14 +116,16 @@ class Activation(Operands):
         """x - tanh(x)."""
         return self._apply("tanhshrink")
 
-    # --- of straight pieces
+    # --- piecewise linear
 
     def hardtanh(self, low: Number = -1.0, high: Number = 1.0) -> Self:
-        """x bound below and above; as `clip`, but with gradient zero at the bounds."""
-        return self._apply("hardtanh", self._number("hardtanh", "low", low), self._number("hardtanh", "high", high))
+        """x clipped to [low, high]. Unlike `clip`, the gradient at the bounds is zero."""
+        return self._apply(
+            "hardtanh", self._scalar_option("hardtanh", "low", low), self._scalar_option("hardtanh", "high", high)
+        )
 
     def hardsigmoid(self) -> Self:
-        """x / 6 + 1/2, bound by zero and one (Howard et al. 2019)."""
+        """x / 6 + 1/2, clipped to [0, 1] (Howard et al. 2019)."""
         return self._apply("hardsigmoid")
 
     def hardswish(self) -> Self:
@@ -129,31 +133,31 @@ class Activation(Operands):
         return self._apply("hardswish")
 
     def hardshrink(self, bound: Number = 0.5) -> Self:
-        """x where |x| is beyond the bound, elsewhere zero."""
-        return self._apply("hardshrink", self._number("hardshrink", "bound", bound))
+        """x where |x| > bound, else zero."""
+        return self._apply("hardshrink", self._scalar_option("hardshrink", "bound", bound))
 
     def softshrink(self, bound: Number = 0.5) -> Self:
-        """x drawn toward zero by the bound, and zero within it."""
-        return self._apply("softshrink", self._number("softshrink", "bound", bound))
+        """x moved toward zero by `bound`; zero where |x| <= bound."""
+        return self._apply("softshrink", self._scalar_option("softshrink", "bound", bound))
 
-    # --- gated: an axis is halved, and one half scales the other
+    # --- gated: an axis is split into two halves, and one half scales the other
 
     def glu(self, axis: int = -1) -> Self:
-        """a sigmoid(b), a and b being the halves of an axis of even size (Dauphin et al. 2017)."""
+        """a sigmoid(b), where a and b are the two halves of an axis of even size (Dauphin et al. 2017)."""
         return self._gated("glu", axis, "sigmoid")
 
     def swiglu(self, axis: int = -1) -> Self:
-        """silu(a) b, a and b being the halves of an axis of even size (Shazeer 2020)."""
+        """silu(a) b, where a and b are the two halves of an axis of even size (Shazeer 2020)."""
         return self._gated("swiglu", axis, "silu")
 
     def geglu(self, axis: int = -1) -> Self:
-        """gelu(a) b, a and b being the halves of an axis of even size (Shazeer 2020)."""
+        """gelu(a) b, where a and b are the two halves of an axis of even size (Shazeer 2020)."""
         return self._gated("geglu", axis, "gelu")
 
     def _gated(self, name: str, axis: int, gate: str) -> Self:
         place = self._axis(name, axis)
         if self.shape[place] % 2:
-            raise ShapeError(f"{name}: axis {place} of shape {self.shape} must be of even size, to be halved")
+            raise ShapeError(f"{name}: axis {place} of shape {self.shape} must have an even size")
         return self._apply("glu", place, gate)
 
     # --- along an axis
@@ -167,7 +171,7 @@ class Activation(Operands):
         return self._apply("neg")._softmax("softmax", axis)
 
     def log_softmax(self, axis: int = -1) -> Self:
-        """The logarithm of `softmax`, without loss."""
+        """The logarithm of `softmax`, without loss of precision."""
         return self._softmax("log_softmax", axis)
 
     def _softmax(self, name: str, axis: int) -> Self:

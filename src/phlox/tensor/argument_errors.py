@@ -1,7 +1,7 @@
-"""What a wrong argument makes Python or an engine say, said in our words: the function, the argument, what it takes.
+"""Clear errors for wrong arguments: the function, the argument, and the type that it takes.
 
-Public functions and methods are guarded once, when they are imported. A call that succeeds pays for one more call of
-Python; what is right or wrong is found out only once something has gone wrong, from the signature.
+Public functions and methods are wrapped once, on import. A successful call costs one more Python call. Arguments are
+checked against the signature only after an error.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import update_wrapper
 from operator import index
-from types import FunctionType, ModuleType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from types import FunctionType, ModuleType, NoneType, UnionType
+from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 import numpy as np
 
-from phlox.backend import Backend, as_device
+from phlox.backend import Backend, Bool, Int, Kind, as_device
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import KindError, PhloxError
 from phlox.other_names import of_call
@@ -27,7 +27,7 @@ _MARK = "guarded"
 
 
 def guard_functions(module: ModuleType, names: Iterable[str]) -> None:
-    """Guard functions of Phlox that a module offers, there and where they are defined."""
+    """Wrap the functions of Phlox that a module exports, there and in the module that defines them."""
     for name in names:
         function = vars(module).get(name)
         if isinstance(function, FunctionType) and function.__module__.startswith("phlox."):
@@ -35,11 +35,11 @@ def guard_functions(module: ModuleType, names: Iterable[str]) -> None:
             wrapped = guarded(function)
             setattr(module, name, wrapped)
             if vars(home).get(function.__name__) is function:
-                setattr(home, function.__name__, wrapped)  # or it could not be pickled by its name
+                setattr(home, function.__name__, wrapped)  # so that it can be pickled by name
 
 
 def guard_methods(cls: type[Any]) -> None:
-    """Guard the public methods of a class and its bases that take arguments."""
+    """Wrap the public methods with arguments of a class and its bases."""
     for owner in cls.__mro__:
         if owner.__module__.startswith("phlox."):
             for name, value in list(vars(owner).items()):
@@ -54,10 +54,10 @@ def _takes_more(method: FunctionType) -> bool:
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, its own and the engines' failures turned into errors of Phlox."""
+    """Wrap a function so that errors of Python and of the engine become errors of Phlox."""
     if hasattr(function, _MARK):
         return function
-    explain = complaint  # the wrapper must find everything in its closure
+    explain = better_error  # the wrapper must find everything in its closure
 
     def call(*arguments: Any, **options: Any) -> Any:
         try:
@@ -68,16 +68,16 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise better from error
 
-    # With the globals of the function it stands for, or doctest would take it for a function from elsewhere.
+    # The wrapper has the globals of the wrapped function; otherwise doctest would skip it as imported.
     wrapper = FunctionType(call.__code__, function.__globals__, function.__name__, None, call.__closure__)
     setattr(wrapper, _MARK, True)
     return update_wrapper(wrapper, function)
 
 
-def complaint(
+def better_error(
     function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], error: Exception
 ) -> PhloxError | None:
-    """What to raise in place of `error`; None if it says all there is to say."""
+    """The error to raise in place of `error`; None if `error` is clear enough."""
     values = [*arguments, *options.values()]
     if isinstance(error, PhloxError):
         return _on_one_line(error, values)
@@ -89,42 +89,42 @@ def complaint(
     name = function.__name__
     try:
         bound = inspect.signature(function).bind(*arguments, **options)
-    except TypeError as wrong:  # the arguments are too few, too many or misnamed, which Python says well
+    except TypeError as wrong:  # wrong number or names of arguments: Python's own message is clear
         text = of_call(function, arguments, wrong)
         return None if text is None else KindError(text)
     if not isinstance(bound.arguments.get("self", values[0]), TensorBase) and "self" in bound.arguments:
         return KindError(f"{name} takes a tensor, got {shown(values[0])}")  # a method called as a function
     for place in _backends(bound.arguments):
-        no_memory = out_of_memory(f"{name}({_told(bound.arguments)})", place, error)
+        no_memory = out_of_memory(f"{name}({_listed(bound.arguments)})", place, error)
         if no_memory is not None:
             return no_memory
     for name_of, value in bound.arguments.items():
         parameter = inspect.signature(function).parameters[name_of]
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        wanted = _wanted(str(parameter.annotation), value) or _unfit(function, parameter, value)
+        wanted = _wanted(function, parameter, value)
         if wanted is not None:
             return KindError(f"{name}: {name_of} must be {wanted}, got {shown(value)}")
-    return None  # the arguments are of the right types: whatever it is, it is not for the caller to mend
+    return None  # the arguments have the right types
 
 
-def _told(arguments: Mapping[str, Any]) -> str:
+def _listed(arguments: Mapping[str, Any]) -> str:
     return ", ".join(shown(value) for name, value in arguments.items() if name != "self")
 
 
 def _backends(arguments: Mapping[str, Any]) -> Iterator[Backend]:
-    """The backends that a function works on: of tensors it is given, or of the device."""
+    """The backends of the tensor arguments, and of the device argument."""
     for value in arguments.values():
         if isinstance(value, TensorBase):
             yield value.backend
     try:
         yield as_device(arguments.get("device")).backend
-    except PhloxError:  # it is that which is wrong
+    except PhloxError:  # the device itself is wrong
         return
 
 
 def _on_one_line(error: PhloxError, values: list[Any]) -> PhloxError | None:
-    """The same error with tensors in a few words, where it shows their values; None if it does not."""
+    """The same error with short descriptions in place of the values of tensors; None if it has one line already."""
     text = str(error)
     if "\n" not in text:
         return None
@@ -137,106 +137,97 @@ def _on_one_line(error: PhloxError, values: list[Any]) -> PhloxError | None:
     return None if text == str(error) else type(error)(text)
 
 
-def _wanted(annotation: str, value: Any) -> str | None:
-    """What an argument of this annotation has to be, if the value is not; None if it is, or who knows."""
-    choices = [choice.strip() for choice in _outside_brackets(annotation).split("|")]
-    if value is None:
-        return None if "None" in choices or not _plain(choices[0]) else _plain(choices[0])
-    if any(_plain(choice) is None for choice in choices if choice != "None"):
+def _wanted(function: Callable[..., Any], parameter: inspect.Parameter, value: Any) -> str | None:
+    """What the declared type of a parameter asks for; None if the value has that type, or if it is unknown."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
         return None
-    for choice in choices:
-        if _is(choice, value):
-            kind = next((one for one in ("Int", "Bool") if f", {one}]" in annotation), None)
-            if any(one.strip() == "Tensor" for one in annotation.split("|")):  # a Float one will do, too
-                return None
-            if isinstance(value, TensorBase) and kind and value.kind.__name__ not in annotation:
-                return f"an {kind} tensor" if kind == "Int" else f"a {kind} tensor"
-            return None
-    return " or ".join(str(_plain(choice)) for choice in choices if choice != "None")
-
-
-def _outside_brackets(annotation: str) -> str:
-    kept: list[str] = []
-    depth = 0
-    for letter in annotation.strip("'\""):
-        depth += (letter == "[") - (letter == "]")
-        if depth == 0 and letter != "]":
-            kept.append(letter)
-    return "".join(kept)
-
-
-_PLAIN = {
-    "Tensor": "a tensor", "T": "a tensor", "Self": "a tensor", "TensorBase": "a tensor", "Number": "a number",
-    "float": "a number", "int": "an integer", "bool": "True or False", "str": "a string",
-    "builtins.float": "a number", "builtins.int": "an integer", "builtins.bool": "True or False",
-}  # fmt: skip
-
-
-def _plain(choice: str) -> str | None:
-    return _PLAIN.get(choice)
-
-
-def _is(choice: str, value: Any) -> bool:
-    match _plain(choice):
-        case "a tensor":
-            return isinstance(value, TensorBase)
-        case "a number":
-            return isinstance(value, (int, float, np.number))
-        case "an integer":
-            try:
-                index(value)
-            except TypeError:
-                return False
-            return not isinstance(value, (bool, TensorBase))
-        case "True or False":
-            return isinstance(value, (bool, np.bool_))
-        case "a string":
-            return isinstance(value, str)
-        case _:
-            return False
-
-
-def _unfit(function: Callable[..., Any], parameter: inspect.Parameter, value: Any) -> str | None:
-    """What an argument has to be by the type that its parameter is declared with, if it is surely not."""
-    told = parameter.annotation
-    if told is parameter.empty:
-        return None
-    inner = inspect.unwrap(function)
+    module = vars(sys.modules[inspect.unwrap(function).__module__])
     try:
-        wanted = eval(told, vars(sys.modules[inner.__module__])) if isinstance(told, str) else told  # noqa: S307
+        declared = eval(annotation, module) if isinstance(annotation, str) else annotation  # noqa: S307
     except Exception:  # names that only a type checker knows
         return None
-    return None if _may_be(wanted, value) else " ".join(str(told).replace("typing.", "").split())
+    if _may_be(declared, value):
+        return None
+    return _in_words(declared) or " ".join(str(annotation).replace("typing.", "").split())
 
 
-def _may_be(wanted: Any, value: Any) -> bool:
-    """Might this be a value of the type? Wrong only where it surely is not."""
-    origin, parts = get_origin(wanted), get_args(wanted)
-    if isinstance(wanted, TypeVar):
-        return wanted.__bound__ is None or _may_be(wanted.__bound__, value)
-    if wanted is None or wanted is type(None):
+_WORDS = {float: "a number", int: "an integer", bool: "True or False", str: "a string"}
+_TENSORS: dict[type[Kind], str] = {Int: "an Int tensor", Bool: "a Bool tensor", Kind: "a tensor"}
+
+
+def _in_words(declared: Any) -> str | None:
+    """A type in words, such as "a tensor or a number"; None for a type that is clearer as an annotation."""
+    declared = _resolved(declared)
+    if get_origin(declared) in (Union, UnionType):
+        words = [_in_words(part) for part in get_args(declared) if part is not NoneType]
+        if None in words:
+            return None
+        if "a number" in words:
+            words = [word for word in words if word != "an integer"]
+        return " or ".join(dict.fromkeys(map(str, words)))
+    kind = _tensor_kind(declared)
+    if kind is not None:
+        return _TENSORS[kind]
+    return _WORDS.get(declared) if isinstance(declared, type) else None
+
+
+def _resolved(declared: Any) -> Any:
+    """The bound of a type variable; `Self` is a tensor."""
+    if isinstance(declared, TypeVar):
+        return object if declared.__bound__ is None else declared.__bound__
+    return TensorBase if declared is Self else declared
+
+
+def _tensor_kind(declared: Any) -> type[Kind] | None:
+    """The kind of a tensor type: Int, Bool, or `Kind` for any; None for other types."""
+    base = get_origin(declared) or declared
+    if not isinstance(base, type) or not issubclass(base, TensorBase):
+        return None
+    return next((part for part in get_args(declared) if part in (Int, Bool)), Kind)
+
+
+def _may_be(declared: Any, value: Any) -> bool:
+    """Could this value have the declared type? False only where it surely has not."""
+    declared = _resolved(declared)
+    origin, parts = get_origin(declared), get_args(declared)
+    if declared is None or declared is NoneType:
         return value is None
     if origin is Union or origin is UnionType:
         return any(_may_be(part, value) for part in parts)
     if origin is Literal:
         return isinstance(value, Hashable) and value in parts
-    if wanted is int or wanted is float:  # or what stands for a number while a program is being traced
-        is_tracer = getattr(value, "ndim", None) == 0 and not isinstance(value, (np.generic, TensorBase))
-        return _is(wanted.__name__, value) or is_tracer
-    if wanted is bool:
-        return _is("bool", value)
-    kind = origin or wanted
-    if kind is type:
+    if declared is float:
+        return isinstance(value, (int, float, np.number)) or _is_traced_scalar(value)
+    if declared is int:
+        return _is_integer(value) or _is_traced_scalar(value)
+    if declared is bool:
+        return isinstance(value, (bool, np.bool_))
+    base = origin or declared
+    if base is type:
         return isinstance(value, type)
-    if kind is Any or kind is object or not isinstance(kind, type):
+    if base is Any or base is object or not isinstance(base, type):
         return True
-    if issubclass(kind, TensorBase):
-        return isinstance(value, TensorBase)
-    if issubclass(kind, Callable):
+    if issubclass(base, TensorBase):
+        return isinstance(value, TensorBase) and issubclass(value.kind, _tensor_kind(declared) or Kind)
+    if issubclass(base, Callable):
         return callable(value)
-    if issubclass(kind, Iterable) and not issubclass(kind, (str, bytes, Mapping)):
+    if issubclass(base, Iterable) and not issubclass(base, (str, bytes, Mapping)):
         if isinstance(value, (str, bytes, TensorBase)) or not isinstance(value, Iterable):
             return False
         each = [part for part in parts if part is not Ellipsis]
         return len(set(each)) != 1 or all(_may_be(each[0], one) for one in cast("Iterable[Any]", value))
-    return isinstance(value, kind)
+    return isinstance(value, base)
+
+
+def _is_integer(value: Any) -> bool:
+    try:
+        index(value)
+    except TypeError:
+        return False
+    return not isinstance(value, (bool, TensorBase))
+
+
+def _is_traced_scalar(value: Any) -> bool:
+    """Could this be an engine's tracer of a scalar?"""
+    return getattr(value, "ndim", None) == 0 and not isinstance(value, (np.generic, TensorBase))

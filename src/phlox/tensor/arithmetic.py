@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Arithmetic(TensorBase):
-    """Operands broadcast as in NumPy; Python numbers take the tensor's kind, tensors of two kinds do not mix."""
+    """Operands broadcast as in NumPy. Python scalars take the tensor's kind. Tensors of different kinds do not mix."""
 
     __slots__ = ()
 
@@ -60,14 +60,14 @@ class Arithmetic(TensorBase):
         __rsub__ = reflected("sub")
         __mul__ = binary("mul", "Elementwise product.")
         __rmul__ = reflected("mul")
-        __truediv__ = binary("div", "Elementwise quotient of Float tensors; Int tensors have `//`.")
+        __truediv__ = binary("div", "Elementwise quotient of Float tensors; for Int tensors use `//`.")
         __rtruediv__ = reflected("div")
         __floordiv__ = binary(
             "floordiv",
-            "The quotient rounded down. By zero: of Int tensors ZeroDivisionError, of Float ones an infinity or NaN.",
+            "The quotient rounded down. Division by zero: ZeroDivisionError (Int), infinity or NaN (Float).",
         )
         __rfloordiv__ = reflected("floordiv")
-        __mod__ = binary("mod", "The remainder of `//`, of the divisor's sign. By zero: ZeroDivisionError, or NaN.")
+        __mod__ = binary("mod", "The remainder of `//`, with the divisor's sign. By zero: ZeroDivisionError, or NaN.")
         __rmod__ = reflected("mod")
         __pow__ = binary("pow", "Elementwise power.")
         __rpow__ = reflected("pow")
@@ -79,37 +79,36 @@ class Arithmetic(TensorBase):
         __rxor__ = reflected("xor")
         __lshift__ = binary(
             "left_shift",
-            """The bits of Int tensors moved up: x * 2**n, which wraps around.
+            """Left shift of Int tensors: x * 2**n, with wrap-around.
 
-        By as many places as the element has bits or more, or by a negative number of them: 0.
+        The result is 0 if n is negative, or at least the number of bits of the dtype.
         """,
         )
         __rlshift__ = reflected("left_shift")
         __rshift__ = binary(
             "right_shift",
-            """The bits of Int tensors moved down, the sign coming in: x // 2**n.
+            """Arithmetic right shift of Int tensors: x // 2**n.
 
-        By as many places as the element has bits or more, or by a negative number of them: -1 of negative numbers, 0 of
-        others.
+        If n is negative, or at least the number of bits of the dtype, the result is -1 for negative x and 0 for others.
         """,
         )
         __rrshift__ = reflected("right_shift")
-        __eq__ = comparison("equal", "Elementwise equality, as a Bool tensor; NaN equals nothing.")
+        __eq__ = comparison("equal", "Elementwise equality, as a Bool tensor; NaN is not equal to anything.")
         __ne__ = comparison("not_equal", "Elementwise inequality, as a Bool tensor.")
         __lt__ = comparison("less", "Elementwise comparison, as a Bool tensor.")
         __le__ = comparison("less_equal", "Elementwise comparison, as a Bool tensor.")
         __gt__ = comparison("greater", "Elementwise comparison, as a Bool tensor.")
         __ge__ = comparison("greater_equal", "Elementwise comparison, as a Bool tensor.")
-        maximum = function("maximum", "The greater of two values, elementwise; NaN wins.")
-        minimum = function("minimum", "The lesser of two values, elementwise; NaN wins.")
-        fmod = function("fmod", "The remainder of the quotient rounded toward zero, of the dividend's sign, as in C.")
+        maximum = function("maximum", "The greater of two values, elementwise. NaN if either is NaN.")
+        minimum = function("minimum", "The lesser of two values, elementwise. NaN if either is NaN.")
+        fmod = function("fmod", "The remainder of division rounded toward zero, with the dividend's sign, as in C.")
 
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ShapeError(
-                f"a tensor of shape {self.shape} is neither true nor false; reduce it with .any() or .all() first"
+                f"the truth value of a tensor of shape {self.shape} is ambiguous; reduce it with .any() or .all() first"
             )
         return bool(self._host("bool").item())
 

@@ -1,4 +1,4 @@
-"""`x.at[key]`: a place to write, which makes a new tensor."""
+"""`x.at[key]`: functional updates, each of which returns a new tensor."""
 
 # A part of the tensor in a file of its own.
 # pyright: reportPrivateUsage=false
@@ -19,7 +19,7 @@ X = TypeVar("X", bound=TensorBase)
 
 
 class At(Generic[X]):
-    """What `x.at` is, until a key says where."""
+    """`x.at`, before it is indexed."""
 
     __slots__ = ("_x",)
 
@@ -31,7 +31,10 @@ class At(Generic[X]):
 
 
 class Place(Generic[X]):
-    """`x.at[key]`. The values `v` are numbers, or tensors that broadcast to the shape of `x[key]`."""
+    """`x.at[key]`. Values `v` are scalars, or tensors that broadcast to the shape of `x[key]`.
+
+    Each method returns a new tensor of the shape of x.
+    """
 
     __slots__ = ("_key", "_x")
 
@@ -39,41 +42,41 @@ class Place(Generic[X]):
         self._x, self._key = x, key
 
     def get(self) -> X:
-        """x[key]."""
+        """`x[key]`."""
         x, key = parse(self._x, self._key)
         return key.read(x)
 
     def set(self, v: X | Number) -> X:
-        """x with v there; of several for one place, the last."""
+        """Write v at the key. Where the key repeats an element, the last value is kept."""
         return self._write("set", v)
 
     def add(self, v: X | Number) -> X:
-        """x with v added there; all for one place add up."""
+        """Add v at the key. Where the key repeats an element, all values are added."""
         return self._write("add", v)
 
     def sub(self, v: X | Number) -> X:
-        """x with v subtracted there; all for one place are."""
+        """Subtract v at the key. Where the key repeats an element, all values are subtracted."""
         return self._write("add", v._apply("neg") if isinstance(v, TensorBase) else -v)
 
     def mul(self, v: X | Number) -> X:
-        """x multiplied by v there; all for one place are factors."""
+        """Multiply by v at the key. Where the key repeats an element, all values are multiplied."""
         return self._write("mul", v)
 
     def min(self, v: X | Number) -> X:
-        """The least of x and v there; NaN wins."""
+        """Write the minimum of x and v at the key; NaN if either is NaN."""
         return self._write("min", v)
 
     def max(self, v: X | Number) -> X:
-        """The greatest of x and v there; NaN wins."""
+        """Write the maximum of x and v at the key; NaN if either is NaN."""
         return self._write("max", v)
 
     def _write(self, mode: Mode, v: X | Number) -> X:
-        x, name = self._x._beside(v)._beside(self._key), f"at[...].{mode}"
+        x, name = self._x._promoted_with(v)._promoted_with(self._key), f"at[...].{mode}"
         if x.kind is Bool and mode != "set":
             raise KindError(f"{name}: Bool tensors can only be set; convert with .int() first")
         mask = sole_mask(x, self._key)
         if mask is not None and (not isinstance(v, TensorBase) or v.ndim <= x.ndim - mask.ndim):
-            # One value, or row, for all that the mask marks: how many they are need not be known.
+            # One value, or row, is written wherever the mask is true: the number of true elements need not be known.
             values = filled(x, name, v, x.shape[mask.ndim :])
             if mode != "set":
                 values = x._apply(ELEMENTWISE[mode], values.primitive)
@@ -84,20 +87,20 @@ class Place(Generic[X]):
 
 
 def filled(x: X, name: str, value: Any, shape: tuple[int, ...]) -> X:
-    """A number, or a tensor that broadcasts, as a tensor of x's kind and of this shape."""
+    """Broadcast a scalar or a tensor to this shape, as a tensor of x's kind."""
     operand = x._operand(name, value)
     if operand is NotImplemented:
-        raise KindError(f"{name}: the value must be a number or a {x.kind.__name__} tensor, got {type(value).__name__}")
+        raise KindError(f"{name}: the value must be a scalar or a {x.kind.__name__} tensor, got {type(value).__name__}")
     if isinstance(value, TensorBase):
         made = x._with(operand)
     else:
-        stands_in = not isinstance(operand, (bool, int, float))
-        made = x._with(getattr(x.backend, f"{x.kind.name}_full")((), 0 if stands_in else operand, x.device))
-        if stands_in:  # an argument of a traced function, whose own element type is not ours
+        is_traced = not isinstance(operand, (bool, int, float))
+        made = x._with(getattr(x.backend, f"{x.kind.name}_full")((), 0 if is_traced else operand, x.device))
+        if is_traced:  # a scalar argument of the traced function: its dtype may differ from ours
             made = made._apply("add", operand)
     short = made.shape
     if short == shape:
         return made
     if len(short) > len(shape) or any(a not in (1, b) for a, b in zip(short[::-1], shape[::-1], strict=False)):
-        raise ShapeError(f"{name}: a value of shape {short} does not broadcast to the shape {shape} that is written")
+        raise ShapeError(f"{name}: a value of shape {short} does not broadcast to the indexed shape {shape}")
     return made._apply("broadcast_to", shape)

@@ -1,4 +1,4 @@
-"""What every part of `Tensor` stands on: its two fields, and how an operation is carried out."""
+"""The base class of `Tensor`: its two fields, and how an operation is dispatched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _new = object.__new__
 
 
 class TensorBase:
-    """Two fields and no constructor: creating a tensor costs as little as Python allows."""
+    """Two fields and no constructor, which makes creating a tensor as cheap as Python allows."""
 
     __slots__ = ("_ops", "primitive")
 
@@ -38,14 +38,17 @@ class TensorBase:
     """The backend's own array."""
 
     def __getattr__(self, name: str) -> Any:
-        """For what is not there: what Phlox calls it. A property that raised `AttributeError` does so again."""
+        """Raise `AttributeError` for a missing name, with Phlox's name for it.
+
+        A property that raised `AttributeError` is evaluated again, so that its own message is shown.
+        """
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)
         raise AttributeError(of_object(self, name, TENSOR), name=name, obj=self)
 
     @property
     def backend(self) -> Backend:
-        """What computes."""
+        """The backend that holds and computes this tensor."""
         return self._ops.backend
 
     @property
@@ -55,7 +58,7 @@ class TensorBase:
 
     @property
     def device(self) -> Device:
-        """Where the values live."""
+        """The device that holds the values."""
         try:
             return self._ops.backend.device_of(self.primitive)
         except Exception as error:
@@ -80,21 +83,21 @@ class TensorBase:
         return total
 
     def _host(self, name: str) -> np.ndarray[Any, Any]:
-        """The values in host memory, which may be the backend's own."""
+        """The values in host memory, possibly shared with the backend."""
         ops = self._ops
         try:
             return ops.backend.to_host(self.primitive)
         except Exception as error:
             try:
                 mine: Exception = failure(name, ops, (self.primitive,), error)
-            except Exception as same:  # of the trace, which is said better here
+            except Exception as same:  # raised by the trace: a better message follows below
                 mine = same
             if isinstance(mine, CompileError):
                 raise mine from error
             if ops.backend.is_traced(self.primitive) and not ops.backend.batch_of(self.primitive):
                 raise CompileError(
-                    f"{name}: the values of a {ops.kind.__name__} tensor of shape {self.shape} are not known while a "
-                    "program is being traced; compute with the tensor itself (phlox.where for a choice), or outside"
+                    f"{name}: the values of a {ops.kind.__name__} tensor of shape {self.shape} are unknown during "
+                    "tracing; compute with the tensor itself (phlox.where for a choice), or outside the traced function"
                 ) from error
             if mine is error:
                 raise
@@ -103,7 +106,7 @@ class TensorBase:
     # --- carrying out an operation
 
     def _apply(self, name: str, *arguments: Any) -> Self:
-        """The operation `name` on this tensor's array; the result is of the same kind."""
+        """Apply the operation `name` to this tensor's array; the result has the same kind."""
         ops = self._ops
         result = _new(type(self))
         result._ops = ops
@@ -118,26 +121,26 @@ class TensorBase:
         return result
 
     def _apply_to(self, kind: type[Kind], name: str, *arguments: Any) -> Any:
-        """The operation `name` on this tensor's array; the result is of the kind given."""
+        """Apply the operation `name` to this tensor's array; the result has the given kind."""
         result = self._apply(name, *arguments)
         result._ops = ops_of(self._ops.backend, kind)
         return result
 
     def _with(self, primitive: Any) -> Self:
-        """A tensor of the same kind and backend around an array."""
+        """Wrap an array as a tensor of the same kind and backend."""
         result = _new(type(self))
         result._ops = self._ops
         result.primitive = primitive
         return result
 
     def _on(self, backend: Backend) -> Self:
-        """The same array on a decorator of this tensor's backend, where it is a constant."""
+        """The same array as a constant on a decorator of this tensor's backend."""
         result = self._with(self.primitive)
         result._ops = ops_of(backend, self._ops.kind)
         return result
 
-    def _beside(self, other: Any) -> Self:
-        """This tensor on the backend where it can meet another operand, if there is one."""
+    def _promoted_with(self, other: Any) -> Self:
+        """This tensor, promoted to the backend that it shares with another operand, if there is one."""
         if isinstance(other, TensorBase):
             backend = self._ops.backend
             found = joined(backend, other._ops.backend)
@@ -146,7 +149,10 @@ class TensorBase:
         return self
 
     def _operand(self, name: str, other: Any) -> Any:
-        """The other operand's array or number; `NotImplemented` if it is neither, an error if it cannot meet this."""
+        """The other operand's array or scalar; `NotImplemented` if it is neither.
+
+        Raises `KindError`, `BackendError` or `DeviceError` if the operands do not mix.
+        """
         ops = self._ops
         if isinstance(other, TensorBase):
             if other._ops is not ops and (other.kind is not ops.kind or not is_below(other.backend, ops.backend)):
@@ -170,15 +176,16 @@ class TensorBase:
                 except RangeError as error:
                     raise RangeError(f"{name}: {error}") from None
                 if ops.kind is Float and not -(2**31) <= other < 2**31:
-                    return float(other)  # an engine takes Python's ints for its own
+                    return float(other)  # an engine may convert a Python int to its own int dtype
             elif abs(other) > LARGEST[ops.backend.float_element]:
-                return math.copysign(math.inf, other)  # rounded as the results of arithmetic are
+                return math.copysign(math.inf, other)  # rounds like the result of arithmetic
             return other
         if isinstance(other, TracedScalar):
             if ops.kind is Bool or (ops.kind is Int and not other.whole):
                 raise KindError(
-                    f"{name}: {ops.kind.__name__} tensors do not mix with the {'int' if other.whole else 'float'} that "
-                    f"is an argument; convert with {'.int()' if other.whole else '.float()'} first"
+                    f"{name}: {ops.kind.__name__} tensors do not mix with the traced "
+                    f"{'int' if other.whole else 'float'} argument; convert with "
+                    f"{'.int()' if other.whole else '.float()'} first"
                 )
             return other.as_operand(ops.backend, ops.kind)
         if ops.backend.is_traced_scalar(other):
@@ -188,11 +195,11 @@ class TensorBase:
         return NotImplemented
 
     def _axis(self, name: str, axis: int) -> int:
-        """One axis, counted from the start."""
+        """One axis as a non-negative integer."""
         return self._places(name, (axis,))[0]
 
     def _places(self, name: str, axes: Sequence[Any]) -> tuple[int, ...]:
-        """Axes as they are given, counted from the start."""
+        """Axes in the given order, as non-negative integers."""
         shape = self.shape
         rank = len(shape)
         places: list[int] = []
@@ -200,25 +207,25 @@ class TensorBase:
             try:
                 place = index(axis)
             except TypeError:
-                raise KindError(f"{name}: an axis is an integer, got {shown(axis)}") from None
+                raise KindError(f"{name}: an axis must be an integer, got {shown(axis)}") from None
             if not -rank <= place < rank:
                 raise ShapeError(f"{name}: axis {place} is out of range for a tensor of shape {shape}")
             places.append(place % rank)
         return tuple(places)
 
     def _axes(self, name: str, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
-        """Axes in ascending order, counted from the start; None is all of them."""
+        """Axes in ascending order, as non-negative integers; None means all axes."""
         if axis is None:
             return tuple(range(self.ndim))
         given = axis if isinstance(axis, (tuple, list)) else (axis,)
         axes = tuple(sorted(self._places(name, given)))
         if len(set(axes)) != len(axes):
-            raise ShapeError(f"{name}: an axis of shape {self.shape} is named twice in {given}")
+            raise ShapeError(f"{name}: {given} repeats an axis of shape {self.shape}")
         return axes
 
 
 def binary(name: str, doc: str) -> Callable[[Any, Any], Any]:
-    """A method of two operands of the same kind; written flat, since small operations spend their time here."""
+    """A binary method of operands of one kind. It is written flat because its overhead dominates small operations."""
 
     def method(self: Any, other: Any) -> Any:
         ops = self._ops
@@ -235,7 +242,7 @@ def binary(name: str, doc: str) -> Callable[[Any, Any], Any]:
                 pass  # not a tensor
             except Exception as error:
                 raise failure(name, ops, (self.primitive, other.primitive), error) from error
-            self = self._beside(other)
+            self = self._promoted_with(other)
             operand = self._operand(name, other)
             if operand is NotImplemented:
                 return NotImplemented
@@ -246,7 +253,7 @@ def binary(name: str, doc: str) -> Callable[[Any, Any], Any]:
 
 
 def reflected(name: str) -> Callable[[Any, Any], Any]:
-    """The method for a number on the left."""
+    """The reflected method, for a scalar on the left."""
 
     def method(self: Any, other: Any) -> Any:
         operand = self._operand(name, other)
@@ -262,10 +269,10 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
 
 
 def comparison(name: str, doc: str) -> Callable[[Any, Any], Any]:
-    """A method of two operands of the same kind whose result is Bool."""
+    """A binary method of operands of one kind whose result is Bool."""
 
     def method(self: Any, other: Any) -> Any:
-        self = self._beside(other)
+        self = self._promoted_with(other)
         operand = self._operand(name, other)
         if operand is NotImplemented:
             return NotImplemented

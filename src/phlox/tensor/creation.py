@@ -1,4 +1,4 @@
-"""Making tensors."""
+"""Creation of tensors."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from phlox.backend.kind import kind_of_dtype
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
-from phlox.tensor.interop import copied, own
+from phlox.tensor.interop import copy_array, copy_if_aliased
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
 K = TypeVar("K", bound=Kind)
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
-"""The size of each axis; one integer is the size of the only one."""
+"""The size of each axis. One integer means a tensor of rank 1."""
 
 _PYTHON: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "bool": bool}
-"""The Python type of a kind's values."""
+"""The Python type of the values of a kind."""
 
 
 def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of these values: numbers, nested sequences of them, or an array of any library.
+    """Create a tensor from scalars, nested sequences of scalars, or an array of any library.
 
-    The values are always copied; `from_dlpack` shares memory instead. The kind is that of the values unless given; the
-    element type is the backend's. Raises `RangeError` for a value that does not fit it, `ShapeError` for sequences of
-    unequal length, `KindError` for values that are no numbers.
+    The values are always copied; `from_dlpack` shares memory instead. `kind` defaults to the kind of the values. The
+    backend chooses the dtype.
+
+    Raises:
+        RangeError: a value does not fit the dtype.
+        ShapeError: nested sequences have unequal lengths.
+        KindError: a value is not a number or boolean.
 
     >>> tensor([[1, 2], [3, 4]]).kind.__name__
     'Int'
@@ -42,13 +46,13 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
         moved = cast("Tensor[Any, Any, Any]", data).to_device(place)
         return moved if kind is None or kind is moved.kind else getattr(moved, kind.name)()
     if hasattr(data, "__dlpack__") and not isinstance(data, (np.ndarray, np.generic)):
-        made = copied(data, place)
+        made = copy_array(data, place)
         return made if kind is None or kind is made.kind else getattr(made, kind.name)()
     try:
         values: np.ndarray[Any, Any] = np.asarray(cast(Any, data))
     except ValueError as error:
         raise ShapeError(
-            f"tensor: the values do not form an array; are nested sequences of one length? ({error})"
+            f"tensor: the values do not form an array; nested sequences must have equal lengths ({error})"
         ) from None
     except OverflowError as error:
         raise RangeError(f"tensor: {error}") from None
@@ -59,17 +63,17 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
         if values.size and all(isinstance(value, int) for value in values.flat):
             raise RangeError(f"tensor: {max(values.flat, key=abs)} does not fit an integer of any backend")
         raise KindError(
-            f"tensor: cannot make a tensor of {type(cast(Any, data)).__name__}; give numbers or sequences of numbers"
+            f"tensor: cannot make a tensor from {type(cast(Any, data)).__name__}; give numbers or sequences of numbers"
         )
     found = Float if values.size == 0 and not isinstance(data, np.ndarray) else kind_of_dtype(values.dtype)
     wanted = found if kind is None else kind
     if wanted is not found:
         values = _converted(values, found, wanted)
-    return wrap(ops_of(place.backend, wanted), own(values, place.backend.from_host(values, wanted, place)))
+    return wrap(ops_of(place.backend, wanted), copy_if_aliased(values, place.backend.from_host(values, wanted, place)))
 
 
 def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kind]) -> np.ndarray[Any, Any]:
-    """Host values of another kind, without loss but for the fractions of floats that become integers."""
+    """Convert host values to another kind. Only the fractional part of a float that becomes an integer is lost."""
     if wanted is Float:
         return values.astype(np.float64)
     if wanted is Bool:
@@ -84,13 +88,13 @@ def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kin
 
 
 def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
-    """A shape that was given, one size or a sequence of them, as a tuple of non-negative integers."""
+    """A given shape (one size, or a sequence of sizes) as a tuple of non-negative integers."""
     try:
         sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(index(size) for size in shape)
     except TypeError:
-        raise ShapeError(f"{name}: a shape is an integer or a sequence of integers, got {shape!r}") from None
+        raise ShapeError(f"{name}: a shape must be an integer or a sequence of integers, got {shape!r}") from None
     if min(sizes, default=0) < 0:
-        raise ShapeError(f"{name}: a shape has no negative sizes, got {sizes}")
+        raise ShapeError(f"{name}: a shape cannot have negative sizes, got {sizes}")
     return sizes
 
 
@@ -103,7 +107,7 @@ def full(shape: Shape, value: int, *, device: DeviceLike | None = None) -> Tenso
 @overload
 def full(shape: Shape, value: float, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
 def full(shape: Shape, value: float, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of this shape with one value everywhere; its kind is the value's."""
+    """A tensor of this shape, filled with one value. Its kind is the kind of the value."""
     kind = Bool if isinstance(value, bool) else Int if isinstance(value, int) else Float
     place = as_device(device)
     sizes = sizes_of("full", shape)
@@ -117,7 +121,7 @@ def zeros(shape: Shape, *, device: DeviceLike | None = None) -> Tensor[Any, Any,
 @overload
 def zeros(shape: Shape, *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
 def zeros(shape: Shape, *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
-    """Zeros of a kind; of Bool, falsehoods."""
+    """A tensor of zeros; of kind Bool, of false."""
     return full(shape, cast(float, _PYTHON[kind.name](0)), device=device)
 
 
@@ -126,15 +130,15 @@ def ones(shape: Shape, *, device: DeviceLike | None = None) -> Tensor[Any, Any, 
 @overload
 def ones(shape: Shape, *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
 def ones(shape: Shape, *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
-    """Ones of a kind; of Bool, truths."""
+    """A tensor of ones; of kind Bool, of true."""
     return full(shape, cast(float, _PYTHON[kind.name](1)), device=device)
 
 
 def full_like(like: T, value: float) -> T:
-    """A tensor of the shape, kind and device of another, with one value everywhere, which must be of that kind."""
+    """A tensor with the shape, kind and device of another, filled with one value, which must be of that kind."""
     kind = like.kind
     if like._operand("full_like", value) is NotImplemented:  # pyright: ignore[reportPrivateUsage]
-        raise KindError(f"full_like: the value is a number, got {value!r}")
+        raise KindError(f"full_like: the value must be a scalar, got {value!r}")
     like.backend.check_scalar(value, kind)
     backend = like.backend
     primitive = getattr(backend, f"{kind.name}_full")(like.shape, _PYTHON[kind.name](value), like.device)
@@ -142,12 +146,12 @@ def full_like(like: T, value: float) -> T:
 
 
 def zeros_like(like: T) -> T:
-    """Zeros of the shape, kind and device of another tensor."""
+    """Zeros with the shape, kind and device of another tensor."""
     return full_like(like, _PYTHON[like.kind.name](0))
 
 
 def ones_like(like: T) -> T:
-    """Ones of the shape, kind and device of another tensor."""
+    """Ones with the shape, kind and device of another tensor."""
     return full_like(like, _PYTHON[like.kind.name](1))
 
 
@@ -162,10 +166,10 @@ def arange(
 def arange(
     start: float, stop: float | None = None, step: float = 1, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Any]:
-    """The numbers from `start` (zero, if only one number is given) up to but not including `stop`, `step` apart.
+    """Values from `start` (0 if only one argument is given) up to, but not including, `stop`, spaced by `step`.
 
-    Integers give an Int tensor, and if one of them is a float, the result is Float: the rounded values of
-    start + i * step, as many as ceil((stop - start) / step). `linspace` is sure of its ends.
+    Integer arguments give an Int tensor. With a float argument the result is Float: ceil((stop - start) / step) values
+    start + i * step, each rounded. Use `linspace` where the end points must be exact.
 
     >>> arange(4).tolist(), arange(1.0, 2.0, 0.25).tolist()
     ([0, 1, 2, 3], [1.0, 1.25, 1.5, 1.75])
@@ -174,13 +178,13 @@ def arange(
     place = as_device(device)
     if any(isinstance(number, (float, np.floating)) for number in (first, last, step)):
         if step == 0 or not np.isfinite([first, last, step]).all():
-            raise RangeError(f"arange: needs finite numbers and a step other than zero, got {first}, {last}, {step}")
+            raise RangeError(f"arange: needs finite arguments and a nonzero step, got {first}, {last}, {step}")
         values = np.arange(float(first), float(last), float(step))
         return wrap(ops_of(place.backend, Float), place.backend.from_host(values, Float, place))
     try:
         whole = index(cast(Any, first)), index(cast(Any, last)), index(cast(Any, step))
     except TypeError:
-        raise KindError(f"arange: takes numbers, got {first!r}, {last!r} and {step!r}") from None
+        raise KindError(f"arange: arguments must be numbers, got {first!r}, {last!r} and {step!r}") from None
     if step == 0:
         raise RangeError("arange: the step is zero")
     return wrap(ops_of(place.backend, Int), place.backend.int_arange(*whole, place))
@@ -189,9 +193,9 @@ def arange(
 def linspace(
     start: float, stop: float, num: int, *, endpoint: bool = True, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Float]:
-    """`num` floats evenly spread from `start` to `stop`, which is the last of them unless `endpoint` is false.
+    """`num` evenly spaced floats from `start` to `stop`. `stop` is the last one unless `endpoint` is false.
 
-    They are computed in float64 and rounded once, and so the same on every backend.
+    They are computed in float64 and rounded once, so they are the same on every backend.
 
     >>> linspace(0.0, 1.0, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -221,14 +225,14 @@ def _spaced(
         with np.errstate(all="ignore"):
             values = np.asarray(fn(float(start), float(stop), num, endpoint=endpoint), np.float64)
     except TypeError:
-        raise KindError(f"{name}: takes numbers, got {start!r} and {stop!r}") from None
+        raise KindError(f"{name}: start and stop must be numbers, got {start!r} and {stop!r}") from None
     if not np.isfinite(values).all():
-        raise RangeError(f"{name}: from {start} to {stop} there are values that no float holds")
+        raise RangeError(f"{name}: values from {start} to {stop} do not fit in a float")
     return wrap(ops_of(place.backend, Float), place.backend.from_host(values, Float, place))
 
 
 def eye(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
-    """The n x m matrix (n x n without m) with ones on the k-th diagonal; those above the main one are positive."""
+    """The n x m matrix (n x n without m) with ones on the k-th diagonal; k > 0 is above the main diagonal."""
     rows, columns = sizes_of("eye", (n, n if m is None else m))
     return _hits(arange(k, k + rows, device=device), arange(columns, device=device))
 
@@ -236,7 +240,7 @@ def eye(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None =
 def tri(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
     """The n x m matrix (n x n without m) with ones on and below the k-th diagonal; see `Tensor.tril`.
 
-    As a mask it is `tri(n).bool()`.
+    `tri(n).bool()` is the causal mask.
     """
     rows, columns = sizes_of("tri", (n, n if m is None else m))
     place = as_device(device)
@@ -245,9 +249,9 @@ def tri(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None =
 
 
 def one_hot(indices: Tensor[Any, Any, Int], classes: int) -> Tensor[Any, Any, Float]:
-    """For every index, `classes` floats along a new last axis: one at the index, zero elsewhere.
+    """One-hot encoding: [...] gives [..., classes], with one at the index and zero elsewhere.
 
-    An index that is negative or no less than `classes` is `IndexRangeError` (under a trace, a row of zeros).
+    Raises `IndexRangeError` unless 0 <= index < classes. During tracing such an index gives a row of zeros instead.
     """
     if indices.kind is not Int:
         raise KindError(f"one_hot takes an Int tensor, got {indices.kind.__name__}")

@@ -1,4 +1,4 @@
-"""From a tensor's backend and kind to the functions that serve it."""
+"""The table of operations for a tensor's backend and kind."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CONVERSIONS = {"float": ".float()", "int": ".int()", "bool": ".bool()"}
 class Ops(dict[str, Callable[..., Any]]):
     """The operations of one backend on one kind, by their short names: `add` is `float_add`, `int_add`, ...
 
-    There is one object for each pair, and tensors carry it: two tensors can meet in an operation exactly if they carry
-    the same one. An operation is found when first asked for. (A dict, since nothing else is read from as fast.)
+    There is one table for each pair, and each tensor holds its table: two tensors mix in an operation exactly if they
+    hold the same table. An operation is looked up on first use. (A dict, because nothing is faster to read.)
     """
 
     __slots__ = ("__weakref__", "backend", "kind", "shape")
@@ -30,7 +30,7 @@ class Ops(dict[str, Callable[..., Any]]):
         self.kind = kind
         self.shape = backend.shape
 
-    # One of a kind: compared by identity, and true though nothing may have been asked for yet.
+    # Compared by identity, and true even while the dict is empty.
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -53,7 +53,7 @@ class Ops(dict[str, Callable[..., Any]]):
 
     def _find(self, name: str) -> Callable[..., Any]:
         backend = self.backend
-        # What has no kind in its name moves elements about, or is a composite of floats.
+        # An operation without a kind in its name moves elements, or is a composite of floats.
         unnamed = [name] if self.kind is Float or name in _ANY_KIND else []
         for full in (f"{self.kind.name}_{name}", *unnamed):
             if _provides(backend, full):

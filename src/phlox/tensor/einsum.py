@@ -1,4 +1,4 @@
-"""Einstein's summation: what the notation says, and the plan by which it is carried out."""
+"""Einstein summation: parsing of the notation, and the plan of operations that computes it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any, TypeAlias, TypeVar, cast
 from phlox.backend import Bool
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.explain import failure
-from phlox.tensor.products import meet
+from phlox.tensor.products import promote_to_ops
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
 
 Label: TypeAlias = str | int
-"""The name of an axis: a letter, or for those under an ellipsis a negative number, their place from its end."""
+"""The label of an axis: a letter, or, for axes under an ellipsis, a negative integer counted from its end."""
 
 Labels: TypeAlias = tuple[Label, ...]
 Tree: TypeAlias = "int | tuple[Tree, Tree]"
-"""An operand's number, or the product of two such trees."""
+"""The index of an operand, or the product of two such trees."""
 
 _EXHAUSTIVE = 6
-"""Up to so many operands, all orders of contraction are compared; beyond, one after the other is chosen greedily."""
+"""Up to this many operands the best contraction order is searched for; beyond, it is chosen greedily."""
 
 
 def einsum(subscripts: str, *operands: T) -> T:
-    """Products and sums of tensors in Einstein's notation, such as `"bij,bjk->bik"` for stacks of matrices.
+    """Products and sums of tensors in Einstein notation, such as `"bij,bjk->bik"` for a batched matrix product.
 
-    Each operand has one letter an axis; axes of the same letter go together, and those that are missing behind `->` are
-    summed over. Without `->` the result has the letters that occur once, in alphabetic order. A letter that an operand
-    repeats takes its diagonal; `...` stands for any number of axes, which broadcast; axes of size one broadcast too.
-    With three operands and more, the order of multiplication is chosen so that it takes few operations.
+    Each operand has one letter per axis. Axes with the same letter are multiplied elementwise. Letters that are missing
+    after `->` are summed over. Without `->` the result has the letters that occur once, in alphabetical order. A letter
+    repeated within one operand takes its diagonal. `...` stands for any number of axes, which broadcast; axes of size
+    one broadcast too. With three or more operands, the contraction order is chosen to need few multiplications.
 
-    Raises `ShapeError` for a notation that is ill-formed or does not fit the shapes, `KindError` for Bool tensors.
+    Raises `ShapeError` if the notation is ill-formed or does not fit the shapes, `KindError` for Bool tensors.
 
     >>> import phlox as px
     >>> x = px.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -46,7 +46,7 @@ def einsum(subscripts: str, *operands: T) -> T:
     """
     if not operands:
         raise ShapeError(f"einsum: no tensors given for {subscripts!r}")
-    ops, values = meet("einsum", *operands)
+    ops, values = promote_to_ops("einsum", *operands)
     if ops.kind is Bool:
         raise KindError("einsum takes Float or Int tensors, got Bool; convert with .int() first")
     steps = _plan(subscripts, tuple(x.shape for x in operands))
@@ -54,7 +54,7 @@ def einsum(subscripts: str, *operands: T) -> T:
         for name, sources, arguments in steps:
             values.append(ops[name](*[values[at] for at in sources], *arguments))
             for at in sources:
-                values[at] = None  # each value is used once, and its memory is free then
+                values[at] = None  # each value is used once; this frees its memory
     except Exception as error:
         raise failure("einsum", ops, tuple(x.primitive for x in operands), error) from error
     return cast(T, wrap(ops, values[-1]))
@@ -64,7 +64,7 @@ def einsum(subscripts: str, *operands: T) -> T:
 
 
 def _read(subscripts: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Labels], Labels]:
-    """The labels of each operand's axes, and those of the result's."""
+    """The labels of each operand's axes, and of the result's axes."""
 
     def wrong(reason: str) -> ShapeError:
         return ShapeError(f"einsum: {subscripts!r} {reason} (shapes {', '.join(map(str, shapes))})")
@@ -106,7 +106,7 @@ def _read(subscripts: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Labe
 
 
 def _sizes(subscripts: str, inputs: list[Labels], shapes: Sequence[tuple[int, ...]]) -> dict[Label, int]:
-    """The size of each label's axes, those of size one aside, which broadcast."""
+    """The size of each label, ignoring axes of size one, which broadcast."""
     sizes: dict[Label, int] = {}
     for labels, shape in zip(inputs, shapes, strict=True):
         own: dict[Label, int] = {}
@@ -118,7 +118,7 @@ def _sizes(subscripts: str, inputs: list[Labels], shapes: Sequence[tuple[int, ..
                 name = repr(label) if isinstance(label, str) else "'...'"
                 known = own[label] if own[label] != size else known
                 raise ShapeError(
-                    f"einsum: in {subscripts!r} the axes called {name} are of sizes {known} and {size} "
+                    f"einsum: in {subscripts!r} the axes {name} have sizes {known} and {size} "
                     f"(shapes {', '.join(map(str, shapes))})"
                 )
     return sizes
@@ -128,7 +128,7 @@ def _sizes(subscripts: str, inputs: list[Labels], shapes: Sequence[tuple[int, ..
 
 
 Step: TypeAlias = tuple[str, tuple[int, ...], tuple[Any, ...]]
-"""An operation, the numbers of the values that it takes, and its other arguments. Results are numbered on."""
+"""An operation, the indices of its input values, and its other arguments. Each result gets the next index."""
 
 
 @lru_cache(1024)
@@ -136,7 +136,7 @@ def _plan(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> list[Step]:
     inputs, output = _read(subscripts, shapes)
     sizes = _sizes(subscripts, inputs, shapes)
     planner = _Planner(sizes, output, len(shapes))
-    # Axes of size one are left out, which makes those of other sizes broadcast, and put back at the end.
+    # Axes of size one are removed, so that they broadcast, and restored at the end.
     wide = [tuple(axis for axis, size in enumerate(shape) if size != 1) for shape in shapes]
     named = [tuple(labels[axis] for axis in axes) for labels, axes in zip(inputs, wide, strict=True)]
     values: list[_Value] = []
@@ -150,7 +150,7 @@ def _plan(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> list[Step]:
 
 @dataclass
 class _Value:
-    """An array that the plan makes: its number, and what its axes are called."""
+    """An array that the plan computes: its index, and the labels of its axes."""
 
     at: int
     labels: Labels
@@ -168,7 +168,7 @@ class _Planner:
         return self.count + len(self.steps) - 1
 
     def single(self, at: int, labels: Labels, narrower: bool, needed: set[Label]) -> _Value:
-        """An operand without axes of size one, without diagonals, and without axes that nothing else needs."""
+        """One operand: axes of size one removed, diagonals taken, and axes that nothing else needs summed."""
         if narrower:
             at = self.step("reshape", (at,), tuple(self.sizes[label] for label in labels))
         while len(set(labels)) < len(labels):
@@ -179,7 +179,7 @@ class _Planner:
         return _Value(at, tuple(label for label in labels if label in needed))
 
     def diagonal(self, at: int, labels: Labels) -> tuple[int, Labels]:
-        """The first repeated label once: in reading order, every (n + 1)-th element of the two axes."""
+        """Take the diagonal of the first repeated label: every (n + 1)-th element of the two axes, flattened."""
         label = next(label for label in labels if labels.count(label) > 1)
         first = labels.index(label)
         second = labels.index(label, first + 1)
@@ -193,7 +193,7 @@ class _Planner:
         return at, (*(labels[axis] for axis in rest), label)
 
     def product(self, tree: Tree, values: list[_Value]) -> tuple[_Value, frozenset[int]]:
-        """A tree of products from the leaves, and which leaves it has."""
+        """The value of a tree of products, and the set of its leaves."""
         if isinstance(tree, int):
             return values[tree], frozenset((tree,))
         (left, mine), (right, others) = self.product(tree[0], values), self.product(tree[1], values)
@@ -202,7 +202,7 @@ class _Planner:
         return self.pair(left, right, outside), leaves
 
     def pair(self, left: _Value, right: _Value, outside: set[Label]) -> _Value:
-        """The product of two, summed over what they share and nothing outside needs."""
+        """The product of two values, summed over shared labels that nothing outside needs."""
         shared = [label for label in left.labels if label in right.labels]
         place = {label: i for i, label in enumerate(self.output)}
         batch = sorted((label for label in shared if label in outside), key=lambda label: place.get(label, -1))
@@ -219,7 +219,7 @@ class _Planner:
         return _Value(at, (*batch, *free[0], *free[1]))
 
     def finish(self, value: _Value) -> None:
-        """The axes in the order of the result, and those of size one put back."""
+        """Permute the axes to the order of the result, and restore the axes of size one."""
         wanted = [label for label in self.output if self.sizes[label] != 1]
         order = tuple(value.labels.index(label) for label in wanted)
         at = value.at
@@ -239,12 +239,12 @@ def _order(inputs: list[frozenset[Label]], output: frozenset[Label], sizes: dict
 
 
 def _cost(labels: frozenset[Label], sizes: dict[Label, int]) -> float:
-    """How many elements an array of these axes has, or how many multiplications a product over them takes."""
+    """The number of elements of an array with these axes, or of multiplications of a product over them."""
     return math.prod(sizes[label] for label in labels)
 
 
 def _best(inputs: list[frozenset[Label]], output: frozenset[Label], sizes: dict[Label, int]) -> Tree:
-    """The tree of fewest multiplications, by the best trees of all subsets."""
+    """The tree with the fewest multiplications, by dynamic programming over subsets."""
     count = len(inputs)
     everything = (1 << count) - 1
 
@@ -266,7 +266,7 @@ def _best(inputs: list[frozenset[Label]], output: frozenset[Label], sizes: dict[
 
 
 def _greedy(inputs: list[frozenset[Label]], output: frozenset[Label], sizes: dict[Label, int]) -> Tree:
-    """Again and again the pair whose product takes least more memory than itself; of equal ones, the cheapest."""
+    """Repeatedly multiply the pair whose product adds the least memory; among equals, the cheapest."""
     trees: list[tuple[frozenset[Label], Tree]] = [(labels, i) for i, labels in enumerate(inputs)]
     while len(trees) > 1:
         choices: list[tuple[float, float, int, int]] = []

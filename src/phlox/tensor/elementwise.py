@@ -27,21 +27,21 @@ class Elementwise(Operands):
     else:
         atan2 = function(
             "atan2",
-            """The angle in [-pi, pi] of the point whose height is this and whose width the other.
+            """The angle in radians, in [-pi, pi], of the point (other, self): atan2(y=self, x=other).
 
-        Signed zeros and infinities are as in C; at the origin the gradient is zero.
+        Signed zeros and infinities are treated as in C. At the origin the gradient is zero.
         """,
         )
-        hypot = function("hypot", "sqrt(x^2 + y^2), without overflow; where that is zero, so is the gradient.")
+        hypot = function("hypot", "sqrt(x^2 + y^2), without overflow. Where it is zero, the gradient is zero.")
         logaddexp = function("logaddexp", "log(exp(x) + exp(y)), without overflow.")
-        copysign = function("copysign", "|x| with the sign of the other, of minus zero too; NaN counts as positive.")
+        copysign = function("copysign", "|x| with the sign of y. -0.0 counts as negative, NaN as positive.")
 
     def abs(self) -> Self:
         """|x|."""
         return self._apply("abs")
 
     def sign(self) -> Self:
-        """-1, 0 or 1; NaN stays."""
+        """-1, 0 or 1; NaN for NaN."""
         return self._apply("sign")
 
     def exp(self) -> Self:
@@ -53,15 +53,15 @@ class Elementwise(Operands):
         return self._apply("exp2")
 
     def expm1(self) -> Self:
-        """exp(x) - 1, exact near zero."""
+        """exp(x) - 1, accurate near zero."""
         return self._apply("expm1")
 
     def log(self) -> Self:
-        """The natural logarithm; of zero minus infinity, of negative numbers NaN."""
+        """The natural logarithm. Minus infinity at zero, NaN for negative x."""
         return self._apply("log")
 
     def log1p(self) -> Self:
-        """log(1 + x), exact near zero."""
+        """log(1 + x), accurate near zero."""
         return self._apply("log1p")
 
     def log2(self) -> Self:
@@ -73,11 +73,11 @@ class Elementwise(Operands):
         return self._apply("log10")
 
     def sqrt(self) -> Self:
-        """The square root; of negative numbers NaN."""
+        """The square root. NaN for negative x."""
         return self._apply("sqrt")
 
     def cbrt(self) -> Self:
-        """The cube root, of negative numbers too."""
+        """The cube root, also of negative x."""
         return self._apply("cbrt")
 
     def rsqrt(self) -> Self:
@@ -105,19 +105,19 @@ class Elementwise(Operands):
         return self._apply("tan")
 
     def sinc(self) -> Self:
-        """sin(pi x) / (pi x), which at zero is one."""
+        """sin(pi x) / (pi x); 1 at zero."""
         return self._apply("sinc")
 
     def asin(self) -> Self:
-        """The angle in [-pi/2, pi/2] whose sine is x; NaN beyond [-1, 1]."""
+        """The angle in [-pi/2, pi/2] (radians) whose sine is x; NaN outside [-1, 1]."""
         return self._apply("asin")
 
     def acos(self) -> Self:
-        """The angle in [0, pi] whose cosine is x; NaN beyond [-1, 1]."""
+        """The angle in [0, pi] (radians) whose cosine is x; NaN outside [-1, 1]."""
         return self._apply("acos")
 
     def atan(self) -> Self:
-        """The angle in [-pi/2, pi/2] whose tangent is x."""
+        """The angle in [-pi/2, pi/2] (radians) whose tangent is x."""
         return self._apply("atan")
 
     def sinh(self) -> Self:
@@ -133,23 +133,23 @@ class Elementwise(Operands):
         return self._apply("tanh")
 
     def asinh(self) -> Self:
-        """The number whose hyperbolic sine is x."""
+        """The inverse hyperbolic sine."""
         return self._apply("asinh")
 
     def acosh(self) -> Self:
-        """The number of at least zero whose hyperbolic cosine is x; NaN below 1."""
+        """The inverse hyperbolic cosine, at least zero; NaN for x < 1."""
         return self._apply("acosh")
 
     def atanh(self) -> Self:
-        """The number whose hyperbolic tangent is x; NaN beyond [-1, 1]."""
+        """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
         return self._apply("atanh")
 
     def deg2rad(self) -> Self:
-        """Degrees as radians."""
+        """Convert degrees to radians."""
         return self._apply("deg2rad")
 
     def rad2deg(self) -> Self:
-        """Radians as degrees."""
+        """Convert radians to degrees."""
         return self._apply("rad2deg")
 
     def erf(self) -> Self:
@@ -157,60 +157,60 @@ class Elementwise(Operands):
         return self._apply("erf")
 
     def erfc(self) -> Self:
-        """1 - erf(x), of full precision where that is small."""
+        """1 - erf(x), accurate where it is small."""
         return self._apply("erfc")
 
     def erfinv(self) -> Self:
-        """The number whose error function is x: of 1 infinity, of -1 minus infinity, NaN beyond."""
+        """The inverse of `erf`. Infinity at 1, minus infinity at -1, NaN outside [-1, 1]."""
         return self._apply("erfinv")
 
     def lgamma(self) -> Self:
-        """log(|gamma(x)|); infinity at zero, at the negative integers and at both infinities."""
+        """log(|gamma(x)|). Infinity at zero, at negative integers and at both infinities."""
         return self._apply("lgamma")
 
     def digamma(self) -> Self:
-        """The derivative of `lgamma`; at the negative integers NaN, at zero an infinity of the opposite sign."""
+        """The derivative of `lgamma`. NaN at negative integers; at zero an infinity of the opposite sign."""
         return self._apply("digamma")
 
     def logit(self) -> Self:
-        """log(x / (1 - x)), the inverse of `sigmoid`; NaN beyond [0, 1]."""
+        """log(x / (1 - x)), the inverse of `sigmoid`; NaN outside [0, 1]."""
         return self._apply("logit")
 
     def xlogy(self, other: Self | Number) -> Self:
-        """x log(y), and zero where x is zero, unless y is NaN.
+        """x log(y). Zero where x is zero, unless y is NaN.
 
-        So is its gradient there, towards x where y is not positive and towards y anywhere.
+        Where x is zero, the gradient with respect to y is zero, and so is that with respect to x if y <= 0.
         """
-        me, (y,) = self._meeting("xlogy", other)
+        me, (y,) = self._promote_operands("xlogy", other)
         if isinstance(y, (int, float)) and me.kind is Float:
             y = me._ops.backend.float_full((), y, me._ops.backend.device_of(me.primitive))
         return me._apply("xlogy", y)
 
     def lerp(self, end: Self | Number, weight: Self | Number) -> Self:
-        """x + weight (end - x): x where the weight is zero, `end` where it is one."""
-        me, operands = self._meeting("lerp", end, weight)
+        """Linear interpolation: x + weight (end - x). x at weight 0, `end` at weight 1."""
+        me, operands = self._promote_operands("lerp", end, weight)
         return me._apply("lerp", *operands)
 
     def floor(self) -> Self:
-        """The greatest whole number not above x."""
+        """The greatest integer value <= x."""
         return self._apply("floor")
 
     def ceil(self) -> Self:
-        """The least whole number not below x."""
+        """The least integer value >= x."""
         return self._apply("ceil")
 
     def round(self) -> Self:
-        """The nearest whole number, halves to even."""
+        """The nearest integer value; halves round to even."""
         return self._apply("round")
 
     def trunc(self) -> Self:
-        """The nearest whole number toward zero."""
+        """The integer part: x rounded toward zero."""
         return self._apply("trunc")
 
     def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
-        """Numbers in place of NaN and the infinities: if not given, the greatest and the least that there are.
+        """Replace NaN and infinities. `posinf` and `neginf` default to the largest and smallest finite values.
 
-        The gradient there is zero.
+        The gradient is zero where a value is replaced.
 
         >>> import phlox as px
         >>> px.tensor([1.0, float("nan"), float("inf")]).nan_to_num(posinf=9.0).tolist()
@@ -222,24 +222,24 @@ class Elementwise(Operands):
             "posinf": most if posinf is None else posinf,
             "neginf": -most if neginf is None else neginf,
         }
-        numbers = [self._number("nan_to_num", option, value) for option, value in options.items()]
+        numbers = [self._scalar_option("nan_to_num", option, value) for option, value in options.items()]
         return self._apply("nan_to_num", *numbers)
 
     def signbit(self) -> Tensor[Any, Any, Bool]:
-        """Is it negative, or minus zero? NaN is not."""
+        """True where x is negative or -0.0. False for NaN."""
         return self._apply_to(Bool, "signbit")
 
     def isclose(
         self, other: Self | Number, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> Tensor[Any, Any, Bool]:
-        """|x - y| <= atol + rtol |y|; an infinity is close to itself alone, NaN to NaN if `equal_nan`."""
-        me, (operand,) = self._meeting("isclose", other)
+        """|x - y| <= atol + rtol |y|. Equal infinities are close. NaN is close to NaN only if `equal_nan`."""
+        me, (operand,) = self._promote_operands("isclose", other)
         return me._apply_to(Bool, "isclose", operand, rtol, atol, equal_nan)
 
     def allclose(
         self, other: Self | Number, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> Tensor[Any, Any, Bool]:
-        """Is every element close to the other's, see `isclose`? A Bool tensor of rank 0, which `if` and `assert` take.
+        """Are all elements close (see `isclose`)? Returns a Bool tensor of rank 0, which works in `if` and `assert`.
 
         >>> import phlox as px
         >>> bool(px.tensor([1.0, 2.0]).allclose(px.tensor([1.0, 2.0 + 1e-6])))
@@ -249,21 +249,22 @@ class Elementwise(Operands):
         return close._apply("all", tuple(range(close.ndim)), False)
 
     def isnan(self) -> Tensor[Any, Any, Bool]:
-        """Is it not a number?"""
+        """True where x is NaN."""
         return self._apply_to(Bool, "isnan")
 
     def isinf(self) -> Tensor[Any, Any, Bool]:
-        """Is it an infinity?"""
+        """True where x is an infinity."""
         return self._apply_to(Bool, "isinf")
 
     def isfinite(self) -> Tensor[Any, Any, Bool]:
-        """Is it neither an infinity nor NaN?"""
+        """True where x is neither an infinity nor NaN."""
         return self._apply_to(Bool, "isfinite")
 
     def clip(self, low: Self | Number | None = None, high: Self | Number | None = None) -> Self:
-        """Bound below by `low`, then above by `high`, numbers or tensors that broadcast; NaN stays.
+        """Limit x to [low, high]. The bounds are scalars, or tensors that broadcast. NaN stays NaN.
 
-        The gradient goes to x within the bounds, they included, elsewhere to the bound, if that is a tensor.
+        If low > high, the result is `high`. The gradient goes to x where low <= x <= high, else to the bound if it is a
+        tensor.
         """
-        me, bounds = self._meeting("clip", low, high)
+        me, bounds = self._promote_operands("clip", low, high)
         return me._apply("clip", *bounds)

@@ -1,6 +1,6 @@
-"""What to say when an operation fails: the operation, the operands, and what would be right.
+"""Error messages of failed operations: the operation, the operands, and the remedy.
 
-Only ever called once something has gone wrong, so nothing here costs a successful operation anything.
+This runs only after an error, so it costs a successful operation nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phlox.tensor.dispatch import Ops
 
 
 def mixed(name: str, lhs: Ops, rhs: Ops) -> PhloxError:
-    """Two tensors that cannot meet."""
+    """The error for two tensors that cannot be operands of one operation."""
     if lhs.backend is not rhs.backend:
         return BackendError(
             f"{name}: the operands are on different backends, {lhs.backend!r} and {rhs.backend!r}; "
@@ -34,7 +34,7 @@ def mixed(name: str, lhs: Ops, rhs: Ops) -> PhloxError:
 
 
 def is_array(operand: Any) -> bool:
-    """Is this operand an array of some backend, whatever it may be? All else that operations are given is Python's."""
+    """Is this operand an array of any backend, and not a Python object?"""
     return not isinstance(operand, (int, float, complex, str, tuple, list, dict, slice, type, type(None)))
 
 
@@ -47,7 +47,7 @@ def _arrays_in(operands: Iterable[Any]) -> Iterator[Any]:
 
 
 def describe(ops: Ops, primitive: Any) -> str:
-    """A value in a few words."""
+    """A short description of an array."""
     try:
         return f"{ops.kind.__name__} {ops.backend.shape(primitive)}"
     except Exception:
@@ -57,14 +57,14 @@ def describe(ops: Ops, primitive: Any) -> str:
 def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) -> PhloxError | ZeroDivisionError:
     """The exception to raise in place of `error`, which `ops.<name>(*operands)` raised.
 
-    What operands are to blame for is said of them, and found out from them alone: whatever an engine says of shapes
-    that fit is a fault of the engine, or of Phlox. Then an engine's error is the cause of a `BackendError`, and any
-    other (of a mistake in a program, as `KeyError` is; of a handler of signals) is raised here, as it is.
+    The operands are checked here again, without the engine's message. If they are valid, the fault lies in the engine
+    or in Phlox: an error of the engine becomes the cause of a `BackendError`. Any other error (a bug such as
+    `KeyError`, or an exception from a signal handler) is raised again unchanged.
     """
     backend = ops.backend
     for array in _arrays_in(operands):
         own = backend.strip(array)
-        if not hasattr(own, "dtype"):  # a function, a device, or whatever else an operation is given
+        if not hasattr(own, "dtype"):  # a function, a device or another Python argument
             continue
         if engine_of(backend).is_leaked(own):
             return leaked_tracer(f"{name}: a tensor", backend.trace_of(array))
@@ -89,9 +89,9 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
         have = " and ".join(sorted(devices))
         return DeviceError(
             f"{name}: the operands are on different devices, {have}; "
-            "move one with .to_device(...), to the device of the other"
+            "move one of them to the other device with .to_device(...)"
         )
-    wrong = misfit(ops, name, operands)
+    wrong = shape_mismatch(ops, name, operands)
     if wrong is not None:
         return ShapeError(f"{name}: {wrong}")
     if not backend.is_engine_error(error):
@@ -101,7 +101,7 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
 
 
 _MOST = 8
-"""Operands that are shown."""
+"""The number of operands that a message shows."""
 _INTERNAL = "an error inside Phlox or its engine, not in the arguments"
 
 
@@ -121,10 +121,10 @@ def _shown_operand(ops: Ops, x: Any) -> str:
 # --- shapes
 
 
-def misfit(ops: Ops, name: str, operands: tuple[Any, ...]) -> str | None:
-    """What is wrong with the shapes of the operands of an operation; None if they fit, or nothing is known of it."""
+def shape_mismatch(ops: Ops, name: str, operands: tuple[Any, ...]) -> str | None:
+    """What is wrong with the operands' shapes; None if they fit, or if the operation has no shape check."""
     rule = _SHAPES.get(name)
-    from phlox.batching.rules.elementwise import ELEMENTWISE  # which a process without an error has no use for
+    from phlox.batching.rules.elementwise import ELEMENTWISE  # imported only after an error
 
     if rule is None and (f"{ops.kind.name}_{name}" in ELEMENTWISE or name in ELEMENTWISE):
         rule = _broadcast
@@ -158,7 +158,7 @@ def _matmul(shapes: Shapes, operands: tuple[Any, ...]) -> str | None:
     if left[-1:] != right[-2:][:1]:
         return (
             f"shapes {left} and {right} do not fit; "
-            "the last axis of the left must be as long as the last but one of the right"
+            "the last axis of the left operand must have the size of the second to last axis of the right one"
         )
     return _broadcast([left[:-2], right[:-2]], operands)
 
@@ -167,16 +167,16 @@ _SHAPES: dict[str, Callable[[Shapes, tuple[Any, ...]], str | None]] = {
     "matmul": _matmul,
     "broadcast_to": _broadcast_to,
 }
-"""What shapes must be, where an operation is not elementwise and its callers leave it to the engine to look."""
+"""Shape checks of operations that are not elementwise and whose callers leave the check to the engine."""
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def shown(value: Any) -> str:
-    """A value in a few words, on one line."""
+    """A short description of any value, on one line."""
     if hasattr(value, "_ops"):
         try:
             return f"{value.kind.__name__} {value.shape}"

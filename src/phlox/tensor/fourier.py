@@ -1,4 +1,4 @@
-"""Fourier transforms, and the pairs of tensors that stand for complex ones."""
+"""Fourier transforms, and complex tensors as pairs of real ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from phlox.tensor.products import rounded
 from phlox.tensor.tensor import Tensor
 
 Norm: TypeAlias = Literal["backward", "ortho", "forward"]
-"""Where the factor 1 / n stands: before the inverse, its root before both, or before the transform."""
+"""Which transform is scaled: the inverse by 1 / n ("backward"), both by 1 / sqrt(n) ("ortho"), the forward by 1 / n."""
 
 
 class Complex(NamedTuple):
-    """A complex tensor.
+    """A complex tensor: a pair of Float tensors of one shape.
 
     >>> import phlox as px
     >>> px.signal.Complex(px.tensor([3.0]), px.tensor([4.0])).abs().tolist()
@@ -29,24 +29,24 @@ class Complex(NamedTuple):
     imag: Tensor
 
     def abs(self) -> Tensor:
-        """The magnitude; where it is zero, so is its gradient."""
+        """The magnitude. Where it is zero, its gradient is zero."""
         squares = self.power()
         flat = squares == 0.0
         return where(flat, 0.0, where(flat, 1.0, squares).sqrt())
 
     def power(self) -> Tensor:
-        """The square of the magnitude."""
+        """The squared magnitude."""
         return self.real.square() + self.imag.square()
 
     def __mul__(self, other: object) -> Complex:
-        """The product with another complex tensor, or with a real one or a number."""
+        """The product with a complex tensor, a real tensor or a scalar."""
         if isinstance(other, Complex):
             real = rounded(self.real * other.real) - rounded(self.imag * other.imag)
             return Complex(real, rounded(self.real * other.imag) + rounded(self.imag * other.real))
         return Complex(self.real * other, self.imag * other)  # type: ignore[operator]
 
     def conj(self) -> Complex:
-        """The conjugate."""
+        """The complex conjugate."""
         return Complex(self.real, -self.imag)
 
 
@@ -54,47 +54,47 @@ class Complex(NamedTuple):
 
 
 def float_of(name: str, x: Any) -> Tensor:
-    """A Float tensor that has an axis; `KindError` or `ShapeError` for what is none."""
+    """Check for a Float tensor of rank 1 or more; else `KindError` or `ShapeError`."""
     if not isinstance(x, Tensor):
         raise KindError(f"{name} takes a Float tensor, got {type(x).__name__}")
     if x.kind is not Float:
         raise KindError(f"{name} takes Float tensors, got {x.kind.__name__}; convert with .float() first")
     if x.ndim == 0:
-        raise ShapeError(f"{name}: needs an axis, got shape ()")
+        raise ShapeError(f"{name}: needs a tensor with at least one axis, got shape ()")
     return cast(Tensor, x)
 
 
 def _pair(name: str, x: Any) -> Tensor:
-    """The two parts along a last axis."""
+    """The real and imaginary parts, stacked along a new last axis."""
     if not isinstance(x, tuple) or len(cast("tuple[Any, ...]", x)) != 2:
         raise KindError(f"{name} takes a pair of Float tensors (real, imag), got {type(cast(Any, x)).__name__}")
     real, imag = (float_of(name, part) for part in cast("tuple[Any, Any]", x))
     if real.shape != imag.shape:
-        raise ShapeError(f"{name}: the real part of shape {real.shape} and the imaginary {imag.shape} differ")
+        raise ShapeError(f"{name}: the real part has shape {real.shape}, but the imaginary part has shape {imag.shape}")
     return stack([real, imag], -1)
 
 
 def _parts(x: Tensor, place: int) -> Complex:
-    """What stands along the last axis as two tensors, the axis before it back in its place."""
+    """Split the last axis into real and imaginary parts, and move the axis before it back to `place`."""
     real, imag = x[..., 0], x[..., 1]
     return Complex(_last_to(real, place), _last_to(imag, place))
 
 
 def _to_last(x: Tensor, place: int, rank: int) -> Tensor:
-    """An axis moved behind the others (of the first `rank`)."""
+    """Move an axis behind the others (of the first `rank` axes)."""
     if place == rank - 1:
         return x
     return x.permute_dims((*(axis for axis in range(rank) if axis != place), place, *range(rank, x.ndim)))
 
 
 def _last_to(x: Tensor, place: int) -> Tensor:
-    """The last axis moved to this place."""
+    """Move the last axis to this place."""
     rank = x.ndim
     return x if place == rank - 1 else x.permute_dims((*range(place), rank - 1, *range(place, rank - 1)))
 
 
 def sized(x: Tensor, n: int, axis: int) -> Tensor:
-    """Cropped at the end, or padded with zeros, along an axis."""
+    """Crop an axis at the end, or pad it with zeros, to size n."""
     have = x.shape[axis]
     if n < have:
         return x[(*(slice(None),) * axis, slice(0, n))]
@@ -121,13 +121,13 @@ def _scaled(x: Tensor, scale: float) -> Tensor:
 
 
 def rfft(x: Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Complex:
-    """The Fourier transform of a real signal: its n // 2 + 1 frequencies from zero up.
+    """The Fourier transform of a real signal: the n // 2 + 1 non-negative frequencies.
 
     Args:
-        x: the signal along one axis, of any size.
-        n: the length of the transform; the signal is cropped or padded with zeros to it.
-        axis: along which axis.
-        norm: by what to scale: "backward": nothing, "ortho": 1 / sqrt(n), "forward": 1 / n.
+        x: Float, the signal along one axis.
+        n: the length of the transform. The signal is cropped or zero-padded to it. By default the size of the axis.
+        axis: the axis to transform.
+        norm: the scale factor: "backward" is 1, "ortho" is 1 / sqrt(n), "forward" is 1 / n.
 
     >>> import phlox as px
     >>> px.signal.rfft(px.tensor([1.0, 2.0, 3.0, 4.0])).real.tolist()
@@ -142,10 +142,10 @@ def rfft(x: Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backw
 
 
 def irfft(x: tuple[Tensor, Tensor], n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The real signal of n samples whose `rfft` is x.
+    """The inverse of `rfft`: the real signal of n samples.
 
-    `n` is twice the number of frequencies less two unless given; say it for odd lengths. The frequencies are cropped,
-    or padded with zeros, to n // 2 + 1. An imaginary part of the first (and, for even n, of the last) has no effect.
+    By default n = 2 (frequencies - 1); an odd length must be given. The frequencies are cropped or zero-padded to
+    n // 2 + 1. The imaginary part of the first frequency (and, for even n, of the last) is ignored.
 
     >>> import phlox as px
     >>> px.signal.irfft(px.signal.rfft(px.tensor([1.0, 2.0, 3.0])), 3).numpy().round(4)
@@ -171,7 +171,7 @@ def _fft(name: str, x: Any, n: int | None, axis: int, norm: Norm, inverse: bool)
 
 
 def fft(x: tuple[Tensor, Tensor] | Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Complex:
-    """The Fourier transform of a complex signal, or of a real one with all n frequencies; options as for `rfft`.
+    """The Fourier transform of a complex or real signal: all n frequencies. Options as in `rfft`.
 
     >>> import phlox as px
     >>> px.signal.fft(px.tensor([1.0, 2.0, 3.0, 4.0])).imag.tolist()
@@ -191,12 +191,12 @@ def ifft(
 
 
 def fftfreq(n: int, d: float = 1.0, *, device: DeviceLike | None = None) -> Tensor:
-    """The frequencies of `fft`, in cycles per unit of the distance d between samples: first those from zero up."""
+    """The frequencies of `fft` in cycles per unit of `d`, the sample spacing; non-negative ones come first."""
     return tensor(np.fft.fftfreq(_length("fftfreq", n, n), d), device=device)
 
 
 def rfftfreq(n: int, d: float = 1.0, *, device: DeviceLike | None = None) -> Tensor:
-    """The frequencies of `rfft`, in cycles per unit of the distance d between samples."""
+    """The frequencies of `rfft` in cycles per unit of `d`, the sample spacing."""
     return tensor(np.fft.rfftfreq(_length("rfftfreq", n, n), d), device=device)
 
 
@@ -210,7 +210,7 @@ def _shifted(name: str, x: Tensor, axis: int | tuple[int, ...] | None, back: boo
 
 
 def fftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """The frequencies of `fft` in ascending order, zero in the middle; along all axes unless given."""
+    """Reorder the output of `fft` to ascending frequencies, with zero in the middle; all axes by default."""
     return _shifted("fftshift", x, axis, False)
 
 

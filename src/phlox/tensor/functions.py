@@ -12,7 +12,7 @@ from phlox.backend import Backend, Bool
 from phlox.backend.contract.widening import each
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.host.dtypes import HALF_ELEMENTS
-from phlox.tensor.backend_promotion import together
+from phlox.tensor.backend_promotion import promote
 from phlox.tensor.base import Number
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure, mixed, shown
@@ -30,9 +30,9 @@ def where(condition: Tensor[Any, Any, Bool], if_true: Number, if_false: T) -> T:
 @overload
 def where(condition: Tensor[Any, Any, Bool], if_true: Number, if_false: Number) -> Tensor[Any, Any, Any]: ...
 def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any:
-    """From `if_true` where the condition holds, from `if_false` elsewhere; all three broadcast.
+    """Select from `if_true` where the condition is true, else from `if_false`. All three broadcast.
 
-    The gradient of the branch not taken is zero, even where its value is NaN.
+    The gradient of the branch that is not selected is zero, even where its value is NaN.
     """
     if condition.kind is not Bool:
         raise KindError(f"where: the condition must be a Bool tensor, got {condition.kind.__name__}")
@@ -41,8 +41,8 @@ def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any
         numbers = (if_true, float(if_false)) if isinstance(if_true, float) else (if_true, if_false)
         if isinstance(if_false, float):
             numbers = (float(if_true), if_false)
-        return where(condition, wrap_number(condition, numbers[0]), numbers[1])
-    condition, *branches = together("where", [condition, *branches])
+        return where(condition, wrap_scalar(condition, numbers[0]), numbers[1])
+    condition, *branches = promote("where", [condition, *branches])
     like, backend = branches[0], condition.backend
     ops = like._ops  # pyright: ignore[reportPrivateUsage]
     values = [like._operand("where", x) for x in (if_true, if_false)]  # pyright: ignore[reportPrivateUsage]
@@ -51,19 +51,19 @@ def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any
     except Exception as error:
         for x, value in zip((if_true, if_false), values, strict=True):
             if value is NotImplemented:
-                raise KindError(f"where: what is chosen from is a tensor or a number, got {shown(x)}") from None
+                raise KindError(f"where: both branches must be tensors or scalars, got {shown(x)}") from None
         raise failure("where", ops, (condition.primitive, *values), error) from error
 
 
-def wrap_number(like: Tensor[Any, Any, Any], value: Any) -> Tensor[Any, Any, Any]:
-    """A Python number as a tensor of rank 0 beside another."""
+def wrap_scalar(like: Tensor[Any, Any, Any], value: Any) -> Tensor[Any, Any, Any]:
+    """A Python scalar as a tensor of rank 0, on the backend and device of `like`."""
     from phlox.tensor.creation import tensor
 
     return tensor(value, device=like.device)
 
 
-def _same(name: str, tensors: Sequence[T]) -> Sequence[T]:
-    """Tensors of one kind, on one backend."""
+def _promote_same_kind(name: str, tensors: Sequence[T]) -> Sequence[T]:
+    """Check that tensors have one kind, and promote them to one backend."""
     if not tensors:
         raise ShapeError(f"{name}: no tensors given")
     if not all(isinstance(x, Tensor) for x in tensors):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -73,12 +73,12 @@ def _same(name: str, tensors: Sequence[T]) -> Sequence[T]:
     for other in tensors[1:]:
         if other.kind is not first.kind:
             raise mixed(name, first._ops, other._ops)  # pyright: ignore[reportPrivateUsage]
-    return together(name, tensors)
+    return promote(name, tensors)
 
 
 def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
-    """Joined along an axis that is there; the other axes must agree. Without an axis, all in reading order."""
-    tensors = _same("concat", tensors)
+    """Join tensors along an existing axis; the other axes must be equal. With axis None, all are flattened first."""
+    tensors = _promote_same_kind("concat", tensors)
     if axis is None:
         return concat([x.flatten() for x in tensors])
     first = tensors[0]
@@ -86,7 +86,7 @@ def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
     for other in tensors:
         a, b = list(first.shape), list(other.shape)
         if len(a) != len(b) or a[:place] + a[place + 1 :] != b[:place] + b[place + 1 :]:
-            raise ShapeError(f"concat: shapes {first.shape} and {other.shape} differ beside axis {place}")
+            raise ShapeError(f"concat: shapes {first.shape} and {other.shape} differ in an axis other than {place}")
     arrays = [x.primitive for x in tensors]
     try:
         return first._with(first.backend.concat(arrays, place))  # pyright: ignore[reportPrivateUsage]
@@ -95,8 +95,8 @@ def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
 
 
 def stack(tensors: Sequence[T], axis: int = 0) -> T:
-    """Joined along a new axis; the shapes must be the same."""
-    tensors = _same("stack", tensors)
+    """Join tensors of equal shapes along a new axis."""
+    tensors = _promote_same_kind("stack", tensors)
     first = tensors[0]
     for other in tensors:
         if other.shape != first.shape:
@@ -105,7 +105,7 @@ def stack(tensors: Sequence[T], axis: int = 0) -> T:
 
 
 def broadcast_arrays(*tensors: T) -> list[T]:
-    """Tensors broadcast to one shape; their kinds may differ.
+    """Broadcast tensors to one shape; their kinds may differ.
 
     >>> import phlox as px
     >>> [x.shape for x in broadcast_arrays(px.zeros((3, 1)), px.zeros((2,)))]
@@ -121,14 +121,14 @@ def broadcast_arrays(*tensors: T) -> list[T]:
     except ValueError:
         given = ", ".join(str(x.shape) for x in tensors)
         raise ShapeError(f"broadcast_arrays: shapes {given} do not broadcast to one another") from None
-    return [x.broadcast_to(shape) for x in together("broadcast_arrays", tensors)]
+    return [x.broadcast_to(shape) for x in promote("broadcast_arrays", tensors)]
 
 
 def meshgrid(*tensors: T, indexing: Literal["xy", "ij"] = "xy") -> list[T]:
-    """The coordinates of the points of a grid, one tensor an axis, of the points along the axes.
+    """Coordinate grids from coordinate vectors: one tensor per axis.
 
-    With `"ij"`, n tensors of sizes s1, s2, ..., sn give n tensors of shape (s1, s2, ..., sn); with `"xy"`, which is the
-    Array API's default, the first two of these axes are exchanged. Tensors of rank 0 count as one point.
+    With `"ij"`, n vectors of sizes s1, s2, ..., sn give n tensors of shape (s1, s2, ..., sn). With `"xy"`, the default
+    as in the Array API, the first two axes are swapped. A tensor of rank 0 counts as a vector of size one.
 
     >>> import phlox as px
     >>> x, y = meshgrid(px.arange(3), px.arange(2))
@@ -136,7 +136,7 @@ def meshgrid(*tensors: T, indexing: Literal["xy", "ij"] = "xy") -> list[T]:
     ([[0, 1, 2], [0, 1, 2]], [[0, 0, 0], [1, 1, 1]])
     """
     if indexing not in ("xy", "ij"):
-        raise RangeError(f"meshgrid: indexing is 'xy' or 'ij', got {indexing!r}")
+        raise RangeError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
     if any(x.ndim > 1 for x in tensors):
         given = ", ".join(str(x.shape) for x in tensors)
         raise ShapeError(f"meshgrid: takes tensors of rank 1, got shapes {given}")
@@ -153,12 +153,12 @@ def meshgrid(*tensors: T, indexing: Literal["xy", "ij"] = "xy") -> list[T]:
 
 
 def maximum(lhs: T, rhs: T | Number) -> T:
-    """The greater of two values, elementwise; NaN wins."""
+    """The greater of two values, elementwise. NaN if either is NaN."""
     return lhs.maximum(rhs)
 
 
 def minimum(lhs: T, rhs: T | Number) -> T:
-    """The lesser of two values, elementwise; NaN wins."""
+    """The lesser of two values, elementwise. NaN if either is NaN."""
     return lhs.minimum(rhs)
 
 
@@ -168,10 +168,10 @@ def matmul(lhs: T, rhs: T) -> T:
 
 
 class lift:
-    """A function on a backend's own arrays as a function on tensors, differentiable by the engine's own autodiff.
+    """Turn a function of a backend's arrays into a function of tensors, differentiated by the engine's own autodiff.
 
-    Tensor arguments are unwrapped, everything else is passed as it is; arrays in the result are wrapped. On `Autodiff`
-    the function must return one array.
+    Tensor arguments are unwrapped; other arguments are passed unchanged; arrays in the result are wrapped. On
+    `Autodiff` the function must return one array.
 
     >>> import numpy as np, phlox as px
     >>> px.lift(np.cbrt)(px.tensor([8.0])).item()
@@ -225,20 +225,20 @@ def _wrapped(like: Tensor[Any, Any, Any], result: Any) -> Any:
 
 
 def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """The function of tensors, its steps taken in f32 where they are of half precision, and the result rounded once.
+    """Decorate a function of tensors: at half precision it computes in f32 and rounds the result once.
 
-    So the sum of squares of a loss does not overflow on the way to its mean, nor is a difference taken of numbers that
-    have been rounded.
+    So the sum of squares in a loss does not overflow before the mean is taken, and differences are not taken of rounded
+    values.
     """
 
     @wraps(function)
     def operation(*args: P.args, **kwargs: P.kwargs) -> R:
-        # One operand speaks for all: tensors that meet have floats of one type.
+        # One operand is enough: operands of one operation have one float dtype.
         if args and isinstance(args[0], Tensor) and args[0].backend.float_element not in HALF_ELEMENTS:
             return function(*args, **kwargs)
         back: dict[Backend, Backend] = {}
 
-        def grow(x: Any) -> Any:
+        def widen(x: Any) -> Any:
             backend = _backend_of(x)
             if backend is None or backend.float_element not in HALF_ELEMENTS:
                 return x
@@ -246,12 +246,12 @@ def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
             back[wide.backend] = backend
             return wide
 
-        def shrink(x: Any) -> Any:
+        def narrow(x: Any) -> Any:
             backend = _backend_of(x)
             return x.from_full_precision(back[backend]) if backend in back else x
 
-        given: Any = each(grow, args)
-        return each(shrink, function(*given, **{name: each(grow, x) for name, x in kwargs.items()}))
+        given: Any = each(widen, args)
+        return each(narrow, function(*given, **{name: each(widen, x) for name, x in kwargs.items()}))
 
     return operation
 

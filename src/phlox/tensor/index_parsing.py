@@ -1,11 +1,11 @@
-"""What stands between the brackets of `x[...]` and `x.at[...]`: NumPy's basic and advanced indexing.
+"""Parsing of the keys of `x[...]` and `x.at[...]`: NumPy's basic and advanced indexing.
 
-A key is taken apart once. Integers, slices, None and `...` give a basic index, which the backend reads and writes as a
-block. Int tensors and Bool masks then remain, each on a group of axes of that block: the groups are brought together
-and folded to one axis, the indices to places on it, so that one `take` reads and one `scatter` writes.
+A key is parsed once. Integers, slices, None and `...` give a basic index, which the backend reads and writes as a
+block. Each Int tensor or Bool mask that remains indexes a run of axes of that block. These axes are moved together and
+flattened to one axis, and the index arrays become flat positions on it. So one `take` reads and one `scatter` writes.
 """
 
-# A part of the tensor in a file of its own.
+# Part of the Tensor class, in a file of its own.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ X = TypeVar("X", bound=TensorBase)
 
 
 @dataclass(slots=True)
-class Group:
-    """An array of indices, and the neighbouring axes of the block that it is for: one, or those of a mask."""
+class IndexedAxes:
+    """An index array, and the consecutive axes of the block that it indexes: one, or all axes of a mask."""
 
     axis: int
     count: int
@@ -44,20 +44,20 @@ class Group:
 
 
 @dataclass(slots=True)
-class Key:
-    """A key taken apart, for tensors of one shape."""
+class IndexKey:
+    """A parsed key, for tensors of one shape."""
 
     shape: tuple[int, ...]
     places: list[int | slice] = field(default_factory=list[int | slice])
-    """The basic index: one entry an axis; slices run forward."""
+    """The basic index: one entry per axis, with slices of positive step."""
     new: list[int] = field(default_factory=list[int])
-    """Then come new axes of size one,"""
+    """Then new axes of size one are inserted here."""
     reverse: list[int] = field(default_factory=list[int])
-    """and axes are reversed. What that makes is the block."""
-    groups: list[Group] = field(default_factory=list[Group])
-    """Then these are taken together."""
+    """Then these axes are reversed, which gives the block."""
+    groups: list[IndexedAxes] = field(default_factory=list[IndexedAxes])
+    """Index arrays, applied to the block together."""
     first: bool = False
-    """Do the axes of the indices come first in the result? They do if the indices are not side by side in the key."""
+    """Do the axes of the index arrays come first in the result? They do if the arrays are not adjacent in the key."""
 
     @property
     def is_whole(self) -> bool:
@@ -89,15 +89,15 @@ class Key:
             block = block._apply("squeeze", tuple(self.new))
         return block if self.is_whole else x._apply("index_set", block.primitive, tuple(self.places))
 
-    # --- the groups of the block
+    # --- the index arrays
 
     def read(self, x: X) -> X:
-        """What the key reads."""
+        """Read x at the key."""
         block = self.block(x)
         if not self.groups:
             return block
-        start, folded, _ = self._fold(block, front=False)
-        places = self._places(block.shape)
+        start, folded, _ = self._flatten_axes(block, front=False)
+        places = self._flat_positions(block.shape)
         try:
             result = folded._apply("take", places.primitive, start)
         except IndexRangeError:
@@ -105,21 +105,21 @@ class Key:
             raise
         if self.first and start:
             rank = len(places.shape)
-            result = _permuted(result, (*range(start, start + rank), *range(start), *range(start + rank, result.ndim)))
+            result = _permute(result, (*range(start, start + rank), *range(start), *range(start + rank, result.ndim)))
         return result
 
     def write(self, x: X, values: X, mode: Mode) -> X:
-        """x with `values`, of the shape that the key reads, written where it reads them."""
+        """Write `values`, of shape `result_shape()`, at the key."""
         if not self.groups:
             if mode != "set":
                 values = self.block(x)._apply(ELEMENTWISE[mode], values.primitive)
             return self.put_block(x, values)
         block = self.block(x)
-        places = self._places(block.shape)
+        places = self._flat_positions(block.shape)
         rank = len(places.shape)
         start = 0 if self.first else self.groups[0].axis
-        updates = _permuted(values, (*range(start, start + rank), *range(start), *range(start + rank, values.ndim)))
-        _, folded, order = self._fold(block, front=True)
+        updates = _permute(values, (*range(start, start + rank), *range(start), *range(start + rank, values.ndim)))
+        _, folded, order = self._flatten_axes(block, front=True)
         count = places.size
         positions = places._apply("reshape", (count,)).primitive
         updates = updates._apply("reshape", (count, *folded.shape[1:])).primitive
@@ -130,20 +130,20 @@ class Key:
             raise
         shape = block.shape
         rows = rows._apply("reshape", tuple(shape[axis] for axis in order))
-        return self.put_block(x, _permuted(rows, tuple(order.index(axis) for axis in range(len(order)))))
+        return self.put_block(x, _permute(rows, tuple(order.index(axis) for axis in range(len(order)))))
 
     def result_shape(self) -> tuple[int, ...]:
-        """The shape of what the key reads."""
+        """The shape that the key reads."""
         block = self.block_shape()
         if not self.groups:
             return block
         taken = {axis for group in self.groups for axis in range(group.axis, group.axis + group.count)}
         start = 0 if self.first else self.groups[0].axis
         rest = tuple(size for axis, size in enumerate(block) if axis not in taken)
-        return (*rest[:start], *self._common(), *rest[start:])
+        return (*rest[:start], *self._broadcast_shape(), *rest[start:])
 
-    def _fold(self, block: X, *, front: bool) -> tuple[int, X, tuple[int, ...]]:
-        """The block with the axes of all groups made one: where that is, and the order its axes had before."""
+    def _flatten_axes(self, block: X, *, front: bool) -> tuple[int, X, tuple[int, ...]]:
+        """Flatten the indexed axes to one: the position of that axis, the new block, and the permutation used."""
         axes = [axis for group in self.groups for axis in range(group.axis, group.axis + group.count)]
         start = axes[0] if axes else self.groups[0].axis
         if front or axes != list(range(start, start + len(axes))):
@@ -151,15 +151,15 @@ class Key:
         rest = [axis for axis in range(block.ndim) if axis not in axes]
         order = (*rest[:start], *axes, *rest[start:])
         shape = block.shape
-        block = _permuted(block, order)
+        block = _permute(block, order)
         if len(axes) != 1:
             sizes = math.prod(shape[axis] for axis in axes)
             kept = [shape[axis] for axis in rest]
             block = block._apply("reshape", (*kept[:start], sizes, *kept[start:]))
         return start, block, order
 
-    def _places(self, block: tuple[int, ...]) -> TensorBase:
-        """The indices of all groups as places on the axis that `_fold` makes."""
+    def _flat_positions(self, block: tuple[int, ...]) -> TensorBase:
+        """The index arrays as flat positions on the axis that `_flatten_axes` makes."""
         first = self.groups[0].indices
         if len(self.groups) == 1:
             return first
@@ -169,68 +169,70 @@ class Key:
         return first._with(first.backend.int_ravel_index(arrays, sizes))
 
     def _check(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        """The size of each group; an index beyond it is `IndexRangeError`."""
+        """The number of positions of each index array; `IndexRangeError` if an index is out of range."""
         sizes = tuple(math.prod(block[group.axis : group.axis + group.count]) for group in self.groups)
         for group, size in zip(self.groups, sizes, strict=True):
             try:
                 group.indices.backend.check_indices(group.indices.primitive, size, from_end=True)
             except IndexRangeError as error:
-                raise IndexRangeError(f"index: {error}, axis {self._named(group.axis)} of shape {self.shape}") from None
+                raise IndexRangeError(
+                    f"index: {error}, axis {self._tensor_axis(group.axis)} of shape {self.shape}"
+                ) from None
         return sizes
 
-    def _named(self, place: int) -> int:
-        """The axis of the tensor that an axis of the block is."""
+    def _tensor_axis(self, place: int) -> int:
+        """The axis of the tensor for an axis of the block."""
         kept = [axis for axis, entry in enumerate(self.places) if isinstance(entry, slice)]
         return kept[place - sum(new < place for new in self.new)]
 
-    def _common(self) -> tuple[int, ...]:
-        """The shape that the indices have together."""
+    def _broadcast_shape(self) -> tuple[int, ...]:
+        """The broadcast shape of the index arrays."""
         shapes = [group.indices.shape for group in self.groups]
         try:
             return np.broadcast_shapes(*shapes)
         except ValueError:
             raise ShapeError(
-                f"index: the indices have shapes {' and '.join(map(str, shapes))}, which do not broadcast"
+                f"index: index arrays of shapes {' and '.join(map(str, shapes))} do not broadcast"
             ) from None
 
 
 ELEMENTWISE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
-"""The operation on whole tensors that a mode of writing stands for."""
+"""The elementwise operation of each write mode."""
 
 
-def parse(x: X, given: Any) -> tuple[X, Key]:
-    """Take a key for `x` apart; x itself is returned on the highest backend of the two.
+def parse(x: X, given: Any) -> tuple[X, IndexKey]:
+    """Parse a key for `x`. x is returned too, promoted to the higher backend of the two.
 
-    Raises `IndexRangeError`, `KindError` or `ShapeError` where the key does not fit.
+    Raises `IndexRangeError`, `KindError` or `ShapeError` if the key does not fit x.
     """
     shape = x.shape
     entries: list[Any] = []
-    named = 0  # how many axes the entries are for
-    rest = -1  # where the others come
+    named = 0  # the number of axes that the entries index
+    rest = -1  # the position of `...`, which stands for the other axes
     for entry in cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given,):
         if entry.__class__ is int or entry.__class__ is slice:
             named += 1
         elif entry is Ellipsis:
             if rest >= 0:
-                raise IndexRangeError(f"index: more than one `...`, in an index of a tensor of shape {shape}")
+                raise IndexRangeError(f"index: more than one `...` in an index of a tensor of shape {shape}")
             rest = len(entries) + 1
         elif entry is not None:
-            x = x._beside(entry)
+            x = x._promoted_with(entry)
             entry = _entry(x, entry)
             named += entry.ndim if isinstance(entry, TensorBase) and entry.kind is Bool else 1
         entries.append(entry)
     if named > len(shape):
-        raise IndexRangeError(f"index: an index of {named} axes does not fit a tensor of shape {shape}")
+        raise IndexRangeError(f"index: too many indices: {named} for a tensor of shape {shape}")
     rest = rest if rest >= 0 else len(entries)
     entries[rest:rest] = [slice(None)] * (len(shape) - named)
 
-    key = Key(shape)
-    place = 0  # the axis of the block that comes next
-    indexed: list[int] = []  # the entries that count as arrays
+    key = IndexKey(shape)
+    place = 0  # the next axis of the block
+    indexed: list[int] = []  # the entries that act as index arrays
     for number, entry in enumerate(entries):
         axis = len(key.places)
         if entry is Ellipsis:
-            continue  # which keeps the entries on its two sides apart, even if it stands for no axis
+            continue  # it still separates the entries on its two sides, even if it stands for no axis
         if entry is None:
             key.new.append(place)
             place += 1
@@ -248,17 +250,17 @@ def parse(x: X, given: Any) -> tuple[X, Key]:
         else:
             count = entry.ndim if entry.kind is Bool else 1
             key.places += [slice(0, size, 1) for size in shape[axis : axis + count]]
-            key.groups.append(Group(place, count, _indices(entry._on(x.backend), shape, axis)))
+            key.groups.append(IndexedAxes(place, count, _indices(entry._on(x.backend), shape, axis)))
             indexed.append(number)
             place += count
     if key.groups:
         key.first = indexed != list(range(indexed[0], indexed[0] + len(indexed)))
-        key._common()
+        key._broadcast_shape()
     return x, key
 
 
 def _entry(x: TensorBase, entry: Any) -> Any:
-    """An integer, or a tensor of indices or of truth."""
+    """One entry as an integer, an Int tensor or a Bool tensor."""
     backend = x.backend
     if isinstance(entry, TensorBase):
         if entry.kind is Float or not (entry.backend is backend or is_below(entry.backend, backend)):
@@ -297,7 +299,7 @@ def _array(x: TensorBase, kind: type[Kind], primitive: Any) -> TensorBase:
 
 
 def _indices(entry: TensorBase, shape: tuple[int, ...], axis: int) -> TensorBase:
-    """The indices themselves, or the places, in reading order, where a mask holds."""
+    """The indices themselves, or the flat positions, in row-major order, where a mask is true."""
     if entry.kind is Int:
         return entry
     wanted = shape[axis : axis + entry.ndim]
@@ -309,35 +311,35 @@ def _indices(entry: TensorBase, shape: tuple[int, ...], axis: int) -> TensorBase
 
 
 def sole_mask(x: TensorBase, given: Any) -> TensorBase | None:
-    """The mask, if the key is nothing but one that fits."""
+    """The mask, if the key is a single mask that fits; else None."""
     if isinstance(given, TensorBase) and given.kind is Bool and given.shape == x.shape[: given.ndim]:
         return given if given.backend is x.backend or is_below(given.backend, x.backend) else None
     return None
 
 
 def flatnonzero(name: str, mask: TensorBase, remedy: str) -> Any:
-    """The places, in reading order, where a mask holds; `UnsupportedError` with a remedy under a trace."""
+    """The flat positions, in row-major order, where a mask is true; `UnsupportedError` with a remedy when traced."""
     if mask.backend.is_traced(mask.primitive):
         raise UnsupportedError(
-            f"{name}: the shape of the result would depend on the values of the mask of shape {mask.shape}, which a "
-            f"program that is being traced does not know; {remedy}"
+            f"{name}: the shape of the result depends on the values of the mask of shape {mask.shape}, which are "
+            f"unknown during tracing; {remedy}"
         )
     return mask._apply("reshape", (mask.size,))._apply_to(Int, "flatnonzero")
 
 
 def _forward(entry: slice, size: int) -> tuple[slice, bool]:
-    """The slice with explicit bounds and a positive step, and whether its elements then stand in reverse order."""
+    """The slice with explicit bounds and a positive step, and whether its elements must then be reversed."""
     if entry.step == 0:
-        raise IndexRangeError("index: a slice has step zero")
+        raise IndexRangeError("index: the step of a slice cannot be zero")
     try:
         steps = range(*entry.indices(size))
     except TypeError:
-        raise KindError(f"index: a slice is of integers, got {entry!r:.60}") from None
+        raise KindError(f"index: a slice must consist of integers, got {entry!r:.60}") from None
     if len(steps) == 0:
         return slice(0, 0, 1), False
     low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1])
     return slice(low, high + 1, abs(steps.step)), steps.step < 0
 
 
-def _permuted(x: X, order: tuple[int, ...]) -> X:
+def _permute(x: X, order: tuple[int, ...]) -> X:
     return x if order == tuple(range(len(order))) else x._apply("permute_dims", order)

@@ -1,4 +1,4 @@
-"""Reading and writing at places."""
+"""Indexing: gather and scatter."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Indexing(TensorBase):
-    """Whatever is written makes a new tensor.
+    """Indexing never changes a tensor: a write returns a new one.
 
-    Negative indices count from the end. One out of range is `IndexRangeError`; in a compiled program, which cannot
-    raise, reading there gives NaN (or the least integer), and nothing is written.
+    Negative indices count from the end. An index out of range raises `IndexRangeError`. A compiled program cannot
+    raise: there such a read gives NaN (or the smallest integer), and such a write is dropped.
     """
 
     __slots__ = ()
@@ -29,32 +29,32 @@ class Indexing(TensorBase):
     # --- reading
 
     def take(self, indices: Tensor[Any, Any, Int], axis: int = 0) -> Self:
-        """The slices at `indices` along an axis, which their axes replace; negative ones count from the end."""
-        self = self._beside(indices)
+        """The slices of x at `indices` along an axis. The axes of `indices` replace that axis."""
+        self = self._promoted_with(indices)
         return self._apply("take", self._indices("take", indices), self._axis("take", axis))
 
     def take_along_axis(self, indices: Tensor[Any, Any, Int], axis: int = -1) -> Self:
-        """For every place of `indices`, the element of the same place but with that index along the axis."""
-        self = self._beside(indices)
+        """The elements of x at `indices` along an axis; `indices` has the shape of x in the other axes."""
+        self = self._promoted_with(indices)
         place = self._axis("take_along_axis", axis)
         mine, theirs = self.shape, indices.shape
         if len(mine) != len(theirs) or mine != (*theirs[:place], mine[place], *theirs[place + 1 :]):
             raise ShapeError(
                 f"take_along_axis: indices of shape {indices.shape} do not fit a tensor of shape {self.shape}; "
-                f"they must agree in every axis but {place}"
+                f"they must be equal in every axis except {place}"
             )
         return self._apply("take_along_axis", self._indices("take_along_axis", indices), place)
 
     def gather(self, axis: int, indices: Tensor[Any, Any, Int]) -> Self:
-        """As `take_along_axis`, but `indices` may be shorter in the other axes, whose first elements they then read.
+        """Like `take_along_axis`, but `indices` may be shorter than x in the other axes, as in PyTorch.
 
-        For axis 0 of a matrix, result[i, j] = x[indices[i, j], j]. As in PyTorch.
+        For axis 0 of a matrix, result[i, j] = x[indices[i, j], j]. The result has the shape of `indices`.
 
         >>> import phlox as px
         >>> px.tensor([[1.0, 2.0], [3.0, 4.0]]).gather(1, px.tensor([[1, 1, 0]])).tolist()
         [[2.0, 2.0, 1.0]]
         """
-        self = self._beside(indices)
+        self = self._promoted_with(indices)
         place = self._axis("gather", axis)
         self._fits("gather", indices.shape, place)
         part = tuple(
@@ -65,24 +65,25 @@ class Indexing(TensorBase):
         return cut._apply("take_along_axis", self._indices("gather", indices), place)
 
     def masked_select(self, mask: Tensor[Any, Any, Bool]) -> Self:
-        """The elements where a mask, which broadcasts, holds: one axis, in reading order.
+        """The elements where a mask is true, as a vector in row-major order. The mask broadcasts.
 
-        Their number depends on the values: under a trace that is `UnsupportedError`; use `where` or `masked_fill`.
+        The size depends on the mask's values, so this raises `UnsupportedError` during tracing; use `where` or
+        `masked_fill` there.
         """
-        self = self._beside(mask)
+        self = self._promoted_with(mask)
         return self[self._mask("masked_select", mask)]
 
     def nonzero(self) -> tuple[Tensor[Any, Any, Int], ...]:
-        """The indices of the elements that are not zero (or true), one tensor an axis, in reading order.
+        """The indices of the nonzero (or true) elements in row-major order: one tensor per axis.
 
-        Their number depends on the values: under a trace that is `UnsupportedError`.
+        The size depends on the values, so this raises `UnsupportedError` during tracing.
 
         >>> import phlox as px
         >>> [i.tolist() for i in px.tensor([[0, 7], [5, 0]]).nonzero()]
         [[0, 1], [1, 0]]
         """
         if not self.shape:
-            raise ShapeError("nonzero: a tensor of rank 0 has no axis to give indices for")
+            raise ShapeError("nonzero: a tensor of rank 0 has no axis to index")
         mask = self if self.kind is Bool else self._apply_to(Bool, "into_bool")
         rest = flatnonzero("nonzero", mask, "use phlox.where(x != 0, ..., ...), or compare and sum to count")
         found: list[Any] = []
@@ -92,7 +93,7 @@ class Indexing(TensorBase):
         return tuple(reversed(found))
 
     def argwhere(self) -> Tensor[Any, Any, Int]:
-        """The indices of the elements that are not zero (or true), one row [rank] an element; see `nonzero`.
+        """The indices of the nonzero (or true) elements: [elements, rank]; see `nonzero`.
 
         >>> import phlox as px
         >>> px.tensor([[0, 7], [5, 0]]).argwhere().tolist()
@@ -110,11 +111,12 @@ class Indexing(TensorBase):
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Entry | tuple[Entry, ...]) -> Self:
-        """Integers, slices, None, `...`, Int tensors and Bool masks, each and together as in NumPy.
+        """Index with integers, slices, None, `...`, Int tensors and Bool masks, in any combination, as in NumPy.
 
-        Lists and NumPy arrays of integers or truth values count as tensors. Int tensors broadcast together; their axes
-        stand in place of those they index, or first if these are not side by side. An index out of range is
-        `IndexRangeError`. How much a mask reads depends on its values, so that one is `UnsupportedError` under a trace.
+        Lists and NumPy arrays of integers or booleans count as tensors. Int tensors broadcast together. Their axes
+        replace the axes that they index, or come first if those are not adjacent. An index out of range raises
+        `IndexRangeError`. The size of a masked read depends on the mask's values, so it raises `UnsupportedError`
+        during tracing.
 
         >>> import phlox as px
         >>> x = px.arange(12).reshape(3, 4)
@@ -123,7 +125,7 @@ class Indexing(TensorBase):
         >>> x[x > 9].tolist()
         [10, 11]
         """
-        if key.__class__ is int:  # a row, as loops ask for it
+        if key.__class__ is int:  # the fast path for rows, which loops read
             size, *rest = self.shape or (0,)
             if -size <= key < size:  # pyright: ignore[reportOperatorIssue]
                 return self._apply("index", (key % size, *(slice(0, n, 1) for n in rest)))  # pyright: ignore[reportOperatorIssue]
@@ -134,10 +136,10 @@ class Indexing(TensorBase):
 
     @property
     def at(self) -> At[Self]:
-        """`x.at[key]` is a place to write: `.set(v)`, `.add(v)`, `.sub(v)`, `.mul(v)`, `.min(v)`, `.max(v)`.
+        """Functional updates: `x.at[key]` has `.set(v)`, `.add(v)`, `.sub(v)`, `.mul(v)`, `.min(v)` and `.max(v)`.
 
-        Each gives a new tensor; a key is anything that x can be read with, and v broadcasts to what that reads. Of
-        elements written to the same place all combine, and the last one is set. Every one has exact derivatives.
+        Each returns a new tensor. `key` is any index of x, and v broadcasts to the shape of `x[key]`. Where the key
+        repeats an element, `set` keeps the last value and the others combine all. All have exact derivatives.
 
         >>> import phlox as px
         >>> px.zeros((4,)).at[[1, 3, 1]].add(px.tensor([1.0, 2.0, 3.0])).tolist()
@@ -152,16 +154,16 @@ class Indexing(TensorBase):
         updates: Self | Number,
         mode: Literal["set", "add", "mul", "min", "max"] = "set",
     ) -> Self:
-        """With `updates`, of the shape of `indices`, written where `gather` would read.
+        """Write `updates`, of the shape of `indices`, where `gather` would read; returns a new tensor.
 
-        For axis 0 of a matrix, result[indices[i, j], j] becomes updates[i, j], or is combined with it. Of several at
-        one place, all combine, and the last one is set.
+        For axis 0 of a matrix, result[indices[i, j], j] is set to updates[i, j], or combined with it. Where indices
+        repeat, "set" keeps the last update and the other modes combine all.
 
         >>> import phlox as px
         >>> px.zeros((2, 3)).scatter(1, px.tensor([[2], [0]]), 5.0).tolist()
         [[0.0, 0.0, 5.0], [5.0, 0.0, 0.0]]
         """
-        self = self._beside(indices)._beside(updates)
+        self = self._promoted_with(indices)._promoted_with(updates)
         place = self._axis("scatter", axis)
         shape = indices.shape
         self._fits("scatter", shape, place)
@@ -180,11 +182,11 @@ class Indexing(TensorBase):
         return result._apply("reshape", self.shape)
 
     def masked_fill(self, mask: Tensor[Any, Any, Bool], value: Self | Number) -> Self:
-        """With `value`, a number or a tensor that broadcasts, where a mask, which broadcasts too, holds.
+        """Replace elements by `value` where a mask is true. The value (a scalar or a tensor) and the mask broadcast.
 
-        The gradient towards what is filled is zero, even where it is NaN.
+        The gradient of replaced elements is zero, even where they are NaN.
         """
-        self = self._beside(mask)._beside(value)
+        self = self._promoted_with(mask)._promoted_with(value)
         mask = self._mask("masked_fill", mask)
         operand = self._operand("masked_fill", value)
         if operand is NotImplemented or isinstance(value, TensorBase):
@@ -205,7 +207,7 @@ class Indexing(TensorBase):
         return indices.primitive
 
     def _mask(self, name: str, mask: Tensor[Any, Any, Bool]) -> Tensor[Any, Any, Bool]:
-        """A mask in this tensor's shape."""
+        """A mask, broadcast to this tensor's shape."""
         if not isinstance(mask, TensorBase):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"{name}: the mask must be a Bool tensor, got {type(mask).__name__}")
         if mask.kind is not Bool or not (mask.backend is self.backend or is_below(mask.backend, self.backend)):
@@ -221,5 +223,5 @@ class Indexing(TensorBase):
         if len(indices) != rank or any(indices[axis] > mine[axis] for axis in range(rank) if axis != place):
             raise ShapeError(
                 f"{name}: indices of shape {indices} do not fit a tensor of shape {mine}; "
-                f"they must have as many axes, and but for axis {place} none may be longer"
+                f"they must have the same rank, and only axis {place} may be longer"
             )

@@ -1,4 +1,4 @@
-"""Arrays of other libraries as tensors."""
+"""Conversion of other libraries' arrays to tensors."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from phlox.tensor.tensor import Tensor, wrap
 
 
 def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of an array of NumPy, PyTorch, JAX or any library with `__dlpack__`, in the same memory if possible.
+    """Convert an array of NumPy, PyTorch, JAX or any library with `__dlpack__`; shares its memory if possible.
 
-    Memory is shared where the array is on the device and of the element type of the tensor's backend. Whoever then
-    writes to the array changes the tensor too, which nothing else can: write no more, or use `phlox.tensor`, a copy.
+    Memory is shared if the array is on the target device and already has the dtype of its backend. A later write to the
+    array then also changes the tensor, although tensors are otherwise immutable. Do not write to it any more, or copy
+    with `phlox.tensor`.
 
     Args:
-        x: an object with `__dlpack__` and `__dlpack_device__`; its kind becomes the tensor's.
-        device: where the tensor is to be; None is the default device, as everywhere.
-        copy: True always copies; False raises `BackendError` where a copy is needed; None copies where it is needed.
+        x: an object with `__dlpack__` and `__dlpack_device__`. The tensor has its kind.
+        device: the device of the tensor; None is the default device.
+        copy: True always copies; False raises `BackendError` if a copy is needed; None copies only if needed.
 
     Raises:
-        KindError: `x` is no such array, or holds neither floats nor ints nor booleans.
-        RangeError: a value does not fit the backend's elements.
+        KindError: `x` has no `__dlpack__`, or holds neither floats nor integers nor booleans.
+        RangeError: a value does not fit the backend's dtype.
 
     >>> import numpy as np
     >>> values = np.ones(3, np.float32)
@@ -42,7 +43,7 @@ def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None =
     if not hasattr(x, "__dlpack__"):
         raise KindError(f"from_dlpack: {type(x).__name__} has no __dlpack__; phlox.tensor takes other values")
     engine = engine_of(place.backend)
-    taken = _taken(x, engine, place)
+    taken = _via_dlpack(x, engine, place)
     if copy is not True and taken is not None and taken[0].dtype == engine.element(taken[1]):
         return wrap(ops_of(place.backend, taken[1]), taken[0])
     if copy is False:
@@ -50,42 +51,42 @@ def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None =
             f"from_dlpack: a {type(x).__name__} of {getattr(x, 'dtype', 'unknown type')} cannot be on {place} "
             f"({place.backend!r}) without a copy, which copy=False forbids"
         )
-    return copied(x, place)
+    return copy_array(x, place)
 
 
-def _taken(x: Any, engine: Backend, place: Device) -> tuple[Any, type[Kind]] | None:
-    """The array of another library as the engine's own, of whatever element type, and its kind; or None."""
+def _via_dlpack(x: Any, engine: Backend, place: Device) -> tuple[Any, type[Kind]] | None:
+    """The array of another library as the engine's own array, of any dtype, and its kind; or None."""
     try:
         array = engine.from_dlpack(x, place.on(engine))
         return array, engine.kind_of(array)
-    except Exception:  # whatever the two libraries say, there is another way
+    except Exception:  # whatever the error, the caller has another way
         return None
 
 
-def copied(x: Any, place: Device) -> Tensor[Any, Any, Any]:
-    """The values of another library's array, as a tensor with memory of its own."""
+def copy_array(x: Any, place: Device) -> Tensor[Any, Any, Any]:
+    """Copy another library's array to a tensor with memory of its own."""
     backend, engine = place.backend, engine_of(place.backend)
-    taken = _taken(x, engine, place)
+    taken = _via_dlpack(x, engine, place)
     if taken is not None and (engine.is_traced(taken[0]) or taken[0].dtype == engine.element(taken[1])):
         array, kind = taken
         inside = place.on(engine)
         return wrap(ops_of(backend, kind), engine.cast(engine.duplicate(array), engine, inside))
     host = host_values(x)
     kind = kind_of_dtype(host.dtype)
-    return wrap(ops_of(backend, kind), own(host, backend.from_host(host, kind, place)))
+    return wrap(ops_of(backend, kind), copy_if_aliased(host, backend.from_host(host, kind, place)))
 
 
-def own(host: np.ndarray[Any, Any], primitive: Any) -> Any:
-    """What a backend made of memory that is not ours: a copy if it is that memory."""
+def copy_if_aliased(host: np.ndarray[Any, Any], primitive: Any) -> Any:
+    """A backend's array of foreign memory, copied if it shares that memory."""
     return host.copy() if primitive is host else primitive
 
 
 def host_values(x: Any) -> np.ndarray[Any, Any]:
-    """The values of another library's array in host memory, which may be its own."""
+    """The values of another library's array in host memory, possibly shared."""
     if isinstance(x, np.ndarray):
         return cast("np.ndarray[Any, Any]", x)
     library = type(x).__module__.partition(".")[0]
-    if library in backend_names():  # whoever knows the library knows types and devices that others cannot take
+    if library in backend_names():  # our backend for it reads dtypes and devices that DLPack cannot pass
         return load_backend(library)().to_host(x)
     try:
         return np.from_dlpack(x)

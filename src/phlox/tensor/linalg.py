@@ -1,12 +1,13 @@
-"""Linear algebra: products, solutions, decompositions and functions of stacks of matrices [..., m, n].
+"""Linear algebra: products, solvers, decompositions and functions of batches of matrices [..., m, n].
 
-Names follow the Array API standard's `linalg` extension. Decompositions are unique, so that every backend gives the
-same factors: R of a QR has no negative diagonal, and of every eigenvector and left singular vector the first component
-within a hundredth of the largest magnitude is positive. (Where a matrix leaves another choice, any one is taken: the
-vectors of equal eigenvalues or singular values, the columns beyond the rank, those that only complete a basis.)
+Names follow the Array API standard's `linalg` extension. Decompositions are unique, so every backend gives the same
+factors: the diagonal of R in a QR is not negative. Each eigenvector and left singular vector is signed so that its
+first component within 1 % of the largest magnitude is positive. (Other choices are arbitrary: the vectors of equal
+eigenvalues or singular values, the columns beyond the rank, and those that only complete a basis.)
 
-A matrix that lacks what an operation needs (it is singular, not positive definite, or not finite) is `LinalgError`,
-which names the matrix of a stack; in a compiled program it gives NaN. At half precision all is computed in f32.
+A matrix that is singular, not positive definite or not finite where the operation needs the opposite raises
+`LinalgError`, which names its index in the batch. In a compiled program it gives NaN instead. At half precision
+everything is computed in f32.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from phlox.tensor.multiplication import (
     vdot,
     vecdot,
 )
-from phlox.tensor.products import meet
+from phlox.tensor.products import promote_to_ops
 from phlox.tensor.tensor import Tensor, wrap
 
 __all__ = [
@@ -63,14 +64,14 @@ __getattr__, __dir__ = lazily(__name__, {})
 
 
 class QR(NamedTuple):
-    """What `qr` gives."""
+    """The results of `qr`."""
 
     Q: Tensor
     R: Tensor
 
 
 class SVD(NamedTuple):
-    """What `svd` gives."""
+    """The results of `svd`."""
 
     U: Tensor
     S: Tensor
@@ -78,21 +79,21 @@ class SVD(NamedTuple):
 
 
 class Eigh(NamedTuple):
-    """What `eigh` gives."""
+    """The results of `eigh`."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
 class SlogDet(NamedTuple):
-    """What `slogdet` gives."""
+    """The results of `slogdet`."""
 
     sign: Tensor
     logabsdet: Tensor
 
 
 class Lstsq(NamedTuple):
-    """What `lstsq` gives."""
+    """The results of `lstsq`."""
 
     solution: Tensor
     residuals: Tensor
@@ -101,7 +102,7 @@ class Lstsq(NamedTuple):
 
 
 def _multi_output(name: str, x: Tensor, *options: Any) -> list[Tensor]:
-    """The results of an operation that has several."""
+    """Apply an operation with several results."""
     ops = x._ops  # pyright: ignore[reportPrivateUsage]
     try:
         return [wrap(ops, part) for part in ops[name](x.primitive, *options)]
@@ -113,9 +114,9 @@ def _multi_output(name: str, x: Tensor, *options: Any) -> list[Tensor]:
 
 
 def cholesky(x: Tensor, *, upper: bool = False) -> Tensor:
-    """The lower triangular L with L L' = x, for symmetric positive definite matrices; or its transpose, if `upper`.
+    """The lower triangular L with L L' = x, for symmetric positive definite matrices; its transpose if `upper`.
 
-    Of x only the symmetric part (x + x') / 2 counts, so the gradient is symmetric. `LinalgError` where that is not
+    Only the symmetric part (x + x') / 2 is used, so the gradient is symmetric. Raises `LinalgError` if that part is not
     positive definite.
 
     >>> import phlox as px
@@ -130,8 +131,8 @@ def cholesky(x: Tensor, *, upper: bool = False) -> Tensor:
 def qr(x: Tensor, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
     """Q [..., m, k] with orthonormal columns and upper triangular R [..., k, n] with Q R = x, where k = min(m, n).
 
-    The diagonal of R is not negative. With `mode="complete"` Q is [..., m, m] and R [..., m, n]; if m > n, the columns
-    that complete Q are some basis of the rest, and there is no gradient. A gradient needs full rank.
+    The diagonal of R is not negative. With `mode="complete"` Q is [..., m, m] and R is [..., m, n]. If m > n, the extra
+    columns of Q are an arbitrary basis, and there is no gradient. A gradient needs full rank.
 
     >>> import phlox as px
     >>> q, r = px.linalg.qr(px.tensor([[0.0, 2.0], [3.0, 1.0]]))
@@ -147,10 +148,11 @@ def qr(x: Tensor, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
 def svd(x: Tensor, *, full_matrices: bool = True) -> SVD:
     """U, the singular values S [..., k] in descending order, and Vh, with U diag(S) Vh = x, where k = min(m, n).
 
-    U is [..., m, m] and Vh [..., n, n]; or [..., m, k] and [..., k, n] with `full_matrices=False`, which is what to
-    differentiate: the vectors that only complete a basis have no gradient. Gradients of U and Vh grow without bound as
-    singular values become equal. Where some are equal (but for rounding) their vectors have no gradient, and none flows
-    through the choice among them; that of U @ Vh is right even there.
+    U is [..., m, m] and Vh is [..., n, n]; with `full_matrices=False` they are [..., m, k] and [..., k, n]. To
+    differentiate, use the latter: vectors that only complete a basis have no gradient. Gradients of U and Vh grow
+    without bound as two singular values approach each other. Where they are equal (up to rounding) the individual
+    vectors are arbitrary and get no gradient; functions that do not depend on the choice, such as U @ Vh, still have
+    correct gradients.
 
     >>> import phlox as px
     >>> px.linalg.svd(px.tensor([[0.0, 2.0], [1.0, 0.0]])).S.tolist()
@@ -163,8 +165,8 @@ def svd(x: Tensor, *, full_matrices: bool = True) -> SVD:
 def eigh(x: Tensor) -> Eigh:
     """The eigenvalues [..., n] of symmetric matrices in ascending order, and the eigenvectors as columns [..., n, n].
 
-    Of x only the symmetric part (x + x') / 2 counts, so the gradient is symmetric. What `svd` says of gradients at
-    equal singular values holds here of equal eigenvalues: only what does not tell their vectors apart has a gradient.
+    Only the symmetric part (x + x') / 2 is used, so the gradient is symmetric. The gradient at equal eigenvalues is as
+    in `svd` at equal singular values: only functions that do not depend on the choice of their vectors have one.
 
     >>> import phlox as px
     >>> px.linalg.eigh(px.tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.tolist()
@@ -180,7 +182,7 @@ def eigvalsh(x: Tensor) -> Tensor:
     return x._apply("eigvalsh")  # pyright: ignore[reportPrivateUsage]
 
 
-# --- solutions
+# --- solvers
 
 
 def _solved(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
@@ -189,11 +191,11 @@ def _solved(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
     check_matrices(name, columns)
     if columns.shape[-2] != a.shape[-1]:
         raise ShapeError(f"{name}: shapes {a.shape} and {b.shape} do not fit; b must be [n] or [..., n, k]")
-    ops, (left, right) = meet(name, a, columns)
+    ops, (left, right) = promote_to_ops(name, a, columns)
     try:
         np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
     except ValueError:
-        raise ShapeError(f"{name}: the stacks of shapes {a.shape} and {b.shape} do not broadcast") from None
+        raise ShapeError(f"{name}: the batch axes of shapes {a.shape} and {b.shape} do not broadcast") from None
     try:
         x = wrap(ops, ops[name](left, right, *options))
     except Exception as error:
@@ -204,7 +206,7 @@ def _solved(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """The x with a x = b, for square matrices a [..., n, n] and a vector b [n] or matrices b [..., n, k].
 
-    Stacks broadcast. `LinalgError` where a is singular.
+    Batch axes broadcast. Raises `LinalgError` if a is singular.
 
     >>> import phlox as px
     >>> px.linalg.solve(px.tensor([[2.0, 0.0], [1.0, 1.0]]), px.tensor([2.0, 3.0])).tolist()
@@ -214,12 +216,12 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 
 def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, unit_diagonal: bool = False) -> Tensor:
-    """As `solve`, but of a only one triangle is read; with `unit_diagonal` its diagonal counts as ones, unread."""
+    """Like `solve`, but reads only one triangle of a. With `unit_diagonal` the diagonal is taken as ones, unread."""
     return _solved("solve_triangular", a, b, not upper, bool(unit_diagonal))
 
 
 def inv(x: Tensor) -> Tensor:
-    """The inverse of square matrices; `LinalgError` where one is singular. To solve equations use `solve`.
+    """The inverse of square matrices. Raises `LinalgError` if one is singular. To solve equations use `solve`.
 
     >>> import phlox as px
     >>> px.linalg.inv(px.tensor([[2.0, 0.0], [0.0, 4.0]])).tolist()
@@ -230,10 +232,10 @@ def inv(x: Tensor) -> Tensor:
 
 
 def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
-    """The pseudo-inverse [..., n, m] (Moore, Penrose) of matrices [..., m, n].
+    """The Moore-Penrose pseudo-inverse [..., n, m] of matrices [..., m, n].
 
-    Singular values up to `rtol` times the largest count as zero; by default max(m, n) times the rounding error of the
-    backend's floats. The gradient is that at constant rank (Golub and Pereyra 1973).
+    Singular values up to `rtol` times the largest count as zero. The default is max(m, n) times the machine epsilon of
+    the float dtype. The gradient assumes constant rank (Golub and Pereyra 1973).
     """
     check_matrices("pinv", x)
     return x._apply("pinv", default_rtol(x, rtol))  # pyright: ignore[reportPrivateUsage]
@@ -241,10 +243,10 @@ def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
 
 @at_full_precision
 def lstsq(a: Tensor, b: Tensor, *, rtol: float | None = None) -> Lstsq:
-    """The x of least norm among those that minimise the norm of a x - b; a is [..., m, n], b is [m] or [..., m, k].
+    """Least squares: the x of minimal norm that minimises |a x - b|, for a [..., m, n] and b [m] or [..., m, k].
 
-    Also the sums of the squares of what remains ([] or [..., k]), the rank of a, and its singular values. Stacks
-    broadcast; for `rtol` see `pinv`.
+    Also returns the sums of squared residuals ([] or [..., k]), the rank of a, and its singular values. Batch axes
+    broadcast. For `rtol` see `pinv`.
 
     >>> import phlox as px
     >>> a = px.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
@@ -267,7 +269,7 @@ def lstsq(a: Tensor, b: Tensor, *, rtol: float | None = None) -> Lstsq:
 
 
 def det(x: Tensor) -> Tensor:
-    """The determinant of square matrices; its gradient, the cofactors, is right for singular matrices too.
+    """The determinant of square matrices. Its gradient, the cofactors, is correct for singular matrices too.
 
     >>> import phlox as px
     >>> px.linalg.det(px.tensor([[2.0, 1.0], [0.0, 3.0]])).item()
@@ -278,9 +280,9 @@ def det(x: Tensor) -> Tensor:
 
 
 def slogdet(x: Tensor) -> SlogDet:
-    """The sign of the determinant, and the logarithm of its magnitude, which neither over- nor underflows.
+    """The sign of the determinant and the logarithm of its magnitude, without overflow or underflow.
 
-    Of a singular matrix they are 0 and minus infinity; a gradient it has none: `LinalgError`.
+    For a singular matrix they are 0 and minus infinity. It has no gradient: differentiating raises `LinalgError`.
 
     >>> import phlox as px
     >>> px.linalg.slogdet(px.tensor([[0.0, 1.0], [1.0, 0.0]])).sign.item()
@@ -292,7 +294,7 @@ def slogdet(x: Tensor) -> SlogDet:
 
 @at_full_precision
 def matrix_power(x: Tensor, n: int) -> Tensor:
-    """The n-th power of square matrices, by repeated squaring; of the inverse if n is negative.
+    """The n-th power of square matrices, by repeated squaring. A negative n takes powers of the inverse.
 
     >>> import phlox as px
     >>> px.linalg.matrix_power(px.tensor([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()

@@ -1,4 +1,4 @@
-"""Norms of matrices, and what is told from singular values."""
+"""Norms of matrices, and values computed from singular values (rank, condition number)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _SUMMED = {1: -2, -1: -2, float("inf"): -1, float("-inf"): -1}
 
 @at_full_precision
 def matrix_norm(x: Tensor, ord: Order = "fro", *, axis: tuple[int, int] = (-2, -1), keepdims: bool = False) -> Tensor:
-    """A norm of matrices [..., m, n], or along two other axes: [...].
+    """A norm of matrices [..., m, n], or of matrices along two other axes: [...].
 
     Args:
         x: the matrices.
-        ord: `"fro"`: the root of the sum of squares; `"nuc"`: the sum of the singular values; 2 and -2: the greatest
-            and the least of them; 1 and -1: the greatest and the least column sum of magnitudes; inf and -inf: row sum.
+        ord: `"fro"`: the root of the sum of squares; `"nuc"`: the sum of the singular values; 2 and -2: the largest and
+            the smallest singular value; 1 and -1: the largest and the smallest column sum of magnitudes; inf and -inf:
+            the same for row sums.
         axis: the axes of rows and columns.
-        keepdims: leave these axes in place with size one.
+        keepdims: keep these axes with size one.
 
-    The gradient of `"fro"` at a zero matrix is zero. Of a matrix without elements only "fro" and "nuc" are defined.
+    The gradient of `"fro"` at a zero matrix is zero. For a matrix without elements only "fro" and "nuc" are defined.
 
     >>> import phlox as px
     >>> x = px.tensor([[3.0, 0.0], [0.0, -4.0]])
@@ -47,17 +48,17 @@ def matrix_norm(x: Tensor, ord: Order = "fro", *, axis: tuple[int, int] = (-2, -
 def vector_norm(
     x: Tensor, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: float = 2.0
 ) -> Tensor:
-    """The norm of order `ord` of all elements along some axes, or all, as of one vector; see `Tensor.norm`."""
+    """The norm of order `ord` over some axes, or all, flattened to one vector; see `Tensor.norm`."""
     return x.norm(ord, axis, keepdims=keepdims)
 
 
 def norm(
     x: Tensor, ord: Order | None = None, *, axis: int | tuple[int, int] | None = None, keepdims: bool = False
 ) -> Tensor:
-    """The norm of vectors, or of matrices, as NumPy and PyTorch choose among them.
+    """The norm of vectors or matrices, with the defaults of NumPy and PyTorch.
 
-    With one axis it is `vector_norm` along it, with two `matrix_norm`. Without axes a matrix has its `matrix_norm`, and
-    a vector its `vector_norm`. Without `ord` it is the root of the sum of squares, of a tensor of any rank.
+    One axis gives `vector_norm`, two axes give `matrix_norm`. Without an axis, a matrix gives `matrix_norm` and a
+    vector `vector_norm`. Without `ord` it is the root of the sum of squares, for any rank.
 
     >>> import phlox as px
     >>> px.linalg.norm(px.tensor([3.0, 4.0])).item(), px.linalg.norm(px.tensor([[3.0], [4.0]]), 1).item()
@@ -68,9 +69,9 @@ def norm(
     if isinstance(axis, tuple) or (axis is None and x.ndim == 2):
         return matrix_norm(x, ord, axis=(-2, -1) if axis is None else axis, keepdims=keepdims)
     if axis is None and x.ndim != 1:
-        raise ShapeError(f"norm: of order {ord!r}, a tensor of shape {x.shape} needs an axis, or two")
+        raise ShapeError(f"norm: order {ord!r} of a tensor of shape {x.shape} needs one or two axes")
     if isinstance(ord, str):
-        raise ShapeError(f"norm: order {ord!r} is one of matrices; name two axes of a tensor of shape {x.shape}")
+        raise ShapeError(f"norm: order {ord!r} is a matrix norm; give two axes of the tensor of shape {x.shape}")
     return x.norm(ord, axis, keepdims=keepdims)
 
 
@@ -80,7 +81,7 @@ def _norm(x: Tensor, ord: Order) -> Tensor:
     if ord == "nuc":
         return svdvals(x).sum(-1)
     if 0 in x.shape[-2:]:
-        raise ShapeError(f"matrix_norm: of order {ord!r}, a matrix of shape {x.shape[-2:]} has none")
+        raise ShapeError(f"matrix_norm: order {ord!r} is undefined for a matrix of shape {x.shape[-2:]}")
     if ord in (2, -2):
         s = svdvals(x)
         return s[..., 0] if ord == 2 else s[..., -1]
@@ -102,9 +103,9 @@ def svdvals(x: Tensor) -> Tensor:
 
 
 def matrix_rank(x: Tensor, *, rtol: float | None = None) -> Tensor[Any, Any, Int]:
-    """How many singular values of each matrix exceed rtol times the largest: Int [...].
+    """The rank of each matrix [..., m, n]: the number of singular values above rtol times the largest, Int [...].
 
-    `rtol` is max(m, n) times the rounding error of the backend's floats unless given.
+    `rtol` is max(m, n) times the machine epsilon of the float dtype by default.
 
     >>> import phlox as px
     >>> px.linalg.matrix_rank(px.tensor([[1.0, 2.0], [2.0, 4.0]])).item()
@@ -119,8 +120,8 @@ def matrix_rank(x: Tensor, *, rtol: float | None = None) -> Tensor[Any, Any, Int
 def cond(x: Tensor, p: Order | None = None) -> Tensor:
     """The condition number of matrices: the norm of order `p` times that of the inverse.
 
-    Without `p` (or 2) it is the greatest singular value over the least, of matrices of any shape; infinite for singular
-    ones. Other orders invert, and raise `LinalgError` for singular matrices.
+    For p None or 2 it is the largest singular value over the smallest, for matrices of any shape; infinity if singular.
+    Other orders need square matrices, invert them, and raise `LinalgError` if one is singular.
     """
     check_matrices("cond", x)
     if 0 in x.shape[-2:]:
@@ -132,20 +133,20 @@ def cond(x: Tensor, p: Order | None = None) -> Tensor:
     return matrix_norm(x, p) * matrix_norm(x._apply("inv"), p)  # pyright: ignore[reportPrivateUsage]
 
 
-# --- what every function of matrices asks first
+# --- shared checks
 
 _EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 def default_rtol(x: Tensor, rtol: float | None) -> float:
-    """Below which share of the largest a singular value counts for zero."""
+    """The relative tolerance: a singular value below it times the largest counts as zero."""
     if rtol is None:
         return max(1, *x.shape[-2:]) * _EPSILON[x.backend.float_element]
     return float(rtol)
 
 
 def check_matrices(name: str, *tensors: Tensor) -> None:
-    """`KindError` or `ShapeError` for what are not Float matrices."""
+    """Raise `KindError` or `ShapeError` unless all are Float matrices."""
     for x in tensors:
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"{name} takes tensors, got {type(x).__name__}")
@@ -156,7 +157,7 @@ def check_matrices(name: str, *tensors: Tensor) -> None:
 
 
 def check_square(name: str, x: Tensor) -> None:
-    """`ShapeError` for what are not Float square matrices."""
+    """Raise `KindError` or `ShapeError` unless x is a Float square matrix, or a batch of them."""
     check_matrices(name, x)
     if x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{name}: takes square matrices [..., n, n], got shape {x.shape}")

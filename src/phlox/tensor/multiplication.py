@@ -1,4 +1,4 @@
-"""Products of tensors as functions, and matrices from and to their diagonals."""
+"""Products of tensors, and diagonals of matrices, as functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Tensor[Any, Any, Any])
 
 
 def dot(lhs: T, rhs: T) -> T:
-    """The sum of the products of two vectors [n].
+    """The dot product of two vectors [n].
 
     >>> import phlox as px
     >>> px.dot(px.tensor([1.0, 2.0]), px.tensor([3.0, 4.0])).item()
@@ -31,14 +31,14 @@ def dot(lhs: T, rhs: T) -> T:
 
 
 def vdot(lhs: T, rhs: T) -> T:
-    """The sum of the products of the elements of two tensors of as many elements, whatever their shapes."""
+    """The dot product of two flattened tensors, which must have equally many elements."""
     if lhs.size != rhs.size:
         raise ShapeError(f"vdot: shapes {lhs.shape} and {rhs.shape} have different numbers of elements")
     return lhs.reshape(-1 if lhs.size else 0).dot(rhs.reshape(-1 if rhs.size else 0))
 
 
 def vecdot(lhs: T, rhs: T, *, axis: int = -1) -> T:
-    """The sum of the products along an axis; the other axes broadcast.
+    """The dot product along an axis; the other axes broadcast.
 
     >>> import phlox as px
     >>> x = px.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -58,7 +58,7 @@ def vecdot(lhs: T, rhs: T, *, axis: int = -1) -> T:
 
 
 def inner(lhs: T, rhs: T) -> T:
-    """The sum of the products along the last axes: [..., n] and [*, n] give [..., *]."""
+    """The dot product over the last axes: [..., n] and [*, n] give [..., *]."""
     if lhs.ndim == 0 or rhs.ndim == 0:
         raise ShapeError(f"inner: shapes {lhs.shape} and {rhs.shape}; both operands need an axis")
     return lhs._contracted("inner", rhs, ((lhs.ndim - 1,), (rhs.ndim - 1,)))  # pyright: ignore[reportPrivateUsage]
@@ -70,9 +70,9 @@ def outer(lhs: T, rhs: T) -> T:
 
 
 def tensordot(lhs: T, rhs: T, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2) -> T:
-    """The product summed over pairs of axes: the last so many of `lhs` with the first of `rhs`, or those listed.
+    """Tensor contraction: sum products over the last `axes` axes of `lhs` and the first of `rhs`, or over listed pairs.
 
-    The result has the other axes of `lhs`, then those of `rhs`, in order. Raises `ShapeError` where sizes differ.
+    The result has the other axes of `lhs`, then those of `rhs`, in order. Raises `ShapeError` if sizes differ.
 
     >>> import phlox as px
     >>> px.tensordot(px.ones((2, 3, 4)), px.ones((4, 3, 5)), axes=((1, 2), (1, 0))).shape
@@ -85,20 +85,20 @@ def tensordot(lhs: T, rhs: T, axes: int | tuple[int | Sequence[int], int | Seque
     else:
         mine, theirs = ((one,) if isinstance(one, int) else tuple(one) for one in axes)
         if len(mine) != len(theirs):
-            raise ShapeError(f"tensordot: axes {mine} and {theirs} do not go together in pairs")
+            raise ShapeError(f"tensordot: axes {mine} and {theirs} do not form pairs")
         pairs = (
             tuple(lhs._axis("tensordot", one) for one in mine),  # pyright: ignore[reportPrivateUsage]
             tuple(rhs._axis("tensordot", one) for one in theirs),  # pyright: ignore[reportPrivateUsage]
         )
         if any(len(set(one)) < len(one) for one in pairs):
-            raise ShapeError(f"tensordot: an axis is named twice in {axes}")
+            raise ShapeError(f"tensordot: {axes} repeats an axis")
     return lhs._contracted("tensordot", rhs, pairs)  # pyright: ignore[reportPrivateUsage]
 
 
 def kron(lhs: T, rhs: T) -> T:
     """The Kronecker product: every element of `lhs` replaced by its product with all of `rhs`.
 
-    Sizes multiply axis by axis; the tensor of lower rank gets leading axes of size one.
+    The sizes of each axis multiply; the tensor of lower rank gets leading axes of size one.
 
     >>> import phlox as px
     >>> px.kron(px.tensor([1.0, 10.0]), px.tensor([1.0, 2.0])).tolist()
@@ -112,7 +112,7 @@ def kron(lhs: T, rhs: T) -> T:
 
 
 def cross(lhs: T, rhs: T, *, axis: int = -1) -> T:
-    """The cross product of vectors of three components along an axis; the other axes broadcast."""
+    """The cross product of 3-vectors along an axis of size 3; the other axes broadcast."""
     shape = _broadcast("cross", lhs.shape, rhs.shape)
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"cross: axis {axis} is out of range for shapes {lhs.shape} and {rhs.shape}")
@@ -129,9 +129,9 @@ def cross(lhs: T, rhs: T, *, axis: int = -1) -> T:
 
 
 def multi_dot(tensors: Sequence[T]) -> T:
-    """The product of a chain of matrices, in the order of multiplication that takes the fewest operations.
+    """The product of a chain of matrices, in the multiplication order with the fewest operations.
 
-    The first and the last may be vectors. (Of more than six factors the order is chosen greedily.)
+    The first and the last may be vectors. (With more than six factors the order is chosen greedily.)
 
     >>> import phlox as px
     >>> px.linalg.multi_dot([px.ones((2, 9)), px.ones((9, 9)), px.ones((9,))]).tolist()
@@ -144,7 +144,7 @@ def multi_dot(tensors: Sequence[T]) -> T:
     ends = (tensors[0].ndim, tensors[-1].ndim)
     if not all(1 <= rank <= 2 for rank in ends) or any(x.ndim != 2 for x in tensors[1:-1]):
         shapes = ", ".join(str(x.shape) for x in tensors)
-        raise ShapeError(f"multi_dot: takes matrices, and vectors at the ends, got shapes {shapes}")
+        raise ShapeError(f"multi_dot: takes matrices, with vectors only at the ends, got shapes {shapes}")
     for x, y in itertools.pairwise(tensors):
         if x.shape[-1] != y.shape[0]:
             raise ShapeError(f"multi_dot: shapes {x.shape} and {y.shape} do not fit")
@@ -156,12 +156,12 @@ def multi_dot(tensors: Sequence[T]) -> T:
 
 
 def matrix_transpose(x: T) -> T:
-    """The last two axes exchanged; the same as `x.mT`."""
+    """Swap the last two axes; the same as `x.mT`."""
     return x.mT
 
 
 def diagonal(x: T, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> T:
-    """The elements (i, i + offset) of two axes, along a last axis in place of the two; `offset` may be negative.
+    """The elements (i, i + offset) of two axes, as a new last axis in place of the two. `offset` may be negative.
 
     >>> import phlox as px
     >>> px.diagonal(px.tensor([[1.0, 2.0], [3.0, 4.0]]), 1).tolist()
@@ -176,19 +176,19 @@ def trace(x: T, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> T:
 
 
 def diag_embed(x: T, offset: int = 0) -> T:
-    """Square matrices [..., n + |offset|, n + |offset|] with the vectors [..., n] on a diagonal, zeros elsewhere."""
+    """Square matrices [..., n + |offset|, n + |offset|] with vectors [..., n] on a diagonal and zeros elsewhere."""
     if x.ndim < 1:
         raise ShapeError("diag_embed: needs a tensor of vectors [..., n], got shape ()")
     try:
         offset = index(offset)
     except TypeError:
-        raise KindError(f"diag_embed: the offset is an integer, got {offset!r}") from None
+        raise KindError(f"diag_embed: the offset must be an integer, got {offset!r}") from None
     zero = False if x.kind is Bool else 0.0 if x.kind is Float else 0
     return x._with(matrices.diagonal_matrix(x.backend, x.primitive, offset, zero))  # pyright: ignore[reportPrivateUsage]
 
 
 def diag(x: T, offset: int = 0) -> T:
-    """The diagonal of a matrix, or the matrix with this diagonal and zeros elsewhere.
+    """The diagonal of a matrix, or the matrix with a given diagonal and zeros elsewhere.
 
     >>> import phlox as px
     >>> px.diag(px.tensor([1.0, 2.0])).tolist()

@@ -1,4 +1,4 @@
-"""Operands of methods that have a name: what is no operand is an error, since no reflected method is there to ask."""
+"""Operands of named methods. An invalid operand raises at once, since there is no reflected method to try."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from phlox.tensor.base import TensorBase, binary
 
 
 def _refused(name: str, value: Any) -> KindError:
-    return KindError(f"{name}: an operand must be a tensor or a number, got {type(value).__name__}")
+    return KindError(f"{name}: an operand must be a tensor or a scalar, got {type(value).__name__}")
 
 
 def function(name: str, doc: str) -> Callable[[Any, Any], Any]:
-    """A method of two operands of the same kind that is no operator."""
+    """A named (not operator) method of two operands of one kind."""
     operator = binary(name, doc)
 
     def method(self: Any, other: Any) -> Any:
@@ -28,15 +28,15 @@ def function(name: str, doc: str) -> Callable[[Any, Any], Any]:
 
 
 class Operands(TensorBase):
-    """Operands and options of methods."""
+    """Checks of operands and options of methods."""
 
     __slots__ = ()
 
-    def _meeting(self, name: str, *others: Any) -> tuple[Self, list[Any]]:
-        """This tensor on the highest of the operands' backends, and the operands' arrays or numbers; None stays."""
+    def _promote_operands(self, name: str, *others: Any) -> tuple[Self, list[Any]]:
+        """Promote this tensor and the operands to one backend. The operands become arrays or scalars; None stays."""
         me = self
         for other in others:
-            me = me._beside(other)
+            me = me._promoted_with(other)
         operands: list[Any] = []
         for other in others:
             operand = None if other is None else me._operand(name, other)
@@ -45,8 +45,8 @@ class Operands(TensorBase):
             operands.append(operand)
         return me, operands
 
-    def _number(self, name: str, option: str, value: Any) -> Any:
-        """An option that must be a number."""
+    def _scalar_option(self, name: str, option: str, value: Any) -> Any:
+        """Check an option that must be a scalar."""
         if isinstance(value, TensorBase):
             raise KindError(f"{name}: `{option}` must be a number, got a tensor; give {option}.item()")
         found = self._operand(name, value)

@@ -1,4 +1,4 @@
-"""Products of tensors, and what one reads off the diagonals of matrices."""
+"""Products of tensors, and diagonals of matrices, as methods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from phlox.backend import Bool
 from phlox.backend.contract import matrices
 from phlox.errors import KindError, ShapeError
-from phlox.tensor.backend_promotion import together
+from phlox.tensor.backend_promotion import promote
 from phlox.tensor.base import TensorBase
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.explain import failure, mixed
@@ -19,8 +19,8 @@ _NO_AXES = ((), ())
 _new = object.__new__
 
 
-def meet(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
-    """The table that serves all of these tensors, which must be of one kind, and their arrays."""
+def promote_to_ops(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
+    """Promote tensors of one kind: their common table of operations, and their arrays."""
     for x in tensors:
         if not isinstance(x, TensorBase):
             raise KindError(f"{name}: every operand must be a tensor, got {type(x).__name__}")
@@ -29,7 +29,7 @@ def meet(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
     ops: Ops = tensors[0]._ops
     for other in tensors:
         if other._ops is not ops:
-            raised = together(name, tensors)
+            raised = promote(name, tensors)
             for x in raised:
                 if x._ops is not raised[0]._ops:
                     raise mixed(name, raised[0]._ops, x._ops)
@@ -38,12 +38,12 @@ def meet(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
 
 
 def rounded(x: T) -> T:
-    """x, which no compiler joins with what follows: the difference of two equal products is exactly zero."""
+    """x, which no compiler fuses with later operations: so the difference of two equal products is exactly zero."""
     return x._with(x.backend.rounded(x.primitive))  # pyright: ignore[reportPrivateUsage]
 
 
 class Products(TensorBase):
-    """The operands of a product are of one kind."""
+    """The operands of a product must have one kind."""
 
     __slots__ = ()
 
@@ -51,15 +51,15 @@ class Products(TensorBase):
         return self.matmul(other)
 
     def matmul(self, other: Self) -> Self:
-        """The matrix product over the last two axes; leading axes broadcast, and a vector counts as NumPy has it.
+        """The matrix product over the last two axes. Leading axes broadcast; vectors are treated as in NumPy.
 
-        Shapes [..., m, k] and [..., k, n] give [..., m, n]. Raises `ShapeError` where they do not fit.
+        Shapes [..., m, k] and [..., k, n] give [..., m, n]. Raises `ShapeError` if the shapes do not fit.
         """
         ops = self._ops
         if other.__class__ is self.__class__ and other._ops is ops:
             x, y = self.primitive, other.primitive
         else:
-            ops, (x, y) = meet("matmul", self, other)
+            ops, (x, y) = promote_to_ops("matmul", self, other)
         left, right = self.ndim, other.ndim
         if left == 0 or right == 0:
             raise ShapeError(f"matmul: shapes {self.shape} and {other.shape}; both operands need an axis")
@@ -71,7 +71,7 @@ class Products(TensorBase):
             raise failure("matmul", ops, (x, y), error) from error
 
     def dot(self, other: Self) -> Self:
-        """The sum of the products of two vectors [n]; see `linalg.vecdot` for stacks, `matmul` for matrices."""
+        """The dot product of two vectors [n]. For batches see `linalg.vecdot`, for matrices `matmul`."""
         if self.ndim != 1 or other.ndim != 1:
             raise ShapeError(
                 f"dot: takes two vectors, got shapes {self.shape} and {other.shape}; use matmul, vecdot or tensordot"
@@ -87,11 +87,11 @@ class Products(TensorBase):
         return self._contracted("outer", other, _NO_AXES)
 
     def diagonal(self, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> Self:
-        """The elements (i, i + offset) of two axes, along a last axis in place of the two; `offset` may be negative."""
+        """The elements (i, i + offset) of two axes, as a new last axis in place of both; `offset` may be negative."""
         try:
             offset = index(offset)
         except TypeError:
-            raise KindError(f"diagonal: the offset is an integer, got {offset!r}") from None
+            raise KindError(f"diagonal: the offset must be an integer, got {offset!r}") from None
         first, second = self._axis("diagonal", axis1), self._axis("diagonal", axis2)
         if first == second:
             raise ShapeError(f"diagonal: needs two different axes of shape {self.shape}, got {axis1} and {axis2}")
@@ -107,16 +107,16 @@ class Products(TensorBase):
         diagonal = self.diagonal(offset, axis1=axis1, axis2=axis2)
         return diagonal._apply("sum", (diagonal.ndim - 1,), False)
 
-    # --- how products are carried out
+    # --- implementation
 
     def _contracted(self, name: str, other: Self, summed: tuple[tuple[int, ...], tuple[int, ...]]) -> Self:
-        """The product summed over pairs of axes, whose sizes must agree."""
-        ops, (x, y) = meet(name, self, other)
+        """The product summed over pairs of axes, whose sizes must be equal."""
+        ops, (x, y) = promote_to_ops(name, self, other)
         mine, theirs = self.shape, other.shape
         if [mine[axis] for axis in summed[0]] != [theirs[axis] for axis in summed[1]]:
             raise ShapeError(
-                f"{name}: shapes {mine} and {theirs} do not fit; axes {list(summed[0])} of the left must be as long as "
-                f"axes {list(summed[1])} of the right"
+                f"{name}: shapes {mine} and {theirs} do not fit; axes {list(summed[0])} of the left operand must have "
+                f"the sizes of axes {list(summed[1])} of the right one"
             )
         if ops.kind is Bool:
             raise KindError(f"{name} takes Float or Int tensors, got Bool; convert with .int() first")
@@ -126,11 +126,11 @@ class Products(TensorBase):
             raise failure(name, ops, (x, y), error) from error
 
     def _of(self, ops: Ops, primitive: Any) -> Self:
-        """A tensor of these operations around an array."""
+        """Wrap an array with another table of operations."""
         result = _new(type(self))
         result._ops = ops
         result.primitive = primitive
         return result
 
 
-__all__ = ["Products", "meet", "rounded"]
+__all__ = ["Products", "promote_to_ops", "rounded"]

@@ -1,4 +1,4 @@
-"""Moving elements about: shape, order of axes."""
+"""Reshaping and rearranging elements."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
 
 Padding: TypeAlias = Literal["constant", "reflect", "symmetric", "edge", "replicate", "wrap", "circular"]
-"""NumPy's names, and PyTorch's two others: `replicate` is `edge`, `circular` is `wrap`."""
+"""NumPy's names, and two of PyTorch's: `replicate` is `edge`, `circular` is `wrap`."""
 
 _SAME = {"replicate": "edge", "circular": "wrap"}
 
 
 def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
-    """An integer, or a sequence of them, as a tuple."""
+    """An integer, or a sequence of integers, as a tuple."""
     try:
-        return tuple(index(one) for one in (values if _multi_output(values) else (values,)))
+        return tuple(index(one) for one in (values if _is_sequence(values) else (values,)))
     except TypeError:
-        raise ShapeError(f"{name}: {what} is an integer, or there is a sequence of them; got {values!r}") from None
+        raise ShapeError(f"{name}: {what} must be an integer or a sequence of integers, got {values!r}") from None
 
 
-def _multi_output(values: Any) -> bool:
+def _is_sequence(values: Any) -> bool:
     return hasattr(values, "__len__")
 
 
 class Shaping(TensorBase):
-    """Nothing here changes a value; what a result shares with its source is never visible."""
+    """These methods move elements and change no values. A result may share memory with x, which is never visible."""
 
     __slots__ = ()
 
     @property
     def T(self) -> Self:
-        """A matrix with its axes exchanged; see `mT` for stacks of matrices."""
+        """The transpose of a matrix. For batches of matrices see `mT`."""
         if self.ndim != 2:
             raise ShapeError(f"T: needs a tensor of rank 2, got shape {self.shape}; use .mT or .permute_dims(...)")
         return self._apply("permute_dims", (1, 0))
 
     @property
     def mT(self) -> Self:
-        """The last two axes exchanged."""
+        """The transpose of the last two axes."""
         return self.swapaxes(-1, -2)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Self:
-        """The same elements in reading order in another shape, of which one size may be -1."""
+        """The same elements, in row-major order, in another shape. One size may be -1: it is inferred."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         old = self.shape
         if sizes == old:
@@ -57,7 +57,7 @@ class Shaping(TensorBase):
         try:
             resolved = [index(size) for size in sizes]  # pyright: ignore[reportArgumentType]
         except TypeError:
-            raise ShapeError(f"reshape: a shape is made of integers, got {sizes!r}") from None
+            raise ShapeError(f"reshape: a shape must consist of integers, got {sizes!r}") from None
         count = math.prod(old)
         if resolved.count(-1) == 1:
             rest = -math.prod(resolved)
@@ -69,28 +69,30 @@ class Shaping(TensorBase):
         return self._apply("reshape", tuple(resolved))
 
     def flatten(self, start: int = 0, end: int = -1) -> Self:
-        """The axes from `start` to `end` made one; `ShapeError` where the second comes before the first."""
+        """Merge the axes from `start` to `end` (inclusive) to one. `ShapeError` if `end` comes before `start`."""
         if self.ndim == 0:
             return self._apply("reshape", (1,))
         first, last = self._axis("flatten", start), self._axis("flatten", end)
         shape = self.shape
         if first > last:
-            raise ShapeError(f"flatten: axis {start} of shape {shape} comes after axis {end}; give the first one first")
+            raise ShapeError(
+                f"flatten: axis {start} of shape {shape} comes after axis {end}; start must not come after end"
+            )
         return self._apply("reshape", (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
-        """An axis made several of these sizes, of which one may be -1."""
+        """Split an axis into axes of these sizes. One size may be -1: it is inferred."""
         place, shape = self._axis("unflatten", axis), self.shape
         new = _integers("unflatten", "a size", sizes)
         rest = -math.prod(new)
         if new.count(-1) == 1 and rest > 0 and shape[place] % rest == 0:
             new = tuple(shape[place] // rest if size == -1 else size for size in new)
         if min(new, default=0) < 0 or math.prod(new) != shape[place]:
-            raise ShapeError(f"unflatten: axis {place} of shape {shape} is not as long as the sizes {sizes} together")
+            raise ShapeError(f"unflatten: axis {place} of shape {shape} does not have the product of the sizes {sizes}")
         return self._apply("reshape", (*shape[:place], *new, *shape[place + 1 :]))
 
     def permute_dims(self, *axes: int | tuple[int, ...]) -> Self:
-        """The axes in another order."""
+        """Permute the axes: axis i of the result is axis `axes[i]` of x."""
         given = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         order = self._places("permute_dims", given)
         if sorted(order) != list(range(self.ndim)):
@@ -98,19 +100,19 @@ class Shaping(TensorBase):
         return self._apply("permute_dims", order)
 
     def swapaxes(self, first: int, second: int) -> Self:
-        """Two axes exchanged."""
+        """Swap two axes."""
         order = list(range(self.ndim))
         a, b = self._axis("swapaxes", first), self._axis("swapaxes", second)
         order[a], order[b] = b, a
         return self._apply("permute_dims", tuple(order))
 
     def moveaxis(self, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Self:
-        """Axes moved to other places, the others kept in order."""
+        """Move axes to other positions; the other axes keep their order."""
         sources = [self._axis("moveaxis", axis) for axis in _integers("moveaxis", "an axis", source)]
         targets = [self._axis("moveaxis", axis) for axis in _integers("moveaxis", "an axis", destination)]
         if len(set(sources)) != len(sources) or len(set(targets)) != len(targets) or len(sources) != len(targets):
             raise ShapeError(
-                f"moveaxis: {source} and {destination} are not equally many different axes of shape {self.shape}"
+                f"moveaxis: {source} and {destination} must be equally many distinct axes of shape {self.shape}"
             )
         order = [axis for axis in range(self.ndim) if axis not in sources]
         for target, axis in sorted(zip(targets, sources, strict=True)):
@@ -118,7 +120,7 @@ class Shaping(TensorBase):
         return self._apply("permute_dims", tuple(order))
 
     def squeeze(self, axis: int | tuple[int, ...] | None = None) -> Self:
-        """Without these axes, which must have size one; None is all such axes."""
+        """Remove these axes, which must have size one; None removes all axes of size one."""
         shape = self.shape
         if axis is None:
             axes = tuple(place for place, size in enumerate(shape) if size == 1)
@@ -129,7 +131,7 @@ class Shaping(TensorBase):
         return self._apply("squeeze", axes)
 
     def expand_dims(self, axis: int | tuple[int, ...]) -> Self:
-        """With new axes of size one at these places of the result."""
+        """Insert new axes of size one at these positions of the result."""
         given = axis if isinstance(axis, tuple) else (axis,)
         rank = self.ndim + len(given)
         if not all(-rank <= place < rank for place in given) or len({place % rank for place in given}) < len(given):
@@ -137,15 +139,15 @@ class Shaping(TensorBase):
         return self._apply("expand_dims", tuple(sorted(place % rank for place in given)))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
-        """Repeated along axes of size one, and along new leading axes, until the shape is this."""
+        """Broadcast to a shape: axes of size one, and new leading axes, are repeated."""
         return self._apply("broadcast_to", tuple(shape))
 
     def flip(self, axis: int | tuple[int, ...] | None = None) -> Self:
-        """In reverse order along these axes."""
+        """Reverse the order of elements along these axes; None is all."""
         return self._apply("flip", self._axes("flip", axis))
 
     def rot90(self, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Self:
-        """Turned by k right angles in the plane of two axes, from the first one towards the second."""
+        """Rotate by k * 90 degrees in the plane of two axes, from the first axis towards the second."""
         if len(axes) != 2 or len({self._axis("rot90", axis) for axis in axes}) < 2:
             raise ShapeError(f"rot90: a plane has two different axes, got {axes} of shape {self.shape}")
         first, second = axes
@@ -160,19 +162,20 @@ class Shaping(TensorBase):
                 return self.swapaxes(first, second).flip(second)
 
     def roll(self, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Self:
-        """Moved along axes, what leaves at one end coming in at the other; without an axis, in reading order.
+        """Shift elements along axes; elements that leave at one end enter at the other.
 
-        One shift serves all axes, or there is one for each; an axis may be named repeatedly.
+        `shift` is one integer for all axes, or one per axis. An axis may be repeated: its shifts add up. With axis None
+        the flattened tensor is shifted, and keeps its shape.
         """
         shifts = _integers("roll", "a shift", shift)
         if axis is None:
             return self._apply("reshape", (self.size,)).roll(sum(shifts), 0)._apply("reshape", self.shape)
         axes = [self._axis("roll", one) for one in _integers("roll", "an axis", axis)]
-        if not _multi_output(shift):
+        if not _is_sequence(shift):
             shifts *= len(axes)
         if len(shifts) != len(axes):
             raise ShapeError(
-                f"roll: {len(shifts)} shifts do not fit {len(axes)} axes; give one for each, or one for all"
+                f"roll: {len(shifts)} shifts do not fit {len(axes)} axes; give one per axis, or one for all"
             )
         turns = dict.fromkeys(sorted(axes), 0)
         for one, turn in zip(axes, shifts, strict=True):
@@ -181,9 +184,9 @@ class Shaping(TensorBase):
         return self._apply("roll", tuple(turns.values()), tuple(turns)) if turns else self
 
     def repeat(self, repeats: int | Sequence[int], axis: int | None = None) -> Self:
-        """Each element so many times, one after the other; without an axis, of the elements in reading order.
+        """Repeat each element `repeats` times along an axis; with axis None, of the flattened tensor.
 
-        There may be a number for each element along the axis. See `tile` for repeating the whole.
+        `repeats` is one integer, or one per element along the axis. To repeat the whole tensor see `tile`.
 
         >>> import phlox as px
         >>> px.tensor([1, 2]).repeat(2).tolist(), px.tensor([1, 2]).tile((2,)).tolist()
@@ -192,65 +195,67 @@ class Shaping(TensorBase):
         if axis is None:
             return self._apply("reshape", (self.size,)).repeat(repeats, 0)
         place = self._axis("repeat", axis)
-        times = _integers("repeat", "a number of times", repeats)
+        times = _integers("repeat", "repeats", repeats)
         if min(times, default=0) < 0:
-            raise ShapeError(f"repeat: the number of times is negative: {repeats}")
-        if not _multi_output(repeats):
+            raise ShapeError(f"repeat: repeats must not be negative, got {repeats}")
+        if not _is_sequence(repeats):
             return self._apply("repeat", times[0], place)
         if len(times) != self.shape[place]:
-            raise ShapeError(f"repeat: {len(times)} numbers do not fit axis {place} of shape {self.shape}")
+            raise ShapeError(f"repeat: {len(times)} repeats do not fit axis {place} of shape {self.shape}")
         backend = self._ops.backend
         places = backend.from_host(np.repeat(np.arange(len(times)), times), Int, self.device)
         return self._apply("take", places, place)
 
     def tile(self, *times: int | tuple[int, ...]) -> Self:
-        """The whole so many times along each axis; of too few numbers or axes, ones are added in front."""
-        given = _integers("tile", "a number of times", times[0] if len(times) == 1 else times)
+        """Repeat the whole tensor along each axis. If counts or axes are too few, ones are added in front."""
+        given = _integers("tile", "the number of times", times[0] if len(times) == 1 else times)
         if min(given, default=0) < 0:
-            raise ShapeError(f"tile: the number of times is negative: {given}")
+            raise ShapeError(f"tile: the number of times must not be negative, got {given}")
         missing = len(given) - self.ndim
         x = self._apply("expand_dims", tuple(range(missing))) if missing > 0 else self
         return x._apply("tile", (1,) * -missing + given)
 
     def pad(self, widths: tuple[tuple[int, int], ...], value: float = 0.0, *, mode: Padding = "constant") -> Self:
-        """With so many elements (before, after) added along each axis.
+        """Pad each axis by (before, after) elements.
 
-        `mode` says which: `"constant"` adds `value`, `"edge"` (or `"replicate"`) the outermost elements, `"reflect"`
-        the elements mirrored at the outermost, `"symmetric"` mirrored behind it, and `"wrap"` (or `"circular"`) those
-        of the other end. Only `"constant"` adds to an axis of size zero; otherwise that is `ShapeError`.
+        The `mode` gives the added elements. `"constant"`: `value`. `"edge"` (or `"replicate"`): the outermost element.
+        `"reflect"`: mirrored, without repeating the outermost element. `"symmetric"`: mirrored, repeating it. `"wrap"`
+        (or `"circular"`): from the other end. Only `"constant"` can pad an axis of size zero; else `ShapeError`.
 
         >>> import phlox as px
         >>> px.tensor([1, 2, 3]).pad(((2, 1),), mode="reflect").tolist()
         [3, 2, 1, 2, 3, 2]
         """
         if len(widths) != self.ndim or any(len(pair) != 2 or min(pair) < 0 for pair in widths):
-            raise ShapeError(f"pad: needs one pair of non-negative widths for each axis of {self.shape}, got {widths}")
+            raise ShapeError(
+                f"pad: needs a pair of non-negative widths for each axis of shape {self.shape}, got {widths}"
+            )
         pairs = tuple((int(a), int(b)) for a, b in widths)
         if mode == "constant":
             filling = False if value == 0 and self.kind is Bool else 0 if value == 0 else self._operand("pad", value)
             return self._apply("pad", pairs, filling)
         if mode not in get_args(Padding):
-            raise RangeError(f"pad: the mode is one of {', '.join(get_args(Padding))}, got {mode!r}")
+            raise RangeError(f"pad: mode must be one of {', '.join(get_args(Padding))}, got {mode!r}")
         if value != 0:
             raise RangeError(f"pad: only the mode 'constant' takes a value, got {value!r} with mode {mode!r}")
         if any(size == 0 and any(pair) for size, pair in zip(self.shape, pairs, strict=True)):
-            raise ShapeError(f"pad: mode {mode!r} has no elements to add to the axes of size 0 of shape {self.shape}")
+            raise ShapeError(f"pad: mode {mode!r} cannot pad an axis of size 0 of shape {self.shape}")
         return self._apply("extend", pairs, _SAME.get(mode, mode)) if any(map(any, pairs)) else self
 
     # --- pieces
 
     def split(self, size: int | Sequence[int], axis: int = 0) -> list[Self]:
-        """Pieces of this size along an axis, of which the last one may be smaller; or pieces of these sizes."""
+        """Split along an axis: into pieces of one `size` (the last may be smaller), or of the given sizes."""
         place = self._axis("split", axis)
         whole = self.shape[place]
         sizes = _integers("split", "a size", size)
-        if not _multi_output(size):
+        if not _is_sequence(size):
             if sizes[0] < 1:
-                raise ShapeError(f"split: pieces of size {size}; a piece has at least one element")
+                raise ShapeError(f"split: the size of a piece must be at least 1, got {size}")
             ends = [*range(sizes[0], whole, sizes[0]), whole]
         else:
             if sum(sizes) != whole or min(sizes, default=0) < 0:
-                raise ShapeError(f"split: pieces of sizes {list(sizes)} do not make up axis {place} of {self.shape}")
+                raise ShapeError(f"split: sizes {list(sizes)} do not add up to axis {place} of shape {self.shape}")
             ends = np.cumsum(sizes).tolist()
         pieces: list[Self] = []
         for start, end in zip([0, *ends], ends, strict=False):
@@ -260,19 +265,19 @@ class Shaping(TensorBase):
         return pieces
 
     def chunk(self, count: int, axis: int = 0) -> list[Self]:
-        """At most `count` pieces along an axis, all of one size but the last one, which may be smaller."""
+        """Split along an axis into at most `count` pieces of one size (the last may be smaller)."""
         if count < 1:
-            raise ShapeError(f"chunk: a tensor cannot be cut into {count} pieces")
+            raise ShapeError(f"chunk: the count must be at least 1, got {count}")
         return self.split(max(1, -(-self.shape[self._axis("chunk", axis)] // count)), axis)
 
     def unstack(self, axis: int = 0) -> list[Self]:
-        """The slices along an axis, which they lack: what `stack` would join."""
+        """The slices along an axis, without that axis: the inverse of `stack`."""
         place = self._axis("unstack", axis)
         whole: list[int | slice] = [slice(0, count, 1) for count in self.shape]
         return [self._apply("index", (*whole[:place], i, *whole[place + 1 :])) for i in range(self.shape[place])]
 
     def unfold(self, axis: int, size: int, step: int = 1) -> Self:
-        """All windows of `size` elements along an axis, `step` apart: the axis counts them, a new last axis is inside.
+        """Sliding windows of `size` elements along an axis, `step` apart. A new last axis holds each window.
 
         >>> import phlox as px
         >>> px.arange(6).unfold(0, 3, step=2).tolist()
@@ -281,23 +286,23 @@ class Shaping(TensorBase):
         place = self._axis("unfold", axis)
         if step < 1 or not 1 <= size <= self.shape[place]:
             raise ShapeError(
-                f"unfold: windows of {size} elements, {step} apart, do not fit axis {place} of shape {self.shape}"
+                f"unfold: windows of {size} elements with step {step} do not fit axis {place} of shape {self.shape}"
             )
         return self._apply("windows", place, size, step)
 
     # --- triangles
 
     def tril(self, k: int = 0) -> Self:
-        """Matrices (the last two axes) with zeros above the k-th diagonal; those above the main one are positive."""
+        """Zero the elements above the k-th diagonal of matrices (the last two axes); k > 0 is above the main one."""
         return self._triangle("tril", k, lower=True)
 
     def triu(self, k: int = 0) -> Self:
-        """Matrices (the last two axes) with zeros below the k-th diagonal; those above the main one are positive."""
+        """Zero the elements below the k-th diagonal of matrices (the last two axes); k > 0 is above the main one."""
         return self._triangle("triu", k, lower=False)
 
     def _triangle(self, name: str, k: int, *, lower: bool) -> Self:
         if self.ndim < 2:
-            raise ShapeError(f"{name}: needs a matrix or a stack of them, got shape {self.shape}")
+            raise ShapeError(f"{name}: needs a matrix or a batch of matrices, got shape {self.shape}")
         rows, columns = self.shape[-2:]
         backend = self._ops.backend
         k = min(max(k if lower else k - 1, -rows), columns)

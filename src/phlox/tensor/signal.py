@@ -1,7 +1,7 @@
 """Fourier transforms, spectrograms, windows and convolution.
 
-There is no complex kind: a complex tensor is a `Complex`, a pair of Float tensors of one shape. Everything has a
-gradient, that of the pair's two parts.
+There is no complex kind: a complex tensor is a `Complex`, a pair of Float tensors of one shape. All functions have
+gradients with respect to the real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __getattr__, __dir__ = lazily(__name__, {})
 def _full_convolution(name: str, x: Tensor, y: Tensor) -> Tensor:
     x, y = float_of(name, x), float_of(name, y)
     if not x.shape[-1] or not y.shape[-1]:
-        raise ShapeError(f"{name}: shapes {x.shape} and {y.shape}; both signals need a sample")
+        raise ShapeError(f"{name}: both signals need at least one sample, got shapes {x.shape} and {y.shape}")
     size = x.shape[-1] + y.shape[-1] - 1
     n = _fast_length(size)
     return irfft(rfft(x, n) * rfft(y, n), n)[..., :size]
 
 
 def _fast_length(size: int) -> int:
-    """The least length from `size` on that has no prime factors but 2, 3 and 5."""
+    """The smallest length >= `size` with no prime factors other than 2, 3 and 5."""
     while True:
         rest = size
         for prime in (2, 3, 5):
@@ -69,8 +69,8 @@ def _fast_length(size: int) -> int:
 def convolve(x: Tensor, y: Tensor, *, mode: Literal["full", "same", "valid"] = "full") -> Tensor:
     """The convolution sum of x_s y_{t - s} along the last axis, by Fourier transforms; the other axes broadcast.
 
-    For signals of n and m samples, "full" gives all n + m - 1 places, "same" the middle n (those of x), "valid" the
-    n - m + 1 (at least one) where y lies within x or x within y.
+    For signals of n and m samples, "full" gives all n + m - 1 values, "same" the middle n, and "valid" the |n - m| + 1
+    values where the shorter signal lies within the longer one.
 
     >>> import phlox as px
     >>> px.signal.convolve(px.tensor([1.0, 2.0, 3.0]), px.tensor([1.0, 1.0])).numpy().round(4)

@@ -1,4 +1,4 @@
-"""Order: sorting, searching, counting."""
+"""Sorting, searching and counting."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Sorting(TensorBase):
-    """NaN counts as greater than everything, -0.0 equals 0.0; equal values keep their order."""
+    """NaN counts as the greatest value, and -0.0 equals 0.0. Sorting is stable."""
 
     __slots__ = ()
 
     def sort(self, axis: int = -1, descending: bool = False) -> Self:
-        """The elements along an axis in order, NaN last (or first, descending).
+        """Sort along an axis, NaN last (first if descending).
 
         >>> import phlox as px
         >>> px.tensor([3.0, 1.0, 2.0]).sort(descending=True).tolist()
@@ -28,7 +28,7 @@ class Sorting(TensorBase):
         return self._apply("sort", self._axis("sort", axis), bool(descending))
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Tensor[Any, Any, Int]:
-        """The places along an axis of the elements in order; equal elements keep theirs, descending too.
+        """The indices that sort an axis. Stable: equal elements keep their order, also if descending.
 
         >>> import phlox as px
         >>> px.tensor([3, 1, 3]).argsort(descending=True).tolist()
@@ -37,9 +37,9 @@ class Sorting(TensorBase):
         return self._apply_to(Int, "argsort", self._axis("argsort", axis), bool(descending))
 
     def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Tensor[Any, Any, Int]]:
-        """The k greatest (or least) elements along an axis, in order, and their places; of equal ones, the first.
+        """The k largest (or smallest) elements along an axis, sorted, and their indices. Of equal elements, the first.
 
-        Raises `ShapeError` where there are fewer than k.
+        Raises `ShapeError` if there are fewer than k elements.
 
         >>> import phlox as px
         >>> values, places = px.tensor([1.0, 4.0, 2.0, 4.0]).topk(2)
@@ -50,24 +50,24 @@ class Sorting(TensorBase):
         try:
             k = index(k)
         except TypeError:
-            raise KindError(f"topk: k is an integer, got {k!r}") from None
+            raise KindError(f"topk: k must be an integer, got {k!r}") from None
         if not 0 <= k <= self.shape[place]:
-            raise ShapeError(f"topk: there are no {k} elements along axis {place} of a tensor of shape {self.shape}")
+            raise ShapeError(f"topk: k = {k} does not fit axis {place} of a tensor of shape {self.shape}")
         found = self._apply_to(Int, "argtopk", k, place, bool(largest))
         return self._apply("take_along_axis", found.primitive, place), found
 
     def searchsorted(self, values: Self, side: Literal["left", "right"] = "left") -> Tensor[Any, Any, Int]:
-        """Where to insert `values` into this tensor, which is sorted along its last axis, to keep it sorted.
+        """The indices at which to insert `values` into this tensor, sorted along its last axis, to keep it sorted.
 
-        "left" is before equal elements, "right" after them. A tensor of rank 1 takes values of any shape; rows
-        [..., n] take values [..., m] with the same leading axes, each row its own.
+        "left" inserts before equal elements, "right" after them. A vector takes values of any shape. A tensor [..., n]
+        takes values [..., m] with the same leading axes, and searches row by row.
 
         >>> import phlox as px
         >>> px.tensor([1.0, 2.0, 2.0, 5.0]).searchsorted(px.tensor([2.0, 9.0]), side="right").tolist()
         [3, 4]
         """
         if side not in ("left", "right"):
-            raise ShapeError(f'searchsorted: side is "left" or "right", got {side!r}')
+            raise ShapeError(f'searchsorted: side must be "left" or "right", got {side!r}')
         x, values = self._pair("searchsorted", values)
         mine, theirs = x.shape, values.shape
         if len(mine) == 1:
@@ -77,7 +77,7 @@ class Sorting(TensorBase):
         if not mine or mine[:-1] != theirs[:-1]:
             raise ShapeError(
                 f"searchsorted: values of shape {theirs} do not fit sorted rows of shape {mine}; "
-                f"the leading axes must be the same, or the sorted tensor of rank 1"
+                f"the leading axes must be equal, or the sorted tensor of rank 1"
             )
         return x._apply_to(Int, "searchsorted", values.primitive, side == "right")
 
@@ -109,10 +109,10 @@ class Sorting(TensorBase):
         self, *, return_inverse: Literal[True], return_counts: Literal[True]
     ) -> tuple[Self, Tensor[Any, Any, Int], Tensor[Any, Any, Int]]: ...
     def unique(self, *, return_inverse: bool = False, return_counts: bool = False) -> Any:
-        """The different elements in order; NaNs count as one. The gradient goes to the first of equal elements.
+        """The distinct elements in ascending order; all NaNs count as one. The first of equals gets the gradient.
 
-        On request also, for each element of this tensor, the place of its value among them, and how often each occurs.
-        How many they are depends on the values: under a trace that is `UnsupportedError`.
+        `return_inverse` adds the index of each element of x among them, `return_counts` how often each occurs. The size
+        depends on the values, so this raises `UnsupportedError` during tracing.
 
         >>> import phlox as px
         >>> values, counts = px.tensor([3, 1, 3, 3]).unique(return_counts=True)
@@ -134,10 +134,10 @@ class Sorting(TensorBase):
     @overload
     def bincount(self, weights: Tensor[Any, Any, Float], minlength: int = 0) -> Tensor[Any, Any, Float]: ...
     def bincount(self, weights: Tensor[Any, Any, Float] | None = None, minlength: int = 0) -> Any:
-        """How often 0, 1, 2, ... up to the greatest element (and at least `minlength` of them) occur; Int, of rank 1.
+        """Count the occurrences of 0, 1, 2, ... up to the largest element: an Int vector of at least `minlength`.
 
-        With Float `weights` of the same shape, the sum of the weights of each. A negative element is `IndexRangeError`.
-        How many there are depends on the values: under a trace that is `UnsupportedError`.
+        With Float `weights` of the same shape, sum the weights of each value instead. Raises `IndexRangeError` for a
+        negative element. The size depends on the values, so this raises `UnsupportedError` during tracing.
 
         >>> import phlox as px
         >>> px.tensor([1, 3, 1]).bincount().tolist()
@@ -145,7 +145,7 @@ class Sorting(TensorBase):
         """
         if self.kind is not Int or self.ndim != 1:
             raise KindError(f"bincount takes Int tensors of rank 1, got {self.kind.__name__} of shape {self.shape}")
-        self._known("bincount", "give the number of places: phlox.zeros((n,)).at[x].add(1.0)")
+        self._known("bincount", "give the size n yourself: phlox.zeros((n,)).at[x].add(1.0)")
         size = self.size
         greatest = int(self.backend.to_host(self.primitive).max()) if size else -1
         length = max(minlength, greatest + 1)
@@ -167,15 +167,15 @@ class Sorting(TensorBase):
         return into._apply("scatter", self.primitive, updates.primitive, "add")
 
     def _pair(self, name: str, values: Self) -> tuple[Self, Self]:
-        """This tensor and another of its kind, on one backend."""
+        """Promote this tensor and another of its kind to one backend."""
         if not isinstance(values, TensorBase):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"{name}: values must be a {self.kind.__name__} tensor, got {type(values).__name__}")
-        x = self._beside(values)
+        x = self._promoted_with(values)
         return x, x._with(x._operand(name, values))
 
     def _known(self, name: str, remedy: str) -> None:
         if self.backend.is_traced(self.primitive):
             raise UnsupportedError(
-                f"{name}: the shape of the result would depend on the values of a tensor of shape {self.shape}, which "
-                f"a program that is being traced does not know; {remedy}"
+                f"{name}: the shape of the result depends on the values of a tensor of shape {self.shape}, which are "
+                f"unknown during tracing; {remedy}"
             )

@@ -1,4 +1,4 @@
-"""Frames of a signal, and the short-time Fourier transform of them."""
+"""Frames of a signal, and the short-time Fourier transform."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from phlox.tensor.windows import rectangular_window
 
 
 def frame(x: Tensor, length: int, hop: int) -> Tensor:
-    """The windows of a signal [..., t], one every `hop` samples: [..., (t - length) // hop + 1, length].
+    """Cut a signal [..., t] into frames, one every `hop` samples: [..., (t - length) // hop + 1, length].
 
-    What is left at the end is dropped.
+    Samples left over at the end are dropped.
 
     >>> import phlox as px
     >>> px.signal.frame(px.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), 3, 2).tolist()
@@ -24,14 +24,14 @@ def frame(x: Tensor, length: int, hop: int) -> Tensor:
     if length < 1 or hop < 1:
         raise ShapeError(f"frame: length and hop must be at least 1, got {length} and {hop}")
     if x.shape[-1] < length:
-        raise ShapeError(f"frame: a signal of {x.shape[-1]} samples has no window of {length}; pad it")
+        raise ShapeError(f"frame: a signal of {x.shape[-1]} samples is shorter than a frame of {length}; pad it")
     return x._apply("frame", length, hop)  # pyright: ignore[reportPrivateUsage]
 
 
 def overlap_add(x: Tensor, hop: int, *, size: int | None = None) -> Tensor:
-    """Frames [..., count, length], one every `hop` samples, added up to a signal: `frame` transposed.
+    """Add up frames [..., count, length], one every `hop` samples, to a signal: the transpose of `frame`.
 
-    The signal has (count - 1) * hop + length samples, or `size` of them: cropped, or padded with zeros.
+    The signal has (count - 1) * hop + length samples; with `size` it is cropped or zero-padded to that.
     """
     x = float_of("overlap_add", x)
     if x.ndim < 2 or 0 in x.shape[-2:] or hop < 1:
@@ -44,7 +44,7 @@ def overlap_add(x: Tensor, hop: int, *, size: int | None = None) -> Tensor:
 def _window(
     name: str, window: Tensor | None, n_fft: int, hop: int | None, length: int | None, like: Tensor
 ) -> tuple[Tensor | None, int]:
-    """The window in the middle of n_fft samples, and the hop."""
+    """The window, zero-padded on both sides to n_fft samples, and the hop."""
     length = n_fft if length is None else length
     hop = n_fft // 4 if hop is None else hop
     if n_fft < 1 or hop < 1 or not 1 <= length <= n_fft:
@@ -80,13 +80,13 @@ def stft(
     Args:
         x: the signal.
         n_fft: the length of each transform.
-        hop_length: samples from one frame to the next; n_fft // 4 unless given.
-        win_length: samples of the window, which stands in the middle of n_fft; n_fft unless given.
-        window: [win_length]; ones unless given.
-        center: pad the signal by n_fft // 2 on both sides, so that frame i has sample i * hop_length in its middle.
-        pad_mode: with what: the signal mirrored, or zeros.
+        hop_length: samples from one frame to the next; n_fft // 4 by default.
+        win_length: samples of the window, which is centred in the n_fft samples; n_fft by default.
+        window: [win_length]; ones by default.
+        center: pad the signal by n_fft // 2 on both sides, so that frame i is centred at sample i * hop_length.
+        pad_mode: the padding for `center`: "reflect" (mirrored) or "constant" (zeros).
         normalized: scale by 1 / sqrt(n_fft).
-        onesided: give the n_fft // 2 + 1 frequencies from zero up; or all n_fft.
+        onesided: return the n_fft // 2 + 1 non-negative frequencies; else all n_fft.
 
     >>> import phlox as px
     >>> px.signal.stft(px.ones((2, 100)), 16, window=px.signal.hann_window(16)).real.shape
@@ -113,7 +113,7 @@ def _padded(x: Tensor, width: int, mode: str) -> Tensor:
     size = x.shape[-1]
     if width >= size:
         raise ShapeError(
-            f"stft: a signal of {size} samples cannot be mirrored {width} samples beyond its ends; "
+            f"stft: a signal of {size} samples is too short to be mirrored by {width} samples; "
             "use pad_mode='constant' or center=False"
         )
     if width == 0:
@@ -134,9 +134,10 @@ def istft(
     onesided: bool = True,
     length: int | None = None,
 ) -> Tensor:
-    """The real signal [..., t] whose `stft` with these options is x, or comes closest to it (Griffin and Lim 1984).
+    """The inverse of `stft` with these options: the real signal [..., t] whose `stft` is closest to x.
 
-    `length` crops the signal, or pads it with zeros. Raises `ShapeError` where the windows leave samples uncovered.
+    It is the least-squares solution (Griffin and Lim 1984). `length` crops or zero-pads the signal. Raises `ShapeError`
+    if the windows leave samples uncovered.
 
     >>> import phlox as px
     >>> x, window = px.ones((64,)), px.signal.hann_window(16)
@@ -149,7 +150,7 @@ def istft(
     if real.ndim < 2 or real.shape[-2] != count or real.shape[-1] < 1:
         raise ShapeError(f"istft: needs a pair of [..., {count}, frames], got shape {real.shape}")
     norm: Norm = "ortho" if normalized else "backward"
-    # Of all frequencies the upper half says nothing new, the signal being real.
+    # The signal is real, so the upper half of the frequencies is redundant.
     frames = irfft(Complex(x[0].mT, x[1].mT), n_fft, norm=norm)
     squares = (rectangular_window(n_fft, device=real.device) if window is None else window).square()
     if window is not None:

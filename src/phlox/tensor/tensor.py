@@ -1,29 +1,29 @@
-"""The one `Tensor`."""
+"""The `Tensor` class."""
 
 from __future__ import annotations
 
 import builtins
+import json
 import math
 from typing import Any, Generic, Self, cast
 
 import numpy as np
 from typing_extensions import TypeVar
 
-from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend import Backend, Bool, Decorator, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend.contract.backend import engine_of
 from phlox.backend.levels import is_followed, levels
 from phlox.backend.pytree import PyTreeNode, StructureSerializer, register_node
+from phlox.backend.registry import load_backend, load_decorator
 from phlox.errors import AutodiffError, BackendError, KindError, ShapeError
 from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
 from phlox.tensor.dispatch import Ops, ops_of
-from phlox.tensor.display import text_of
 from phlox.tensor.elementwise import Elementwise
 from phlox.tensor.explain import failure
-from phlox.tensor.gradients import Gradients
 from phlox.tensor.indexing import Indexing
 from phlox.tensor.products import Products
 from phlox.tensor.reduction import Reduction
-from phlox.tensor.serialization import ops_from_bytes, ops_to_bytes
 from phlox.tensor.shaping import Shaping
 from phlox.tensor.sorting import Sorting
 
@@ -32,11 +32,27 @@ D = TypeVar("D", default=Any)
 K = TypeVar("K", bound=Kind, default=Float)
 
 
-class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, Indexing, Sorting, Generic[B, D, K]):
-    """Numbers of one kind in an array of any rank, on one device of one backend. Immutable; cheap to share.
+class Gradients:
+    """The gradients of one backward pass; `tensor.grad(gradients)` returns one of them."""
 
-    Make one with `phlox.tensor`, `zeros`, `arange`, `random.normal`, ... To a type checker it is `Tensor[B, D, K]`: its
-    backend, its rank (any, unless said), its kind (`Float`, unless said).
+    __slots__ = ("backend", "found")
+
+    def __init__(self, backend: Backend, found: dict[int, Any]) -> None:
+        self.backend = backend
+        self.found = found
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __repr__(self) -> str:
+        return f"Gradients(of {len(self)} leaves on {self.backend!r})"
+
+
+class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, Indexing, Sorting, Generic[B, D, K]):
+    """An immutable array of any rank, of one kind (Float, Int or Bool), on one device of one backend.
+
+    Create one with `phlox.tensor`, `zeros`, `arange`, `random.normal`, ... For type checkers it is `Tensor[B, D, K]`:
+    backend, rank (any by default) and kind (`Float` by default).
 
     >>> import phlox as px
     >>> x = px.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -47,31 +63,31 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     __slots__ = ()
 
     def __init__(self) -> None:
-        raise TypeError("make tensors with phlox.tensor(values), zeros, ones, full, arange or phlox.random")
+        raise TypeError("create tensors with phlox.tensor(values), zeros, ones, full, arange or phlox.random")
 
     @staticmethod
     def from_primitive(primitive: Any, backend: Backend, kind: type[Kind] | None = None) -> Tensor[Any, Any, Any]:
-        """A tensor around one of the backend's own arrays, as it is."""
+        """Wrap one of the backend's own arrays as a tensor, without a copy."""
         return wrap(ops_of(backend, backend.kind_of(primitive) if kind is None else kind), primitive)
 
     # --- kinds and devices
 
     def float(self) -> Tensor[B, D, Float]:
-        """As Float: integers are rounded where need be, truth is 1."""
+        """Convert to Float. Integers are rounded if necessary; true is 1."""
         return self if self.kind is Float else self._apply_to(Float, "into_float")  # pyright: ignore[reportReturnType]
 
     def int(self) -> Tensor[B, D, Int]:
-        """As Int: floats are rounded toward zero; NaN and what is out of range is `RangeError` (not under a trace)."""
+        """Convert to Int, rounding toward zero. NaN or a value out of range raises `RangeError` (not when traced)."""
         return self if self.kind is Int else self._apply_to(Int, "into_int")  # pyright: ignore[reportReturnType]
 
     def bool(self) -> Tensor[B, D, Bool]:
-        """As Bool: true where not zero."""
+        """Convert to Bool: true where nonzero."""
         return self if self.kind is Bool else self._apply_to(Bool, "into_bool")  # pyright: ignore[reportReturnType]
 
     def to_device(self, device: DeviceLike) -> Tensor[Any, D, K]:
-        """On another device, be it another backend's; the same tensor if it is there already. Differentiable.
+        """Move to another device, possibly of another backend. Returns x itself if it is already there. Differentiable.
 
-        Values are rounded to the other backend's elements; one that does not fit is `RangeError` (not under a trace).
+        Values are rounded to the other backend's dtype. One that does not fit raises `RangeError` (not during tracing).
         """
         target = as_device(device)
         backend = self._ops.backend
@@ -84,9 +100,9 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
             raise failure("to_device", self._ops, (self.primitive,), error) from error
 
     def to_full_precision(self) -> Tensor[Any, D, K]:
-        """On the same engine and device at f32 where the backend has half precision; otherwise this very tensor.
+        """Convert half precision to f32, on the same engine and device; otherwise return x itself. Differentiable.
 
-        For what is numerically delicate; `from_full_precision` is the way back. Differentiable.
+        Use it for numerically delicate computations; `from_full_precision` converts back.
 
         >>> import phlox as px
         >>> from phlox.backend import NumPy
@@ -97,16 +113,16 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return self._at_precision(self._ops.backend.full_precision())
 
     def from_full_precision(self, like: Tensor[Any, Any, Any] | Backend) -> Tensor[Any, D, K]:
-        """On the backend of `like`, on this device: the way back from `to_full_precision`.
+        """Convert to the precision of `like`, on this device: the inverse of `to_full_precision`.
 
-        Values round as results of arithmetic do, so one that is too large becomes an infinity. Raises `BackendError` if
-        that backend is not this one at another precision.
+        Values are rounded like results of arithmetic: one that is too large becomes an infinity. Raises `BackendError`
+        if the backend of `like` is not this one at another precision.
         """
         backend = like.backend if isinstance(like, Tensor) else like
         if backend.full_precision() is not self._ops.backend.full_precision():
             raise BackendError(
                 f"from_full_precision: {backend!r} is not {self._ops.backend!r} at another precision; "
-                "between backends move with .to_device(...)"
+                "to change the backend use .to_device(...)"
             )
         return self._at_precision(backend)
 
@@ -120,31 +136,33 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     # --- autodiff
 
     def require_grad(self) -> Self:
-        """The same values as a leaf of the tape, whose gradient `backward` finds; the history before is cut.
+        """The same values as a new leaf of the tape: `backward` computes its gradient. Earlier history is dropped.
 
-        Raises `AutodiffError` on a backend without a tape, `KindError` for Int and Bool.
+        Raises `AutodiffError` on a backend without autodiff, `KindError` for Int and Bool.
         """
         if self.kind is not Float:
             raise KindError(f"{self.kind.__name__} tensors have no gradients; convert with .float() first")
         return self._with(self._ops.backend.make_leaf(self.primitive))
 
     def is_require_grad(self) -> builtins.bool:
-        """Does this tensor depend on a leaf of the tape (or is one)?"""
+        """Does this tensor require a gradient: is it a leaf of the tape, or does it depend on one?"""
         return self._ops.backend.node_of(self.primitive) is not None
 
     def detach(self) -> Self:
-        """The same values without their history."""
+        """The same values without history: a constant for autodiff."""
         return self._with(self._ops.backend.detach(self.primitive))
 
     def backward(
         self, cotangent: Tensor[Any, Any, Any] | None = None, *, retain_graph: builtins.bool = False
     ) -> Gradients:
-        """The gradients of all leaves that this tensor depends on.
+        """The gradients of this tensor with respect to all leaves that it depends on.
 
-        A tensor of more than one element needs a `cotangent` of its shape, on the inner backend. What the graph saved
-        is freed on the way unless `retain_graph`. With tapes one above the other, it is the highest that follows this
-        tensor. Raises `AutodiffError` where there is nothing to differentiate, where the graph has been freed already,
-        and inside of a differentiated function (`phlox.grad`) whose own tape would end here.
+        A tensor with more than one element needs a `cotangent` of its shape, on the inner backend. The saved values of
+        the graph are freed unless `retain_graph`. With nested tapes, the outermost decorator that tracks this tensor is
+        used.
+
+        Raises `AutodiffError` if this tensor depends on no leaf, if the graph was already freed, and inside a
+        differentiated function (`phlox.grad`) whose own history it would cut.
         """
         backend = self._ops.backend
         if backend.node_of(self.primitive) is None:
@@ -163,62 +181,62 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         for level in levels():
             if not found.keys().isdisjoint(level.leaves()):
                 raise AutodiffError(
-                    "backward() inside of a differentiated function would cut the history of what is differentiated "
-                    "there; use phlox.grad or phlox.value_and_grad for the inner gradient, or .detach() first"
+                    "backward() inside a differentiated function would cut that function's history; use phlox.grad or "
+                    "phlox.value_and_grad for the inner gradient, or call .detach() first"
                 )
         return Gradients(backend, found)
 
     def grad(self, gradients: Gradients) -> Tensor[Any, D, K] | None:
         """This leaf's gradient, on its inner backend; None if the differentiated tensor did not depend on it.
 
-        That tensor may have been on another backend: `to_device` and `to_full_precision` are steps of the tape.
+        The differentiated tensor may be on another backend: `to_device` and `to_full_precision` are on the tape.
         """
         backend = self._ops.backend
         node = backend.node_of(self.primitive)
         if node is None and backend is not gradients.backend:
-            raise BackendError(f"grad: the gradients are of {gradients.backend!r}, the tensor is on {backend!r}")
+            raise BackendError(f"grad: the gradients are on {gradients.backend!r}, but the tensor is on {backend!r}")
         found = None if node is None else gradients.found.get(node.id)
         return None if found is None else wrap(ops_of(backend.inner, Float), found)  # pyright: ignore[reportArgumentType]
 
     def inner(self) -> Tensor[Any, D, K]:
-        """The same values on the backend without its tape; with two tapes, what the lower one knows stays."""
+        """The same values on the inner backend, without one tape. History on a lower tape is kept."""
         backend = self._ops.backend
         inner = backend.without_tape()
         if inner is None:
-            raise BackendError(f"{backend!r} has no inner backend: it is no decorator")
+            raise BackendError(f"{backend!r} has no inner backend: it is not a decorator")
         return wrap(ops_of(inner, self.kind), backend.value(self.primitive))
 
     @staticmethod
     def from_inner(tensor: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """The same values as constants on the tensor's backend with a tape, or with one more."""
+        """The same values as constants on `Autodiff` of the tensor's backend."""
         return wrap(ops_of(tensor.backend.with_autodiff(), tensor.kind), tensor.primitive)
 
     # --- values
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array, read-only since it may share memory; waits for an asynchronous engine."""
+        """The values as a NumPy array, read-only because it may share memory. Waits for asynchronous computation."""
         view = self._host("numpy").view()
         view.flags.writeable = False
         return view
 
     def item(self) -> Any:
-        """The value of a tensor of one element as a Python number; otherwise `ShapeError`."""
+        """The value of a tensor of one element as a Python scalar; otherwise `ShapeError`."""
         if self.size != 1:
             raise ShapeError(f"item: a tensor of shape {self.shape} is not a single value")
         return self._host("item").item()
 
     def tolist(self) -> Any:
-        """The values as nested lists."""
+        """The values as nested lists of Python scalars."""
         return self._host("tolist").tolist()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The array for another library, without a copy where the two agree; see the Array API standard."""
+        """Export the array to another library, without a copy if both support it; see the Array API standard."""
         try:
             return self._ops.backend.to_dlpack(self.primitive, **options)
-        except BufferError:  # what the protocol says where the two do not agree
+        except BufferError:  # the protocol's error if they do not
             raise
         except Exception as error:
             raise failure("__dlpack__", self._ops, (self.primitive,), error) from error
@@ -226,7 +244,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
         return self._ops.backend.dlpack_device(self.primitive)
 
-    # With an array or a scalar of NumPy on the left, the operators of this class are asked.
+    # With a NumPy array or scalar on the left, use the operators of this class.
     __array_priority__ = 1000
 
     def __float__(self) -> builtins.float:
@@ -240,7 +258,9 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     def __index__(self) -> builtins.int:
         if self.kind is not Int:
-            raise KindError(f"an index is an integer, got a {self.kind.__name__} tensor; convert with .int() first")
+            raise KindError(
+                f"an index must be an integer, got a {self.kind.__name__} tensor; convert with .int() first"
+            )
         return self.item()
 
     def __round__(self, ndigits: builtins.int | None = None) -> Any:
@@ -253,22 +273,22 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return format(self._only("format"), spec) if spec else str(self)
 
     def _only(self, name: str) -> Any:
-        """The value of one element as a Python number, for what numbers do."""
+        """The value of one element as a Python scalar, for the numeric protocols."""
         if self.size != 1:
             raise ShapeError(
-                f"{name}: a tensor of shape {self.shape} is not a single number; take one with .item(), or use "
+                f"{name}: a tensor of shape {self.shape} is not a scalar; select one element first, or use "
                 ".tolist(), .numpy() or the tensor's own .round() and .trunc()"
             )
         return self.item()
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy's functions compute on the values, those of half precision at f32; the result is NumPy's."""
+        """NumPy's functions compute on the values (half precision as f32) and return NumPy's results."""
         return func(*map(_as_numpy, args), **{name: _as_numpy(value) for name, value in kwargs.items()})
 
     def __repr__(self) -> str:
-        return text_of(self._ops.backend, self._ops.kind, self.primitive)
+        return _text_of(self._ops.backend, self._ops.kind, self.primitive)
 
-    # The values are what is pickled: history ends there. A copy is the tensor itself, which nothing can change.
+    # Pickling keeps only the values, not the history. A copy is the tensor itself, since it is immutable.
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.numpy(), self._ops.backend, self.kind, self.device.name)
@@ -278,6 +298,34 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+
+def _text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
+    """Kind, shape, device and abbreviated values, or the state of a tensor without values (traced, donated, ...)."""
+    narrow = kind.name != "bool" and backend.host_dtype(kind).name not in ("float32", "int32")
+    name = f"{kind.__name__}[{_element(backend, kind)}]" if narrow else kind.__name__
+    try:
+        if backend.is_donated(backend.strip(primitive)):
+            return f"Tensor({name} on {backend.name}, donated)"
+        head = f"Tensor({name} {backend.shape(primitive)} on {backend.device_of(primitive)}"
+        batch = backend.batch_of(primitive)
+        if batch:
+            return f"{head}, one of {' x '.join(map(str, batch))} examples)"
+        if backend.is_traced(primitive):
+            ended = engine_of(backend).is_leaked(backend.strip(primitive))
+            return f"{head}, leaked from a transformation that has ended)" if ended else f"{head}, traced)"
+        host = backend.to_host(primitive)
+    except Exception:  # an object that a PyTree function put in the array's place
+        return f"Tensor({name} on {backend.name}, holding {primitive!r})"
+    if kind.name == "float" and host.dtype.itemsize == 2:
+        host = host.astype(np.float32)
+    values = np.array2string(host, separator=", ", threshold=50, edgeitems=3, precision=5)
+    joint = "\n" if "\n" in values else " "
+    return f"{head}:{joint}{values})"
+
+
+def _element(backend: Backend, kind: type[Kind]) -> str:
+    return backend.float_element if kind.name == "float" else backend.int_element
 
 
 def _as_numpy(value: Any) -> Any:
@@ -292,7 +340,7 @@ _new = object.__new__
 
 
 def wrap(ops: Ops, primitive: Any) -> Tensor[Any, Any, Any]:
-    """A tensor around an array that is known to belong to `ops`."""
+    """Wrap an array that belongs to `ops` as a tensor, unchecked."""
     result = _new(Tensor)
     result._ops = ops  # pyright: ignore[reportPrivateUsage]
     result.primitive = primitive
@@ -311,15 +359,34 @@ def _flatten(tensor: Tensor[Any, Any, Any]) -> tuple[tuple[Any], Ops]:
 
 
 def history_lost(what: str) -> AutodiffError:
-    """For a PyTree function inside of a differentiated one, which would cut the history without a word."""
+    """The error for a PyTree function inside a differentiated one: it would silently cut the history."""
     return AutodiffError(
-        f"the functions of jax see the array of {what} without its history, and the gradient of the function that is "
-        "being differentiated here would be wrong; map tensors with Python, modules with module.map, or .detach() first"
+        f"jax's functions see the array of {what} without its history, so the gradient of the function that is being "
+        "differentiated would be wrong; map tensors in Python, modules with module.map, or call .detach() first"
     )
 
 
 def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:
     return wrap(ops, next(iter(leaves)))
+
+
+def ops_to_bytes(ops: Ops) -> bytes:
+    """Serialise kind, engine, dtypes and decorators (outermost first) of a tensor, for exported programs."""
+    backend: Backend = ops.backend
+    decorators: list[tuple[str, dict[str, Any]]] = []
+    while isinstance(backend, Decorator):
+        decorators.append(backend.spec())
+        backend = backend.inner
+    return json.dumps([ops.kind.name, backend.name, backend.float_element, backend.int_element, decorators]).encode()
+
+
+def ops_from_bytes(text: bytes) -> Ops:
+    """The inverse of `ops_to_bytes`."""
+    name, engine, floats, ints, decorators = json.loads(text)
+    backend: Backend = cast("Any", load_backend(engine))(float=floats, int=ints)
+    for decorator, options in reversed(decorators):
+        backend = load_decorator(decorator)(backend, **options)
+    return ops_of(backend, next(kind for kind in (Float, Int, Bool) if kind.name == name))
 
 
 register_node(

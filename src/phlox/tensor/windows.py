@@ -1,4 +1,4 @@
-"""Window functions: what a signal is multiplied by before it is transformed."""
+"""Window functions for spectral analysis. t goes from 0 to 1 over the window."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from phlox.tensor.creation import tensor
 from phlox.tensor.tensor import Tensor
 
 
-def _made(values: np.ndarray[Any, Any], n: int, periodic: bool, device: DeviceLike | None) -> Tensor:
-    """The window as a tensor; a periodic one is a symmetric one of one more place, without the last."""
+def _window_tensor(values: np.ndarray[Any, Any], n: int, periodic: bool, device: DeviceLike | None) -> Tensor:
+    """The window as a tensor; a periodic one is a symmetric one of n + 1 samples without the last."""
     if n == 1:
         values = np.ones(1)
     return tensor(values[:n] if periodic else values, device=device)
 
 
 def _places(name: str, n: int, periodic: bool) -> np.ndarray[Any, Any]:
-    """Where the samples are in a window that goes from 0 to 1."""
+    """The positions t of the samples, in a window from 0 to 1."""
     if n < 0:
-        raise ShapeError(f"{name}: a window of {n} samples")
+        raise ShapeError(f"{name}: the number of samples must not be negative, got {n}")
     whole = n + 1 if periodic else n
     return np.arange(whole) / (whole - 1) if whole > 1 else np.full(whole, 0.5)
 
@@ -32,17 +32,17 @@ def _cosines(name: str, coefficients: Sequence[float], n: int, periodic: bool, d
     """The sum of (-1)^k a_k cos(2 pi k t)."""
     t = _places(name, n, periodic)
     values = sum((-1) ** k * a * np.cos(2.0 * np.pi * k * t) for k, a in enumerate(coefficients))
-    return _made(np.asarray(values, np.float64), n, periodic, device)
+    return _window_tensor(np.asarray(values, np.float64), n, periodic, device)
 
 
 def rectangular_window(n: int, *, device: DeviceLike | None = None) -> Tensor:
-    """Ones."""
-    return _made(np.ones(len(_places("rectangular_window", n, False))), n, False, device)
+    """A window of n ones."""
+    return _window_tensor(np.ones(len(_places("rectangular_window", n, False))), n, False, device)
 
 
 def bartlett_window(n: int, *, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
-    """A triangle from zero to one and back."""
-    return _made(1.0 - np.abs(2.0 * _places("bartlett_window", n, periodic) - 1.0), n, periodic, device)
+    """A triangle: 1 - |2 t - 1|."""
+    return _window_tensor(1.0 - np.abs(2.0 * _places("bartlett_window", n, periodic) - 1.0), n, periodic, device)
 
 
 def hann_window(n: int, *, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
@@ -66,10 +66,10 @@ def blackman_window(n: int, *, periodic: bool = True, device: DeviceLike | None 
 
 
 def kaiser_window(n: int, *, beta: float = 12.0, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
-    """I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta), I0 being the modified Bessel function of order zero (Kaiser 1974)."""
+    """I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta), with the modified Bessel function I0 (Kaiser 1974)."""
     t = _places("kaiser_window", n, periodic)
     values = np.i0(beta * np.sqrt(np.maximum(1.0 - (2.0 * t - 1.0) ** 2, 0.0))) / np.i0(beta)
-    return _made(values, n, periodic, device)
+    return _window_tensor(values, n, periodic, device)
 
 
 def gaussian_window(n: int, *, std: float, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
@@ -78,4 +78,4 @@ def gaussian_window(n: int, *, std: float, periodic: bool = True, device: Device
         raise ShapeError(f"gaussian_window: std must be positive, got {std}")
     whole = len(_places("gaussian_window", n, periodic))
     places = np.arange(whole) - (whole - 1) / 2
-    return _made(np.exp(-0.5 * (places / std) ** 2), n, periodic, device)
+    return _window_tensor(np.exp(-0.5 * (places / std) ** 2), n, periodic, device)

@@ -1,8 +1,8 @@
-"""The public kit to test with.
+"""Public tools for testing.
 
-`check_backend` runs the whole conformance suite on a backend, `check_gradients` compares the tape with finite
-differences, `assert_close` compares values at the precision of an element type; `phlox.testing.strategies` makes
-tensors for Hypothesis. See docs/testing.md.
+`check_backend` runs the whole conformance suite on a backend. `check_gradients` compares autodiff with finite
+differences. `assert_close` compares values with a tolerance for the dtype. `phlox.testing.strategies` generates tensors
+for Hypothesis. See docs/testing.md.
 """
 
 from __future__ import annotations

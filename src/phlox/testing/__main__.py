@@ -1,4 +1,4 @@
-"""`python -m phlox.testing package.module:Class` runs the conformance suite on a backend, at each of its precisions."""
+"""`python -m phlox.testing package.module:Class`: run the conformance suite on a backend, at each precision."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from phlox.testing.suite import PARTS, Case, check_backend
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and print; 0 if nothing was wrong, 1 if something was, 2 for what cannot be run."""
+    """Run and print; returns 0 for success, 1 for failures, 2 if the suite cannot run."""
     parser = argparse.ArgumentParser(
         prog="python -m phlox.testing", description="Run the conformance suite on a backend."
     )
     parser.add_argument("backend", help=f"package.module:Class, or a name ({', '.join(backend_names())})")
-    parser.add_argument("--float", action="append", metavar="ELEMENT", help="f64, f32, bf16 or f16; all that it has")
-    parser.add_argument("--only", metavar="TEXT", help="what has this text in its name")
-    parser.add_argument("--part", action="append", choices=PARTS, help="a part of the suite; all unless given")
+    parser.add_argument("--float", action="append", metavar="ELEMENT", help="f64, f32, bf16 or f16; by default all")
+    parser.add_argument("--only", metavar="TEXT", help="only cases with this text in their name")
+    parser.add_argument("--part", action="append", choices=PARTS, help="a part of the suite; by default all")
     parser.add_argument("--autodiff", action="store_true", help="run it on Autodiff(backend)")
     given = parser.parse_args(arguments)
     try:
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Progress:
-    """Says on the terminal which part is being run."""
+    """Shows on the terminal which part is running."""
 
     def __init__(self) -> None:
         self.part = ""
@@ -55,12 +55,12 @@ class _Progress:
 
 
 def _backends(location: str, elements: list[str] | None) -> list[Backend]:
-    """The backend at each element type asked for, or that it has."""
+    """The backend with each requested float dtype, or with each supported one."""
     cls: Any = load(location) if ":" in location else load_backend(location)
     if isinstance(cls, Backend):
         return [cls]
     if not isinstance(cls, type) or not issubclass(cls, EngineBackend):
-        raise TypeError("this is no subclass of phlox.backend.EngineBackend, and no instance of one")
+        raise TypeError("expected a subclass of phlox.backend.EngineBackend, or an instance of one")
     return [cls(float=element) for element in cast("list[Any]", elements or list(cls.floats))]
 
 

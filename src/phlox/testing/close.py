@@ -1,4 +1,4 @@
-"""`assert_close`: two tensors, or a tensor and what NumPy holds of it."""
+"""`assert_close`: compare a tensor with another tensor or an array."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _EXACT = Tolerance(0.0, 0.0)
 def assert_close(
     actual: Tensor[Any, Any, Any], expected: Any, *, tolerance: Tolerance | None = None, name: str = "tensor"
 ) -> None:
-    """Raise `AssertionError` unless a tensor has the expected shape and, up to a tolerance, values.
+    """Raise `AssertionError` unless a tensor has the expected shape and, within a tolerance, the expected values.
 
-    `expected` is a tensor or anything that NumPy reads as an array; NaN is close to NaN, an infinity to itself. The
-    tolerance is that of the backend's floats unless given; integers and truth values must be equal. The message says
-    how many elements are off, and which one most, under the `name` given.
+    `expected` is a tensor or anything that NumPy converts to an array. NaN is close to NaN, an infinity to itself. The
+    default tolerance is that of the backend's float dtype; integers and booleans must be equal. The message shows the
+    number of elements that are off, and the worst one, under the given `name`.
 
     >>> import phlox as px
     >>> assert_close(px.tensor([1.0, 2.0]), [1.0, 2.5], name="y")
@@ -41,7 +41,7 @@ def compare(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], tolerance: 
         error = np.abs(got - wanted)
         off = ~((error <= tolerance.atol + tolerance.rtol * np.abs(wanted)) | (got == wanted))
     off &= ~(np.isnan(got) & np.isnan(wanted))
-    # An infinite expectation would forgive everything.
+    # An infinite expected value would make the tolerance infinite.
     off |= np.isinf(wanted) & (got != wanted)
     if not off.any():
         return

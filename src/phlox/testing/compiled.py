@@ -1,10 +1,10 @@
 # pyright: standard
-"""Whether compiled means what eager means: rows of the table on awkward values, eagerly and within programs of many.
+"""Compare compiled with eager results: rows of the table on special values, eagerly and in programs of many rows.
 
     python -m phlox.testing.compiled torch f32 special activation --gradients
 
-compares the families named (all, without) and prints what differs. What a program may give is the eager value, or one
-that is as near to the right one, NumPy's in float64. PyTorch's compiler takes some ten seconds for each hundred rows.
+compares the named families (by default all) and prints differences. A program may give the eager value, or one that is
+equally close to NumPy's in float64. PyTorch's compiler takes about ten seconds per hundred rows.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from phlox.testing.conformance.row import Row, Sample
 
 FLOATS = ("f32", "f64", "bf16", "f16")
 _TOGETHER = 60
-"""Rows in one program."""
+"""The number of rows in one program."""
 _ULPS = 24
-"""Differences that are not told, in units of the last place of the value; of halves three."""
+"""The tolerated difference in units in the last place; 3 for half precision."""
 
 # --- values
 
 
 def awkward(element: str) -> np.ndarray[Any, Any]:
-    """Floats that formulas stumble over, as an element type holds them, of both signs; they fill no whole vectors."""
+    """Floats that are hard for formulas, rounded to a dtype, of both signs; not a multiple of the SIMD width."""
     info = ml_dtypes.finfo(HOST_DTYPES[element])
     tiny, largest, eps, least = (float(x) for x in (info.tiny, info.max, info.eps, info.smallest_subnormal))
     sizes = [0.0, least, tiny / 4, tiny, tiny * 3, tiny**0.5, tiny**0.5 / 2, eps / 2, eps, 1 - eps / 2, 1.0, 1 + eps]
@@ -50,7 +50,7 @@ def awkward(element: str) -> np.ndarray[Any, Any]:
 
 
 def _few(element: str) -> np.ndarray[Any, Any]:
-    """Some of them, to be paired."""
+    """A subset of `awkward`, to form pairs."""
     every = awkward(element)
     return np.concatenate([every[:: max(1, len(every) // 37)], [np.inf, -np.inf, np.nan, 0.0, -0.0, 41.0, 0.1]])
 
@@ -59,11 +59,11 @@ INTS = np.array(
     [1, -1, 2, -2, 3, -3, 5, 7, -7, 10, 31, 32, 33, 63, 64, 100, -100, 255, 46340, 46341, 65536, 2**24 + 1, 2**30,
      2**31 - 2, 2**31 - 1, -(2**31), -(2**31) + 1], np.int32
 )  # fmt: skip
-"""Integers at the bounds of types, without zero, by which nothing is divided."""
+"""Integers at the bounds of dtypes; no zero, because of division."""
 
 
 def _is_elementwise(row: Row, sample: Sample) -> bool:
-    """Has the result one element for each of every argument?"""
+    """Does the result have one element per element of the arguments?"""
     arrays = [a for a in sample if isinstance(a, np.ndarray)]
     if not arrays or arrays[0].ndim == 0 or arrays[0].size < 2 or any(a.shape != arrays[0].shape for a in arrays):
         return False
@@ -81,7 +81,7 @@ def _is_elementwise(row: Row, sample: Sample) -> bool:
 
 
 def _stretched(sample: Sample, element: str) -> Sample:
-    """Awkward values in place of a sample's: all of them, all pairs of some, or many draws."""
+    """Replace a sample's values by special ones: all of them, all pairs of some, or many random draws."""
     kinds = [a.dtype.kind for a in sample if isinstance(a, np.ndarray)]
     whole: dict[str, Any] = {"f": awkward(element), "i": INTS, "b": np.array([True, False] * 9)}
     some: dict[str, Any] = {**whole, "f": _few(element)}
@@ -96,7 +96,7 @@ def _stretched(sample: Sample, element: str) -> Sample:
 
 
 def samples(row: Row, element: str) -> Iterator[tuple[Sample, bool]]:
-    """What a row is given here, and whether it is elementwise on it: its own samples beside awkward ones."""
+    """The samples of a row, its own and special ones, and whether the row is elementwise on each."""
     full = [s for s in row.samples + row.specials if any(isinstance(a, np.ndarray) and a.size for a in s)]
     elementwise = next((s for s in full if _is_elementwise(row, s)), None)
     if elementwise is not None:
@@ -117,8 +117,8 @@ def samples(row: Row, element: str) -> Iterator[tuple[Sample, bool]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
-    """A row, or its gradient towards an argument, on a sample."""
+class CompiledCase:
+    """A row, or its gradient with respect to an argument, on a sample."""
 
     row: Row
     sample: Sample
@@ -140,23 +140,23 @@ class Case:
         return px.zeros_like(arguments[self.towards]) if g is None else g
 
 
-def cases(rows: Iterable[Row], element: str, *, gradients: bool = False) -> Iterator[Case]:
+def cases(rows: Iterable[Row], element: str, *, gradients: bool = False) -> Iterator[CompiledCase]:
     """The cases of rows at a precision."""
     for row in rows:
         for sample, elementwise in samples(row, element):
-            held = running.held(sample, element)
+            held = running.rounded_sample(sample, element)
             if held is None:
                 continue
             places: list[int | None] = list(running.differentiable(row, held)) if gradients else [None]
-            yield from (Case(row, held, elementwise, place) for place in places)
+            yield from (CompiledCase(row, held, elementwise, place) for place in places)
 
 
 def _value(y: Any) -> Any:
     return y.numpy() if isinstance(y, px.Tensor) else None
 
 
-def _eager(case: Case, backend: Backend) -> Any:
-    """The value, or None where there is an error."""
+def _eager(case: CompiledCase, backend: Backend) -> Any:
+    """The value, or None if there is an error."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -165,9 +165,9 @@ def _eager(case: Case, backend: Backend) -> Any:
             return None
 
 
-def differences(cases: Iterable[Case], backend: Backend, *, together: int = _TOGETHER) -> Iterator[str]:
-    """A line for every case whose program gives something else than the eager call, each with an example."""
-    waiting: list[tuple[Case, Any]] = []
+def differences(cases: Iterable[CompiledCase], backend: Backend, *, together: int = _TOGETHER) -> Iterator[str]:
+    """One line, with an example, for every case whose compiled result differs from the eager one."""
+    waiting: list[tuple[CompiledCase, Any]] = []
     for case in cases:
         eager = _eager(case, backend)
         if eager is not None:
@@ -179,11 +179,11 @@ def differences(cases: Iterable[Case], backend: Backend, *, together: int = _TOG
         yield from _compare_all(waiting, backend)
 
 
-def _compare_all(found: list[tuple[Case, Any]], backend: Backend) -> Iterator[str]:
+def _compare_all(found: list[tuple[CompiledCase, Any]], backend: Backend) -> Iterator[str]:
     try:
         values = _compiled([case for case, _ in found], backend)
     except Exception:
-        # One that a program cannot have, since its shape depends on values: it is found by halves.
+        # A program cannot contain a case whose shape depends on values: find it by bisection.
         if len(found) > 1:
             half = len(found) // 2
             yield from _compare_all(found[:half], backend)
@@ -193,7 +193,7 @@ def _compare_all(found: list[tuple[Case, Any]], backend: Backend) -> Iterator[st
         yield from _compare(case, eager, got, backend)
 
 
-def _compiled(cases: list[Case], backend: Backend) -> list[np.ndarray[Any, Any]]:
+def _compiled(cases: list[CompiledCase], backend: Backend) -> list[np.ndarray[Any, Any]]:
     arguments = [running.tensors(case.sample, backend) for case in cases]
     places = [[at for at, a in enumerate(one) if isinstance(a, px.Tensor)] for one in arguments]
 
@@ -210,7 +210,7 @@ def _compiled(cases: list[Case], backend: Backend) -> list[np.ndarray[Any, Any]]
     return [y.numpy() for y in px.compile(program)(given)]
 
 
-def _compare(case: Case, eager: Any, got: Any, backend: Backend) -> Iterator[str]:
+def _compare(case: CompiledCase, eager: Any, got: Any, backend: Backend) -> Iterator[str]:
     if got.dtype != eager.dtype or got.shape != eager.shape:
         yield f"{case}: {got.dtype} {got.shape}, eagerly {eager.dtype} {eager.shape}"
         return
@@ -228,8 +228,8 @@ def _compare(case: Case, eager: Any, got: Any, backend: Backend) -> Iterator[str
         )
 
 
-def _near(got: Any, wanted: Any, case: Case, backend: Backend) -> Any:
-    """Where they are as near as rounding allows: relative to each element, or to the largest where sums cancel."""
+def _near(got: Any, wanted: Any, case: CompiledCase, backend: Backend) -> Any:
+    """Where they are equal up to rounding: relative to each element, or to the largest where sums cancel."""
     info = ml_dtypes.finfo(got.dtype)
     ulps = 3 if backend.float_element in running.HALVES else _ULPS
     with np.errstate(all="ignore"):
@@ -238,7 +238,7 @@ def _near(got: Any, wanted: Any, case: Case, backend: Backend) -> Any:
         if not case.elementwise:
             ulps, size = 16 * ulps, np.maximum(size, size[np.isfinite(size)].max(initial=0.0))
         if case.towards is not None:
-            size = np.maximum(size, 1.0)  # one minus a square of nearly one, and the like
+            size = np.maximum(size, 1.0)  # for 1 - x^2 with x near 1, and the like
         close = np.abs(got - wanted) <= ulps * float(info.eps) * size + 2 * float(info.tiny)
         return close | (got == wanted) | (np.isnan(got) & np.isnan(wanted))
 

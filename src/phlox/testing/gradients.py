@@ -1,4 +1,4 @@
-"""`check_gradients`: the tape against finite differences."""
+"""`check_gradients`: compare autodiff with finite differences."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def check_gradients(
     step: float = 1e-6,
     tolerance: Tolerance = _TOLERANCE,
 ) -> None:
-    """Raise `AssertionError` unless `fn(*inputs)` has the gradients that central finite differences say it has.
+    """Raise `AssertionError` unless the gradients of `fn(*inputs)` match central finite differences.
 
-    Inputs are Float tensors to differentiate, modules (their trained parameters are), lists, tuples and dicts of these,
-    and anything else, which is passed as it is. All is computed in float64: on the tensors' own engine if they are so
-    already, on NumPy otherwise. `fn` returns one Float tensor of any shape; its random draws are the same each time it
-    is called. With `order=2` the second derivatives, of gradients by gradients, are compared as well, with finite
-    differences of the first. The message names the input by its path, and its worst element.
+    Inputs are Float tensors, modules (whose trained parameters are differentiated), and lists, tuples and dicts of
+    these. Other inputs are passed unchanged. Everything is computed in float64: on the tensors' own engine if they are
+    float64 already, otherwise on NumPy. `fn` returns one Float tensor of any shape; its random draws are the same in
+    every call. `order=2` also compares second derivatives with finite differences of the gradients. The message names
+    the input by its path, and its worst element.
 
     >>> import phlox as px
     >>> check_gradients(lambda x, y: (x * y).tanh(), px.tensor([0.5, -1.0]), px.tensor([2.0, 3.0]), order=2)
@@ -45,10 +45,10 @@ def check_gradients(
     AssertionError: gradient towards inputs[0]: 2 of 2 elements are off; worst at (1,): ...
     """
     if order not in (1, 2):
-        raise AutodiffError(f"check_gradients: the order is 1 or 2, got {order!r}")
+        raise AutodiffError(f"check_gradients: order must be 1 or 2, got {order!r}")
     given = [_mapped(value, f"inputs[{i}]", _Moved(_device(inputs)), _same) for i, value in enumerate(inputs)]
     if not _call(fn, [_mapped(value, "", _stay, _tracked) for value in given]).is_require_grad():
-        raise AutodiffError("check_gradients: the result does not depend on any input by way of the tape")
+        raise AutodiffError("check_gradients: the result does not depend on any input through autodiff")
     _compare(fn, given, step, tolerance, "gradient")
     if order == 2:
         _compare(_Directional(fn), given, step, tolerance, "second derivative")
@@ -57,7 +57,7 @@ def check_gradients(
 def _compare(
     fn: Callable[..., Tensor[Any, Any, Any]], inputs: list[Any], step: float, tolerance: Tolerance, name: str
 ) -> None:
-    """Compare the tape with finite differences."""
+    """Compare autodiff with finite differences."""
 
     def changed(visit: _Visit) -> list[Any]:
         return [_mapped(value, f"inputs[{i}]", _stay, visit) for i, value in enumerate(inputs)]
@@ -84,7 +84,7 @@ def _compare(
 
 
 class _Directional:
-    """The derivative of a function in one direction, by a tape of its own on top of the inputs' backend."""
+    """The directional derivative of a function, with its own tape on top of the inputs' backend."""
 
     def __init__(self, fn: Callable[..., Tensor[Any, Any, Any]]) -> None:
         self.fn = fn
@@ -106,7 +106,7 @@ class _Directional:
 
 
 def _weights(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """What the elements of a result count; any will do, if none is zero."""
+    """Weights of the elements of a result; any nonzero values work."""
     return np.cos(np.arange(math.prod(shape), dtype=np.float64)).reshape(shape) + 0.5
 
 
@@ -120,20 +120,20 @@ def _setter(path: str, values: np.ndarray[Any, Any]) -> _Visit:
 
 
 def _below(device: Device) -> Device:
-    """The same place on the inner backend of a decorator."""
+    """The same device on the inner backend of a decorator."""
     inner: Any = device.backend.inner
     return device.on(inner)
 
 
 def _device(inputs: tuple[Any, ...]) -> Device:
-    """Where to compute: on the first tensor's engine that has float64 floats, else on NumPy."""
+    """The device to compute on: that of the first float64 tensor, else NumPy."""
     found = (leaf.device for _, leaf in _leaves(inputs, ""))
     device = next((d for d in found if d.backend.float_element == "f64"), NumPy(float="f64").device())
     return device if device.backend.differentiates else device.on(Autodiff(device.backend))
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Tensor[Any, Any, Any]]]:
-    """What there is to differentiate: Float tensors and trained parameters, with their paths."""
+    """The leaves to differentiate: Float tensors and trained parameters, with their paths."""
     if isinstance(value, Tensor):
         leaf = cast("Tensor[Any, Any, Any]", value)
         if leaf.kind is Float:
@@ -149,7 +149,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Tensor[Any, Any, Any]]
 
 
 class _Moved:
-    """Tensors and modules brought to a device."""
+    """Moves tensors and modules to a device."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -162,7 +162,7 @@ class _Moved:
 
 
 class _Stay:
-    """Tensors and modules as they are."""
+    """Leaves tensors and modules unchanged."""
 
     def tensor(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         return x
@@ -172,7 +172,7 @@ class _Stay:
 
 
 class _Lifted:
-    """Tensors and modules on one more tape, as constants, with their history below."""
+    """Lifts tensors and modules to one more tape, as constants, keeping lower history."""
 
     def tensor(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         return Tensor.from_inner(x)
@@ -193,13 +193,13 @@ def _tracked(path: str, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
 
 
 def _mapped(value: Any, path: str, bring: _Moved | _Stay | _Lifted, visit: _Visit) -> Any:
-    """The same structure, brought somewhere, with `visit(path, tensor)` in place of each tensor to differentiate."""
+    """The same structure, moved by `bring`, with `visit(path, tensor)` in place of each tensor to differentiate."""
     if isinstance(value, Tensor):
         x = bring.tensor(cast("Tensor[Any, Any, Any]", value))
         return visit(path, x) if x.kind is Float else x
     if isinstance(value, Module):
         return bring.module(value).map(
-            # Not by `Param.map`, which cuts values off every tape, that of the second order's too.
+            # Not by `Param.map`, which detaches values from every tape, including that of the second order.
             lambda name, param: param.holding(visit(f"{path}.{name}", param.val())) if param.trained else param
         )
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`Report`: what became of a backend in the conformance suite."""
+"""`Report`: the result of the conformance suite on a backend."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Failure:
-    """One comparison that came out wrong."""
+    """One failed comparison."""
 
     part: str
     """The part of the suite: "values", "gradients", ..."""
     operation: str
     """The row of the table, or the section of the edge cases."""
     message: str
-    """The arguments, what came, and what was expected."""
+    """The arguments, the result, and the expected result."""
 
     def __str__(self) -> str:
         return f"{self.part}, {self.operation}: {self.message}"
@@ -23,7 +23,7 @@ class Failure:
 
 @dataclass
 class Report:
-    """What was compared, what was wrong, and what was left out and why. Printed, it is a summary.
+    """The passed, failed and skipped comparisons, with reasons. `print` it for a summary.
 
     >>> report = Report("NumPy()", {"native": 3, "derived": 2, "unsupported": 0})
     >>> report.passed["values"] += 4
@@ -34,25 +34,25 @@ class Report:
 
     backend: str
     provisions: dict[str, int]
-    """How many operations are native, derived and unsupported."""
+    """The numbers of native, derived and unsupported operations."""
     passed: Counter[str] = field(default_factory=lambda: Counter[str]())
-    """How many comparisons came out right, by part of the suite."""
+    """The number of passed comparisons, by part of the suite."""
     failures: list[Failure] = field(default_factory=lambda: list[Failure]())
     left_out: Counter[tuple[str, str]] = field(default_factory=lambda: Counter[tuple[str, str]]())
-    """How many comparisons were not made, by part of the suite and reason."""
+    """The number of skipped comparisons, by part of the suite and reason."""
 
     @property
     def ok(self) -> bool:
-        """Was nothing wrong?"""
+        """Whether nothing failed."""
         return not self.failures
 
     def check(self) -> None:
-        """Raise `AssertionError` with the summary if something was wrong."""
+        """Raise `AssertionError` with the summary if something failed."""
         if self.failures:
             raise AssertionError(str(self))
 
     def summary(self, most: int = 20) -> str:
-        """A few lines of text, with at most so many failures in full."""
+        """A short text, with at most `most` failures in full."""
         total = sum(self.passed.values())
         parts = ", ".join(f"{count} {part}" for part, count in self.passed.items())
         failed = f"{len(self.failures)} failed" if self.failures else "none failed"

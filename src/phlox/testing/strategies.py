@@ -1,6 +1,6 @@
-"""Hypothesis strategies: shapes, axes, devices and tensors, to state properties that hold for any input.
+"""Hypothesis strategies for shapes, axes, devices and tensors, to test properties for any input.
 
-Importing this module takes Hypothesis (`pip install hypothesis`); the rest of `phlox.testing` does without.
+This module needs Hypothesis (`pip install hypothesis`); the rest of `phlox.testing` does not.
 
 >>> from hypothesis import given
 >>> from phlox.testing import strategies as some
@@ -30,7 +30,7 @@ __all__ = ["axes", "axis", "broadcastable", "devices", "elements", "shapes", "te
 
 
 def shapes(*, min_dims: int = 0, max_dims: int = 4, min_side: int = 0, max_side: int = 4) -> st.SearchStrategy[Shape]:
-    """Shapes of any rank, sizes of zero and one included; they shrink towards few small axes.
+    """Shapes of any rank, including sizes of zero and one; they shrink towards few small axes.
 
     >>> from hypothesis import given
     >>> @given(shapes(min_dims=1, max_dims=2))
@@ -41,7 +41,7 @@ def shapes(*, min_dims: int = 0, max_dims: int = 4, min_side: int = 0, max_side:
 
 
 def broadcastable(count: int = 2, *, min_side: int = 0, max_dims: int = 3, max_side: int = 4) -> Any:
-    """So many shapes that broadcast, as a tuple.
+    """A tuple of `count` shapes that broadcast together.
 
     >>> import numpy as np
     >>> from hypothesis import given
@@ -54,12 +54,12 @@ def broadcastable(count: int = 2, *, min_side: int = 0, max_dims: int = 3, max_s
 
 
 def axis(rank: int) -> st.SearchStrategy[int]:
-    """One axis of a tensor of this rank, counted from either end."""
+    """One axis of a tensor of this rank, positive or negative."""
     return st.integers(-rank, rank - 1) if rank else st.nothing()
 
 
 def axes(rank: int, *, min_size: int = 0) -> st.SearchStrategy[Shape]:
-    """Some axes of a tensor of this rank, in any order, each counted from either end and named once."""
+    """Distinct axes of a tensor of this rank, in any order, each positive or negative."""
     chosen = st.lists(st.integers(0, max(0, rank - 1)), min_size=min_size, max_size=rank, unique=True)
 
     def from_either_end(places: Sequence[int]) -> st.SearchStrategy[Shape]:
@@ -69,22 +69,22 @@ def axes(rank: int, *, min_size: int = 0) -> st.SearchStrategy[Shape]:
 
 
 def devices(*backends: DeviceLike) -> st.SearchStrategy[Device]:
-    """One of the devices that stand for these backends; `"numpy"` alone unless given."""
+    """One of the devices of these backends; by default only `"numpy"`."""
     return st.sampled_from([as_device(backend) for backend in backends or ("numpy",)])
 
 
 def elements(backend: Backend, kind: type[Kind] = Float, *, special: bool = False) -> st.SearchStrategy[Any]:
-    """Python numbers that a backend's elements of this kind hold exactly.
+    """Python scalars that are exact in a backend's dtype of this kind.
 
-    Floats are of moderate size, so that a few operations on them neither overflow nor underflow; with `special` they
-    are any at all: the greatest and the least, zeros of both signs, infinities, NaN. Integers are all there are.
+    Floats have moderate size, so that a few operations on them neither overflow nor underflow. With `special` they can
+    be anything: the largest and smallest, zeros of both signs, infinities, NaN. Integers cover the whole range.
     """
     if kind is Bool:
         return st.booleans()
     if kind is Int:
         return st.integers(*INT_RANGES[backend.int_element])
     dtype = backend.host_float_dtype
-    # Hypothesis knows no bfloat16; both sorts of halves are rounded to.
+    # Hypothesis has no bfloat16; both half-precision dtypes are obtained by rounding.
     width = 64 if backend.float_element == "f64" else 32
     limits: dict[str, Any] = {} if special else {"min_value": -8.0, "max_value": 8.0, "allow_subnormal": False}
 
@@ -94,7 +94,7 @@ def elements(backend: Backend, kind: type[Kind] = Float, *, special: bool = Fals
 
     numbers = st.floats(width=width, **limits)
     if not special:
-        # Nothing beside zero: what is tiny vanishes beside anything else.
+        # No tiny values except zero: they would vanish in sums.
         numbers = numbers.map(lambda x: x if abs(x) >= 2.0**-6 else 0.0)
     return numbers.map(held)
 
@@ -109,9 +109,9 @@ def tensors(
     elements: st.SearchStrategy[Any] | None = None,
     special: bool = False,
 ) -> Tensor[Any, Any, Any]:
-    """Tensors on a device (NumPy unless given), of a shape (any unless given) and kind.
+    """Tensors on a device (by default NumPy), of a shape (by default any) and kind.
 
-    Device, shape and kind are values or strategies. `elements` makes the numbers, by default those of
+    Device, shape and kind are values or strategies. `elements` generates the values; by default it is
     `elements(backend, kind, special=special)`.
 
     >>> from hypothesis import given

@@ -1,4 +1,4 @@
-"""`check_backend`: the whole conformance suite on one backend."""
+"""`check_backend`: run the whole conformance suite on a backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Part: TypeAlias = Literal[
     "contract", "values", "gradients", "second derivatives", "accumulation", "empty tensors", "draws", "edges"
 ]
 PARTS: tuple[Part, ...] = get_args(Part)
-"""The parts of the suite, in the order in which they are run."""
+"""The parts of the suite, in order of execution."""
 
 
 class Case(NamedTuple):
@@ -24,7 +24,7 @@ class Case(NamedTuple):
     part: Part
     operation: str
     run: Callable[[], None]
-    """Raises `AssertionError` if the backend is wrong, `LeftOut` if there is nothing to compare with."""
+    """Raises `AssertionError` if the backend is wrong, `NotCompared` if there is nothing to compare with."""
 
 
 def check_backend(
@@ -35,29 +35,38 @@ def check_backend(
     raises: bool = True,
     progress: Callable[[Case], None] | None = None,
 ) -> Report:
-    """Run the conformance suite on a backend and raise `AssertionError` with a summary if it is wrong anywhere.
+    """Run the conformance suite on a backend; raises `AssertionError`, with a summary of all failures, if it is wrong.
 
-    Every operation of the contract is called on a table of samples, plain, on views, under `Autodiff` and on its tape;
-    compared are values, shapes, kinds and element types (with NumPy and SciPy in float64), gradients (with PyTorch's,
-    and finite differences), second derivatives, sums of many and of large numbers (which half precision adds up in
-    f32), the answers to tensors without elements, random draws (bit for bit with the reference generator), and every
-    line of the edge-case contract. Failures are gathered, not the first alone.
-    What the backend says it does not support, and what lacks a library to compare with (SciPy, PyTorch), is left out,
-    and the report says so.
+    Every operation of the contract is called on a table of samples: plain, on views, and under `Autodiff` with constant
+    and tracked arguments. The suite compares:
 
-    `only` runs what has this text in its name; `parts` are those of `PARTS`; with `raises=False` the report is returned
-    in any case; `progress` is called before each comparison. A backend has one element type: check each of them.
+    - values, shapes, kinds and dtypes, with NumPy and SciPy in float64;
+    - gradients, with PyTorch and finite differences, and second derivatives;
+    - accumulation of many and of large values, which half precision must do in f32;
+    - results for empty tensors;
+    - random draws, bit by bit with the reference generator;
+    - every line of the edge-case contract.
+
+    Operations that the backend does not support, and comparisons that need a missing library (SciPy, PyTorch), are
+    skipped and listed in the report.
+
+    Args:
+        backend: the backend to check. It has one float dtype: check each supported dtype separately.
+        only: run only cases with this text in their name.
+        parts: the parts of the suite to run, from `PARTS`.
+        raises: whether to raise for failures; with False the report is returned in any case.
+        progress: called before each comparison.
 
     >>> from phlox.backend import NumPy
     >>> print(check_backend(NumPy(), only="softplus", parts=["values", "gradients"]))
     NumPy(): ... values, ... gradients), none failed.
     Operations: ...
     """
-    from phlox.testing.conformance.checks import LeftOut, lacking
+    from phlox.testing.conformance.checks import NotCompared, lacking
 
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
-        raise ValueError(f"check_backend: no part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
+        raise ValueError(f"check_backend: unknown part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
     report = Report(repr(backend), _provisions(backend))
     for case in cases(backend):
         if case.part not in parts or (only is not None and only not in case.operation):
@@ -68,7 +77,7 @@ def check_backend(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 case.run()
-        except LeftOut as reason:
+        except NotCompared as reason:
             report.left_out[case.part, str(reason)] += 1
         except Exception as error:
             reason = lacking(error)
@@ -105,10 +114,10 @@ def cases(backend: Backend) -> Iterator[Case]:
         if row.second and n < 2:
             run: Callable[[], None] = lambda r=row, n=n: checks.second_gradients(r, backend, n)  # noqa: E731
             yield Case("second derivatives", row.name, run)
-    for sums in SUMS if backend.float_element != "f64" else ():  # f64 is what the others are compared with
+    for sums in SUMS if backend.float_element != "f64" else ():  # f64 is the reference of the others
         yield Case("accumulation", sums.name, lambda r=sums: accumulation.check(r, backend))
     for row in rows:
-        yield Case("empty tensors", row.name, lambda r=row: checks.nothing(r, backend))
+        yield Case("empty tensors", row.name, lambda r=row: checks.empty_tensors(r, backend))
     for name in checks.DRAWS:
         yield Case("draws", name, lambda n=name: checks.draw(n, backend))
     for edge in EDGES:

@@ -1,4 +1,4 @@
-"""How close is close: by element type."""
+"""Tolerances by dtype."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from phlox.backend import Backend
 
 
 class Tolerance(NamedTuple):
-    """`actual` is close to `expected` where |actual - expected| <= atol + rtol * |expected|."""
+    """`actual` is close to `expected` if |actual - expected| <= atol + rtol * |expected|."""
 
     rtol: float
     atol: float
 
     def times(self, factor: float) -> Tolerance:
-        """A wider one, for what adds up the errors of many operations."""
+        """A wider tolerance, for results of many operations."""
         return Tolerance(self.rtol * factor, self.atol * factor)
 
 
@@ -24,11 +24,11 @@ TOLERANCES: dict[str, Tolerance] = {
     "f16": Tolerance(4e-3, 2e-3),
     "bf16": Tolerance(3e-2, 1e-2),
 }
-"""What a short chain of operations on numbers about one may lose, some tens of roundings, by float element type."""
+"""The error of a short chain of operations on values near one, some tens of roundings, by float dtype."""
 
 
 def tolerance_of(backend: Backend) -> Tolerance:
-    """The tolerance for the floats of a backend.
+    """The tolerance for the float dtype of a backend.
 
     >>> from phlox.backend import NumPy
     >>> tolerance_of(NumPy(float="f64")).rtol

@@ -13,7 +13,7 @@ from phlox.backend.levels import Level, depth, has_history, levels, resumed
 from phlox.batching import Batched, Frame, entered, innermost
 from phlox.errors import AutodiffError, ShapeError
 from phlox.tensor import Tensor
-from phlox.tensor.backend_promotion import is_below, together
+from phlox.tensor.backend_promotion import is_below, promote
 from phlox.transform.tree import AnyTensor
 
 Backward: TypeAlias = Callable[..., Any]
@@ -59,7 +59,7 @@ class custom_gradient:
         tensors = [cast("AnyTensor", x) for x in arguments if isinstance(x, Tensor)]
         if not any(has_history(x.backend, x.primitive) for x in tensors):
             return self._call(arguments, options)[0]
-        common = together(self.name, tensors)
+        common = promote(self.name, tensors)
         while not any(x.is_require_grad() for x in common):  # tapes above that follow none of them
             common = [x.inner() for x in common]
         met = iter(common)

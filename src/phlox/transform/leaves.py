@@ -19,7 +19,7 @@ from phlox.batching import Batched, joined
 from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.tensor import Gradients, Tensor, zeros_like
-from phlox.tensor.backend_promotion import inside
+from phlox.tensor.backend_promotion import on_vmap_backend
 from phlox.transform.tree import AnyTensor, map_parts, map_tensors, parts_of
 
 
@@ -93,7 +93,7 @@ class Leaves:
 
     def _base(self, x: AnyTensor) -> Backend:
         """The least backend where a tensor meets the batch and the functions that the running code is inside of."""
-        backend: Backend = inside(x).backend
+        backend: Backend = on_vmap_backend(x).backend
         for level in levels():
             backend = joined(backend, level.backend) or backend
         return backend
@@ -332,7 +332,7 @@ def _is_own_leaf(x: AnyTensor) -> bool:
 
 
 def _is_batched(param: Param) -> bool:
-    return param.is_initialized and isinstance(inside(param.val()).backend, Batched)
+    return param.is_initialized and isinstance(on_vmap_backend(param.val()).backend, Batched)
 
 
 def _is_on_tape(module: Module) -> bool:

@@ -16,7 +16,7 @@ from phlox.module.structure import static_key
 from phlox.module.template import aux_of
 from phlox.optim import Optimizer
 from phlox.tensor import Tensor, tensor
-from phlox.tensor.backend_promotion import inside, is_below
+from phlox.tensor.backend_promotion import is_below, on_vmap_backend
 from phlox.transform.tree import AnyTensor, parts_of, with_parts
 
 Build: TypeAlias = Callable[[Iterator[AnyTensor]], Any]
@@ -47,7 +47,9 @@ class TreeLeaves:
 
     def on(self, device: Device | None) -> TreeLeaves:
         """This, with numbers as tensors on a device."""
-        self._leaves = [inside(x if isinstance(x, Tensor) else _of_number(x, as_device(device))) for x in self._leaves]
+        self._leaves = [
+            on_vmap_backend(x if isinstance(x, Tensor) else _of_number(x, as_device(device))) for x in self._leaves
+        ]
         return self
 
     @property

@@ -171,7 +171,7 @@ def test_parameters_and_draws_within_a_trace_are_refused(scope: str) -> None:
         SCOPES[scope](lambda x: layer(tensor(x)).primitive)
     np.testing.assert_array_equal(layer(px.ones((2,), device=DEVICE)).shape, (2,))
     running = px.Param(px.zeros((2,), device=DEVICE), trained=False)
-    with px.random.stream(3) as stream, pytest.raises(RandomnessError, match="baked into the program"):
+    with px.random.stream(3) as stream, pytest.raises(RandomnessError, match="constant of the program"):
         SCOPES[scope](lambda x: (tensor(x) + px.random.uniform((2,), device=DEVICE)).primitive)
     assert stream.position == 0
     if "real" not in scope:  # there tensors have values

@@ -199,15 +199,15 @@ def test_the_bias_begins_as_the_weight_unless_told_otherwise() -> None:
 # --- wrong use
 
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: draw(nn.Orthogonal(), (3,)), ShapeError, r"Orthogonal: a weight needs two axes at least.*\(3,\)"),
+    (lambda: draw(nn.Orthogonal(), (3,)), ShapeError, r"Orthogonal: a weight needs at least two axes.*\(3,\)"),
     (lambda: draw(nn.Dirac(), (3, 3)), ShapeError, r"Dirac: a weight must be \[out, in, \*kernel\].*\(3, 3\)"),
-    (lambda: draw(nn.Dirac(groups=2), (3, 3, 3)), ShapeError, "3 output channels do not divide into 2 groups"),
+    (lambda: draw(nn.Dirac(groups=2), (3, 3, 3)), ShapeError, "3 output channels are not divisible by 2 groups"),
     (lambda: draw(nn.Eye(), (3, 3, 3)), ShapeError, "Eye: a weight must have two axes.*Dirac"),
     (lambda: draw(nn.Sparse(), (3,)), ShapeError, r"Sparse: a weight must have two axes.*\(3,\)"),
-    (lambda: nn.Sparse(sparsity=1.5), ConfigError, "sparsity must lie between 0 and 1, got 1.5"),
+    (lambda: nn.Sparse(sparsity=1.5), ConfigError, "sparsity must be between 0 and 1, got 1.5"),
     (lambda: nn.Sparse(std=-1.0), ConfigError, "std must not be negative"),
     (lambda: nn.Normal(std=-1.0), ConfigError, "std must not be negative, got -1.0"),
-    (lambda: nn.Uniform(low=2.0), ConfigError, "low must not be above high, got 2.0 and 1.0"),
+    (lambda: nn.Uniform(low=2.0), ConfigError, "low must not exceed high, got 2.0 and 1.0"),
     (lambda: nn.TruncatedNormal(low=2.0), ConfigError, "low must be below high"),
     (lambda: nn.Dirac(groups=0), ConfigError, "groups must be at least 1"),
     (lambda: nn.KaimingUniform(mode="fan"), ConfigError, "mode"),  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ def test_cosine_similarity() -> None:
 INTEGERS: Any = px.arange(2)  # as a target of Float, which no type checker lets through
 
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: nn.MseLoss(reduction="avg"), ConfigError, "MseLoss: reduction is 'mean', 'sum' or 'none', got 'avg'"),  # type: ignore[arg-type]
+    (lambda: nn.MseLoss(reduction="avg"), ConfigError, "MseLoss: reduction must be 'mean', 'sum' or 'none', got 'avg'"),  # type: ignore[arg-type]
     (lambda: nn.HuberLossConfig(reduction="avg"), ConfigError, "reduction"),  # type: ignore[arg-type]
     (lambda: nn.mse_loss(px.ones((2,)), px.ones((2, 1))), ShapeError, r"mse_loss: .*\(2,\).*\(2, 1\)"),
     (lambda: nn.MseLoss()(px.ones((2,)), INTEGERS), KindError, r"mse_loss: .*\.float\(\)"),

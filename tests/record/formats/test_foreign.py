@@ -50,7 +50,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "table.parquet": (b"PAR1", "Parquet"),
     "model.tar": (b"model".ljust(257, b"\0") + b"ustar\0", "archive; unpack it"),
     "model.zip": (archive("model.txt"), "archive; unpack it"),
-    "image.bin": (b"\x89PNG\r\n\x1a\n", "picture"),
+    "image.bin": (b"\x89PNG\r\n\x1a\n", "image"),
 }
 FOLDERS = {
     "orbax": ("manifest.ocdbt", "checkpoint of Orbax"),

@@ -284,7 +284,7 @@ def test_header_size_and_other_members() -> None:
         file.writestr("w.npy", npy(np.ones(2)))
     assert NpzRecorder().from_bytes(buffer.getvalue()).paths() == ["w"]
     assert NpzRecorder().from_bytes(buffer.getvalue()).unreadable == {"x.txt": "it is no .npy file"}
-    assert "'a..b' is no path" in NpzRecorder().from_bytes(saved(False, **{"a..b": np.ones(1)})).unreadable["a..b"]
+    assert "'a..b' is not a path" in NpzRecorder().from_bytes(saved(False, **{"a..b": np.ones(1)})).unreadable["a..b"]
     with pytest.raises(RecordError, match="zip bomb"):
         NpzRecorder(max_bytes=1000).from_bytes(saved(True, x=np.zeros(10_000)))
     with pytest.raises(RecordError, match="bytes other than 0 and 1"):

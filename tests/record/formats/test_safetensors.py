@@ -149,7 +149,7 @@ def test_one_tensor_that_cannot_be_read_is_listed_and_the_rest_is_read() -> None
         record["fp4"]
     for name in ("", "a..b", "../../etc/passwd"):
         record = RECORDER.from_bytes(file_of(f'{{"{name}":{info()},"w":{info(offsets="[1,2]")}}}', b"xy"))
-        assert record.paths() == ["w"] and "is no path" in record.unreadable[name]
+        assert record.paths() == ["w"] and "is not a path" in record.unreadable[name]
 
 
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")

@@ -241,7 +241,7 @@ def test_states_of_one_parameter_in_two_runs_are_compared() -> None:
 
 @pytest.mark.parametrize("tolerance", [{"rtol": -1.0}, {"atol": math.nan}, {"atol": math.inf}], ids=str)
 def test_no_tolerance(tolerance: dict[str, float]) -> None:
-    with pytest.raises(RecordError, match="a tolerance is a finite number from 0"):
+    with pytest.raises(RecordError, match="a tolerance must be finite and not negative"):
         difference(Record(), Record(), **tolerance)
 
 
@@ -281,3 +281,9 @@ def test_symmetric_in_what_it_finds(one: list[float], other: list[float]) -> Non
     assert (forth is None) == (back is None) == bool(np.array_equal(a, b, equal_nan=True))
     if forth is not None and back is not None:
         assert (forth.unequal, forth.different, forth.non_finite) == (back.unequal, back.different, back.non_finite)
+
+
+def test_the_former_name_of_the_summary_warns() -> None:
+    found = difference(Record({"a": 1}), Record({"a": 2}))
+    with pytest.warns(DeprecationWarning, match="summary"):
+        assert found.told("A", "B") == found.summary("A", "B")

@@ -159,7 +159,7 @@ def test_the_hint_comes_first_and_groups_are_told_as_one() -> None:
     state = {f"optimizer_state.{i}.m": np.ones(1) for i in range(240)}
     record = Record({**{f"model.{path}": np.ones(1) for path in expected}, **state, "epoch": 3})
     lines = str(match(expected, record)).split("\n")
-    assert lines[1].startswith("  The record has all that is missing below 'model'")
+    assert lines[1].startswith("  The record has all missing entries below 'model'")
     assert lines[2:4] == [
         "  layers.**: 12 entries missing from the record",
         "  model.**: 12 entries in the record, but not in the module",

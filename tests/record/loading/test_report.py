@@ -137,7 +137,7 @@ def test_a_shift_of_numbers_is_explained_and_the_remap_offered_works(
     expected, record = layers(*after, sizes=sizes), record_of(layers(*before, sizes=sizes))
     report = match(expected, record)
     assert not report.ok and report.hint is not None
-    assert "The layers in `net.layers` have other numbers in the record" in str(report)
+    assert "The layers in `net.layers` have other indices in the record" in str(report)
     offered = re.search(r"remap=(\{.*\})\.$", report.hint)
     assert offered, report.hint
     scope: dict[str, Any] = {}

@@ -107,5 +107,5 @@ def test_second_derivatives() -> None:
     check_gradients(right_only_once, x)
     with pytest.raises(AssertionError, match=r"second derivative towards inputs\[0\]: 6 of 6"):
         check_gradients(right_only_once, x, order=2)
-    with pytest.raises(AutodiffError, match="order is 1 or 2"):
+    with pytest.raises(AutodiffError, match="order must be 1 or 2"):
         check_gradients(lambda x: x, x, order=3)

@@ -197,7 +197,7 @@ def test_what_is_donated_cannot_be_used_again(name: str) -> None:
 def test_what_is_donated_can_be_printed() -> None:
     model, after, optimizer = donated()
     assert "used up" in repr(model) and "[4, 8]" in repr(model) and model.num_params() == 57
-    assert "used up" in repr(model.layers[0].weight) and "used up" in repr(model.layers[0].weight.val())
+    assert "used up" in repr(model.layers[0].weight) and "donated" in repr(model.layers[0].weight.val())
     assert "used up" not in repr(after)
     step(after, optimizer, 0.01, data())  # the optimizer has gone on
 
@@ -260,7 +260,7 @@ def test_what_escapes_names_the_function() -> None:
         ):  # fmt: skip
             with pytest.raises(CompileError, match=message):
                 use(tensor)
-        assert "left over from a transformation that has ended" in repr(tensor)
+        assert "leaked from a transformation that has ended" in repr(tensor)
     with pytest.raises(CompileError, match=message):
         px.compile(lambda x: x + 1.0)(kept[2])
     with pytest.raises(CompileError, match="a tensor that it uses, and that is none of its arguments, was made inside"):

@@ -1,4 +1,4 @@
-"""Initializers: how a parameter gets its first value. Each is a config, so that it can be saved with a layer's."""
+"""Initializers of parameters. Each is a config, so that it can be saved with the config of a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every initializer is."""
+"""The base class of initializers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phlox.tensor import Tensor
 
 
 class Initializer(Config):
-    """Base of the initializers; write one by deriving from it.
+    """Base of the initializers. To write your own, subclass it.
 
     >>> import phlox as px
     >>> class Alternating(Initializer):
@@ -25,21 +25,21 @@ class Initializer(Config):
     """
 
     of_weights: ClassVar[bool] = False
-    """Is it for weights alone, having no meaning for a bias? A layer's bias then begins as zeros."""
+    """Does it work only for weights? The bias of a layer is then initialised to zeros."""
 
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-        """A tensor of `shape` on `device`; `fans` are the numbers of connections into and out of a unit."""
+        """A tensor of `shape` on `device`; `fans` is (fan_in, fan_out), the connections into and out of a unit."""
         raise NotImplementedError
 
 
 def bias_initializer_of(initializer: Initializer, own: Initializer | None) -> Initializer:
-    """How the bias of a layer begins: by its own initializer, or else by that of the weight if it can, or as zeros."""
+    """The initializer of a bias: its own, else that of the weight if it works for a bias, else zeros."""
     from phlox.nn.initializer.plain import Zeros
 
     for given in (initializer, own):
         if isinstance(given, type):
             name = given.__name__
-            raise ConfigError(f"an initializer is the class {name}; write {name}()")
+            raise ConfigError(f"the initializer is the class {name}, not an instance; write {name}()")
     if own is not None:
         return own
     return Zeros() if getattr(initializer, "of_weights", False) or is_of_jax(initializer) else initializer

@@ -1,4 +1,4 @@
-"""Initializers whose spread follows from the numbers of connections into and out of a unit, the fans."""
+"""Initializers whose scale depends on the fans: the connections into and out of a unit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from phlox.tensor import Tensor
 Mode = Literal["fan_in", "fan_out"]
 
 _CUT = 0.87962566103423978
-"""The standard deviation of a standard normal distribution cut off at two of its own."""
+"""The standard deviation of a standard normal distribution truncated at +-2."""
 
 
 class KaimingUniform(Initializer):
-    """Uniform with variance gain^2 / fan (He et al. 2015); the default gain is that of PyTorch's layers, 1/sqrt(3)."""
+    """Uniform with variance gain^2 / fan (He et al. 2015). The default gain, 1/sqrt(3), is that of PyTorch's layers."""
 
     gain: float = 1.0 / math.sqrt(3.0)
     mode: Mode = "fan_in"
@@ -28,7 +28,7 @@ class KaimingUniform(Initializer):
 
 
 class KaimingNormal(Initializer):
-    """Normal with variance gain^2 / fan (He et al. 2015); the default gain suits relu."""
+    """Normal with variance gain^2 / fan (He et al. 2015). The default gain is the one for relu."""
 
     gain: float = math.sqrt(2.0)
     mode: Mode = "fan_in"
@@ -66,7 +66,7 @@ class LecunUniform(Initializer):
 
 
 class LecunNormal(Initializer):
-    """Normal, cut off at two standard deviations, with variance 1 / fan_in after the cut (LeCun et al. 1998)."""
+    """Normal, truncated at two standard deviations; variance 1 / fan_in after truncation (LeCun et al. 1998)."""
 
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         return random.truncated_normal(shape, 0.0, 1.0 / (_CUT * math.sqrt(max(1, fans[0]))), device=device)

@@ -1,4 +1,4 @@
-"""Initializers that shape a weight as a whole.
+"""Initializers of whole weight matrices or kernels.
 
 Their values are computed on the host in float64 and rounded once, so that they are the same on every backend.
 """
@@ -20,7 +20,7 @@ _HOST = NumPy(float="f64")
 
 
 class OfWeights(Initializer):
-    """Base of the initializers for weights alone: they give the values as an array of the host."""
+    """Base of initializers that work only for weights; they compute the values as a host array."""
 
     of_weights: ClassVar[bool] = True
 
@@ -28,43 +28,43 @@ class OfWeights(Initializer):
         return tensor(self.values(shape), device=device, kind=Float)
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """An array of `shape`; raises `ShapeError` for a shape that it has no meaning for."""
+        """An array of `shape`; raises `ShapeError` for an unsupported shape."""
         raise NotImplementedError
 
 
 class Orthogonal(OfWeights):
-    """A matrix with orthonormal rows, or columns if these are fewer, times `gain` (Saxe, McClelland, Ganguli 2014).
+    """A matrix with orthonormal rows (or columns, if there are fewer) times `gain` (Saxe, McClelland, Ganguli 2014).
 
-    All such matrices are equally likely. Of a weight with more axes, the first one counts the rows.
+    The distribution is uniform over such matrices. A weight of higher rank is flattened: its first axis is the rows.
     """
 
     gain: float = 1.0
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         if len(shape) < 2:
-            raise ShapeError(f"Orthogonal: a weight needs two axes at least, got shape {shape}")
+            raise ShapeError(f"Orthogonal: a weight needs at least two axes, got shape {shape}")
         rows, columns = shape[0], math.prod(shape[1:])
         tall = random.normal((max(rows, columns), min(rows, columns)), device=_HOST).numpy()
         q, r = np.linalg.qr(tall)
-        q = q * np.where(np.diagonal(r) < 0.0, -1.0, 1.0)  # or some matrices would be likelier than others
+        q = q * np.where(np.diagonal(r) < 0.0, -1.0, 1.0)  # makes the distribution uniform
         return self.gain * (q.T if rows < columns else q).reshape(shape)
 
 
 class Eye(OfWeights):
-    """The identity matrix times `gain`, so that a dense layer passes on its input; more rows or columns are zero."""
+    """The identity matrix times `gain`: a dense layer returns its input. Extra rows or columns are zero."""
 
     gain: float = 1.0
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         if len(shape) != 2:
-            raise ShapeError(f"Eye: a weight must have two axes, got shape {shape}; a convolution has Dirac")
+            raise ShapeError(f"Eye: a weight must have two axes, got shape {shape}; for a convolution use Dirac")
         return self.gain * np.eye(*shape)
 
 
 class Dirac(OfWeights):
-    """A weight [out, in / groups, *kernel] that makes a convolution pass on its input, channel by channel.
+    """A weight [out, in / groups, *kernel] with which a convolution returns its input, channel by channel.
 
-    Output channels beyond the number of input channels are zero, in each group by itself.
+    In each group, output channels beyond the number of input channels are zero.
     """
 
     groups: int = 1
@@ -75,10 +75,10 @@ class Dirac(OfWeights):
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         if len(shape) < 3:
-            raise ShapeError(f"Dirac: a weight must be [out, in, *kernel], got shape {shape}; a matrix has Eye")
+            raise ShapeError(f"Dirac: a weight must be [out, in, *kernel], got shape {shape}; for a matrix use Eye")
         out, per_group, *kernel = shape
         if out % self.groups:
-            raise ShapeError(f"Dirac: {out} output channels do not divide into {self.groups} groups")
+            raise ShapeError(f"Dirac: {out} output channels are not divisible by {self.groups} groups")
         values = np.zeros(shape)
         centre = tuple(size // 2 for size in kernel)
         for channel in range(out):
@@ -91,7 +91,7 @@ class Dirac(OfWeights):
 class Sparse(OfWeights):
     """A normal matrix [inputs, outputs] in which, for each output, a share of the inputs is zero (Martens 2010).
 
-    `sparsity` is that share, rounded up to a whole number of inputs, and `std` the spread of the others.
+    `sparsity` is that share, rounded up to whole inputs; `std` is the standard deviation of the others.
     """
 
     sparsity: float = 0.9
@@ -99,7 +99,7 @@ class Sparse(OfWeights):
 
     def validate(self) -> None:
         if not 0.0 <= self.sparsity <= 1.0:
-            raise ValueError(f"sparsity must lie between 0 and 1, got {self.sparsity}")
+            raise ValueError(f"sparsity must be between 0 and 1, got {self.sparsity}")
         if not self.std >= 0.0:
             raise ValueError(f"std must not be negative, got {self.std}")
 

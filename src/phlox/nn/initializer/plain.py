@@ -1,4 +1,4 @@
-"""Initializers that know nothing of the layer: constants, and distributions as they are given."""
+"""Initializers independent of the layer: constants, and distributions with given parameters."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Ones(Constant):
 
 
 class Uniform(Initializer):
-    """Spread evenly over [low, high)."""
+    """Uniform over [low, high)."""
 
     low: float = -1.0
     high: float = 1.0
 
     def validate(self) -> None:
         if not self.low <= self.high:
-            raise ValueError(f"low must not be above high, got {self.low} and {self.high}")
+            raise ValueError(f"low must not exceed high, got {self.low} and {self.high}")
 
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         return random.uniform(shape, self.low, self.high, device=device)
 
 
 class Normal(Initializer):
-    """Normally distributed."""
+    """Normal with `mean` and standard deviation `std`."""
 
     mean: float = 0.0
     std: float = 1.0
@@ -57,7 +57,7 @@ class Normal(Initializer):
 
 
 class TruncatedNormal(Initializer):
-    """Normally distributed within `low` and `high` standard deviations from the mean; `std` is that before the cut."""
+    """Normal, truncated to [low, high] standard deviations around the mean; `std` is that before truncation."""
 
     mean: float = 0.0
     std: float = 1.0

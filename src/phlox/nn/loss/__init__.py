@@ -1,4 +1,4 @@
-"""Losses, as functions and as modules, by the names under which they are looked for; see `phlox.functional`."""
+"""Losses as functions and as modules, under their usual names; see `phlox.functional`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What losses as modules have in common."""
+"""The base class of loss modules."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 
 class Loss(Module):
-    """Base of the losses: each is a function of `phlox.functional` with its options.
+    """Base of the losses: each calls a function of `phlox.functional` with stored options.
 
-    `reduction` says what becomes of the losses one by one: "mean", "sum", or "none" to keep them.
+    `reduction` is "mean", "sum", or "none" for unreduced losses.
     """
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         if reduction not in _REDUCTIONS:
-            raise ConfigError(f"{type(self).__name__}: reduction is 'mean', 'sum' or 'none', got {reduction!r}")
+            raise ConfigError(f"{type(self).__name__}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
         self.reduction: Reduction = reduction
 
 
 def weights(values: tuple[float, ...] | None, like: Tensor[Any, Any, Any]) -> Tensor | None:
-    """Weights, which are hyper-parameters, as a tensor beside another one."""
+    """Weights (hyper-parameters) as a tensor on the device of `like`."""
     return None if values is None else tensor([float(value) for value in values], device=like.device)

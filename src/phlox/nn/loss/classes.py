@@ -1,4 +1,4 @@
-"""Losses of classes."""
+"""Classification losses."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from phlox.tensor.functional.operands import Reduction
 class CrossEntropyLoss(Loss):
     """The negative log-likelihood of targets under softmax(logits), with the classes along `axis`.
 
-    Targets are class numbers (Int, of the shape of the logits without the axis) or probabilities (Float, of their
-    shape). `weight`, one number a class, multiplies the losses of a class, and the mean is then the weighted one;
-    `label_smoothing` is the share of each target that is spread evenly over all classes (Szegedy et al. 2016); rows
-    whose target is `ignore_index` count for nothing.
+    Targets are class indices (Int, of the shape of the logits without the axis) or probabilities (Float, of the shape
+    of the logits). `weight` has one factor per class for its losses, and the mean is then weighted. `label_smoothing`
+    is the share of each target that is spread evenly over all classes (Szegedy et al. 2016). Rows whose target is
+    `ignore_index` are ignored. Raises `IndexRangeError` if a class index is out of range.
 
     >>> import phlox as px
     >>> CrossEntropyLoss(label_smoothing=0.1)(px.zeros((2, 4)), px.tensor([0, 3])).item()
@@ -50,7 +50,7 @@ class CrossEntropyLoss(Loss):
 
 
 class NllLoss(Loss):
-    """-log_p of each target class, for log-probabilities along `axis`; the options are those of `CrossEntropyLoss`.
+    """-log_p of each target class, for log-probabilities along `axis`. Options as in `CrossEntropyLoss`.
 
     >>> import phlox as px
     >>> NllLoss()(px.tensor([[-1.0, -2.0]]), px.tensor([1])).item()
@@ -81,9 +81,9 @@ class NllLoss(Loss):
 
 
 class BinaryCrossEntropyLoss(Loss):
-    """-(target log p + (1 - target) log(1 - p)) for probabilities p; the logarithms count as at least -100.
+    """-(target log p + (1 - target) log(1 - p)) for probabilities p; the logarithms are clamped to at least -100.
 
-    From logits `BinaryCrossEntropyWithLogitsLoss` is more accurate.
+    For logits, `BinaryCrossEntropyWithLogitsLoss` is more accurate.
 
     >>> import phlox as px
     >>> BinaryCrossEntropyLoss()(px.tensor([0.5]), px.tensor([1.0])).item()
@@ -95,9 +95,9 @@ class BinaryCrossEntropyLoss(Loss):
 
 
 class BinaryCrossEntropyWithLogitsLoss(Loss):
-    """The binary cross-entropy of sigmoid(logits), without overflow or loss.
+    """The binary cross-entropy of sigmoid(logits), without overflow or loss of precision.
 
-    `pos_weight`, one number or one for each entry of the last axis, multiplies the part of the positive targets.
+    `pos_weight`, a scalar or one value per entry of the last axis, multiplies the term of the positive targets.
 
     >>> import phlox as px
     >>> BinaryCrossEntropyWithLogitsLoss(pos_weight=2.0)(px.tensor([0.0]), px.tensor([1.0])).item()
@@ -119,8 +119,8 @@ class BinaryCrossEntropyWithLogitsLoss(Loss):
 class CtcLoss(Loss):
     """Connectionist temporal classification (Graves et al. 2006): see `phlox.functional.ctc_loss`.
 
-    Of log-probabilities [time, n, classes], targets [n, length] and the lengths of both, [n]. `zero_infinity` counts
-    targets that no path spells as zero.
+    It takes log-probabilities [time, n, classes], targets [n, length], and the lengths of both, [n]. `zero_infinity`
+    gives zero, not infinity, for a target that no alignment can produce.
 
     >>> import phlox as px
     >>> one = px.tensor([1])

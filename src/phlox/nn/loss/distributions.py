@@ -1,4 +1,4 @@
-"""Losses of distributions."""
+"""Losses between distributions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from phlox.tensor.functional.operands import Reduction
 
 
 class KlDivLoss(Loss):
-    """target (log target - log_p), elementwise: summed, the divergence of p from the target (Kullback, Leibler 1951).
+    """target (log target - log_p), elementwise. Its sum is the divergence KL(target || p) (Kullback, Leibler 1951).
 
-    The target holds probabilities, or their logarithms if `log_target`. For the mean divergence of whole distributions,
-    sum, and divide by how many there are.
+    The target holds probabilities, or their logarithms if `log_target`. The "mean" is over elements. For the mean
+    divergence of a batch, use "sum" and divide by the batch size.
 
     >>> import phlox as px
     >>> p = px.tensor([0.25, 0.75])
@@ -31,8 +31,8 @@ class KlDivLoss(Loss):
 class PoissonNllLoss(Loss):
     """The negative log-likelihood of counts under Poisson distributions, without the constant log(target!).
 
-    The prediction holds the logarithms of the rates or, without `log_input`, the rates, to which `epsilon` is added.
-    `full` adds Stirling's formula for targets above one.
+    By default the prediction is the log of the rate. With `log_input=False` it is the rate, to which `epsilon` is
+    added. `full` adds Stirling's formula where the target is above 1.
 
     >>> import phlox as px
     >>> PoissonNllLoss()(px.tensor([0.0]), px.tensor([3.0])).item()
@@ -59,7 +59,7 @@ class PoissonNllLoss(Loss):
 class GaussianNllLoss(Loss):
     """The negative log-likelihood under normal distributions: (log variance + (prediction - target)^2 / variance) / 2.
 
-    The variance broadcasts, and counts as at least `epsilon`. `full` adds the constant log(2 pi) / 2.
+    The variance broadcasts, and is at least `epsilon`. `full` adds the constant log(2 pi) / 2.
 
     >>> import phlox as px
     >>> GaussianNllLoss()(px.tensor([1.0]), px.tensor([3.0]), px.tensor([1.0])).item()

@@ -10,7 +10,7 @@ from phlox.tensor.functional.operands import Reduction
 
 
 class CosineSimilarity(Module):
-    """The cosine of the angle between vectors along `axis`; x and y broadcast. Lengths count as at least `epsilon`.
+    """The cosine of the angle between vectors along `axis`. x and y broadcast. Norms are at least `epsilon`.
 
     >>> import phlox as px
     >>> CosineSimilarity()(px.tensor([2.0, 0.0]), px.tensor([3.0, 0.0])).item()
@@ -25,7 +25,7 @@ class CosineSimilarity(Module):
 
 
 class HingeEmbeddingLoss(Loss):
-    """The distance of what is alike (target 1), max(0, margin - distance) of what is not (target -1).
+    """The distance for similar pairs (target 1), max(0, margin - distance) for dissimilar ones (target -1).
 
     >>> import phlox as px
     >>> HingeEmbeddingLoss(reduction="none")(px.tensor([0.25, 0.25]), px.tensor([1.0, -1.0])).tolist()
@@ -41,7 +41,7 @@ class HingeEmbeddingLoss(Loss):
 
 
 class MarginRankingLoss(Loss):
-    """max(0, margin - target (x - y)): target 1 asks for x above y, -1 for y above x.
+    """max(0, margin - target (x - y)). With target 1, x should be greater; with target -1, y.
 
     >>> import phlox as px
     >>> MarginRankingLoss(margin=0.5)(px.tensor([2.0]), px.tensor([1.0]), px.tensor([-1.0])).item()
@@ -59,7 +59,7 @@ class MarginRankingLoss(Loss):
 class TripletMarginLoss(Loss):
     """max(0, |anchor - positive| - |anchor - negative| + margin) in the p-norm of the last axis (Schroff et al. 2015).
 
-    `epsilon` is added to the differences, so that equal vectors have a gradient.
+    `epsilon` is added to the differences, so that the gradient of equal vectors is defined.
 
     >>> import phlox as px
     >>> anchor, far = px.zeros((1, 2)), px.tensor([[3.0, 4.0]])

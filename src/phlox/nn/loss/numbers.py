@@ -1,4 +1,4 @@
-"""Losses of numbers."""
+"""Regression losses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phlox.tensor.functional.operands import Reduction
 
 
 class MseLoss(Loss):
-    """The squared difference of prediction and target, of one shape.
+    """The mean squared error: (prediction - target)^2. The shapes must be equal.
 
     >>> import phlox as px
     >>> MseLoss()(px.tensor([1.0, 4.0]), px.tensor([1.0, 2.0])).item()
@@ -21,7 +21,7 @@ class MseLoss(Loss):
 
 
 class L1Loss(Loss):
-    """The absolute difference of prediction and target, of one shape; also called MAE.
+    """The mean absolute error (MAE): |prediction - target|. The shapes must be equal.
 
     >>> import phlox as px
     >>> L1Loss(reduction="sum")(px.tensor([1.0, 4.0]), px.tensor([0.0, 2.0])).item()
@@ -33,7 +33,7 @@ class L1Loss(Loss):
 
 
 class HuberLoss(Loss):
-    """d^2 / 2 up to a difference d of `delta`, then delta (|d| - delta / 2) (Huber 1964).
+    """With d = prediction - target: d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2) (Huber 1964).
 
     >>> import phlox as px
     >>> HuberLoss(reduction="none")(px.tensor([0.0, 0.0]), px.tensor([1.0, 3.0])).tolist()
@@ -49,7 +49,7 @@ class HuberLoss(Loss):
 
 
 class SmoothL1Loss(Loss):
-    """`HuberLoss` over its delta, here `beta`: the absolute difference, rounded off at zero (Girshick 2015).
+    """`HuberLoss` with delta = beta, divided by beta: |d|, smoothed near zero (Girshick 2015).
 
     >>> import phlox as px
     >>> SmoothL1Loss(beta=2.0, reduction="none")(px.tensor([0.0, 0.0]), px.tensor([1.0, 3.0])).tolist()

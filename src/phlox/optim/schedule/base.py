@@ -13,7 +13,7 @@ from phlox.host.signal_guard import Prepared, commit
 from phlox.optim.schedule.checks import is_count, is_rate, is_scalar, refuse
 from phlox.optim.schedule.sketch import sketch
 from phlox.record import Record
-from phlox.record.gather import on_trial, undoable
+from phlox.record.gather import trial_load, undoable
 
 if TYPE_CHECKING:
     from phlox.optim.schedule.compose import ProductLr, SumLr
@@ -134,7 +134,7 @@ class LrSchedule(ABC, Generic[R]):
     def prepare_load(self, record: Record) -> Callable[[], object]:
         """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
         if type(self).load_record is not LrSchedule.load_record:
-            return on_trial(self, record)
+            return trial_load(self, record)
         return self._loading(record)
 
     def _loading(self, record: Record) -> Prepared[None]:

@@ -1,3 +1,3 @@
-"""The formats that records are read and written in, one file each."""
+"""File formats of records, one module each."""
 
 from __future__ import annotations

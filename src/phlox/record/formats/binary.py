@@ -1,11 +1,11 @@
-"""The compact binary format: the smallest files, with the names in one table or, on request, without them.
+"""The compact binary format: the smallest files, with a table of names or, on request, without names.
 
-A file is `MAGIC`, the length of the header (4 bytes, little-endian), the header (`_Layout` as a MessagePack array),
-zeros up to a multiple of 8, the raw little-endian tensors without gaps: those of the widest elements first, else in
-the order of the record, so that each is aligned and no offset need be stored; and the checksums.
+A file is `MAGIC`, the length of the header (4 bytes, little-endian), the header (`_FileHeader` as a MessagePack array),
+zeros up to a multiple of 8, the raw little-endian tensors without gaps, and the checksums. Tensors with wider elements
+come first, otherwise they are in the order of the record; so each is aligned and no offsets are stored.
 
-The names are one table: for each path the number of bytes it shares with the path before (1 byte), the length of what
-follows (LEB128), and what follows (UTF-8). A file without names has the fingerprint of those it was written without.
+The names are one table: for each path the number of bytes it shares with the previous path (1 byte), the length of the
+rest (LEB128), and the rest (UTF-8). A file without names has the fingerprint of the omitted names.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from phlox.record.precision import FULL, Precision
 from phlox.record.record import Entry, Record
 
 MAGIC = b"\x89PHX"
-_MAX_SHARED = 255  # one byte; it also bounds what a hostile table can unpack to
+_MAX_SHARED = 255  # one byte; it also limits the unpacked size of a hostile table
 _TYPES: tuple[DType | None, ...] = (None, *DTYPES.values())  # by code; 0 is a plain value
 _CODES = {dtype: code for code, dtype in enumerate(_TYPES)}
 
 
-class _Layout(msgspec.Struct, array_like=True):
+class _FileHeader(msgspec.Struct, array_like=True):
     schema: int
     phlox: str
     precision: str
     metadata: dict[str, str]
     aliases: dict[str, str]
     codes: bytes
-    """For each entry the code of its element type, 0 for a plain value."""
+    """For each entry the code of its dtype, 0 for a plain value."""
     shapes: list[list[int]]
     values: list[Any]
     names: bytes | None
@@ -56,7 +56,7 @@ class BinaryRecorder(Recorder):
 
     Args:
         precision, compression, max_bytes, verify: see `Recorder`.
-        names: whether paths, ids and aliases are written. Without them a file loads as a *positional* record, with the
+        names: whether paths, ids and aliases are written. A file without names loads as a *positional* record, with the
             paths "0", "1", ..., which a module matches in order.
 
     >>> import numpy as np
@@ -90,7 +90,7 @@ class BinaryRecorder(Recorder):
             record = _without_names(record, self.format)
         header = self.header(record)
         ids = [entry.id for entry in record.tensors.values()]
-        layout = _Layout(
+        layout = _FileHeader(
             schema=header.schema,
             phlox=header.phlox,
             precision=header.precision,
@@ -123,7 +123,7 @@ class BinaryRecorder(Recorder):
         if any(data[8 + length : start]):
             raise RecordError("the padding after its header is not zero")
         check_message_pack(data[8 : 8 + length])
-        layout = msgspec.msgpack.decode(data[8 : 8 + length], type=_Layout)
+        layout = msgspec.msgpack.decode(data[8 : 8 + length], type=_FileHeader)
         header = Header(
             schema=layout.schema,
             format=self.format,
@@ -163,7 +163,7 @@ def _without_names(record: Record, format: str) -> Record:
     return Record({str(i): entry for i, entry in enumerate(entries)}, record.metadata, positional=True, header=header)
 
 
-def _tensors(paths: list[str], layout: _Layout, source: Source, start: int, end: int) -> list[TensorEntry]:
+def _tensors(paths: list[str], layout: _FileHeader, source: Source, start: int, end: int) -> list[TensorEntry]:
     if max(layout.codes, default=0) >= len(_TYPES):
         raise RecordError(f"{max(layout.codes)} is the code of no element type")
     dtypes = [dtype for code in layout.codes if (dtype := _TYPES[code]) is not None]

@@ -17,7 +17,7 @@ from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, Array
 from phlox.record.entry import LazyTensor
 from phlox.record.formats.pytorch.reader import as_record
-from phlox.record.formats.pytorch.values import Meter, NumpyArray, NumpyType, Pairs, Refused, shown
+from phlox.record.formats.pytorch.values import Meter, NumpyArray, NumpyType, Pairs, Unreadable, shown
 from phlox.record.formats.reader import Reader
 from phlox.record.io.source import Source, elements
 from phlox.record.limits import check_entries, check_message_pack_items, length_of
@@ -30,14 +30,14 @@ _FIXED = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _SIZED = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _MAPS = {**{0x80 + count: 0 for count in range(1, 16)}, 0xDE: 2, 0xDF: 4}
-"""First byte of a map that is not empty -> how many bytes of its length follow."""
+"""First byte of a non-empty map -> number of length bytes that follow."""
 
 
 @final
 class FlaxReader(Reader):
-    """Reads what `flax.serialization.to_bytes` gives: parameters, and whole train states, by their names.
+    """Reads files of `flax.serialization.to_bytes`: parameters and whole train states, by name.
 
-    Arrays are views of the mapped file. Complex ones, and complex numbers, are `Record.unreadable`.
+    Arrays are views of the mapped file. Complex arrays and numbers are `Record.unreadable`.
 
     >>> ones = msgspec.msgpack.encode([[2], "float32", np.ones(2, np.float32).tobytes()])
     >>> data = msgspec.msgpack.encode({"params": {"bias": msgspec.msgpack.Ext(1, ones)}, "step": 3})
@@ -72,7 +72,7 @@ class _Decoder:
         self._entries = 0
 
     def node(self, raw: msgspec.Raw, path: str, depth: int) -> object:
-        """What is there, as an inert value."""
+        """Decode a node to an inert value."""
         if depth > _MAX_DEPTH:
             raise RecordError(f"{shown(path)}: it nests more than {_MAX_DEPTH} levels deep")
         data = memoryview(raw)
@@ -96,12 +96,12 @@ class _Decoder:
 
     def _extension(self, code: int, payload: memoryview, path: str) -> object:
         if code == _COMPLEX:
-            return Refused("a complex number")
+            return Unreadable("a complex number")
         if code not in (_ARRAY, _SCALAR):
-            return Refused(f"a value of the extension type {code}")
+            return Unreadable(f"a value of the extension type {code}")
         shape, name, data = msgspec.msgpack.decode(payload, type=tuple[list[int], str, memoryview])
         if name not in _BY_NAME:
-            return Refused(f"an array of {shown(name)}")
+            return Unreadable(f"an array of {shown(name)}")
         dtype = _BY_NAME[name]
         tensor = self._source.lazy(path, dtype, shape, lambda: elements(data, dtype))
         if tensor.nbytes != len(data):
@@ -112,10 +112,10 @@ class _Decoder:
         return NumpyArray(NumpyType(dtype), (), False, bytes(data), True) if code == _SCALAR and not shape else tensor
 
     def _joined(self, nodes: dict[Any, object], path: str) -> object:
-        """An array that was cut into pieces."""
+        """Join an array that is stored in chunks."""
         sizes, parts = _listed(nodes.get("shape")), _listed(nodes.get("chunks"))
-        if any(isinstance(part, Refused) for part in parts):
-            return next(part for part in parts if isinstance(part, Refused))
+        if any(isinstance(part, Unreadable) for part in parts):
+            return next(part for part in parts if isinstance(part, Unreadable))
         tensors = [part for part in parts if isinstance(part, LazyTensor) and len(part.shape) == 1]
         types = {tensor.dtype for tensor in tensors}
         if len(tensors) != len(parts) or len(types) != 1 or not all(type(size) is int for size in sizes):
@@ -142,7 +142,7 @@ def _foreign(code: int, data: memoryview) -> Any:
 
 
 def _unpacked(data: memoryview) -> tuple[int, memoryview]:
-    """Code and content of an extension type."""
+    """The code and the content of an extension value."""
     width = _SIZED.get(data[0], 0)
     size = int.from_bytes(data[1 : 1 + width], "big") if width else _FIXED[data[0]]
     start = 2 + width

@@ -1,10 +1,10 @@
-"""JSON: for people and for programs that know nothing else.
+"""JSON: for people, and for programs that read no other format.
 
 A file is an object: "phlox" -> the header, "metadata" and "aliases" -> text by name, "entries" -> an array of objects
 in the order of the record, "crc32" -> the checksums, as hexadecimal digits. A plain value is `{"path", "value"}` (a
 float that is not finite is `{"$float": "nan"}`, see `values.to_json`). A tensor is `{"path", "dtype", "shape", "id"?,
-"data"}`, where "data" is either the base64 of the raw little-endian elements, or an array of them all in C order as
-numbers, true and false; "NaN", "Infinity" and "-Infinity" stand for the floats that are no JSON numbers.
+"data"}`, where "data" is either the base64 of the raw little-endian elements, or an array of all elements in C order as
+numbers, true and false; "NaN", "Infinity" and "-Infinity" are the floats that JSON numbers lack.
 """
 
 from __future__ import annotations
@@ -56,13 +56,12 @@ class _Document(msgspec.Struct):
 
 @final
 class JsonRecorder(Recorder):
-    """JSON, exact for every value in either form of numbers.
+    """JSON; exact for every value, in both forms of numbers.
 
     Args:
         precision, compression, max_bytes, verify: see `Recorder`.
-        indent: spaces a level, or None for one line.
-        numbers: "base64" (4/3 of the raw size), or "decimal": few digits, from which the same element
-            comes again.
+        indent: spaces per level, or None for one line.
+        numbers: "base64" (4/3 of the raw size), or "decimal" (the shortest digits that read back to the same element).
 
     >>> import numpy as np
     >>> recorder = JsonRecorder(numbers="decimal")
@@ -159,7 +158,7 @@ class JsonRecorder(Recorder):
     def _dumps(self, value: Any, level: int) -> str:
         separators = (",", ":") if self.indent is None else (",", ": ")
         text = json.dumps(value, indent=self.indent, ensure_ascii=False, allow_nan=False, separators=separators)
-        # A line break within a string is escaped, so these are all between items.
+        # Line breaks in strings are escaped, so all of these are between items.
         return text if self.indent is None else text.replace("\n", "\n" + " " * (self.indent * level))
 
     def _around_null(self, value: dict[str, Any], level: int) -> tuple[bytes, bytes]:
@@ -189,7 +188,7 @@ def _write_base64(tensor: LazyTensor, sink: Sink, checksum: int) -> int:
             whole = len(piece) - len(piece) % 3
             sink.write(binascii.b2a_base64(piece[:whole], newline=False))
             rest = piece[whole:]
-        del block, data, part, piece  # or they would be there while the next block is made
+        del block, data, part, piece  # frees them before the next block is computed
     sink.write(binascii.b2a_base64(rest, newline=False) + b'"')
     return checksum
 
@@ -208,7 +207,7 @@ def _write_decimal(tensor: LazyTensor, sink: Sink, checksum: int) -> int:
 
 
 def _as_read(array: Array) -> Array:
-    """`array` as it comes back from decimal digits, which cannot tell one NaN from another."""
+    """`array` as read back from decimal digits, which do not distinguish NaNs."""
     if kind_of(array.dtype) != "float":
         return array
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -223,10 +222,10 @@ def _numbers(array: Array) -> Iterable[str]:
     if kind != "float":
         return ("true" if x else "false" for x in array) if kind == "bool" else map(str, array.tolist())
     with np.errstate(all="ignore"):  # signalling NaNs
-        if array.dtype.kind == "V":  # bfloat16 prints no shortest digits of its own
+        if array.dtype.kind == "V":  # bfloat16 has no shortest-digits printing of its own
             array = array.astype(np.float32)
         texts = list(map(str, array))
-        # A reader rounds to float64 first. Where that spoils the shortest digits, those of the exact value serve.
+        # A reader rounds to float64 first. Where that changes the result, use the digits of the exact value.
         spoiled = np.array(texts, np.float64).astype(array.dtype) != array
         finite = np.isfinite(array)
     for i in np.flatnonzero(spoiled & finite):
@@ -248,7 +247,7 @@ def _tensor(item: _Item, source: Source) -> LazyTensor:
             f"{item.path}: {dtype} of shape {shape} takes {expected} characters of base64; "
             f"the file gives {len(text) - 2}"
         )
-    # An element and its comma take two characters, so a shape cannot make `read` allocate more than the file has.
+    # An element and its comma take two characters, so `read` cannot allocate more than the file's size.
     if not is_base64 and len(text) < 2 * tensor.size:
         raise RecordError(f"{item.path}: shape {shape} needs {tensor.size} elements; the file gives fewer")
     return tensor

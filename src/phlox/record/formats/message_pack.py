@@ -4,7 +4,7 @@ A file is a map: "phlox" -> the header, "metadata" and "aliases" -> text by name
 order of the record, "crc32" -> the checksums as `bin`. A plain value is `{"path", "value"}`. A tensor is `{"path",
 "dtype", "shape", "id"?, "pad", "data"}`, where "data" is an array of `bin`, the raw little-endian elements in pieces of
 at most 1 GiB (a `bin` ends at 4 GiB), and "pad" is a `bin` of as many zero bytes as make the first piece begin at a
-multiple of 8, so that it can be mapped.
+multiple of 8, so that it can be memory-mapped.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> int:
 
 
 def _piece(size: int) -> bytes:
-    """What comes before so many bytes."""
+    """The header of a piece of so many bytes."""
     return b"\xc6" + size.to_bytes(4, "big")
 
 

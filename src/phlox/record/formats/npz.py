@@ -1,12 +1,12 @@
 """NumPy's files: .npz, read and written, and .npy, read (NumPy, `numpy/lib/format.py`, "Format Version 1.0" to "3.0").
 
-An .npz is a zip archive of .npy files, the path of a tensor and ".npy" their names. Ours are stored, each with its data
-at a multiple of 64 bytes so that they map, and are preceded by the member "__phlox__.json": the header, and what else a
-record has. `numpy.load` reads them, and gives that member as bytes.
+An .npz is a zip archive of .npy files, named by the path of a tensor and ".npy". Ours are uncompressed, each with its
+data at a multiple of 64 bytes so that it can be memory-mapped. The first member is "__phlox__.json": the header and the
+other parts of a record. `numpy.load` reads these files, and returns that member as bytes.
 
-NumPy has no bfloat16: as it saves the arrays of `ml_dtypes`, the type is written "<V2", two bytes of its own kind, and
-read back from that; `numpy.load` gives an array whose `.view(ml_dtypes.bfloat16)` it is. Nothing else writes "<V2": the
-raw bytes of NumPy are "|V2".
+NumPy has no bfloat16. As in arrays of `ml_dtypes` that NumPy saves, the dtype is written as "<V2" and read back from
+that; `numpy.load` returns an array to which `.view(ml_dtypes.bfloat16)` must be applied. Nothing else writes "<V2": raw
+bytes of NumPy are "|V2".
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from phlox.record.io.sink import Sink, element_bytes
 from phlox.record.io.source import Source, elements
 from phlox.record.io.zip import Archive, first_name, is_safe_name
 from phlox.record.limits import MAX_TEXT, check_entries
-from phlox.record.record import Entry, Record, Unheld, check_name
+from phlox.record.record import Entry, Record, UnreadableEntryError, check_name
 from phlox.record.values import from_json, to_json
 
 _OURS = "__phlox__.json"
 _NPY = ".npy"
 _MAGIC = b"\x93NUMPY"
-_MAX_HEADER = 10_000  # NumPy's own bound
+_MAX_HEADER = 10_000  # NumPy's own limit
 _BFLOAT16 = "<V2"
 _ALIGNMENT = 64
 _ALONE = "data"
-"""What the tensor of an .npy file is called."""
-_PADDING = struct.Struct("<HH")  # an extra field: its number, that of Android's alignment, and size
-_LARGE = 1 << 30  # bytes, from which on a member is written with sizes of 64 bits
+"""The name of the tensor of an .npy file."""
+_PADDING = struct.Struct("<HH")  # an extra field: its id (Android's alignment field) and size
+_LARGE = 1 << 30  # larger members are written with 64-bit sizes
 _ZIP64_EXTRA = 20
 _ITEM = re.compile(
     r"""\s*['"](descr|fortran_order|shape)['"]\s*:\s*(?:['"]([^'"]{0,20})['"]|(True|False)|\(([\d\s,L]*)\))\s*(,|$)\s*"""
@@ -62,8 +62,8 @@ _KINDS = {
 }
 
 
-class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
-    """What a record has and NumPy has no place for: the content of "__phlox__.json"."""
+class NpzInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """The parts of a record that NumPy's format lacks: the content of "__phlox__.json"."""
 
     metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
@@ -75,10 +75,10 @@ class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
 
 @final
 class NpzRecorder(Recorder):
-    """NumPy's .npz: read lazily, as `numpy.savez` and `numpy.savez_compressed` write it; written so that it maps.
+    """NumPy's .npz: files of `numpy.savez` and `numpy.savez_compressed` are read lazily; ours can be memory-mapped.
 
-    Arrays in Fortran order and of any byte order are read right; objects, text, complex numbers and structures are
-    listed as unreadable. The CRC-32 that the archive has of each array is verified when it is first read.
+    Arrays in Fortran order and any byte order are supported. Objects, text, complex numbers and structures are listed
+    as unreadable. The archive's CRC-32 of an array is verified on its first read.
 
     >>> import numpy as np
     >>> file = io.BytesIO()
@@ -95,8 +95,8 @@ class NpzRecorder(Recorder):
     is_raw = True
 
     def write(self, record: Record, sink: Sink) -> None:
-        """See `Recorder.write`. RecordError for a path that can be no name in an archive: "/x", "../x", or with NUL."""
-        with zipfile.ZipFile(_Stream(sink), "w") as archive:
+        """See `Recorder.write`. RecordError for a path that is invalid in an archive: "/x", "../x", or with NUL."""
+        with zipfile.ZipFile(_SinkFile(sink), "w") as archive:
             with _member(archive, sink, _OURS, 0) as file:
                 file.write(msgspec.json.encode(self._info(record)))
             for path, entry in record.tensors.items():
@@ -126,10 +126,10 @@ class NpzRecorder(Recorder):
             path = name.removesuffix(_NPY)
             try:
                 if path == name:
-                    raise Unheld("it is no .npy file")
+                    raise UnreadableEntryError("it is no .npy file")
                 check_name(path)
                 layout = _parsed(bytes(archive.head(name, _MAX_HEADER + 12)), archive.size(name), path)
-            except Unheld as error:
+            except UnreadableEntryError as error:
                 unreadable[path] = str(error)
             else:
                 tensors[path] = TensorEntry(_lazy(source, path, layout, _reader(archive, name)))
@@ -137,7 +137,7 @@ class NpzRecorder(Recorder):
             return Record(tensors, unreadable=unreadable)
         for path, why in unreadable.items():  # which Phlox never writes
             raise RecordError(f"{path}: {why}")
-        return _restored(tensors, msgspec.json.decode(archive.read(_OURS), type=Info))
+        return _restored(tensors, msgspec.json.decode(archive.read(_OURS), type=NpzInfo))
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
@@ -145,10 +145,10 @@ class NpzRecorder(Recorder):
         name = first_name(head)
         return name is not None and (name == _OURS or name.endswith(_NPY))
 
-    def _info(self, record: Record) -> Info:
+    def _info(self, record: Record) -> NpzInfo:
         place = {path: i for i, path in enumerate([*record.tensors, *record.values])}
         order = [place[path] for path in record]
-        return Info(
+        return NpzInfo(
             **msgspec.structs.asdict(self.header(record)),
             metadata=dict(record.metadata),
             aliases=dict(record.aliases),
@@ -160,9 +160,9 @@ class NpzRecorder(Recorder):
 
 @final
 class NpyReader(Reader):
-    """NumPy's .npy: a record of one tensor, "data". Several in a row, as Equinox writes them: a positional record.
+    """NumPy's .npy: a record of one tensor, "data". Several concatenated files (Equinox): a positional record.
 
-    Before them may stand one line of JSON, where programs keep their hyper-parameters: the metadata "header".
+    One line of JSON may come first, where programs store hyper-parameters: it becomes the metadata "header".
 
     >>> import numpy as np
     >>> file = io.BytesIO()
@@ -194,10 +194,10 @@ class NpyReader(Reader):
                 raise RecordError(f"{_ALONE}: {len(part)} bytes follow array {count}, which are none themselves")
             try:
                 layout = _parsed(bytes(part[: _MAX_HEADER + 12]), None, path)
-            except Unheld as error:
+            except UnreadableEntryError as error:
                 unreadable[path] = str(error)
                 size = _size(part)
-                if size is None or size > len(part):  # of Python's objects nobody knows where they end
+                if size is None or size > len(part):  # the end of pickled Python objects is unknown
                     unreadable[path] += "" if path == _ALONE else "; all that follows cannot be found, either"
                     break
             else:
@@ -226,7 +226,7 @@ def _view(data: memoryview) -> Callable[[], memoryview]:
 
 
 def _size(data: memoryview) -> int | None:
-    """How many bytes an .npy file takes whose elements a record cannot hold; None where that is not in its head."""
+    """The size in bytes of an .npy file with unsupported elements; None if its header does not determine it."""
     head = bytes(data[: _MAX_HEADER + 12])
     width = {1: 2, 2: 4, 3: 4}[head[6]]
     start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
@@ -238,7 +238,7 @@ def _size(data: memoryview) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _ArrayLayout:
     dtype: DType
     big_endian: bool
     shape: tuple[int, ...]
@@ -246,10 +246,10 @@ class _Layout:
     start: int
 
 
-def _parsed(head: bytes, size: int | None, path: str) -> _Layout:
-    """What the first bytes of an .npy file tell; RecordError where they are not those of one of `size` bytes.
+def _parsed(head: bytes, size: int | None, path: str) -> _ArrayLayout:
+    """Parse the header of an .npy file; RecordError if it is not that of a file of `size` bytes.
 
-    Unheld for elements that a record cannot hold.
+    Raises UnreadableEntryError for elements that a record cannot hold.
     """
     width = {1: 2, 2: 4, 3: 4}.get(head[6] if len(head) > 6 else 0, 0)
     if not head.startswith(_MAGIC) or not width or head[7:8] != b"\0":
@@ -266,7 +266,7 @@ def _parsed(head: bytes, size: int | None, path: str) -> _Layout:
     needed = math.prod(shape) * dtype.itemsize
     if size is not None and start + needed != size:
         raise RecordError(f"{path}: {dtype} of shape {shape} takes {needed} bytes; the file gives {size - start}")
-    return _Layout(dtype, big_endian, shape, items["fortran_order"] == "True", start)
+    return _ArrayLayout(dtype, big_endian, shape, items["fortran_order"] == "True", start)
 
 
 def _items(text: str, path: str) -> dict[str, str]:
@@ -284,7 +284,7 @@ def _items(text: str, path: str) -> dict[str, str]:
             break
     if text[:1] != "{" or text[-1:] != "}" or at != len(body) or len(items) != 3:
         if re.search(r"""['"]descr['"]\s*:\s*[\[(]""", text):
-            raise Unheld("a structured array, which a record cannot hold; save its fields one by one")
+            raise UnreadableEntryError("a structured array, which a record cannot hold; save its fields one by one")
         raise RecordError(f"{path}: its header is not that of an .npy file: {text[:100]!r}")
     return items
 
@@ -299,15 +299,17 @@ def _sizes(text: str, path: str) -> list[int]:
 def _dtype(text: str, path: str) -> tuple[DType, bool]:
     if text == _BFLOAT16:
         return DTYPES["bf16"], False
-    if text == "<f1":  # what `ml_dtypes` calls one of its types; the others have no name in such a file
+    if text == "<f1":  # one dtype of `ml_dtypes`; its others have no name in such a file
         return DTYPES["f8_e5m2"], False
     if text[:1] in "<>|=" and text[1:] in _DTYPES:
         return _DTYPES[text[1:]], text[0] == ">"
     kind = _KINDS.get(text.lstrip("<>|=")[:1], "elements")
-    raise Unheld(f"{kind} of NumPy's type {text!r}; a record holds {', '.join(DTYPES)}. Convert it before saving")
+    raise UnreadableEntryError(
+        f"{kind} of NumPy's type {text!r}; a record holds {', '.join(DTYPES)}. Convert it before saving"
+    )
 
 
-def _lazy(source: Source, path: str, layout: _Layout, read: Callable[[], memoryview]) -> LazyTensor:
+def _lazy(source: Source, path: str, layout: _ArrayLayout, read: Callable[[], memoryview]) -> LazyTensor:
     dtype, shape = layout.dtype, layout.shape
 
     def array() -> Array:
@@ -323,7 +325,7 @@ def _reader(archive: Archive, name: str) -> Callable[[], memoryview]:
     return lambda: archive.read(name)
 
 
-def _restored(tensors: dict[str, TensorEntry], info: Info) -> Record:
+def _restored(tensors: dict[str, TensorEntry], info: NpzInfo) -> Record:
     info.check(NpzRecorder.format)
     if unknown := info.ids.keys() - tensors.keys():
         raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
@@ -346,7 +348,7 @@ def _npy_header(tensor: LazyTensor) -> bytes:
 
 
 def _member(archive: zipfile.ZipFile, sink: Sink, name: str, size: int) -> Any:
-    """A new member, to be written: stored, of no date, its data at a multiple of 64 bytes."""
+    """A new member: uncompressed, without a date, with its data at a multiple of 64 bytes."""
     info = zipfile.ZipInfo(name)
     info.create_system = 3  # the same bytes on every system
     is_large = size >= _LARGE
@@ -356,8 +358,8 @@ def _member(archive: zipfile.ZipFile, sink: Sink, name: str, size: int) -> Any:
     return archive.open(info, "w", force_zip64=is_large)
 
 
-class _Stream(io.RawIOBase):
-    """A sink as a file that cannot seek."""
+class _SinkFile(io.RawIOBase):
+    """A sink as a file without seek."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

@@ -1,4 +1,4 @@
-"""Pickles of NumPy arrays, read without running anything: by the inert machine that reads the files of PyTorch."""
+"""Pickles of NumPy arrays, read without running code, with the inert interpreter of PyTorch's files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FIRST = tuple(b"\x80" + bytes([protocol]) for protocol in (2, 3, 4, 5))
 
 @final
 class PickleReader(Reader):
-    """Reads a pickle, of protocol 0 to 5, of plain containers of NumPy arrays, numbers and text.
+    """Reads a pickle (protocol 0 to 5) of plain containers of NumPy arrays, numbers and text.
 
-    Arrays of JAX, and tensors of PyTorch that were pickled without `torch.save`, are read, too. Paths are those of
-    `PyTorchReader`, and so is all else: nothing is run, and objects of classes are `Record.unreadable`.
+    JAX arrays, and PyTorch tensors pickled without `torch.save`, are read too. Paths are as in `PyTorchReader`. No code
+    is run, and objects of classes are `Record.unreadable`.
 
     >>> import numpy as np, pickle
     >>> record = PickleReader().from_bytes(pickle.dumps({"w": np.ones(3), "b": [np.zeros(1), 2], "n": {1}}))

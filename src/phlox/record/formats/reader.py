@@ -1,4 +1,4 @@
-"""`Reader`: what all formats that can be read share (files, memory, compression, errors), so that one is short."""
+"""`Reader`: the base of all readable formats; it handles files, memory, compression and errors."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _CanRead(Protocol):
 
 
 class CanWrite(Protocol):
-    """A binary file that is open for writing."""
+    """A binary file, open for writing."""
 
     def write(self, data: Any, /) -> Any:
-        """Writes bytes."""
+        """Write bytes."""
         ...
 
 
@@ -38,26 +38,26 @@ Stream = TypeVar("Stream", bound=CanWrite)
 
 
 def is_path(source: object) -> TypeIs[PathLike]:
-    """Whether it is a path, and not what is in a file."""
+    """Whether it is a path, not the content of a file."""
     return isinstance(source, (str, os.PathLike))
 
 
 class Reader(ABC):
-    """Reads records from files or bytes of one format. One that can be written too is a `Recorder`.
+    """Reads records of one format from files or bytes. A format that can be written too is a `Recorder`.
 
     Args:
-        max_bytes: the most that a compressed file may unpack to; by default 64 times its size, or 1 GiB if that is
+        max_bytes: the maximum unpacked size of a compressed file; by default 64 times its size, or 1 GiB if that is
             more.
-        verify: whether checksums are verified, where a file has them: those of values and metadata at once, that of a
-            tensor when it is first read.
+        verify: verify checksums, if a file has them: those of values and metadata at once, that of a tensor on its
+            first read.
     """
 
     format: ClassVar[str]
     """The name of the format."""
     suffix: ClassVar[str]
-    """The end of its files' names, with the dot."""
+    """The suffix of file names, with the dot."""
     other_suffixes: ClassVar[tuple[str, ...]] = ()
-    """Further ends of names that its files may have."""
+    """Further suffixes of file names."""
 
     def __init__(self, *, max_bytes: int | None = None, verify: bool = True) -> None:
         self.max_bytes = max_bytes
@@ -65,43 +65,43 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, source: Source) -> Record:
-        """The record in `source`, its tensors lazy where the format allows.
+        """The record in `source`, with lazy tensors where the format allows.
 
-        Whatever is wrong may be raised as any exception: the base class makes it a RecordError that names the file.
+        It may raise any exception: the base class converts it to a RecordError that names the file.
         """
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
-        """Whether a file that begins with these bytes (512, or all) is one of this format."""
+        """Whether a file with these first bytes (512, or all) has this format."""
         return False
 
     @classmethod
     def has_ending(cls, name: str) -> bool:
-        """Whether this is the name of a file of this format, of any compression."""
+        """Whether a file name has a suffix of this format, with any compression."""
         return name.endswith(tuple(suffix + end for suffix in cls.suffixes() for end in SUFFIXES.values()))
 
     @classmethod
     def suffixes(cls) -> tuple[str, ...]:
-        """Every end of its files' names, the usual one first."""
+        """All suffixes of file names, the usual one first."""
         return (cls.suffix, *cls.other_suffixes)
 
     def load(self, path: PathLike | Readable) -> Record:
-        """The record in the file at `path`, given with or without its suffix, of any compression.
+        """The record in the file at `path`, with or without its suffix, with any compression.
 
-        A file that is not compressed is mapped, not read. `path` may be the content as well: bytes, or an open binary
-        file, which is read to its end. Raises RecordError, naming file and reason, for a file that is missing, damaged,
-        of another format or of a newer schema.
+        An uncompressed file is memory-mapped. `path` can also be the content: bytes, or an open binary file, which is
+        read to its end. Raises RecordError, naming file and reason, if a file is missing or damaged, or has another
+        format or a newer schema.
         """
         if not is_path(path):
             return self.decode(read_source(path, f"{self.format} bytes", self.max_bytes, self.verify))
         return self.decode(open_source(find_file(self._candidates(Path(path))), self.max_bytes, self.verify))
 
     def from_bytes(self, data: bytes | bytearray | memoryview) -> Record:
-        """The record in `data`, as `load` gives it; its tensors are views of `data`, which must not change."""
+        """The record in `data`, like `load`; its tensors are views of `data`, which must not change."""
         return self.decode(read_source(data, f"{self.format} bytes", self.max_bytes, self.verify))
 
     def decode(self, source: Source) -> Record:
-        """`read`, every failure made a RecordError that names the file."""
+        """`read`, with every error converted to a RecordError that names the file."""
         try:
             return self.read(source)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""`Recorder`: a format that records can be written in, at a precision, and compressed."""
+"""`Recorder`: a format that can be written, at a precision and with compression."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from phlox.record.record import Record
 
 
 class Recorder(Reader):
-    """Writes records to files or bytes in one format, and reads them back. A format of your own is one short class:
+    """Writes records to files or bytes in one format, and reads them back. A custom format is one short class:
 
     >>> import numpy as np
     >>> class NpyRecorder(Recorder):  # the tensor "data", and nothing else
@@ -37,16 +37,16 @@ class Recorder(Reader):
     array([0, 1, 2])
 
     Args:
-        precision: at which element types tensors are written (`FULL`: floats as float32). Files are read as they are.
-        compression: None, "gzip" or "zstd" (RecordError at use unless `phlox[zstd]` is installed), for writing;
-            reading recognises it.
-        durable: does `save` wait until the disk has the file? Without it the system writes when it likes, which takes
-            less time, and a crash of the system (not of the program) may cost the file.
+        precision: the dtypes of written tensors (`FULL`: floats as float32). Reading does not change dtypes.
+        compression: for writing: None, "gzip" or "zstd" (RecordError on use unless `phlox[zstd]` is installed). Reading
+            detects it.
+        durable: wait in `save` until the file is on the disk. False is faster, but a crash of the system (not of the
+            program) may lose the file.
         max_bytes, verify: see `Reader`.
     """
 
     is_raw: ClassVar[bool] = False
-    """Whether a file has all elements as they are and takes their bytes at least: then room is set aside for them."""
+    """Whether a file contains all elements unencoded: then disk space for them is preallocated."""
 
     def __init__(
         self,
@@ -66,24 +66,23 @@ class Recorder(Reader):
 
     @abstractmethod
     def write(self, record: Record, sink: Sink) -> None:
-        """Writes `record`, whose tensors are at the right precision already, reading one tensor at a time."""
+        """Write `record`, whose tensors have the right precision already, reading one tensor at a time."""
 
     @overload
     def save(self, record: Record, path: PathLike) -> Path: ...
     @overload
     def save(self, record: Record, path: Stream) -> Stream: ...
     def save(self, record: Record, path: PathLike | Stream) -> Path | Stream:
-        """Writes `record` to `path`, adding the format's suffix where it lacks, and gives the path of the file.
+        """Write `record` to `path`, adding the format's suffix if it is missing; returns the path of the file.
 
-        The file appears whole and durably, or not at all: a crash leaves the old one (of the system, unless `durable`
-        is False). Extra memory: one tensor, and 16 MiB.
+        The write is atomic: after a crash of the program there is the old file or the complete new one (after a crash
+        of the system too, unless `durable` is False). Extra memory: one tensor, and 16 MiB.
 
-        `path` may be a binary file that is open for writing, too, which is given back, open. What is wrong with the
-        record is told before anything is written where the file cannot seek, as a pipe; otherwise what was written at
-        its end is cut off again.
+        `path` can also be a binary file open for writing, which is returned, still open. If the file cannot seek (a
+        pipe), errors in the record are raised before anything is written; otherwise a partial write is truncated again.
 
-        Raises RecordError for a value that does not fit the precision, and where the file cannot be written. Gives one
-        `RecordWarning` where values that are not zero became zero, with their number and the paths.
+        Raises RecordError if a value does not fit the precision, or if the file cannot be written. Gives one
+        `RecordWarning` if nonzero values became zero, with their number and paths.
         """
         if not is_path(path):
             self._save_to(record, path)
@@ -113,7 +112,7 @@ class Recorder(Reader):
             warn_of_underflow(underflow, target)
 
     def to_bytes(self, record: Record) -> bytes:
-        """What `save` writes, in memory."""
+        """The bytes that `save` writes."""
         buffer = io.BytesIO()
         record, underflow = self._checked(record)
         self._encode(record, buffer)
@@ -122,7 +121,7 @@ class Recorder(Reader):
         return buffer.getvalue()
 
     def header(self, record: Record) -> Header:
-        """The header that a file of this recorder carries."""
+        """The header of a file that this recorder writes."""
         return Header.of(record, self.format, precision_label(self.precision))
 
     def _checked(self, record: Record) -> tuple[Record, Underflow]:
@@ -161,7 +160,7 @@ class Recorder(Reader):
 
 @contextlib.contextmanager
 def _errors_of(target: object) -> Generator[None]:
-    """Errors of saving say where to."""
+    """Add the target to errors of saving."""
     try:
         yield
     except RecordError as error:

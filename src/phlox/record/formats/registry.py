@@ -1,4 +1,4 @@
-"""`load` and `save`, which find the format themselves: by the content of the file, by the end of its name."""
+"""`load` and `save` of any format: `load` detects it by content, `save` by the suffix of the name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from phlox.record.precision import FULL, Precision
 from phlox.record.record import Record
 
 _OWN = (SafetensorsRecorder, MessagePackRecorder, BinaryRecorder)
-"""Recognised by their first bytes, which no other format has: to read these, no other need be imported."""
+"""Formats with unique first bytes: reading these imports no other format."""
 
 if TYPE_CHECKING:
     RECORDERS: tuple[type[Recorder], ...]
     """The formats that Phlox writes and reads."""
     READERS: tuple[type[Reader], ...]
-    """The formats that Phlox reads, in the order in which they are asked whether a file is theirs."""
+    """The formats that Phlox reads, in the order in which they are tried."""
 
 
 def _recorders() -> tuple[type[Recorder], ...]:
@@ -54,22 +54,23 @@ def __getattr__(name: str) -> Any:
 
 
 HEAD = 512
-"""How many bytes of a file a reader is shown to recognise it by."""
+"""The number of bytes by which a reader recognises a file."""
 
 
 def load(source: PathLike | Readable, *, max_bytes: int | None = None, verify: bool = True) -> Record:
-    """The record in a file of any format and compression, given with or without its suffix; mapped where it can be.
+    """Load a record from a file of any format and compression; memory-mapped if possible.
 
     Args:
-        source: the path of the file, or of a folder with one model of the Hugging Face world, in one file or in shards;
-            or its content: bytes, or an open binary file, which is read to its end, from where it stands.
-        max_bytes: the most that a compressed file may unpack to; by default 64 times its size, or 1 GiB if that is
+        source: the path of the file, with or without its suffix; or a folder with one model of Hugging Face, in one
+            file or in shards; or the content: bytes, or an open binary file, which is read from its position to its
+            end.
+        max_bytes: the maximum unpacked size of a compressed file; by default 64 times its size, or 1 GiB if that is
             more.
-        verify: whether checksums are verified, where the file has them: those of values and metadata at once, that of a
-            tensor when it is first read.
+        verify: verify checksums, if the file has them: those of values and metadata at once, that of a tensor on its
+            first read.
 
-    Raises RecordError, naming file and reason, for a file that is missing, damaged, of no known format or of a newer
-    schema, and where several files differ from `source` by their suffixes only.
+    Raises RecordError, naming file and reason, if a file is missing or damaged, has an unknown format or a newer
+    schema, or if several files differ from `source` only by their suffixes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +86,7 @@ def load(source: PathLike | Readable, *, max_bytes: int | None = None, verify: b
 
 
 def reader_of(source: Source, max_bytes: int | None = None) -> Reader:
-    """The reader for a file, by what it begins with, or else by its name; RecordError where there is none."""
+    """The reader of a file, by its first bytes or else by its name; RecordError if there is none."""
     return _kind_of(bytes(source.data[:HEAD]), source.name)(max_bytes=max_bytes, verify=source.verify)
 
 
@@ -103,7 +104,7 @@ def _kind_of(head: bytes, name: str) -> type[Reader]:
 
     if sentence := foreign_file(head, name):
         raise RecordError(f"{name}: Phlox cannot read it: {sentence}")
-    # Where not even the beginning is right, the reader that the name promises tells best what is wrong.
+    # If the first bytes are unknown, the reader for the suffix gives the best error.
     promised = next((reader for reader in readers if reader.has_ending(name)), None)
     if promised is None or name.endswith(_OF_ANY):
         names = ", ".join(dict.fromkeys(reader.format for reader in readers))
@@ -115,7 +116,7 @@ def _kind_of(head: bytes, name: str) -> type[Reader]:
 
 
 _OF_ANY = (".bin", ".ckpt")
-"""Ends of names that many formats share, and that promise none."""
+"""Suffixes that many formats share, and so identify none."""
 
 
 @overload
@@ -144,11 +145,11 @@ def save(
     *,
     durable: bool = True,
 ) -> Path | Stream:
-    """Writes `record` in the format (and compression) that the end of `path` names, and gives the path of the file.
+    """Save `record` in the format (and compression) of the suffix of `path`; returns the path of the file.
 
-    A name without the suffix of a format gets that of safetensors, the default; RecordError, with the remedy, for that
-    of a format that Phlox does not write. `path` may be a binary file open for writing, which is given back. See
-    `Recorder.save`, and `Recorder` for `durable`.
+    A path without the suffix of a format gets that of safetensors, the default. Raises RecordError, with the remedy,
+    for the suffix of a format that Phlox does not write. `path` can be a binary file open for writing, which is
+    returned. See `Recorder.save` for errors and warnings, and `Recorder` for `precision` and `durable`.
     """
     if is_path(path):
         return recorder_for(path, precision, compression, durable=durable).save(record, path)
@@ -160,10 +161,10 @@ def save(
 def recorder_for(
     path: PathLike, precision: Precision = FULL, compression: Compression | None = None, *, durable: bool = True
 ) -> Recorder:
-    """The recorder of the format and compression that the end of `path` names; safetensors where it names none.
+    """The recorder for the suffix of `path`: its format and compression; safetensors by default.
 
-    Raises RecordError for the end of a format that Phlox reads only, or not at all: `load` would not find the file
-    under that name, and no other program would read it as what its name says.
+    Raises RecordError for the suffix of a format that Phlox only reads, or does not know: `load` would not find the
+    file under that name, and other programs could not read it as that format.
     """
     name = Path(path).name
     for recorder in _recorders():
@@ -171,10 +172,10 @@ def recorder_for(
             for named, end in SUFFIXES.items():
                 if name.endswith(suffix + end):
                     return recorder(precision, compression or named, durable=durable)
-    from phlox.record.formats.foreign import promised_by
+    from phlox.record.formats.foreign import format_of_suffix
 
     promised = next((reader.format for reader in _readers() if reader.has_ending(name)), None)
-    if promised is None and (foreign := promised_by(name)) is not None:
+    if promised is None and (foreign := format_of_suffix(name)) is not None:
         promised = foreign.what
     if promised is not None:
         ends = ", ".join(recorder.suffix for recorder in _recorders())
@@ -186,7 +187,7 @@ def recorder_for(
 
 
 def find(path: Path) -> Path:
-    """The file that `load` takes for a path that may lack its suffix; RecordError where there is none, or several."""
+    """The file that `load` reads for a path that may lack its suffix; RecordError if there is none, or several."""
     if path.name and is_file(path):
         return path
     from phlox.record.formats.sharded import find_in_folder

@@ -1,10 +1,10 @@
 """The safetensors format (https://github.com/huggingface/safetensors, README, "Format"): the default.
 
 A file is the length of the header (8 bytes, little-endian), the header (JSON, padded with spaces so that the tensors
-begin at a multiple of 64, where all engines can take over a mapped file), and the tensors without gaps, ordered by
-descending alignment of the element type and then by name. The header has for each tensor its "dtype", "shape" and
-"data_offsets", and under "__metadata__" text by name: the record's metadata, and under "phlox" a JSON object of the
-fields of `Info`. Any reader of safetensors reads the file; ours reads any such file whose element types a record has.
+begin at a multiple of 64, from where all engines can use a mapped file without a copy), and the tensors without gaps,
+ordered by descending alignment of the dtype and then by name. The header has the "dtype", "shape" and "data_offsets" of
+each tensor. Its "__metadata__" maps names to text: the record's metadata, and under "phlox" a JSON object with the
+fields of `SafetensorsInfo`. Any safetensors reader reads the file. Ours reads any file whose dtypes a record supports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phlox.record.io.checksums import WIDTH, packed, start_of, verified
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source
 from phlox.record.limits import MAX_TEXT, check_entries, check_json
-from phlox.record.record import Entry, Record, Unheld, check_name
+from phlox.record.record import Entry, Record, UnreadableEntryError, check_name
 from phlox.record.values import from_json, to_json
 
 _FLOAT8 = ("f8_e5m2fnuz", "f8_e4m3fnuz", "f8_e8m0", "f8_e4m3", "f8_e5m2")
@@ -33,26 +33,29 @@ _RANK = {DTYPES[name]: rank for rank, name in enumerate(_ORDER)}
 _ALIGNMENT = 64
 _METADATA = "__metadata__"
 _OURS = "phlox"
-_SIGNS = ('"format":"safetensors"', '"crc32":"')  # that Phlox wrote a text: without them in its place it is damaged
+_SIGNS = (
+    '"format":"safetensors"',
+    '"crc32":"',
+)  # marks of metadata that Phlox wrote; elsewhere in the file they mean damage
 _AFTER_CHECKSUMS = '\\"}"}}'
-"""What ends the header of a file without tensors: the checksums are the last thing in the JSON within its JSON."""
+"""The end of the header of a file without tensors: checksums are the last item of the inner JSON."""
 
 
-class Info(Header, frozen=True, kw_only=True, omit_defaults=True):
-    """What a record has and safetensors has no place for, as JSON in the metadata under "phlox"."""
+class SafetensorsInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """The parts of a record that safetensors lacks, as JSON in the metadata under "phlox"."""
 
     aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     order: list[int] | None = None
-    """The i-th entry of the record is number `order[i]` of the tensors (sorted as in the file) and then the values."""
+    """Entry i of the record is item `order[i]` of the tensors (in file order) followed by the values."""
     crc32: str | None = None
-    """The checksums; empty in a compressed file, whose compression has its own."""
+    """The checksums; empty in a compressed file, which has those of the compression."""
 
 
 @final
 class SafetensorsRecorder(Recorder):
-    """The safetensors format: readable by the `safetensors` library and all that use it, and mapped when loaded.
+    """The safetensors format: readable by the `safetensors` library, and memory-mapped when loaded.
 
     >>> import numpy as np
     >>> recorder = SafetensorsRecorder()
@@ -65,7 +68,7 @@ class SafetensorsRecorder(Recorder):
     is_raw = True
 
     def write(self, record: Record, sink: Sink) -> None:
-        """See `Recorder.write`. RecordError for an entry or metadata under a name that the format keeps for itself."""
+        """See `Recorder.write`. RecordError for an entry or metadata with a reserved name."""
         for reserved, names in ((_METADATA, record.tensors), (_OURS, record.metadata)):
             if reserved in names:
                 raise RecordError(f"the name {reserved!r} is reserved in safetensors; choose another")
@@ -73,7 +76,7 @@ class SafetensorsRecorder(Recorder):
         own = self.header(record)
         room = "0" * (2 * WIDTH * (len(record) + 1)) if sink.can_patch else ""
         info = self._info(record, own, [path for path, _ in tensors], room)
-        plain = str.__str__  # of a subclass, too, which no encoder but that of `json` takes
+        plain = str.__str__  # also for subclasses of str, which only the encoder of `json` accepts
         metadata = {plain(name): plain(text) for name, text in record.metadata.items()}
         header: dict[str, Any] = {_METADATA: {**metadata, _OURS: info}}
         place = 8 + len(msgspec.json.encode(header)) - len(_AFTER_CHECKSUMS)
@@ -93,7 +96,7 @@ class SafetensorsRecorder(Recorder):
             sink.patch(place - len(room), packed(record, own, by_path).hex().encode())
 
     def read(self, source: Source) -> Record:
-        """See `Recorder.read`. Rejects whatever the reference implementation rejects, and duplicate names."""
+        """See `Recorder.read`. Rejects everything that the reference implementation rejects, and duplicate names."""
         text, data_start = _header(source.data)
         header = _loads(text)
         metadata = _text_by_name(header.pop(_METADATA, None))
@@ -119,7 +122,7 @@ class SafetensorsRecorder(Recorder):
         if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
             raise RecordError(f"its metadata has elsewhere what Phlox keeps under {_OURS!r}: the file is damaged")
         if ours is None:
-            return _of_strangers(tensors, metadata, unreadable)
+            return _foreign_record(tensors, metadata, unreadable)
         for path, why in unreadable.items():  # which Phlox never writes
             raise RecordError(f"{path}: {why}")
         return _restored(tensors, metadata, ours, source)
@@ -132,7 +135,7 @@ class SafetensorsRecorder(Recorder):
     def _info(self, record: Record, header: Header, stored: list[str], checksums: str) -> str:
         place = {path: i for i, path in enumerate([*stored, *record.values])}
         order = [place[path] for path in record]
-        info = Info(
+        info = SafetensorsInfo(
             **msgspec.structs.asdict(header),
             aliases=dict(record.aliases),
             ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
@@ -146,18 +149,18 @@ class SafetensorsRecorder(Recorder):
 _DTYPES = {name.upper(): dtype for name, dtype in DTYPES.items()}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _TYPE = re.compile(r"[A-Z]{1,8}[0-9]{1,3}(_[A-Z0-9]{1,12})?")
-"""What an element type is called that the format has, or may have one day."""
+"""The pattern of dtype names that the format has, or may have in future."""
 _REMEDIES = {"C64": "; save its real and imaginary parts, as torch.view_as_real gives them"}
 
 
-def _of_strangers(tensors: dict[str, LazyTensor], metadata: dict[str, str], unreadable: dict[str, str]) -> Record:
+def _foreign_record(tensors: dict[str, LazyTensor], metadata: dict[str, str], unreadable: dict[str, str]) -> Record:
     try:
         return Record(tensors, metadata, unreadable=unreadable)
-    except RecordError:  # looked for here alone, since nearly all names are paths
+    except RecordError:  # checked only here, since nearly all names are valid paths
         for path in list(tensors):
             try:
                 check_name(path)
-            except Unheld as error:
+            except UnreadableEntryError as error:
                 del tensors[path]
                 unreadable[path] = str(error)
     return Record(tensors, metadata, unreadable=unreadable)
@@ -177,7 +180,7 @@ def _header(data: memoryview) -> tuple[str, int]:
 
 def _restored(tensors: dict[str, LazyTensor], metadata: dict[str, str], ours: str, source: Source) -> Record:
     check_json(ours.encode())
-    info = msgspec.json.decode(ours, type=Info)
+    info = msgspec.json.decode(ours, type=SafetensorsInfo)
     info.check(SafetensorsRecorder.format)
     check_entries(len(tensors) + len(info.values))
     if unknown := info.ids.keys() - tensors.keys():
@@ -212,7 +215,7 @@ def _text_by_name(metadata: Any) -> dict[str, str]:
 
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What the header says of one tensor."""
+    """The header's description of one tensor."""
 
     dtype: str
     shape: list[int]
@@ -250,7 +253,7 @@ def _check_cover(spans: list[tuple[int, int]], size: int) -> None:
 def _loads(text: str) -> dict[str, Any]:
     header = _as_written(text)
     if header is None:
-        whole = _natural if "-" in text else None  # of which the JSON library calls none for each number
+        whole = _natural if "-" in text else None  # without a callback the JSON library parses integers faster
         header = json.loads(text, object_pairs_hook=_unique, parse_int=whole, parse_constant=_no_constant)
     if not isinstance(header, dict):
         raise RecordError("its header is not a JSON object")
@@ -258,7 +261,7 @@ def _loads(text: str) -> dict[str, Any]:
 
 
 def _as_written(text: str) -> Any:
-    """What is in a header that is, to the byte, as it would be written: so it names nothing twice. None for others."""
+    """Parse a header that is byte-identical to its re-encoding, so has no duplicate names; None for others."""
     if "-" in text:  # perhaps a negative number
         return None
     try:

@@ -1,7 +1,7 @@
-"""Records in several files: the index that the Hugging Face world puts beside its shards, read as one record.
+"""Sharded records: a Hugging Face index and its shards, read as one record.
 
-An index is a JSON object: "weight_map" is the file of each tensor by its name, "metadata" (which may be missing) an
-object that says more about the whole. Files are named without folders and lie beside the index.
+An index is a JSON object: "weight_map" maps tensor names to files, and the optional "metadata" describes the whole.
+Files have no folder in their name: they are in the folder of the index.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from phlox.record.io.source import Source, open_source
 from phlox.record.record import Entry, Record
 
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-"""What the one file, or the one index, is called in a folder of the Hugging Face world."""
+"""Names of the single file, or the index, in a Hugging Face folder."""
 
 _BEGINNING = re.compile(rb'\s*\{\s*(?:"metadata"\s*:\s*\{[^{}]*\}\s*,\s*)?"weight_map"\s*:')
 _NO_NAME = re.compile(r"[/\\:\0]|\A\.{0,2}\Z")
 _MAP = re.compile(rb'"weight_map"\s*:\s*\{')
 _KEY = re.compile(rb'("(?:[^"\\]|\\.)*")\s*:')
 _ESCAPE = re.compile(rb"\\.")
-_MAX_INDEX = 100_000_000  # as many bytes as safetensors allows for its header
+_MAX_INDEX = 100_000_000  # bytes, the limit of a safetensors header
 _SHOWN = 5
 
 
@@ -38,13 +38,13 @@ class _Index(msgspec.Struct):
 
 @final
 class ShardedReader(Reader):
-    """Reads an index and the files beside it, of any format that Phlox reads, as one record; all of them mapped.
+    """Reads an index and its shards, of any format that Phlox reads, as one record; all files are memory-mapped.
 
-    The index says what must be there. A tensor that only a shard knows is part of the record, so that whoever loads is
-    told that it was not expected. Metadata is that of the index and of the shards.
+    The index lists the required tensors. A tensor that only a shard has is also in the record, so that loading reports
+    it as unexpected. The metadata of the index and the shards is merged.
 
-    Raises RecordError for a shard that is missing, that lacks what the index says is in it, or whose name leads out of
-    the folder, and for two tensors of one name.
+    Raises RecordError if a shard is missing or lacks a listed tensor, if its name leads out of the folder, or if two
+    tensors have one name.
 
     >>> import tempfile, numpy as np
     >>> from phlox.record.formats.safetensors import SafetensorsRecorder
@@ -94,7 +94,7 @@ class ShardedReader(Reader):
         return _BEGINNING.match(head) is not None
 
     def _shard(self, path: Path, verify: bool) -> Record:
-        from phlox.record.formats.registry import reader_of  # which knows this one
+        from phlox.record.formats.registry import reader_of  # a circular import: the registry imports this module
 
         source = open_source(path, self.max_bytes, verify)
         reader = reader_of(source, self.max_bytes)
@@ -107,13 +107,13 @@ class ShardedReader(Reader):
 
 
 def find_in_folder(folder: Path) -> Path:
-    """The file, or the index, in which a folder of the Hugging Face world keeps its one model.
+    """The file or index of the one model in a Hugging Face folder.
 
-    Raises RecordError where there is none, or more than one.
+    Raises RecordError if there is none, or more than one.
     """
     found = [folder / name for name in WHOLE if is_file(folder / name)]
     if not found:
-        from phlox.record.formats.foreign import foreign_folder  # only for what is wrong
+        from phlox.record.formats.foreign import foreign_folder  # imported only after an error
 
         if sentence := foreign_folder({entry.name for entry in folder.iterdir()}, str(folder)):
             raise RecordError(f"{folder}: Phlox cannot read it: {sentence}")
@@ -145,7 +145,7 @@ def _text(value: bytes) -> str:
 
 
 def _check_unique(data: memoryview, weights: msgspec.Raw, count: int) -> None:
-    """RecordError unless the map has so many names: of two that are the same, only one is left once it is decoded."""
+    """RecordError unless the map has `count` names: decoding keeps only one of two equal names."""
     if sum(1 for _ in _MAP.finditer(data)) > 1:
         raise RecordError('it has "weight_map" twice')
     text = bytes(memoryview(weights))
@@ -161,7 +161,7 @@ def _check_unique(data: memoryview, weights: msgspec.Raw, count: int) -> None:
 
 
 def _check_files(folder: Path, shards: Mapping[str, list[str]]) -> None:
-    there = {path.name for path in folder.iterdir()}  # an index may name a million files
+    there = {path.name for path in folder.iterdir()}  # fast even for an index of a million files
     missing = [name for name in shards if name not in there or not is_file(folder / name)]
     if missing:
         each = [f"{name} with {_some(shards[name])}" for name in missing[:_SHOWN]]

@@ -1,3 +1,3 @@
-"""Looking at records: summaries, and how two of them differ."""
+"""Inspection of records: summaries, and differences between two records."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How two records differ, entry by entry, with two tensors in memory at a time."""
+"""Comparison of two records, entry by entry, with two tensors in memory at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
+from warnings import warn
 
 from phlox.errors import RecordError
 from phlox.record.dtypes import SHORT_NAMES
@@ -21,7 +22,7 @@ _MADE_ID = re.compile(r"\.[0-9a-f]{32}\.")
 
 
 class Change(NamedTuple):
-    """What the first record and the second have at a path: two shapes, two kinds, two values, ... None: nothing."""
+    """The two shapes, kinds, values, ... of a path in the first and the second record; None for none."""
 
     path: str
     first: Any
@@ -30,42 +31,42 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class RecordDifference:
-    """What `difference` found. `ok` says whether all entries agree, `identical` whether all else does, too."""
+    """The result of `difference`. `ok`: all entries agree; `identical`: everything else agrees too."""
 
     equal: int = 0
-    """How many entries are in both records and agree within the tolerance."""
+    """The number of entries that are in both records and agree within the tolerance."""
     only_first: list[str] = field(default_factory=list[str])
     """Paths that the second record lacks."""
     only_second: list[str] = field(default_factory=list[str])
     """Paths that the first record lacks."""
     unreadable: list[Change] = field(default_factory=list[Change])
-    """Entries that cannot be read in one record, or in both: why, or None where there is nothing to say of it."""
+    """Entries that are unreadable in a record: the reason in each record, or None if it is readable there."""
     suggestions: dict[str, str] = field(default_factory=dict[str, str])
-    """Path that one record lacks -> what has the same id there, or the name that may be meant."""
+    """Path missing in one record -> the path with the same id there, or a similar name."""
     kinds: list[Change] = field(default_factory=list[Change])
-    """Tensors of two kinds; a plain value is of the kind "value"."""
+    """Entries of different kinds; a plain value has the kind "value"."""
     shapes: list[Change] = field(default_factory=list[Change])
     values: list[Change] = field(default_factory=list[Change])
     """Plain values that differ."""
     tensors: list[TensorDifference] = field(default_factory=list[TensorDifference])
     """Tensors that differ by more than the tolerance, the largest difference first."""
     within: list[TensorDifference] = field(default_factory=list[TensorDifference])
-    """Tensors that are not equal but within the tolerance, the largest difference first."""
+    """Tensors that differ within the tolerance, the largest difference first."""
     precisions: list[Change] = field(default_factory=list[Change])
-    """Tensors of two element types of one kind."""
+    """Tensors of different dtypes of one kind."""
     ids: list[Change] = field(default_factory=list[Change])
     renamed: dict[str, str] = field(default_factory=dict[str, str])
-    """Id of a parameter in the second record -> its id in the first, where entries have ids in their names.
+    """Id of a parameter in the second record -> its id in the first, if entry names contain ids.
 
-    Optimizer states have: those of one parameter in two runs are compared with each other.
+    Those of optimizer states do: the states of one parameter in two runs are compared with each other.
     """
     aliases: list[Change] = field(default_factory=list[Change])
-    """Further name of a tensor -> whose name it is in each record, None where it is no alias."""
+    """Alias -> its target in each record, None if it is not an alias there."""
     metadata: list[Change] = field(default_factory=list[Change])
     by_position: bool = False
-    """Whether one record has no names, so that its entries were compared in order."""
+    """Whether a record has no names, so that entries were compared in order."""
     other_names: bool = False
-    """Whether a record without names is known to have been written of other names than the other record has."""
+    """Whether a record without names is known to have had other names than the other record."""
 
     @property
     def ok(self) -> bool:
@@ -77,7 +78,7 @@ class RecordDifference:
 
     @property
     def identical(self) -> bool:
-        """Whether precisions, ids, aliases and metadata are the same, too, and every element is."""
+        """Whether precisions, ids, aliases, metadata and all elements are equal too."""
         return self.ok and not (
             self.within
             or self.precisions
@@ -88,8 +89,8 @@ class RecordDifference:
             or self.other_names
         )
 
-    def told(self, first: str = "the first", second: str = "the second") -> str:
-        """How many entries agree, and how many do not in which way, in a line that calls the records so."""
+    def summary(self, first: str = "the first", second: str = "the second") -> str:
+        """One line with the numbers of entries that agree, and that differ in each way; arguments name the records."""
         counts = [
             (len(self.only_first), f"only in {first}"),
             (len(self.only_second), f"only in {second}"),
@@ -101,21 +102,27 @@ class RecordDifference:
         agreeing = "1 entry agrees" if self.equal == 1 else f"{self.equal:,} entries agree"
         return ", ".join([agreeing, *(f"{count:,} {what}" for count, what in counts if count)])
 
+    def told(self, first: str = "the first", second: str = "the second") -> str:
+        """The former name of `summary`; it goes with the next release."""
+        warn("`told` of a record difference is called `summary` now", DeprecationWarning, stacklevel=2)
+        return self.summary(first, second)
+
     def __str__(self) -> str:
-        return self.told()
+        return self.summary()
 
 
 def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float = 0.0) -> RecordDifference:
-    """Compares two records; reads two tensors at a time.
+    """Compare two records; reads two tensors at a time.
 
-    Entries are compared by name, whatever their order; where one record is positional, in order. Two elements agree if
-    they are equal, both NaN, or |a - b| <= atol + rtol * max(|a|, |b|); floats are compared in float64, so that a file
-    at half precision can be compared with one at full precision; ints exactly. The floats in plain values likewise.
+    Entries are compared by name, in any order; if a record is positional, by order. Two elements agree if they are
+    equal, both NaN, or |a - b| <= atol + rtol * max(|a|, |b|). Floats (also in plain values) are compared in float64,
+    so a file at half precision can be compared with one at full precision. Ints are compared exactly.
 
-    Ids of parameters differ from run to run. States of optimizers, which have them in their names, are those of one
-    parameter if models in the records have it at one path; or, without models, if the states are built alike in order.
+    Parameter ids differ from run to run, and optimizer states have them in their names. Two states belong to one
+    parameter if models in the records have it at the same path; without models, if the states match in order and
+    structure.
 
-    Raises RecordError for a tolerance below 0 or not finite, and where a tensor cannot be read.
+    Raises RecordError if a tolerance is negative or not finite, or if a tensor cannot be read.
 
     >>> import numpy as np
     >>> first = Record({"weight": np.array([1.0, 2.0, 4.0]), "step": 7})
@@ -128,7 +135,7 @@ def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float 
     """
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if not 0 <= tolerance < math.inf:
-            raise RecordError(f"{name}={tolerance}: a tolerance is a finite number from 0")
+            raise RecordError(f"{name}={tolerance}: a tolerance must be finite and not negative")
     known = [name for name in map(_fingerprint, (first, second)) if name is not None]
     result = RecordDifference(
         by_position=first.positional != second.positional,
@@ -152,7 +159,7 @@ def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float 
 
 
 def _same_parameters(first: Record, second: Record) -> dict[str, str]:
-    """For the ids in the names of the second record, those of the same parameters in the first."""
+    """Map the ids in the names of the second record to those of the same parameters in the first."""
     named = [{part for path in record for part in path.split(".")} for record in (first, second)]
     found: dict[str, str] = {}
     for path, entry in first.tensors.items():
@@ -161,7 +168,7 @@ def _same_parameters(first: Record, second: Record) -> dict[str, str]:
             continue
         if entry.id in named[0] and other.id in named[1]:
             found.setdefault(other.id, entry.id)
-    if len(set(found.values())) < len(found):  # tied here, and not there
+    if len(set(found.values())) < len(found):  # tied in one record only
         return {}
     for below in dict.fromkeys([*_homes(first), *_homes(second)]):
         one, two = _built(first, below), _built(second, below)
@@ -173,7 +180,7 @@ def _same_parameters(first: Record, second: Record) -> dict[str, str]:
 
 
 def _homes(record: Record) -> Iterator[str]:
-    """The paths below which the names of a record are ids."""
+    """The paths whose children are named by ids."""
     for path in record:
         entry = record.tensors.get(path)
         if entry is not None and entry.id is not None and f".{entry.id}." in path:
@@ -183,7 +190,7 @@ def _homes(record: Record) -> Iterator[str]:
 
 
 def _built(record: Record, home: str) -> dict[str, list[Any]]:
-    """How that is built which lies below each id: names, kinds and shapes."""
+    """The structure below each id: names, kinds and shapes."""
     found: dict[str, list[Any]] = {}
     for path in record:
         if path.startswith(f"{home}."):
@@ -195,7 +202,7 @@ def _built(record: Record, home: str) -> dict[str, list[Any]]:
 
 
 def _with_ids(record: Record, ids: Mapping[str, str]) -> Record:
-    """A record with other ids in its names; the entries of those have the new ones, too."""
+    """A record with replaced ids, in names and in entries."""
     if not ids:
         return record
 
@@ -215,12 +222,12 @@ def _with_ids(record: Record, ids: Mapping[str, str]) -> Record:
 
 
 def _fingerprint(record: Record) -> str | None:
-    """Of the names of a record, or of those that it was written without, where it says so."""
+    """The fingerprint of the names of a record, or of its omitted names, if stored."""
     return record.fingerprint if record.positional else fingerprint_of(record)
 
 
 def _named(record: Record, other: Record) -> Record:
-    """A positional record with the names of another in order; what goes beyond them keeps its place as a name."""
+    """A positional record with the names of another, in order; surplus entries keep their position as name."""
     if not record.positional:
         return Record({path: record[path] for path in record}, record.metadata)
     names = other.paths()
@@ -229,7 +236,7 @@ def _named(record: Record, other: Record) -> Record:
 
 
 def _note_names(first: Record, second: Record, pairs: Iterable[tuple[str, str]], result: RecordDifference) -> None:
-    # An entry that has another name in the other record is not missing there.
+    # An entry with another name in the other record is not missing there.
     compared = ({one for one, _ in pairs}, {other for _, other in pairs})
     result.unreadable += _changes(first.unreadable, second.unreadable, also_same=True)
     result.only_first += [p for p in first if p not in compared[0] and p not in second.unreadable]
@@ -241,12 +248,12 @@ def _note_names(first: Record, second: Record, pairs: Iterable[tuple[str, str]],
 
 
 def _suggestions(missing: list[str], record: Record, others: list[str], other: Record) -> dict[str, str]:
-    """What the entries of `record` that `other` lacks may be called there."""
+    """Likely names, in `other`, of the entries of `record` that it lacks."""
     ids = {_id(other, path): path for path in others}
     found: dict[str, str] = {}
     for path in missing[:_MAX_SUGGESTIONS]:
         same = None if (id := _id(record, path)) is None else ids.get(id)
-        # Rather what is missing on the other side as well: the one name is a slip of the other.
+        # Prefer names that the other side lacks too: one is then a misspelling of the other.
         if (near := same or nearest(path, others) or nearest(path, other)) is not None:
             found[path] = near
     return found

@@ -1,4 +1,4 @@
-"""What is to be known of a file and of the tensors in it: format and size, totals, the statistics of their elements."""
+"""Summaries of a file and its tensors: format and size, totals, and statistics of elements."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class RecordFile:
     """A file, and the record in it."""
 
     path: Path
-    """Where it was found: with its suffix."""
+    """The path, with its suffix."""
     format: str
     compression: Compression | None
     size: int
-    """In bytes, as it lies there, with its shards where it has any."""
+    """The size on disk in bytes, including shards."""
     record: Record
 
 
 def open_file(path: PathLike, *, max_bytes: int | None = None, verify: bool = True) -> RecordFile:
-    """The record in a file as `load` gives it (see there), no tensor of it read, and what sort of file it is.
+    """The record in a file, like `load`, without reading its tensors, and the format of the file.
 
     >>> import tempfile
     >>> from phlox.record import save
@@ -61,7 +61,7 @@ def open_file(path: PathLike, *, max_bytes: int | None = None, verify: bool = Tr
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many tensors there are of one element type, with how many elements, in how many bytes."""
+    """The numbers of tensors, elements and bytes of one dtype."""
 
     tensors: int
     elements: int
@@ -69,7 +69,7 @@ class Total:
 
 
 def totals(entries: Iterable[Any]) -> dict[str, Total]:
-    """Short name of an element type -> the `Total` of those of `entries` that have it, the largest first.
+    """Short name of a dtype -> the `Total` of the entries with that dtype, the largest first.
 
     >>> import numpy as np
     >>> totals(Record({"weight": np.zeros((2, 3), np.float32), "step": 7}).tensors.values())
@@ -87,17 +87,17 @@ def totals(entries: Iterable[Any]) -> dict[str, Total]:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of the finite elements of a tensor; None where it has none."""
+    """Statistics of the finite elements of a tensor; None if there are none."""
 
     min: float | int | bool | None
     max: float | int | bool | None
     mean: float | None
     non_finite: int
-    """How many elements are infinite or NaN."""
+    """The number of infinite or NaN elements."""
 
 
 def statistics(tensor: LazyTensor) -> Statistics:
-    """Reads `tensor`, and goes through it a small block at a time; the mean is that of float64.
+    """Read `tensor` and compute its statistics in small blocks; the mean is computed in float64.
 
     >>> import numpy as np
     >>> statistics(LazyTensor.from_array(np.array([1.0, np.nan, 4.0], np.float16)))
@@ -113,7 +113,7 @@ def statistics(tensor: LazyTensor) -> Statistics:
             if block.size:
                 least, most = block.min().item(), block.max().item()
                 low, high = (least, most) if low is None else (min(low, least), max(high, most))
-                # The sum of all may overflow, the mean of means does not.
+                # The sum may overflow; the mean of means does not.
                 count += block.size
                 mean = mean * (1 - block.size / count) + _mean(block) * (block.size / count)
     return Statistics(low, high, mean if count else None, odd)
@@ -144,7 +144,7 @@ class Damage:
 
 
 def damages(record: Record) -> list[Damage]:
-    """Reads every tensor, one at a time, and tells those that cannot be read, or not as they were written."""
+    """Read every tensor, one at a time; lists those that are unreadable or fail their checksum."""
     found: list[Damage] = []
     for path, entry in record.tensors.items():
         try:

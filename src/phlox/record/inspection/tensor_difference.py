@@ -1,4 +1,4 @@
-"""How two tensors of one shape differ, a small block of them at a time."""
+"""The difference of two tensors of one shape, computed in small blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tolerance: TypeAlias = "tuple[float, float]"
 
 
 class Extreme(NamedTuple):
-    """Where two tensors differ most: by how much, at which index (`at`), and what each has there."""
+    """The largest difference of two tensors: its amount, its index (`at`), and both values."""
 
     amount: float
     at: tuple[int, ...]
@@ -28,27 +28,27 @@ class Extreme(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
-    """How two tensors of one shape differ that are not equal."""
+    """The difference of two unequal tensors of one shape."""
 
     path: str
     size: int
     """The number of elements of each."""
     unequal: int
-    """How many elements are not equal."""
+    """The number of unequal elements."""
     different: int
-    """How many of these differ by more than the tolerance."""
+    """The number of elements that differ by more than the tolerance."""
     largest: Extreme | None
-    """The largest |a - b| of finite elements; None where no such pair differs."""
+    """The largest |a - b| of finite elements; None if no such pair differs."""
     relative: Extreme | None
     """The largest |a - b| / max(|a|, |b|) of them."""
     non_finite: int
-    """At how many places one is infinite or NaN, and the other is not the same."""
+    """The number of elements where one is infinite or NaN and the other differs."""
     non_finite_at: Extreme | None
-    """The first such place."""
+    """The first such element."""
 
 
 def tensor_difference(path: str, one: LazyTensor, other: LazyTensor, tolerance: Tolerance) -> TensorDifference | None:
-    """Reads two tensors of one shape and one kind and compares them; None where all elements are equal.
+    """Read and compare two tensors of one shape and kind; None if all elements are equal.
 
     NaN equals NaN, 0 equals -0. Floats are compared in float64, ints exactly.
     """
@@ -60,7 +60,7 @@ def tensor_difference(path: str, one: LazyTensor, other: LazyTensor, tolerance: 
         if a.dtype == b.dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8)):
             continue
         gap, scale, strange = _gaps(a, b)
-        with np.errstate(all="ignore"):  # two finite float64 may be infinitely far apart
+        with np.errstate(all="ignore"):  # the difference of two finite float64 can overflow
             beyond = gap > tolerance[1] + tolerance[0] * scale
             share = gap / np.where(scale > 0, scale, 1.0)
         unequal += int(np.count_nonzero(gap)) + int(np.count_nonzero(strange))
@@ -77,7 +77,7 @@ def tensor_difference(path: str, one: LazyTensor, other: LazyTensor, tolerance: 
 
 
 def _gaps(a: Array, b: Array) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """For each pair |a - b| and max(|a|, |b|), both 0 where one is not finite; and whether such a pair disagrees."""
+    """For each pair |a - b| and max(|a|, |b|), both 0 if one is not finite; and whether such a pair differs."""
     if a.dtype.kind not in "biu":
         with np.errstate(all="ignore"):  # signalling NaNs
             p, q = a.astype(np.float64), b.astype(np.float64)
@@ -85,7 +85,7 @@ def _gaps(a: Array, b: Array) -> tuple[Floats, Floats, NDArray[np.bool_]]:
             strange = ~finite & (p != q) & ~(np.isnan(p) & np.isnan(q))
             p, q = np.where(finite, p, 0.0), np.where(finite, q, 0.0)
             return np.abs(p - q), np.maximum(np.abs(p), np.abs(q)), strange
-    # An int of 64 bits fits no float64, and a difference of two no int64: by sign and magnitude both are exact.
+    # int64 does not fit float64, nor a difference of two int64 an int64; sign and magnitude are exact.
     (negative, size), (other_negative, other_size) = _sign_and_magnitude(a), _sign_and_magnitude(b)
     apart = np.maximum(size, other_size) - np.minimum(size, other_size)
     total = size.astype(np.float64) + other_size.astype(np.float64)

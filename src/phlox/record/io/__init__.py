@@ -1,3 +1,3 @@
-"""Bytes: files, compression, checksums, and archives."""
+"""Byte level: files, compression, checksums and archives."""
 
 from __future__ import annotations

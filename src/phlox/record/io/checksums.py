@@ -1,12 +1,12 @@
-"""Checksums: a CRC-32 (that of zlib) for every entry of a record and one for the whole, the same in every format.
+"""Checksums: a CRC-32 (zlib) for every entry of a record and one for the whole record, the same in every format.
 
-- of a plain value: of `[path, value]` as MessagePack, the value as JSON holds it (`values.to_json`);
-- of a tensor: of `[path, id, element type, shape]` as MessagePack and its raw little-endian elements after that;
-- of the whole: of `[schema, format, precision, phlox, positional, fingerprint, metadata, aliases, paths]` as
-  MessagePack, metadata and aliases sorted by name, the paths in the order of the record.
+- Plain value: over `[path, value]` as MessagePack, with the value as in JSON (`values.to_json`).
+- Tensor: over `[path, id, dtype, shape]` as MessagePack, followed by its raw little-endian elements.
+- Whole record: over `[schema, format, precision, phlox, positional, fingerprint, metadata, aliases, paths]` as
+  MessagePack, with metadata and aliases sorted by name, and paths in the order of the record.
 
-A file carries them as 4 bytes each, big-endian, those of the entries in the order of the record, and that of the whole
-last; JSON texts carry these bytes as hexadecimal digits.
+A file stores them as 4 bytes each, big-endian: those of the entries in order, then that of the whole record. JSON text
+has these bytes as hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _pack = msgspec.msgpack.encode
 
 
 def start_of(path: str, entry: TensorEntry) -> int:
-    """The checksum of what a tensor is, from which that of its elements goes on."""
+    """The checksum of the description of a tensor, which its elements then continue."""
     return crc32(_pack([path, entry.id, SHORT_NAMES[entry.tensor.dtype], entry.tensor.shape]))
 
 
 def packed(record: Record, header: Header, tensors: Mapping[str, int]) -> bytes:
-    """What the file of `record` carries, given the checksums of its tensors by path."""
+    """The checksums in the file of `record`, from those of its tensors by path."""
     sums = [tensors[p] if p in tensors else _of_value(p, record.values[p]) for p in record]
     sums.append(_of_whole(header, record.metadata, record.aliases, record))
     return b"".join(each.to_bytes(WIDTH, "big") for each in sums)
@@ -58,9 +58,9 @@ def verified(
     sums: bytes | None,
     source: Source,
 ) -> Record:
-    """The record of these parts, checked by the checksums that its file carries: its tensors when they are first read.
+    """The record of these parts, verified by the checksums of its file; tensors are verified on their first read.
 
-    Raises RecordError where a checksum is not as it should be, or where there is none and the schema has them.
+    Raises RecordError if a checksum does not match, or if the checksums of the schema are missing.
     """
     if source.verify and sums is None and header.schema >= FIRST_SCHEMA:
         raise RecordError(f"it has lost its checksums: {_REMEDY}")
@@ -88,7 +88,7 @@ def _checked(path: str, entry: Entry, expected: int, name: str) -> Entry:
 
 
 class _Checked:
-    """The source of a tensor, checked when it is first called."""
+    """The source of a tensor, verified on its first call."""
 
     __slots__ = ("_expected", "_source", "_start", "_where")
 

@@ -1,4 +1,4 @@
-"""Compression of whole files: gzip and zstd, written reproducibly, recognised by content, read within a bound."""
+"""Compression of whole files: gzip and zstd, reproducible, detected by content, with limited unpacked size."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Compression: TypeAlias = Literal["gzip", "zstd"]
 
 SUFFIXES: dict[Compression | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
 _WINDOW = 18
-"""The binary logarithm of how many bytes zstd looks back. A window that stays in the cache beside its tables is faster,
-and weights repeat nothing from farther away (measured: 0.7 to 0.9 of the time, and no file larger)."""
+"""The base-2 logarithm of zstd's window size. A window that fits in the cache together with its tables is faster, and
+weights have no repetitions farther apart (measured: 0.7 to 0.9 of the time, and no larger file)."""
 _CHUNK = 1 << 20
 _BUFFER = 1 << 16
 _SLACK = _CHUNK + 4 * _BUFFER
@@ -30,7 +30,7 @@ _SAFE_RATIO = 64  # weights hardly compress: by a factor of 1.1 to 4
 
 @contextlib.contextmanager
 def compressed(file: IO[bytes], compression: Compression | None) -> Generator[IO[bytes]]:
-    """A stream whose bytes reach `file` compressed. Equal input gives equal bytes: no name, no time of day."""
+    """A stream that compresses to `file`. Equal input gives equal bytes: there is no name and no time."""
     if compression is None:
         yield file
     elif compression == "gzip":
@@ -45,16 +45,17 @@ def compressed(file: IO[bytes], compression: Compression | None) -> Generator[IO
 
 
 def decompressed(data: memoryview, max_bytes: int | None = None) -> memoryview:
-    """`data` itself where it is not compressed, otherwise what it unpacks to, in memory.
+    """Decompress `data` in memory; uncompressed data is returned unchanged.
 
-    Unpacks at most `max_bytes`: by default 64 times the compressed size, or 1 GiB if that is more. RecordError beyond.
+    Unpacks at most `max_bytes`: by default 64 times the compressed size, or 1 GiB if that is more. More is a
+    RecordError.
     """
     compression = compression_of(data)
     if compression is None:
         return data
     limit = unpack_limit(len(data), max_bytes)
-    raw = _Reader(data)
-    # The size that the file claims is only a hint: what is allocated and never written costs no memory.
+    raw = _BytesFile(data)
+    # The claimed size is only a hint: memory that is allocated but never written costs nothing.
     result = np.empty(max(_CHUNK, min(_claimed_size(data, compression), limit) + 1), np.uint8)
     buffered = io.BufferedReader(raw, _BUFFER)
     with gzip.GzipFile(fileobj=buffered) if compression == "gzip" else _zstd().ZstdFile(buffered) as stream:
@@ -65,7 +66,7 @@ def decompressed(data: memoryview, max_bytes: int | None = None) -> memoryview:
                     f"its {len(data)} bytes unpack to more than {limit}, as those of a decompression bomb do; "
                     "if it is to be trusted, give the recorder or `load` a larger max_bytes"
                 )
-            if raw.unpacked == result.size:  # the system extends it where it is, or moves its pages
+            if raw.unpacked == result.size:  # the system extends it in place, or remaps its pages
                 result.resize(result.size + result.size // 8 + _CHUNK, refcheck=False)
     return result[: raw.unpacked].data.toreadonly()
 
@@ -77,16 +78,16 @@ def _claimed_size(data: memoryview, compression: Compression) -> int:
 
 
 def unpack_limit(size: int, max_bytes: int | None) -> int:
-    """The most bytes that a file of `size` bytes may unpack to: `max_bytes`, or what `Reader` says."""
+    """The maximum unpacked size of a file of `size` bytes: `max_bytes`, or the default of `Reader`."""
     return max(_SAFE_BYTES, _SAFE_RATIO * size) if max_bytes is None else max_bytes
 
 
 def compression_of(data: memoryview) -> Compression | None:
-    """How `data` is compressed, by what it begins with."""
+    """The compression of `data`, by its first bytes."""
     head = bytes(data[:9])
     if head[:4] == b"\x28\xb5\x2f\xfd":
         return "zstd"
-    # The length of a safetensors header may begin like gzip; then the header's brace follows it, which no gzip has.
+    # The length of a safetensors header can look like gzip; but then the header's brace follows, unlike in gzip.
     if head[:3] == b"\x1f\x8b\x08" and head[8:] != b"{":
         return "gzip"
     return None
@@ -100,20 +101,20 @@ def _zstd() -> Any:
         raise RecordError("zstd compression is not installed: pip install 'phlox[zstd]'") from None
 
 
-class _Reader(io.RawIOBase):
+class _BytesFile(io.RawIOBase):
     """A memoryview as a file, without a copy."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self._position = 0
         self.unpacked = 0
-        """How many bytes have come of it, which its user says."""
+        """The number of bytes unpacked from it, set by the caller."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        if self._position > 2 * self.unpacked + _SLACK:  # else a file of empty members would keep us for hours
+        if self._position > 2 * self.unpacked + _SLACK:  # otherwise a file of empty members would take hours
             raise RecordError(f"{self._position} bytes of it unpack to {self.unpacked}: that is no compressed record")
         chunk = self._data[self._position : self._position + len(buffer)]
         buffer[: len(chunk)] = chunk

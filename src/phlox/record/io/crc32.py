@@ -1,7 +1,7 @@
-"""The CRC-32 of much data on several cores: each takes a part, and the parts' checksums are joined.
+"""CRC-32 on several cores: each computes that of a part, and the checksums are combined.
 
-A CRC is a remainder of polynomials over GF(2): that of A followed by B is that of A times x to the number of bits of B,
-plus that of B.
+A CRC is a remainder of polynomials over GF(2): the CRC of A followed by B is that of A times x to the number of bits of
+B, plus that of B.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from phlox.host.thread_pool import parallel_for
 
-_POLYNOMIAL = 0xEDB88320  # of CRC-32 (IEEE 802.3), x**31 being the lowest bit
+_POLYNOMIAL = 0xEDB88320  # of CRC-32 (IEEE 802.3), with x**31 as the lowest bit
 _MUCH = 1 << 16
-"""Bytes that are worth a faster function."""
+"""Minimum size in bytes for the faster function."""
 _PART = 1 << 22
-"""Bytes that are worth a thread."""
+"""Minimum size in bytes for a thread."""
 
 
 def crc32(data: bytes | memoryview, start: int = 0) -> int:
-    """`zlib.crc32(data, start)`, by `isal` where that is installed: it is four to ten times as fast.
+    """`zlib.crc32(data, start)`; with `isal`, if installed, four to ten times as fast.
 
     >>> crc32(b"123456789") == 0xCBF43926
     True
@@ -40,7 +40,7 @@ def crc32(data: bytes | memoryview, start: int = 0) -> int:
 
 
 def of_parts(parts: Mapping[int, tuple[int, int]]) -> int:
-    """The CRC-32 of a whole, from the lengths and checksums of its parts by where they begin, the first at 0."""
+    """The CRC-32 of the whole, from (length, checksum) of its parts by start position; the first starts at 0."""
     result = parts[0][1]
     for first in sorted(parts)[1:]:
         length, checksum = parts[first]
@@ -57,11 +57,11 @@ def _fastest() -> Any:
 
 
 def joined(first: int, second: int, length: int) -> int:
-    """The CRC-32 of what has `first`, followed by `length` bytes that have `second`."""
+    """The CRC-32 of data with CRC `first`, followed by `length` bytes with CRC `second`."""
     return _product(_power(8 * length), first) ^ second
 
 
-@functools.lru_cache(maxsize=64)  # tensors of one size have parts of one size
+@functools.lru_cache(maxsize=64)  # tensors of equal size have parts of equal size
 def _power(exponent: int) -> int:
     """x to this power."""
     power, square = 1 << 31, 1 << 30  # 1 and x

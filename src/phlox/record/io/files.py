@@ -1,4 +1,4 @@
-"""Files: written atomically and durably, mapped for reading, found with or without their suffix."""
+"""Files: atomic durable writes, memory-mapped reads, and search with or without suffix."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ except ImportError:  # Windows
 
 
 _EARLY = 1 << 16
-"""Bytes that are worth setting the disk to work, so that it is done soon after the writer (0.7 of the time)."""
+"""Bytes after which write-back to disk is started, so that it ends soon after the last write (0.7 of the time)."""
 _RESERVE = 0x4030582A
 """The request FS_IOC_RESVSP64 of Linux (linux/falloc.h)."""
 CALL = 1 << 20
-"""Bytes that are written by one call, up to a multiple of it: Linux keeps them in one piece of memory.
+"""Bytes per write call, ending at a multiple of it: Linux keeps them in one contiguous folio.
 
-Who maps the file then finds it in 133 faults for 134 MB (641 where calls end elsewhere). Twice as many bytes, and Linux
-takes pages of 2 MiB, which a virtual machine gives back to its host when they are free: then it has to wait for them
-(measured: 370 ms for 134 MB instead of 32; and 29 with either where the machine has them).
+Mapping the file then takes 133 page faults for 134 MB (641 if calls end elsewhere). With twice as many bytes Linux uses
+pages of 2 MiB. A virtual machine returns these to its host when they are free, and must wait to get them again
+(measured: 370 ms for 134 MB instead of 32; and 29 with either if the machine has them).
 """
 _ZEROS = memoryview(bytes(CALL))
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of folders that a system cannot sync, or not for this user
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # for folders that the system, or this user, cannot sync
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bool = False) -> Generator[NewFile]:
-    """A new file that takes the place of `path` when the block ends well, and vanishes when it does not.
+    """A new file that replaces `path` when the block succeeds, and is removed when it fails.
 
-    Whoever opens `path`, at any moment and after any crash, finds the old file or the new one, whole: the bytes go to a
-    sibling of a unique name, reach the disk, and only then is it renamed. Permissions are kept, links are followed.
-    What a killed writer of `path` left behind is removed by the next one. Unless it is `durable`, the system writes to
-    the disk when it likes: then a crash of the whole system, and only that, may leave a file that is not whole.
+    At any time, and after any crash, `path` is the complete old file or the complete new one: the bytes are written to
+    a temporary sibling, synced to disk, and only then renamed. Permissions are kept, links are followed. Leftovers of a
+    killed writer are removed by the next one. Without `durable` nothing is synced: then a crash of the whole system
+    (but only that) can leave an incomplete file.
 
-    Where about how many bytes will come is known, as `size`, the system sets them aside at once, if it can: writing is
-    faster then, and a disk that is too full says so (OSError) before anything is written. Where the file may become
-    `smaller`, as a compressed one does, a disk that has less room is written to all the same.
+    If the approximate `size` is known, disk space is preallocated where possible. Writing is then faster, and a full
+    disk raises OSError before anything is written. If the file may become `smaller`, such as a compressed one, too
+    little space for the preallocation is not an error.
 
-    That pays for small files too: ext4 begins to write a file that has no place on the disk yet at once when it is
-    renamed to one that is there, and whoever renames it waits for that.
+    Preallocation helps small files too: when ext4 renames an unallocated file over an existing one, it starts to write
+    the data at once, and the rename waits for that.
     """
     target = Path(os.path.realpath(path))
     temporary, raw = _temporary(target)
@@ -66,12 +66,12 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bo
         yield file
         file.flush()
         if size:
-            file.truncate()  # what was set aside and is not needed
+            file.truncate()  # frees unused preallocated space
         with contextlib.suppress(FileNotFoundError):
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         if durable:
             os.fsync(raw.fileno())
-        if fcntl is None:  # Windows renames no open file; elsewhere closing it would end the lock too early
+        if fcntl is None:  # Windows cannot rename an open file; elsewhere closing it would release the lock too early
             file.close()
         temporary.replace(target)
     except BaseException:
@@ -79,7 +79,7 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bo
             temporary.unlink()
         raise
     finally:
-        with contextlib.suppress(OSError):  # of bytes that could not be written, which is told already
+        with contextlib.suppress(OSError):  # an error of bytes that could not be written was raised already
             file.close()
     if durable:
         _sync_folder(target.parent)
@@ -87,13 +87,13 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bo
 
 @contextlib.contextmanager
 def write_to(stream: Any) -> Generator[IO[bytes]]:
-    """A file whose bytes reach `stream`, which is whatever has a `write`: all of them, or, if the block fails, none.
+    """A file that writes to `stream` (any object with `write`): everything, or nothing if the block fails.
 
-    They go through a file without a name where the stream cannot seek, or writes at its end wherever it stands. From
-    one that can, what was added at its end is cut off again.
+    If the stream cannot seek, or always appends, the bytes go through an anonymous temporary file. Otherwise a failed
+    write is truncated again.
     """
     if not _can_seek(stream):
-        import tempfile  # for this alone: it is not small
+        import tempfile  # imported only here: it is slow to import
 
         with tempfile.TemporaryFile() as file:
             yield cast("IO[bytes]", file)
@@ -101,7 +101,7 @@ def write_to(stream: Any) -> Generator[IO[bytes]]:
             while data := file.read(CALL):
                 _write_all(stream, memoryview(data))
         return
-    if isinstance(stream, io.RawIOBase):  # which may write less than it is given
+    if isinstance(stream, io.RawIOBase):  # a raw file may write less than it is given
         with write_to(buffered := io.BufferedWriter(_Borrowed(stream))) as file:
             yield file
         buffered.flush()
@@ -126,7 +126,7 @@ def _can_seek(stream: Any) -> bool:
         if not stream.seekable():
             return False
         start = stream.tell()
-        stream.seek(0, os.SEEK_END)  # which a file that compresses refuses
+        stream.seek(0, os.SEEK_END)  # a compressing file raises here
         stream.seek(start)
         return True
     except (OSError, ValueError, TypeError):
@@ -142,7 +142,7 @@ def _write_all(stream: Any, data: memoryview) -> None:
 
 
 class _Borrowed(io.RawIOBase):
-    """A raw file that somebody else closes."""
+    """A raw file that is not closed here."""
 
     def __init__(self, file: io.RawIOBase) -> None:
         self._file = file
@@ -167,8 +167,8 @@ class _Borrowed(io.RawIOBase):
 
 
 def _temporary(target: Path) -> tuple[Path, _EagerFile]:
-    """A new empty file beside `target`, locked for as long as it is open, so that all can see its writer live."""
-    from hashlib import blake2b  # only for writing: it is not small
+    """A new empty file next to `target`, locked while it is open, which shows that its writer is alive."""
+    from hashlib import blake2b  # imported only for writing: it is slow to import
 
     start = f".phlox-{blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
     _remove_leftovers(target.parent, start)
@@ -189,27 +189,27 @@ def _temporary(target: Path) -> tuple[Path, _EagerFile]:
 
 
 def _set_aside(file: io.FileIO, size: int, smaller: bool) -> None:
-    """Room on the disk for the first bytes of a new file; nothing where the file system, or the system, does not so."""
+    """Preallocate disk space for the first bytes of a new file, if the system and the file system support it."""
     if fcntl is None or sys.platform != "linux":
         return
     try:
-        # Not `posix_fallocate`: it writes to every block of a file system that has no such thing.
+        # Not `posix_fallocate`: without file system support it writes to every block.
         fcntl.ioctl(file, _RESERVE, struct.pack("hhqqiI16x", 0, os.SEEK_SET, 0, size, 0, 0))
     except OSError as error:
         if error.errno not in _NO_ROOM:
             return
         if not smaller:
             raise
-        file.truncate(0)  # gives back the part of it that there was
+        file.truncate(0)  # frees the part that was allocated
     else:
-        file.truncate(size)  # else each write would make it longer, which takes half of what is gained
+        file.truncate(size)  # otherwise each write extends the file, which costs half of the gain
 
 
 def _locked(file: _EagerFile) -> bool:
-    """Locks it; False where another writer took it for a leftover before that, and removed it."""
+    """Lock it; False if another writer had taken it for a leftover and removed it."""
     if fcntl is None:
         return True
-    with contextlib.suppress(OSError):  # a file system without locks: nobody will take it for a leftover there
+    with contextlib.suppress(OSError):  # no locks on this file system: there no writer removes leftovers
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
     return os.fstat(file.fileno()).st_nlink > 0
 
@@ -219,14 +219,14 @@ def _remove_leftovers(folder: Path, start: str) -> None:
         return
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for name in [entry.name for entry in entries if entry.name.startswith(start)]:
-            # Who can lock it knows that its writer is dead: a lock ends with the process that held it.
+            # If it can be locked, its writer is dead: a lock ends with its process.
             with contextlib.suppress(OSError), (folder / name).open("r+b") as file:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 (folder / name).unlink()
 
 
 class NewFile(io.BufferedWriter):
-    """A buffered file that threads can write parts of."""
+    """A buffered file to which several threads can write parts."""
 
     def __init__(self, raw: _EagerFile) -> None:
         super().__init__(raw)
@@ -234,39 +234,40 @@ class NewFile(io.BufferedWriter):
 
     @property
     def has_places(self) -> bool:
-        """Whether the system has what `write_at` takes."""
+        """Whether the system supports `write_at`."""
         return hasattr(os, "pwrite")
 
     def write_at(self, data: memoryview, position: int, *, is_whole: bool = True) -> None:
-        """Writes all of `data` there, which is after all that was written and flushed: several threads may do so.
+        """Write all of `data` at `position`, which is after everything written and flushed; thread-safe.
 
-        Unless it `is_whole`, there is more to come beside it, and the disk is not yet set to work.
+        Unless it `is_whole`, more will follow next to it, and write-back is not started yet.
         """
         self._whole.write_at(data, position, is_whole=is_whole)
 
     def write_among(self, data: memoryview, position: int, start: int, stop: int) -> None:
-        """As `write_at` of what is not whole, before anything else from `start` to `stop`, at most `CALL` bytes.
+        """Like `write_at` with `is_whole=False`, as the first write in `start` to `stop`, of at most `CALL` bytes.
 
-        By one call, so that the system keeps them in one piece of memory: where others will write there are zeros.
+        It writes the whole range by one call, so that the system keeps it in one folio; bytes of other writes are
+        zeros.
         """
         self._whole.write_among(data, position, start, stop)
 
     def begin(self, start: int, stop: int) -> None:
-        """Sets the disk to work on what has been written from `start` to `stop`."""
+        """Start write-back of the bytes from `start` to `stop`."""
         self._whole.begin(start, stop - start)
 
     def skip(self, count: int) -> None:
-        """Goes on after so many bytes, which have been written by `write_at`."""
+        """Advance past so many bytes that `write_at` has written."""
         self.seek(count, os.SEEK_CUR)
 
 
 class _EagerFile(io.FileIO):
-    """A new file that goes to the disk while it is being written, and not only when it is synced, if it is `eager`."""
+    """A new file; if `eager`, write-back starts while it is being written, not only at the sync."""
 
     eager = True
 
     def write(self, data: Any, /) -> int:
-        """Writes what it can of `data`."""
+        """Write as much of `data` as possible."""
         position = self.tell()
         count = super().write(memoryview(data)[: CALL - position % CALL])
         self.begin(position, count)
@@ -287,23 +288,23 @@ class _EagerFile(io.FileIO):
             count = os.pwritev(self.fileno(), [part for part in (before, data, after) if len(part)], start)
             done = min(max(0, start + count - position), len(data))
             data, position = data[done:], position + done
-        self.write_at(data, position, is_whole=False)  # what the system did not take
+        self.write_at(data, position, is_whole=False)  # the bytes that the system did not accept
 
     def begin(self, position: int, count: int) -> None:
-        """Set the disk to work on so many bytes there."""
+        """Start write-back of `count` bytes at `position`."""
         if self.eager and count >= _EARLY and hasattr(os, "posix_fadvise"):
-            # Linux starts to write such pages and keeps them, for they are not clean yet. Errors are left to the sync.
+            # Linux starts to write these pages and keeps them in memory, as they are dirty. Errors appear at the sync.
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self.fileno(), position, count, os.POSIX_FADV_DONTNEED)
 
 
 def map_file(path: Path) -> memoryview:
-    """The bytes of a file, read-only, mapped and not read. The mapping lives as long as anything that views it.
+    """The bytes of a file, memory-mapped and read-only. The mapping lives as long as any view of it.
 
-    They are `Pages`, which engines may take over, unless the system has no room for what would be written to them.
+    They are `Pages`, which engines can use without a copy, unless the system lacks memory for copy-on-write.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise RecordError("it is not a regular file")  # opening a pipe would wait for ever
+        raise RecordError("it is not a regular file")  # opening a pipe would block for ever
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
@@ -315,7 +316,7 @@ def map_file(path: Path) -> memoryview:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file at `path`; False, too, where the system refuses the very name."""
+    """Whether there is a file at `path`; False for an invalid name too."""
     try:
         return path.is_file()
     except OSError:
@@ -323,7 +324,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder at `path`; False, too, where the system refuses the very name."""
+    """Whether there is a folder at `path`; False for an invalid name too."""
     try:
         return path.is_dir()
     except OSError:
@@ -331,13 +332,13 @@ def is_folder(path: Path) -> bool:
 
 
 def find_file(candidates: Sequence[Path]) -> Path:
-    """The first of `candidates` that exists; RecordError with the names of similar siblings where none does."""
+    """The first of `candidates` that exists; RecordError with similar names in the folder if none does."""
     for candidate in candidates:
         if is_file(candidate):
             return candidate
     path = candidates[0]
     if os.path.lexists(path):
-        return path  # reading it gives the error that fits
+        return path  # reading it raises the right error
     raise RecordError(f"{path}: there is no such file{_siblings(path)}")
 
 
@@ -351,7 +352,7 @@ def _siblings(path: Path) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY"):  # Windows syncs the rename with the file system's journal
+    if not hasattr(os, "O_DIRECTORY"):  # on Windows the file system's journal syncs the rename
         return
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

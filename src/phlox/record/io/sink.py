@@ -1,4 +1,4 @@
-"""`Sink`: where a format writes bytes, and tensors as raw little-endian elements."""
+"""`Sink`: the output of a format: bytes, and tensors as raw little-endian elements."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from phlox.record.io.crc32 import crc32, of_parts
 from phlox.record.io.files import CALL, NewFile
 
 _SHARE = 1 << 20
-"""Bytes, or elements of one tensor, that are worth a thread."""
+"""Minimum number of bytes, or of elements of one tensor, for a thread."""
 _THREADS = 2
-"""Each has a tensor of its own, or a part of one: more would wait for each other, for the system writes one by one."""
+"""Maximum number of threads, each with a tensor or a part of one; more would wait, since writes are serialised."""
 
 
 class Sink:
-    """Where a format writes: bytes, and tensors as raw little-endian elements.
+    """The output of a format: bytes, and tensors as raw little-endian elements.
 
     Args:
-        stream: to write to.
-        can_patch: whether the stream can go back, for `patch`; a compressed one cannot.
+        stream: the stream to write to.
+        can_patch: whether the stream can seek back, for `patch`; a compressed one cannot.
     """
 
     __slots__ = ("_file", "_stream", "can_patch", "position")
@@ -40,19 +40,19 @@ class Sink:
         """The number of bytes written so far."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Writes all of `data`."""
+        """Write all of `data`."""
         self._stream.write(data)
         self.position += len(data)
 
     def tensor(self, tensor: LazyTensor, checksum: int = 0) -> int:
-        """Writes the elements of `tensor` in order; reads it now, casts it a small block at a time.
+        """Read `tensor` and write its elements in order, cast in small blocks.
 
-        Gives the CRC-32 of the bytes written, going on from `checksum`.
+        Returns the CRC-32 of the bytes written, continued from `checksum`.
         """
         return self.tensors([(tensor, checksum)])[0]
 
     def tensors(self, tensors: Iterable[tuple[LazyTensor, int]]) -> list[int]:
-        """`tensor` of each and its checksum, one after the other in the file, on all cores at the same time."""
+        """`tensor` for each pair (tensor, checksum), consecutive in the file, in parallel on all cores."""
         if self._file is not None:
             return self._place(list(tensors), self._file)
         sums: list[int] = []
@@ -64,14 +64,14 @@ class Sink:
         return sums
 
     def blocks(self, tensor: LazyTensor) -> Iterator[memoryview]:
-        """The bytes of its elements in order, to be written; little at a time, if there is no need of the whole."""
+        """The bytes of the elements in order; in small blocks where the whole is not needed."""
         for block in tensor.blocks():
             data = element_bytes(block)
             for start in range(0, len(data), CALL):
                 yield data[start : start + CALL]
 
     def patch(self, position: int, data: bytes) -> None:
-        """Puts `data` in place of as many bytes that were written at `position`."""
+        """Overwrite bytes written at `position` with `data`."""
         self._stream.seek(position - self.position, 1)
         self._stream.write(data)
         self._stream.seek(self.position - position - len(data), 1)
@@ -94,7 +94,7 @@ class Sink:
             return of_parts(parts)
 
         sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
-        # In the order of the file, so that pieces that are shared are soon whole.
+        # In file order, so that shared pieces are completed early.
         sums = parallel_map(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
         file.skip(places[-1] - start)
         self.position += places[-1] - start
@@ -102,19 +102,19 @@ class Sink:
 
 
 class _Pieces:
-    """A part of a file, in pieces of `CALL` bytes, each of which the system keeps in one piece of memory.
+    """A part of a file, in pieces of `CALL` bytes, each of which the system should keep in one folio.
 
-    It does so with what comes by one call. So where several writes share a piece, the first one writes all of it.
+    The system does so only for bytes of one call. So if several writes share a piece, the first one writes all of it.
     """
 
     def __init__(self, file: NewFile, start: int, stop: int) -> None:
         self._file, self._start, self._stop = file, start, stop
         self._missing: dict[int, int] = {}
-        """Of the pieces that are shared and begun: bytes that are still to come."""
+        """For each shared piece that was started: the number of bytes still missing."""
         self._lock = Lock()
 
     def write_at(self, data: memoryview, position: int) -> None:
-        """Writes all of `data` there; several threads may do so."""
+        """Write all of `data` at `position`; thread-safe."""
         while len(data):
             number, at = divmod(position, CALL)
             here = data[: CALL - at]
@@ -138,9 +138,9 @@ class _Pieces:
 
 
 def _place_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, place: int, checksum: int) -> int:
-    """Writes a part of `tensor`, which begins at `place`; the CRC-32 goes on from `checksum`.
+    """Write a part of `tensor`, starting at `place`; returns the CRC-32, continued from `checksum`.
 
-    Little at a time, which is cast, added up and written while it is in the cache of one core.
+    It works in small blocks, each of which is cast, checksummed and written while it is in the cache of one core.
     """
     at, width = part.start, tensor.dtype.itemsize
     while at < part.stop:
@@ -149,12 +149,12 @@ def _place_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, p
         data = element_bytes(tensor.cast(source[at:stop]))
         checksum = crc32(data, checksum)
         file.write_at(data, here)
-        del data  # or else the next one cannot take its place in the cache
+        del data  # so that the next block can reuse its place in the cache
         at = stop
     return checksum
 
 
 def element_bytes(array: Array) -> memoryview:
-    """The elements of a contiguous array as little-endian bytes; a view, where the machine is little-endian."""
+    """The elements of a contiguous array as little-endian bytes; a view on a little-endian machine."""
     flat = array if array.ndim == 1 else array.reshape(-1)
     return (flat if sys.byteorder == "little" else flat.byteswap()).view(np.uint8).data

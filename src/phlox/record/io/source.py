@@ -1,4 +1,4 @@
-"""`Source`: the bytes of a file as a format reads them, unpacked and mapped where they can be."""
+"""`Source`: the input of a format: the bytes of a file, decompressed, and memory-mapped if possible."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from phlox.record.io.files import map_file
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a format reads: the whole (unpacked) file as one read-only buffer, of which lazy tensors are views."""
+    """The input of a format: the whole (decompressed) file as one read-only buffer; lazy tensors are views of it."""
 
     data: memoryview
     name: str
-    """Of the file, for errors."""
+    """The name of the file, for error messages."""
     folder: Path | None = None
-    """Where the file is, for formats of several files; None in memory."""
+    """The folder of the file, for formats with several files; None in memory."""
     verify: bool = True
-    """Whether checksums are to be verified."""
+    """Whether checksums are verified."""
 
     @cached_property
     def array(self) -> Array:
@@ -42,7 +42,7 @@ class Source:
     def tensor(self, path: str, dtype: DType, shape: object, start: int, stop: int) -> LazyTensor:
         """The tensor whose raw little-endian elements are the bytes `start` to `stop`.
 
-        Raises RecordError unless these are exactly as many bytes as the shape needs and all are in the file.
+        Raises RecordError unless the shape needs exactly that many bytes and all are in the file.
         """
         sizes = checked_shape(shape, dtype, path)
         needed = math.prod(sizes) * dtype.itemsize
@@ -54,7 +54,7 @@ class Source:
         return LazyTensor(sizes, dtype, dtype, _Elements(self, path, dtype, sizes, start), path)
 
     def lazy(self, path: str, dtype: DType, shape: object, flat: Callable[[], Array]) -> LazyTensor:
-        """The tensor whose flat elements the function `flat` gives; what fails in it names the file and `path`."""
+        """The tensor whose flat elements `flat()` returns; its errors name the file and `path`."""
         sizes = checked_shape(shape, dtype, path)
 
         def read() -> Array:
@@ -66,13 +66,13 @@ class Source:
         return LazyTensor(sizes, dtype, dtype, read, path)
 
     def error(self, path: str, error: Exception) -> PhloxError:
-        """What failed at the tensor `path`, with the name of the file."""
+        """The error of the tensor at `path`, with the name of the file."""
         where = f"{self.name}: {path}"
         return out_of_memory(where, None, error) or RecordError(f"{where}: {reason(error)}")
 
 
 class _Elements(msgspec.Struct, frozen=True, eq=False):
-    """The array of some bytes of a source: one small object a tensor, for files have thousands of them."""
+    """The array of a byte range: one small object per tensor, since a file can have thousands."""
 
     source: Source
     path: str
@@ -82,14 +82,14 @@ class _Elements(msgspec.Struct, frozen=True, eq=False):
 
     def __call__(self) -> Array:
         try:
-            # Of the array: what is made of the memoryview holds what is behind that, and may be made writable.
+            # A view of the array, not of the memoryview: the latter's base could be made writable.
             return _as_elements(np.ndarray(self.shape, self.dtype, self.source.array, self.start))
         except Exception as error:
             raise self.source.error(self.path, error) from error
 
 
 def open_source(path: Path, max_bytes: int | None = None, verify: bool = True) -> Source:
-    """The (unpacked) content of a file; RecordError naming it where it cannot be had."""
+    """The (decompressed) content of a file; RecordError, with its name, if it cannot be read."""
     try:
         data = map_file(path)
     except OSError as error:
@@ -100,9 +100,9 @@ def open_source(path: Path, max_bytes: int | None = None, verify: bool = True) -
 
 
 def read_source(content: Any, name: str, max_bytes: int | None = None, verify: bool = True) -> Source:
-    """What is in memory, or in an open binary file from where it stands, as a source called `name`, or as the file is.
+    """Bytes in memory, or an open binary file from its position, as a source with `name` (or the file's name).
 
-    RecordError where it is neither, or cannot be read.
+    Raises RecordError for other objects, and if the file cannot be read.
     """
     if isinstance(content, (bytes, bytearray, memoryview, mmap.mmap)):
         data = cast("memoryview", content)
@@ -114,7 +114,7 @@ def read_source(content: Any, name: str, max_bytes: int | None = None, verify: b
         name = own if isinstance(own, str) and own else name
         try:
             data = cast("memoryview", read())
-        except (OSError, ValueError) as error:  # of which UnsupportedOperation is one, and that it is closed
+        except (OSError, ValueError) as error:  # includes UnsupportedOperation and a closed file
             raise RecordError(f"{name}: it cannot be read: {error}") from error
         if not isinstance(data, (bytes, bytearray, memoryview)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RecordError(
@@ -126,7 +126,7 @@ def read_source(content: Any, name: str, max_bytes: int | None = None, verify: b
 def unpacked(
     data: memoryview, name: str, max_bytes: int | None = None, folder: Path | None = None, verify: bool = True
 ) -> Source:
-    """`data`, decompressed where it is compressed; RecordError naming it where that fails."""
+    """Decompress `data` if it is compressed; RecordError with `name` if that fails."""
     try:
         return Source(decompressed(data, max_bytes), name, folder, verify)
     except RecordError as error:
@@ -139,7 +139,7 @@ def unpacked(
 
 
 def elements(data: memoryview, dtype: DType) -> Array:
-    """Little-endian bytes as a flat array: a view of them where they are aligned. RecordError for false booleans."""
+    """Little-endian bytes as a flat array, a view if they are aligned. RecordError for invalid booleans."""
     return _as_elements(np.frombuffer(data, dtype))
 
 
@@ -152,7 +152,7 @@ def _as_elements(array: Array) -> Array:
 
 
 def reason(error: Exception) -> str:
-    """What an error says, for the sentence of another."""
+    """The message of an error, for use in another message."""
     if isinstance(error, RecursionError):
         return "it nests too deep"
     return str(error) if isinstance(error, RecordError) else f"{error or type(error).__name__}"

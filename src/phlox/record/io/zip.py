@@ -1,7 +1,7 @@
-"""Zip archives, as PyTorch and NumPy write them: the members of a mapped file, without a copy where they are stored.
+"""Zip archives, as PyTorch and NumPy write them: the members of a mapped file, without a copy if uncompressed.
 
-The standard library reads the directory at the end of the file (PKWARE, "APPNOTE.TXT", 6.3.10; 3 us a member); the
-bytes of a member are ours to find, since it can only copy them. Nothing is read of a member before it is asked for.
+The standard library reads the directory at the end of the file (PKWARE, "APPNOTE.TXT", 6.3.10; 3 us per member). The
+bytes of a member are located here, because the library can only copy them. A member is read only on request.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _SIZES_FOLLOW = 0x8
 _UTF8 = 0x800
 _IN_EXTRA = 0xFFFFFFFF
 _SHOWN = 100
-_SLACK = 1 << 12  # what deflate may add to data that it cannot make smaller
+_SLACK = 1 << 12  # bytes that deflate may add to incompressible data
 
 
 @dataclass(slots=True)
 class _Member:
     info: zipfile.ZipInfo
     end: int
-    """Where the next member or the directory begins."""
+    """The start of the next member or of the directory."""
     checked: bool = False
 
 
 class Archive:
     """The members of the zip archive in `data`, by name, in the order of its directory; folders are left out.
 
-    A stored member is read as a view of `data`, a deflated one is unpacked at each read. The directory is checked at
-    once: RecordError for names that appear twice, are absolute or have a part "..", for members that overlap, leave
-    the file, are encrypted or compressed otherwise, and where the deflated ones together unpack to more than
+    A stored member is read as a view of `data`; a deflated one is unpacked on each read. The directory is checked at
+    once. RecordError for duplicate or absolute names and names with a part "..", for members that overlap, leave the
+    file, are encrypted or use another compression, and if the deflated members together unpack to more than
     `max_bytes`.
 
     Args:
@@ -77,18 +77,18 @@ class Archive:
         return name in self._members
 
     def size(self, name: str) -> int:
-        """The size of a member in bytes, unpacked; RecordError where there is none of this name."""
+        """The unpacked size of a member in bytes; RecordError if it does not exist."""
         return self._member(name).info.file_size
 
     def is_deflated(self, name: str) -> bool:
-        """Whether reading the member unpacks it, each time anew."""
+        """Whether each read of the member unpacks it."""
         return _is_deflated(self._member(name).info)
 
     def read(self, name: str) -> memoryview:
-        """The bytes of a member; its checksum is verified at the first read, where it is to be.
+        """The bytes of a member; with `verify`, its checksum is verified on the first read.
 
-        A checksum of 0 stands for none: `torch.save` can be told to leave it out. RecordError where the member is not
-        in the archive, or is damaged.
+        A checksum of 0 means none: `torch.save` can omit it. Raises RecordError if the member does not exist or is
+        damaged.
         """
         member = self._member(name)
         info = member.info
@@ -101,7 +101,7 @@ class Archive:
         return data
 
     def head(self, name: str, size: int) -> memoryview:
-        """The first `size` bytes of a member, or all, not verified; no more of it is read or unpacked."""
+        """The first `size` bytes of a member (or all), unverified; nothing more is read or unpacked."""
         member = self._member(name)
         data = self._stored(member)[: size + _SLACK]
         if _is_deflated(member.info):
@@ -125,7 +125,7 @@ class Archive:
             raise RecordError(f"it has no member {_shown(name)}") from None
 
     def _start(self, info: zipfile.ZipInfo) -> int:
-        """Where the data of a member begin: the local header before them may be longer than the directory tells."""
+        """The start of a member's data: its local header can be longer than the directory says."""
         try:
             signature, _, flags, method, _, _, _, packed, _, name_size, extra = _LOCAL.unpack_from(
                 self._data, info.header_offset
@@ -142,7 +142,7 @@ class Archive:
 
 
 def first_name(head: bytes) -> str | None:
-    """The name of the first member of a zip archive that begins with `head`; None where it is no archive."""
+    """The name of the first member of a zip archive with these first bytes; None if it is not an archive."""
     if len(head) < _LOCAL.size or not head.startswith(b"PK\x03\x04"):
         return None
     size = int.from_bytes(head[26:28], "little")
@@ -150,7 +150,7 @@ def first_name(head: bytes) -> str | None:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a member may have this name: relative, without a part "..", and the same to every program."""
+    """Whether a member's name is safe: relative, without a part "..", and the same for every program."""
     parts = name.replace("\\", "/").split("/")
     return bool(name) and "\0" not in name and parts[0] != "" and ".." not in parts
 
@@ -206,7 +206,7 @@ def _shown(name: str) -> str:
 
 
 class _File(io.RawIOBase):
-    """A memoryview as a file that can seek, without a copy."""
+    """A memoryview as a seekable file, without a copy."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -1,3 +1,3 @@
-"""From a record to what is loaded of it: what matches, what is missing, what was probably meant."""
+"""Loading a record: matching it with a module, renaming, hints and reports."""
 
 from __future__ import annotations

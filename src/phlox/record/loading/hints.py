@@ -1,4 +1,4 @@
-"""What was probably meant, where names in a record are not those expected: near misses, prefixes, shifted numbers."""
+"""Hints for names in a record that are not as expected: misspellings, prefixes, shifted layer numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from phlox.record.record import Record
 
 Specs: TypeAlias = Mapping[str, Any]
-"""Path -> what is there: equal for what fits."""
+"""Path -> its shape, kind or the like; equal specs fit."""
 
 _MAX_SUGGESTIONS = 20
 _MAX_LISTS = 50
@@ -20,7 +20,7 @@ _MAX_PAIRS = 4
 
 
 def suggestions(missing: list[str], unexpected: list[str]) -> dict[str, str]:
-    """Missing or unexpected name -> the one on the other side that it resembles."""
+    """Missing or unexpected name -> a similar name on the other side."""
     found: dict[str, str] = {}
     for names, others in ((missing, unexpected), (unexpected, missing)):
         for name in names[:_MAX_SUGGESTIONS]:
@@ -30,7 +30,7 @@ def suggestions(missing: list[str], unexpected: list[str]) -> dict[str, str]:
 
 
 def positional_hint(expected: int, record: Record) -> str:
-    """What to say of a positional record that has another number of tensors."""
+    """The hint for a positional record with another number of tensors."""
     return (
         f"The record is positional: {len(record.tensors)} tensors without names, matched in order; the module expects "
         f"{expected}. It was written by a module of another structure."
@@ -38,14 +38,14 @@ def positional_hint(expected: int, record: Record) -> str:
 
 
 def prefix_hint(missing: list[str], unexpected: list[str]) -> str | None:
-    """What to say where one side has all names of the other below a prefix."""
+    """The hint if one side has all names of the other below a prefix."""
     if not missing or not unexpected:
         return None
     first, lacking, surplus = missing[0], set(missing), set(unexpected)
     for path in unexpected:
         prefix = path.removesuffix("." + first)
         if prefix != path and all(f"{prefix}.{name}" in surplus for name in missing):
-            return f"The record has all that is missing below {prefix!r}: load record.select({prefix!r})."
+            return f"The record has all missing entries below {prefix!r}: load record.select({prefix!r})."
     for path in missing:
         prefix = path.removesuffix("." + unexpected[0])
         if prefix != path and all(f"{prefix}.{name}" in lacking for name in unexpected):
@@ -54,7 +54,7 @@ def prefix_hint(missing: list[str], unexpected: list[str]) -> str | None:
 
 
 def shift_hint(expected: Specs, found: Specs) -> tuple[str, dict[str, str]] | None:
-    """What to say where the numbers of a list's layers differ, but not the layers; and path found -> path expected.
+    """The hint if only the indices of a list's layers differ; and path found -> path expected.
 
     >>> text, moved = shift_hint({"layers.0.w": 1, "layers.2.w": 2}, {"layers.0.w": 1, "layers.1.w": 2})
     >>> moved
@@ -78,14 +78,14 @@ def shift_hint(expected: Specs, found: Specs) -> tuple[str, dict[str, str]] | No
     if not remaps:
         return None
     text = (
-        f"The layers in `{first}` have other numbers in the record, as when one without parameters was put in or taken "
-        f"out (layers with names would keep theirs): load it with remap={{{', '.join(remaps)}}}."
+        f"The layers in `{first}` have other indices in the record, as if a layer without parameters was inserted or "
+        f"removed (named layers would keep their names): load it with remap={{{', '.join(remaps)}}}."
     )
     return text, moved
 
 
 def _lists(expected: Specs) -> Iterable[str]:
-    """The paths of lists, outer ones first; only those whose names need no escaping in a replacement."""
+    """The paths of lists, outer ones first; only those that need no escaping in a replacement."""
     found: dict[str, None] = {}
     for path in expected:
         parts = path.split(".")
@@ -102,7 +102,7 @@ def _is_number(part: str) -> bool:
 
 
 def _numbered(specs: Specs, prefix: str) -> dict[int, dict[str, Any]]:
-    """What lies in a list: number -> rest of the path -> what is there."""
+    """The content of a list: index -> rest of the path -> spec."""
     found: dict[int, dict[str, Any]] = {}
     start = prefix + "."
     for path, spec in specs.items():
@@ -114,11 +114,11 @@ def _numbered(specs: Specs, prefix: str) -> dict[int, dict[str, Any]]:
 
 
 def _remap(prefix: str, numbers: dict[int, int]) -> str:
-    """The items of a `remap` that gives other numbers, as Python."""
+    """The Python code of the items of a `remap` that changes indices."""
     pattern = rf"^{re.escape(prefix)}\."
     if len(numbers) > _MAX_PAIRS:
         return rf'r"{pattern}(\d+)\.": lambda m: "{prefix}.%d." % {numbers}.get(int(m[1]), int(m[1]))'
-    # One replacement comes after the other: so that none takes up what another has made, the last goes up first.
+    # Replacements are applied in order. To avoid matching earlier results, increasing indices go from last to first.
     up = sorted((old for old, new in numbers.items() if new > old), reverse=True)
     down = sorted(old for old, new in numbers.items() if new < old)
     return ", ".join(f'r"{pattern}{old}\\.": "{prefix}.{numbers[old]}."' for old in (*up, *down))

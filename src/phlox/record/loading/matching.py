@@ -1,4 +1,4 @@
-"""`match`: does a record fit what is to be loaded from it? Everything that is amiss is found at once."""
+"""`match`: check whether a record fits a module, and find all problems at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from phlox.record.loading.hints import positional_hint, prefix_hint, shift_hint,
 from phlox.record.loading.renaming import Remap, Renamed, rename
 from phlox.record.loading.report import DROPPED, LACKING, NOT_MEANT, SURPLUS, UNFIT, UNREADABLE, Difference, LoadReport
 from phlox.record.names import fingerprint_of
-from phlox.record.patterns import Patterns, chosen
+from phlox.record.patterns import Patterns, selected
 from phlox.record.record import Record
 
 Expected: TypeAlias = "tuple[tuple[int, ...], Kind, DType | None]"
-"""Of a tensor to be loaded: its shape, its kind, and its element type (None: whichever comes)."""
+"""The shape, kind and dtype (None: any) of an expected tensor."""
 
 
 def match(
@@ -30,21 +30,21 @@ def match(
     exclude: Patterns | None = None,
     remap: Remap | None = None,
 ) -> LoadReport:
-    """Compares a record with what a module expects, reading no tensor (save two that should be one, see below).
+    """Compare a record with what a module expects, without reading tensors (except as below).
 
     Args:
-        expected: path -> (shape, kind, element type or None), in the module's order.
-        record: matched by name, or in order where it is positional.
+        expected: path -> (shape, kind, dtype or None), in the module's order.
+        record: matched by name, or by order if it is positional.
         strict: whether missing and unexpected entries, and a positional record of another structure, are failures.
-        aliases: further name of a tied parameter -> its path in `expected`.
-        include, exclude: patterns of paths (see `phlox.record.patterns`): of what is expected, only what `include`
-            and not `exclude` means is matched. Entries that are not meant are not unexpected.
-        remap: other names for the record's entries, see `phlox.record.renamed`; it comes first.
+        aliases: alias of a tied parameter -> its path in `expected`.
+        include, exclude: path patterns (see `phlox.record.patterns`). Only expected paths that match `include` and not
+            `exclude` are matched. Other entries of the record are not reported as unexpected.
+        remap: new names for the record's entries, see `phlox.record.renamed`; applied first.
 
-    A tied parameter is found under any of its names, be they the module's aliases or the record's. A record that has
-    separate tensors under several of them must have equal ones: these, and only these, are read and compared.
+    A tied parameter is found under any of its names, in the module or in the record. If the record has separate tensors
+    under several of these names, they must be equal: only these tensors are read, and compared.
 
-    Raises RecordError for a pattern that nothing matches, and for a remap that fails.
+    Raises RecordError for a pattern that matches nothing, and for a remap that fails.
 
     >>> import numpy as np
     >>> record = Record({"weight": np.zeros((16, 4), np.float32)})
@@ -56,7 +56,7 @@ def match(
     aliases = aliases or {}
     view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
     names, origin = view.record, view.origin
-    passed_over = _not_meant(expected, names, aliases, include, exclude)
+    passed_over = _excluded(expected, names, aliases, include, exclude)
     found = _by_order(expected, names) if names.positional else _by_name(expected, names, aliases)
     others = {found[path] for path in passed_over & found.keys()} if names.positional else passed_over
     found = {path: source for path, source in found.items() if path not in passed_over}
@@ -80,7 +80,7 @@ def match(
                 cast.append(Difference(path, stored, canonical(dtype, path)))
     unreadable = _unreadable(expected, names, found, aliases, passed_over)
     missing = [path for path in expected if not (path in found or path in passed_over or path in unreadable)]
-    left, untied = _left_over(found, names, {} if names.positional else aliases)
+    left, untied = _surplus(found, names, {} if names.positional else aliases)
     surplus = {path: why for path, why in names.unreadable.items() if path not in expected and path not in aliases}
     unexpected = [path for path in (*left, *surplus) if path not in others]
     kept = {path: NOT_MEANT for path in expected if path in passed_over}
@@ -90,9 +90,9 @@ def match(
     ignored |= dict.fromkeys(view.dropped, DROPPED) | {
         path: f"it cannot be read ({why})" for path, why in surplus.items()
     }
-    meant, hint = _help(expected, names, aliases, found, missing, unexpected, bool(misshapen))
+    meant, hint = _hints(expected, names, aliases, found, missing, unexpected, bool(misshapen))
     if hint is None and view.unused and (missing or unexpected):
-        hint = f"No path of the record matches {view.unused[0]!r}, which remap is to replace."
+        hint = f"No path of the record matches {view.unused[0]!r}, a key of remap."
     return LoadReport(
         matches=matches,
         missing=missing,
@@ -120,7 +120,7 @@ def _unreadable(
     aliases: Mapping[str, str],
     passed_over: set[str],
 ) -> dict[str, str]:
-    """Path expected -> why the record's cannot be read; a tied one can, where another of its names can be."""
+    """Expected path -> why its entry is unreadable; a tied one is readable if any of its names is."""
     lost: dict[str, str] = {}
     for name, why in record.unreadable.items():
         path = aliases.get(name, name)
@@ -141,14 +141,14 @@ def _by_name(expected: Mapping[str, Expected], record: Record, aliases: Mapping[
     return found
 
 
-def _not_meant(
+def _excluded(
     expected: Mapping[str, Expected],
     record: Record,
     aliases: Mapping[str, str],
     include: Patterns | None,
     exclude: Patterns | None,
 ) -> set[str]:
-    """Paths, of what is expected and of entries, that the patterns do not mean by any of their names."""
+    """The expected paths and the entries that match the patterns by none of their names."""
     if include is None and exclude is None:
         return set()
     names: dict[str, list[str]] = {path: [path] for path in expected}
@@ -167,9 +167,9 @@ def _not_meant(
         for alias, path in record.aliases.items():
             if alias not in owner:
                 names[owner[path]].append(alias)
-    meant = set(names) if include is None else chosen(include, names)
+    meant = set(names) if include is None else selected(include, names)
     if exclude is not None:
-        meant -= chosen(exclude, names)
+        meant -= selected(exclude, names)
     others = set(names) - meant
     return {path for path in (*expected, *record, *record.unreadable) if owner.get(path) in others}
 
@@ -182,10 +182,10 @@ def _equal(first: object, second: object) -> bool:
 
 
 def _bits(tensor: LazyTensor) -> Any:
-    return tensor.read().reshape(-1).view(np.uint8)  # so that NaN equals itself
+    return tensor.read().reshape(-1).view(np.uint8)  # so that equal NaNs match
 
 
-def _left_over(
+def _surplus(
     found: Mapping[str, str], record: Record, aliases: Mapping[str, str]
 ) -> tuple[list[str], list[Difference]]:
     used = {record.aliases.get(path, path) for path in found.values()}
@@ -202,7 +202,7 @@ def _left_over(
     return left, untied
 
 
-def _help(
+def _hints(
     expected: Mapping[str, Expected],
     record: Record,
     aliases: Mapping[str, str],
@@ -211,7 +211,7 @@ def _help(
     unexpected: list[str],
     misshapen: bool,
 ) -> tuple[dict[str, str], str | None]:
-    """What was probably meant: by each name, and as a whole."""
+    """Suggestions for single names, and a hint for the whole."""
     if record.positional:
         return {}, positional_hint(len(expected), record) if missing or unexpected else None
     if not missing and not misshapen:

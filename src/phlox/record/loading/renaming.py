@@ -1,4 +1,4 @@
-"""Other names for the entries of a record: `remap`, as `Module.load_record` takes it."""
+"""Renaming the entries of a record: `remap`, as in `Module.load_record`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from phlox.errors import RecordError
 from phlox.record.record import Entry, Record
 
 Remap: TypeAlias = Mapping[str, str | Callable[[re.Match[str]], str]] | Callable[[str], str | None]
-"""Regular expression -> replacement (as `re.sub` takes it), in order; or a function: path -> path, None to drop it."""
+"""Regular expression -> replacement (as in `re.sub`), in order; or a function path -> path, or None to drop it."""
 
 
 class Renamed(NamedTuple):
-    """A record under other names, and what became of the old ones."""
+    """A renamed record, and the mapping of names."""
 
     record: Record
     origin: dict[str, str]
-    """New path (of entries and of aliases) -> the path in the record as it was."""
+    """New path (of entries and aliases) -> the path in the original record."""
     dropped: list[str]
     unused: list[str]
     """Regular expressions that no path matched."""
 
 
 def renamed(record: Record, remap: Remap) -> Record:
-    """`record` with every path, aliases included, replaced by what `remap` makes of it; tensors are not read.
+    """Rename the paths of `record`, including aliases, by `remap`; tensors are not read.
 
     Args:
-        record: not a positional one, which has no names.
-        remap: regular expression -> replacement, each in turn applied to the whole path by `re.sub`; or a function
-            path -> path, in which None drops the entry. An alias of an entry that is dropped takes its place.
+        record: a record with names, not a positional one.
+        remap: regular expression -> replacement, all applied in order to the path by `re.sub`; or a function path ->
+            path, where None drops the entry. If an entry is dropped, its alias takes its place.
 
-    Raises RecordError where two entries get one path, naming both, and for a remap that gives no path.
+    Raises RecordError if two entries get one path (naming both), and if remap gives an invalid path.
 
     >>> import numpy as np
     >>> record = Record({"module.weight": np.zeros(2), "module.step": 3})
@@ -45,7 +45,7 @@ def renamed(record: Record, remap: Remap) -> Record:
 
 
 def rename(record: Record, remap: Remap) -> Renamed:
-    """See `renamed`; told in full."""
+    """Like `renamed`, with the mapping of names."""
     if record.positional:
         raise RecordError("remap: a positional record has no names to replace")
     unused: set[str] = set()
@@ -73,7 +73,7 @@ def rename(record: Record, remap: Remap) -> Renamed:
             )
     unreadable: dict[str, str] = {}
     for path, why in record.unreadable.items():
-        # What cannot be read need not have a path of names joined by dots, and gives way to what can be.
+        # Unreadable entries need not have a valid path, and yield to readable ones.
         target = _checked(new(path), path, same=path)
         if target is None:
             dropped.append(path)
@@ -114,13 +114,13 @@ def _compiled(pattern: object) -> re.Pattern[str]:
     try:
         return re.compile(pattern)  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownVariableType]
     except (re.error, TypeError) as error:
-        raise RecordError(f"remap: {pattern!r} is no regular expression: {error}") from None
+        raise RecordError(f"remap: {pattern!r} is not a regular expression: {error}") from None
 
 
 def _checked(target: Any, path: str, same: str | None = None) -> str | None:
     if target is None or target == same or (isinstance(target, str) and target and all(target.split("."))):
         return target
     raise RecordError(
-        f"remap: {path!r} becomes {target!r}, which is no path (names joined by dots, none of them empty); "
-        "a function drops an entry by giving None"
+        f"remap: {path!r} becomes {target!r}, which is not a path (names joined by dots, none of them empty); "
+        "to drop an entry, return None from a function"
     )

@@ -1,4 +1,4 @@
-"""`LoadReport`: what fits, what does not and why, and what was done, as one page for a person."""
+"""`LoadReport`: which entries fit, which do not and why, and what was loaded, as readable text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phlox.errors import RecordError
 _MOST_LINES = 100
 _MOST_NAMES = 6
 _GROUP = 8
-"""Entries that are told as one."""
+"""Minimum number of entries that are summarised as one."""
 _MOST_LEVELS = 64
 
 NOT_MEANT = "not meant"
@@ -23,7 +23,7 @@ DROPPED = "dropped by remap"
 
 
 class Difference(NamedTuple):
-    """What the record has at a path and what was expected there: two shapes, two kinds, or two element types."""
+    """The found and the expected shape, kind or dtype at a path."""
 
     path: str
     found: Any
@@ -31,7 +31,7 @@ class Difference(NamedTuple):
 
 
 class MisfitError(RecordError):
-    """A record does not fit what is to be loaded from it."""
+    """A record does not fit the module that it is loaded into."""
 
     def __init__(self, text: str, report: LoadReport | None = None) -> None:
         super().__init__(text)
@@ -40,65 +40,65 @@ class MisfitError(RecordError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What `match` found and, once `done`, what loading did. `print` it: one line where all is well.
+    """The result of `match` and, once `done`, of loading. `print` it: one line if everything is fine.
 
-    `ok` says whether the record may be loaded; `matches` says from where each tensor comes. With `strict=False`,
-    missing and unexpected entries are told but do not make it fail. Entries that are `cast` never do.
+    `ok` is whether the record can be loaded; `matches` maps each tensor to its source. With `strict=False`, missing and
+    unexpected entries are reported but are not failures. Entries that are `cast` are never failures.
     """
 
     matches: dict[str, str]
-    """Path expected -> path in the record, for all that is found and fits."""
+    """Expected path -> path in the record, for all entries that fit."""
     missing: list[str] = field(default_factory=list[str])
-    """Paths expected that the record lacks."""
+    """Expected paths that the record lacks."""
     unexpected: list[str] = field(default_factory=list[str])
     """Paths in the record (as remapped) that nothing expects."""
     misshapen: list[Difference] = field(default_factory=list[Difference])
     wrong_kind: list[Difference] = field(default_factory=list[Difference])
-    """Tensors of another kind; a plain value in place of a tensor is of the kind "value"."""
+    """Tensors of another kind; a plain value in place of a tensor has the kind "value"."""
     cast: list[Difference] = field(default_factory=list[Difference])
-    """Tensors that fit once cast to the expected element type."""
+    """Tensors that fit after a cast to the expected dtype."""
     unreadable: dict[str, str] = field(default_factory=dict[str, str])
-    """Paths expected whose entry in the record is unreadable (see `Record`) -> why; others of these are `ignored`."""
+    """Expected paths whose entry is unreadable (see `Record`) -> why; other unreadable entries are `ignored`."""
     untied: list[Difference] = field(default_factory=list[Difference])
-    """One tensor to whoever loads, two different ones in the record: at `found` and at `expected`."""
+    """Tied in the module, but two different tensors in the record: at `found` and at `expected`."""
     kept: dict[str, str] = field(default_factory=dict[str, str])
-    """Paths expected that keep what they have -> why."""
+    """Expected paths that keep their current value -> why."""
     ignored: dict[str, str] = field(default_factory=dict[str, str])
-    """Paths in the record that are passed over -> why."""
+    """Ignored paths of the record -> why."""
     remapped: dict[str, str] = field(default_factory=dict[str, str])
-    """Path in the record -> what `remap` made of it, where that differs."""
+    """Path in the record -> its new path by `remap`, if that differs."""
     tied: dict[str, str] = field(default_factory=dict[str, str])
-    """Further name of a tensor that is loaded -> the path under which it is."""
+    """Alias of a loaded tensor -> the path of the tensor."""
     by_themselves: list[str] = field(default_factory=list[str])
-    """Children with a `load_record` of their own, which take what lies below their paths as they see fit."""
+    """Children with their own `load_record`, which load the entries below their paths themselves."""
     refused: dict[str, str] = field(default_factory=dict[str, str])
-    """Such children that do not take it -> why."""
+    """Such children that reject their entries -> why."""
     other_structure: bool = False
-    """Whether a positional record was written without the names of another structure."""
+    """Whether a positional record was written by a module of another structure."""
     suggestions: dict[str, str] = field(default_factory=dict[str, str])
     """Missing or unexpected path -> the name on the other side that was probably meant."""
     hint: str | None = None
-    """What probably went wrong as a whole."""
+    """A hint about the probable cause of all problems."""
     strict: bool = True
     done: bool = False
-    """Whether it was loaded; False in a report of what loading would do."""
+    """Whether it was loaded; False for a dry run."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing speaks against loading."""
+        """Whether the record can be loaded."""
         return not self._problems(self.strict)
 
     @property
     def loaded(self) -> list[str]:
-        """The paths that take their tensor from the record; none where it may not be loaded."""
+        """The paths that are loaded from the record; none if it cannot be loaded."""
         return list(self.matches) if self.ok else []
 
     def as_done(self) -> LoadReport:
-        """This report, once loading is done."""
+        """This report, marked as done."""
         return replace(self, done=True)
 
     def raise_if_failed(self, where: str) -> None:
-        """Raises RecordError with every problem unless `ok`; `where` names what the record was to be loaded into."""
+        """Raise RecordError with all problems unless `ok`; `where` names the target of the load."""
         if problems := self._problems(self.strict):
             raise MisfitError(self._ended(f"cannot load the record into {where}, {_counted(problems)}", problems), self)
 
@@ -160,31 +160,31 @@ class LoadReport:
         lines += [f"{shown(path)}: {why}" for path, why in self.refused.items()]
         if strict and (self.missing or self.unexpected):
             fit = {*self.matches, *(d.path for d in (*self.misshapen, *self.wrong_kind)), *self.unreadable}
-            lines += self._told(self.missing, fit, "missing from the record")
+            lines += self._lines(self.missing, fit, "missing from the record")
             found = {*self.matches.values(), *fit, *self.tied, *self.remapped.values()} - {*self.unexpected}
-            lines += self._told(self.unexpected, found, "in the record, but not in the module")
+            lines += self._lines(self.unexpected, found, "in the record, but not in the module")
         return lines
 
-    def _told(self, paths: list[str], others: set[str], what: str) -> Iterable[str]:
-        """A line for each path, or for a group of them; what has a suggestion of its own is told alone."""
+    def _lines(self, paths: list[str], others: set[str], what: str) -> Iterable[str]:
+        """One line per path or group of paths; a path with its own suggestion gets its own line."""
         alone = [] if self.hint else [path for path in paths if path in self.suggestions]
         for label, count in grouped(paths, {*others, *alone}):
-            told = f"{count} entries" if count > 1 else ""
-            yield f"{shown(label)}: {told}{' ' if told else ''}{what}{self._meant(label)}"
+            size = f"{count} entries" if count > 1 else ""
+            yield f"{shown(label)}: {size}{' ' if size else ''}{what}{self._suggestion(label)}"
 
-    def _meant(self, path: str) -> str:
+    def _suggestion(self, path: str) -> str:
         return f"; did you mean `{shown(self.suggestions[path])}`?" if path in self.suggestions else ""
 
 
 _ALL = {0: "no parameters to be", 1: "the one parameter"}
 _OTHER_STRUCTURE = (
-    "the record, which has no names, was written by a module of another structure: tensors would go to the wrong "
-    "places; save it with names, or load it into the module that it was made of (strict=False takes them in order)"
+    "the record has no names, and was written by a module of another structure: tensors would be loaded into the wrong "
+    "parameters; save it with names, or load it into a module of that structure (strict=False loads them in order)"
 )
 
 
 def shown(path: str) -> str:
-    """A path as a page shows it: it may come from a stranger's file."""
+    """A path, made safe for display: it may come from an untrusted file."""
     path = path if len(path) <= 200 else path[:200] + "..."
     return path if path.isprintable() else repr(path)
 
@@ -200,15 +200,15 @@ def _named(paths: Iterable[str]) -> str:
 
 
 def _summed_up(paths: list[str], all_of_them: Iterable[str], others: Iterable[str]) -> str:
-    """The names of some paths, those of a group as one."""
+    """The names of some paths, with groups summarised."""
     rest = {*all_of_them, *others} - {*paths}
     return _named(f"{label} ({count} entries)" if count > 1 else label for label, count in grouped(paths, rest))
 
 
 def grouped(paths: list[str], others: Iterable[str]) -> list[tuple[str, int]]:
-    """`paths`, in order, and for each 1; many below one module as "module.**", and how many they are.
+    """`paths` in order, each with count 1; many paths below one module are summarised as "module.**" with their number.
 
-    A group is the largest that has none of `others`, so that its pattern means all of it and nothing else.
+    A group is as large as possible without containing any of `others`, so its pattern matches exactly the group.
 
     >>> grouped([f"optimizer.{i}.m" for i in range(240)] + ["bias"], ["weight"])
     [('optimizer.**', 240), ('bias', 1)]
@@ -216,7 +216,7 @@ def grouped(paths: list[str], others: Iterable[str]) -> list[tuple[str, int]]:
     occupied = {path[:end] for path in (*others,) for end in _ends(path)}
     groups: dict[str, list[str]] = {}
     for path in paths:
-        # The outermost level that nothing else lies in.
+        # The outermost level without other paths.
         start = next((path[:end] for end in _ends(path) if path[:end] not in occupied), path)
         groups.setdefault(path if path in occupied else start, []).append(path)
     result: list[tuple[str, int]] = []
@@ -229,7 +229,7 @@ def grouped(paths: list[str], others: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _ends(path: str) -> Iterable[int]:
-    """Where the levels above a path end, the outermost first; at most so many, for it may be a stranger's."""
+    """The end positions of the levels above a path, outermost first; limited, since paths may be untrusted."""
     end = -1
     for _ in range(_MOST_LEVELS):
         if (end := path.find(".", end + 1)) < 0:

@@ -1,4 +1,4 @@
-"""Composites of neural networks as functions of tensors: what the layers are made of."""
+"""Neural network operations as functions of tensors; the layers of `phlox.nn` call them."""
 
 from __future__ import annotations
 

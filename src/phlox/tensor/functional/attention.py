@@ -7,7 +7,7 @@ from typing import Any
 
 from phlox.backend import Bool, Float
 from phlox.errors import KindError, RangeError, ShapeError
-from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor
 
@@ -24,52 +24,52 @@ def attention(
     kept: Tensor[Any, Any, Bool] | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(scale query key' + bias) value (Vaswani et al. 2017): for each query a weighted mean of the values.
+    """Scaled dot-product attention: softmax(scale query key' + bias) value (Vaswani et al. 2017).
 
     Args:
-        query: [..., heads, n, d]; of rank 2, [n, d], it is one head.
-        key: [..., groups, m, d], where the heads divide into groups of consecutive ones that share keys and values
-            (Ainslie et al. 2023); as many groups as heads is the usual case, one is multi-query attention.
+        query: [..., heads, n, d]. Rank 2, [n, d], is a single head.
+        key: [..., groups, m, d]. Grouped-query attention (Ainslie et al. 2023): heads / groups consecutive heads share
+            keys and values. groups = heads is the usual case, groups = 1 is multi-query attention.
         value: [..., groups, m, e].
-        mask: Bool, true where a query may see a key; or Float, added to the scores. Broadcasts to [..., heads, n, m].
-            What no query sees may hold anything, NaN too.
-        bias: Float, added to the scores besides a Bool mask; broadcasts likewise.
-        causal: query i sees keys 0 to i only. With n and m different, both count from the start (as in PyTorch).
-        scale: 1 / sqrt(d) unless given.
-        kept: with `dropout`, the weights that are not dropped, as a Bool tensor that broadcasts like the mask;
+        mask: Bool, true where a query may attend to a key; or Float, added to the scores. Broadcasts to
+            [..., heads, n, m]. Keys and values that no query may attend to may hold any values, even NaN.
+        bias: Float, added to the scores; can be combined with a Bool mask. Broadcasts like the mask.
+        causal: query i attends to keys 0 to i only. If n and m differ, both are counted from the start (as in PyTorch).
+        scale: 1 / sqrt(d) by default.
+        kept: with `dropout`, a Bool tensor that is true where a weight is kept. It broadcasts like the mask.
             `phlox.nn.attention` draws it.
-        dropout: the rate at which weights were dropped, for which those `kept` make up.
+        dropout: the rate at which weights were dropped. The kept weights are scaled by 1 / (1 - dropout).
 
-    Returns [..., heads, n, e]. A query that sees no key gives zeros, and has no gradient. Leading axes must agree.
+    Returns [..., heads, n, e]. A query with no visible key gives zeros and has no gradient. Leading axes must be equal.
 
     >>> import phlox as px
     >>> x = px.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> px.functional.attention(x, x, x, causal=True)[0].tolist()
     [1.0, 0.0]
     """
-    expect("attention", Float, query=query, key=key, value=value, bias=bias)
-    expect("attention", Bool, kept=kept)
+    check_kind("attention", Float, query=query, key=key, value=value, bias=bias)
+    check_kind("attention", Bool, kept=kept)
     if mask is not None and (not isinstance(mask, Tensor) or mask.kind not in (Bool, Float)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(
-            f"attention: mask must be a Bool tensor (true: may be seen) or a Float one (added to the scores), "
+            f"attention: mask must be a Bool tensor (true: attend) or a Float tensor (added to the scores), "
             f"got {mask.kind.__name__ if isinstance(mask, Tensor) else type(mask).__name__}"  # pyright: ignore[reportUnnecessaryIsInstance]
         )
     *leading, n, d = query.shape if query.ndim > 1 else (0, 0)
     _check_shapes(query, key, value)
     if not 0.0 <= dropout <= 1.0:
-        raise RangeError(f"attention: dropout lies between 0 and 1, got {dropout}")
+        raise RangeError(f"attention: dropout must be between 0 and 1, got {dropout}")
     if (kept is None) != (dropout == 0.0):
         raise RangeError(
-            "attention: dropout takes a rate and `kept`, the weights that stay; phlox.nn.attention draws them"
+            "attention: dropout needs both a rate and `kept`, the mask of kept weights; phlox.nn.attention draws it"
         )
     batch, heads = math.prod(leading[:-1]), leading[-1] if leading else 1
     m, e = value.shape[-2:]
     groups = key.shape[-3] if leading else 1
     shape = (*leading, n, e)
     if not m or not batch * heads * n * e:
-        return _nothing(query, key, value, shape)
+        return _empty_result(query, key, value, shape)
     if mask is not None:
-        key, value = _seen(mask, key, value)
+        key, value = _zero_masked(mask, key, value)
     if mask is not None and mask.kind is Float:
         mask, bias = None, mask if bias is None else mask + bias
     scores = (*leading, n, m)
@@ -97,17 +97,17 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _seen(mask: Tensor[Any, Any, Any], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values, zeros in place of those that no query may see: a weight of zero times NaN would be NaN."""
+def _zero_masked(mask: Tensor[Any, Any, Any], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values, zeroed where no query may attend: a weight of zero times NaN would be NaN."""
     if mask.ndim == 0 or mask.ndim > key.ndim:
-        return key, value  # what does not fit is refused elsewhere
+        return key, value  # a mask that does not broadcast is rejected elsewhere
     there = mask if mask.kind is Bool else mask != -math.inf
     if there.ndim > 1:
         there = there[..., 0, :] if there.shape[-2] == 1 else there.any(-2)
     if there.ndim > 1 and there.shape[-2] not in (1, key.shape[-3]):
         if not key.shape[-3] or there.shape[-2] % key.shape[-3]:
             return key, value
-        # Of a group of heads that share keys any may see them.
+        # Heads of one group share keys: any of them may attend.
         there = there.reshape((*there.shape[:-2], key.shape[-3], -1, there.shape[-1])).any(-2)
     if there.shape[-1] not in (1, key.shape[-2]):
         return key, value
@@ -115,8 +115,8 @@ def _seen(mask: Tensor[Any, Any, Any], key: Tensor, value: Tensor) -> tuple[Tens
     return where(there, key, 0.0), where(there, value, 0.0)
 
 
-def _nothing(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Zeros, which depend on the operands in form only."""
+def _empty_result(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Zeros that depend on the operands formally, so that all get a (zero) gradient."""
     from phlox.tensor.creation import zeros
 
     return zeros(shape, device=query.device) + (query.sum() + key.sum() + value.sum()) * 0.0
@@ -125,7 +125,7 @@ def _nothing(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, ...]) 
 def _of_rank_4(
     what: str, x: Tensor[Any, Any, Any] | None, scores: tuple[int, ...], batch: int, heads: int
 ) -> Tensor[Any, Any, Any] | None:
-    """A mask shaped to meet [batch, heads, n, m]."""
+    """Reshape a mask to broadcast to [batch, heads, n, m]."""
     if x is None:
         return None
     rank = len(scores)

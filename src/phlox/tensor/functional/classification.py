@@ -1,4 +1,4 @@
-"""Losses of classes. Each takes `reduction`: "mean" (unless said), "sum", or "none" for the losses one by one."""
+"""Classification losses. Each takes `reduction`: "mean" (the default), "sum", or "none" for unreduced losses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.explain import failure
 from phlox.tensor.functional.operands import (
     Reduction,
+    check_broadcast,
+    check_kind,
+    check_pair,
     compute,
-    expect,
-    expect_broadcast,
-    expect_pair,
-    meet,
-    reduced,
-    share_of,
+    promote_operands,
+    reduce_losses,
+    weighted_or_zero,
 )
 from phlox.tensor.functions import at_full_precision, where
 from phlox.tensor.tensor import Tensor
@@ -36,25 +36,26 @@ def cross_entropy(
     """The negative log-likelihood of the targets under softmax(logits).
 
     Args:
-        logits: Float; `axis` is that of the classes, of size `classes`.
-        targets: class numbers, an Int tensor of the shape of logits without `axis`; or, for each class its probability,
-            a Float tensor of the shape of logits.
-        weight: [classes], by which the losses of a class are multiplied; a constant. The mean is then the weighted one,
-            and a class whose weight is zero counts for nothing.
+        logits: Float, with size `classes` along `axis`.
+        targets: class indices, an Int tensor of the shape of logits without `axis`; or class probabilities, a Float
+            tensor of the shape of logits.
+        axis: the axis of the classes.
+        weight: [classes], a constant factor of each class's loss. The mean is then weighted. A class of weight zero is
+            ignored.
         label_smoothing: the share of each target that is spread evenly over all classes (Szegedy et al. 2016).
-        ignore_index: rows with this target count for nothing, in the mean too, whatever their logits are.
+        ignore_index: rows with this target are ignored, also in the mean, whatever their logits.
         reduction: "mean", "sum" or "none".
 
-    Raises `IndexRangeError` for a class number out of range. The mean over no rows is NaN.
+    Raises `IndexRangeError` if a class index is out of range. The mean over no rows is NaN.
 
     >>> import phlox as px
     >>> px.functional.cross_entropy(px.zeros((2, 4)), px.tensor([0, 3])).item()
     1.386...
     """
-    expect("cross_entropy", Float, logits=logits, weight=weight)
+    check_kind("cross_entropy", Float, logits=logits, weight=weight)
     if not isinstance(targets, Tensor) or targets.kind is Bool:  # pyright: ignore[reportUnnecessaryIsInstance]
-        expect("cross_entropy", Int, targets=targets)
-    logits, goal, weight = meet("cross_entropy", logits, targets, weight)
+        check_kind("cross_entropy", Int, targets=targets)
+    logits, goal, weight = promote_operands("cross_entropy", logits, targets, weight)
     place = logits._axis("cross_entropy", axis)  # pyright: ignore[reportPrivateUsage]
     shape, classes = logits.shape, logits.shape[place]
     rest = (*shape[:place], *shape[place + 1 :])
@@ -62,18 +63,18 @@ def cross_entropy(
     if not classes or goal.shape != (rest if hard else shape):
         raise ShapeError(
             f"cross_entropy: targets of shape {goal.shape} do not fit logits of shape {shape} with classes along "
-            f"axis {place}; class numbers (Int) are of shape {rest}, probabilities (Float) of shape {shape}"
+            f"axis {place}; class indices (Int) must have shape {rest}, probabilities (Float) shape {shape}"
         )
     if weight is not None and weight.shape != (classes,):
         raise ShapeError(f"cross_entropy: weight of shape {weight.shape} does not fit {classes} classes")
     if not 0.0 <= label_smoothing <= 1.0:
-        raise RangeError(f"cross_entropy: label_smoothing lies between 0 and 1, got {label_smoothing}")
+        raise RangeError(f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}")
     weight = None if weight is None else weight.detach()
     if not hard:
         if ignore_index is not None:
-            raise KindError("cross_entropy: ignore_index is for class numbers; targets that are Float have none")
+            raise KindError("cross_entropy: ignore_index needs class indices (Int) as targets, got Float probabilities")
         losses = _soft_cross_entropy(logits, goal, place, weight, label_smoothing)
-        return reduced("cross_entropy", losses, reduction)
+        return reduce_losses("cross_entropy", losses, reduction)
     rows = logits if place == len(shape) - 1 else logits.moveaxis(place, -1)
     rows, flat = rows.reshape((math.prod(rest), classes)), goal.reshape((math.prod(rest),))
     check_classes("cross_entropy", flat, classes, ignore_index)
@@ -87,11 +88,11 @@ def _soft_cross_entropy(logits: Tensor, targets: Tensor, place: int, weight: Ten
         targets = targets * (1.0 - smoothing) + smoothing / classes
     if weight is not None:
         targets = targets * weight.reshape((classes, *(1 for _ in logits.shape[place + 1 :])))
-    return -share_of(targets, logits.log_softmax(place)).sum(place)
+    return -weighted_or_zero(targets, logits.log_softmax(place)).sum(place)
 
 
 def check_classes(name: str, targets: Tensor[Any, Any, Int], classes: int, ignored: int | None) -> None:
-    """`IndexRangeError` for a class number out of range."""
+    """Raise `IndexRangeError` if a class index is out of range."""
     backend, flat = targets.backend, targets.primitive
     if ignored is not None:
         flat = backend.where(backend.int_equal(flat, ignored), 0, flat)
@@ -109,9 +110,9 @@ def _weighted_mean(
     reduction: Reduction,
     name: str,
 ) -> Tensor:
-    """The losses reduced; the mean is over the weights of the targets that count."""
+    """Reduce the losses; the mean is weighted, and skips ignored targets."""
     if reduction != "mean" or (weight is None and ignored is None):
-        return reduced(name, losses, reduction)
+        return reduce_losses(name, losses, reduction)
     kept = None if ignored is None else targets != ignored
     if weight is None:
         assert kept is not None
@@ -130,10 +131,10 @@ def nll_loss(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """-log_p of each target class, for log-probabilities along `axis`; the options are those of `cross_entropy`."""
-    expect("nll_loss", Float, log_p=log_p, weight=weight)
-    expect("nll_loss", Int, targets=targets)
-    log_p, targets, weight = meet("nll_loss", log_p, targets, weight)
+    """-log_p of each target class, for log-probabilities along `axis`. Options as in `cross_entropy`."""
+    check_kind("nll_loss", Float, log_p=log_p, weight=weight)
+    check_kind("nll_loss", Int, targets=targets)
+    log_p, targets, weight = promote_operands("nll_loss", log_p, targets, weight)
     place = log_p._axis("nll_loss", axis)  # pyright: ignore[reportPrivateUsage]
     rest = (*log_p.shape[:place], *log_p.shape[place + 1 :])
     classes = log_p.shape[place]
@@ -158,14 +159,14 @@ def nll_loss(
 def binary_cross_entropy(
     p: Tensor, target: Tensor, *, weight: Tensor | None = None, reduction: Reduction = "mean"
 ) -> Tensor:
-    """-(target log p + (1 - target) log(1 - p)) for probabilities p; the logarithms count as at least -100.
+    """-(target log p + (1 - target) log(1 - p)) for probabilities p; the logarithms are clamped to at least -100.
 
-    Where p is zero or one, so is its derivative zero. `weight`, a constant that broadcasts, multiplies the losses; what
-    it is zero for counts for nothing, whatever it is. From logits `binary_cross_entropy_with_logits` is more accurate.
+    Where p is 0 or 1, its derivative is zero. `weight`, a constant that broadcasts, multiplies the losses; elements of
+    weight zero are ignored, whatever their values. For logits, `binary_cross_entropy_with_logits` is more accurate.
     """
     p, target, weight = _binary_operands("binary_cross_entropy", p, target, weight)
     losses = compute("binary_cross_entropy", p, target, operation="float_binary_cross_entropy")
-    return reduced("binary_cross_entropy", losses if weight is None else losses * weight, reduction)
+    return reduce_losses("binary_cross_entropy", losses if weight is None else losses * weight, reduction)
 
 
 @at_full_precision
@@ -177,34 +178,34 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """The binary cross-entropy of sigmoid(logits), without overflow or loss.
+    """The binary cross-entropy of sigmoid(logits), without overflow or loss of precision.
 
-    `weight` multiplies the losses, `pos_weight` the part of the positive targets; both are constants, and broadcast.
-    What a weight is zero for counts for nothing, whatever it is.
+    `weight` multiplies the losses, `pos_weight` the term of the positive targets; both are constants and broadcast.
+    Elements of weight zero are ignored, whatever their values.
 
     >>> import phlox as px
     >>> px.functional.binary_cross_entropy_with_logits(px.tensor([0.0]), px.tensor([1.0])).item()
     0.693...
     """
     name = "binary_cross_entropy_with_logits"
-    expect(name, Float, pos_weight=pos_weight)
-    expect_broadcast(name, "pos_weight", pos_weight, target.shape)
+    check_kind(name, Float, pos_weight=pos_weight)
+    check_broadcast(name, "pos_weight", pos_weight, target.shape)
     logits, target, weight = _binary_operands(name, logits, target, weight)
     positive = target if pos_weight is None else target * pos_weight.detach()
     # -log(1 - sigmoid(logits)) and -log(sigmoid(logits))
-    losses = share_of(1.0 - target, logits.softplus()) + share_of(positive, (-logits).softplus())
-    return reduced(name, losses if weight is None else losses * weight, reduction)
+    losses = weighted_or_zero(1.0 - target, logits.softplus()) + weighted_or_zero(positive, (-logits).softplus())
+    return reduce_losses(name, losses if weight is None else losses * weight, reduction)
 
 
 def _binary_operands(
     name: str, x: Tensor, target: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Predictions and targets of one shape, any number where the weight, a constant, is zero."""
-    expect(name, Float, weight=weight)
-    expect_pair(name, x, target)
+    """Predictions and targets of one shape, made finite where the (constant) weight is zero."""
+    check_kind(name, Float, weight=weight)
+    check_pair(name, x, target)
     if weight is None:
         return x, target, None
-    expect_broadcast(name, "weight", weight, x.shape)
+    check_broadcast(name, "weight", weight, x.shape)
     weight = weight.detach()
     counts = weight != 0.0
     return where(counts, x, 0.5), where(counts, target, 0.5), weight

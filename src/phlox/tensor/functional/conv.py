@@ -1,4 +1,4 @@
-"""Convolution, transposed convolution, and windows as columns."""
+"""Convolution, transposed convolution, unfold and fold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from phlox.errors import ShapeError
-from phlox.tensor.functional.call import Padding, Sizes, call, fixed, sizes, widths
+from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
 Shape: TypeAlias = tuple[int, ...]
@@ -29,7 +29,7 @@ def conv1d(
 ) -> Tensor:
     """Convolution of sequences: x [n, channels, length], weight [out, channels / groups, k], bias [out].
 
-    Options are as in `conv2d`; a causal convolution has `padding=((dilation * (k - 1), 0),)`.
+    Options as in `conv2d`. For a causal convolution use `padding=((dilation * (k - 1), 0),)`.
 
     >>> import phlox as px
     >>> conv1d(px.ones((2, 3, 8)), px.ones((4, 3, 3)), padding=((2, 0),)).shape
@@ -50,13 +50,20 @@ def conv2d(
 ) -> Tensor:
     """Convolution of images: x [n, channels, height, width], weight [out, channels / groups, kh, kw], bias [out].
 
-    As everywhere in the field this is cross-correlation: the weight is not flipped. The result is [n, out, rows,
-    columns] with rows = (height + before + after - dilation (kh - 1) - 1) // stride + 1, columns alike.
+    As usual in deep learning this is cross-correlation: the weight is not flipped. The result is [n, out, rows,
+    columns] with rows = (height + before + after - dilation (kh - 1) - 1) // stride + 1. columns is computed likewise.
 
-    `stride` and `dilation` are a number, or one an axis. `padding`, of zeros, is a number, one an axis, a pair
-    (before, after) an axis, "valid" for none, or "same" for as much as makes rows = ceil(height / stride), the odd
-    one after (as TensorFlow and JAX have it, and at stride 1 PyTorch). Output channel o sees the channels of its group
-    o // (out / groups) only. Raises `ShapeError` where the shapes do not fit.
+    Args:
+        x: Float, [n, channels, height, width].
+        weight: Float, [out, channels / groups, kh, kw].
+        bias: Float, [out].
+        stride: an integer, or one per axis.
+        padding: of zeros; an integer, one per axis, or a pair (before, after) per axis. "valid" is none. "same" gives
+            rows = ceil(height / stride), with an odd element after (as in TensorFlow and JAX, and PyTorch at stride 1).
+        dilation: an integer, or one per axis.
+        groups: output channel o reads only the input channels of group o // (out / groups).
+
+    Raises `ShapeError` if the shapes do not fit.
 
     >>> import phlox as px
     >>> x, weight = px.ones((2, 3, 8, 8)), px.ones((4, 3, 3, 3))
@@ -80,7 +87,7 @@ def conv3d(
 ) -> Tensor:
     """Convolution of volumes: x [n, channels, depth, height, width], weight [out, channels / groups, kd, kh, kw].
 
-    Options are as in `conv2d`.
+    Options as in `conv2d`.
 
     >>> import phlox as px
     >>> conv3d(px.ones((1, 2, 4, 8, 8)), px.ones((3, 2, 3, 3, 3)), padding="same").shape
@@ -102,7 +109,7 @@ def conv_transpose1d(
 ) -> Tensor:
     """Transposed convolution of sequences: x [n, channels, length], weight [channels, out / groups, k], bias [out].
 
-    Options are as in `conv_transpose2d`.
+    Options as in `conv_transpose2d`.
 
     >>> import phlox as px
     >>> conv_transpose1d(px.ones((2, 3, 8)), px.ones((3, 4, 2)), stride=2).shape
@@ -124,11 +131,11 @@ def conv_transpose2d(
 ) -> Tensor:
     """Transposed convolution of images: x [n, channels, rows, columns], weight [channels, out / groups, kh, kw].
 
-    The transpose of the linear map that `conv2d` is (its gradient towards its input), with the same options. The result
-    is [n, out, height, width] with height = (rows - 1) stride - before - after + dilation (kh - 1) + 1 +
-    output_padding, width alike. `padding` (a number, one an axis, or a pair (before, after) an axis) is what that
-    `conv2d` would pad, so here it is cut off; `output_padding`, less than the stride, tells apart the heights from
-    which it comes to the same rows (Dumoulin and Visin, A guide to convolution arithmetic, 2016).
+    This is the transpose of `conv2d` as a linear map (its gradient with respect to the input), with the same options.
+    The result is [n, out, height, width] with height = (rows - 1) stride - before - after + dilation (kh - 1) + 1 +
+    output_padding. width is computed likewise. `padding` (an integer, one per axis, or a pair (before, after) per axis)
+    is the padding of that `conv2d`, so here it is cropped. Several heights give the same rows under `conv2d`;
+    `output_padding`, less than the stride, chooses one (Dumoulin and Visin, A guide to convolution arithmetic, 2016).
 
     >>> import phlox as px
     >>> conv_transpose2d(px.ones((2, 3, 8, 8)), px.ones((3, 4, 3, 3)), stride=2, padding=1, output_padding=1).shape
@@ -158,9 +165,9 @@ def conv_transpose3d(
 
 
 def unfold(x: Tensor, window: Sizes, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1) -> Tensor:
-    """What each window sees of x [n, channels, *spatial], as columns [n, channels * places in the window, windows].
+    """The windows of x [n, channels, *spatial] as columns [n, channels * window size, windows] (im2col).
 
-    Places and windows are both in reading order. Options are as in `conv2d`; any number of spatial axes will do.
+    Elements and windows are both in row-major order. Options as in `conv2d`; any number of spatial axes is allowed.
 
     >>> import phlox as px
     >>> unfold(px.arange(6).float().reshape(1, 1, 2, 3), 2).tolist()
@@ -183,10 +190,10 @@ def fold(
     padding: Padding = 0,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """The transpose of `unfold`: columns [n, channels * places, windows] added up where their windows looked.
+    """The transpose of `unfold` (col2im): add columns [n, channels * window size, windows] at their windows' positions.
 
-    The result is [n, channels, *size], `size` one number a spatial axis. What windows share is summed, so folding what
-    was unfolded multiplies each element by the number of windows that see it.
+    The result is [n, channels, *size], where `size` has one integer per spatial axis. Overlapping windows are summed:
+    `fold(unfold(x))` multiplies each element by the number of windows that contain it.
 
     >>> import phlox as px
     >>> fold(px.ones((1, 4, 2)), (2, 3), 2).tolist()
@@ -194,7 +201,7 @@ def fold(
     """
     axes = len(size) if isinstance(size, Sequence) else 0  # pyright: ignore[reportUnnecessaryIsInstance]
     if not axes:
-        raise ShapeError(f"fold: size must be a sequence, one integer a spatial axis, got {size!r}")
+        raise ShapeError(f"fold: size must be a sequence with one integer per spatial axis, got {size!r}")
     spatial = sizes("fold", "size", size, axes, 0)
     sides = sizes("fold", "window", window, axes, 1)
     strides, dilations = _steps("fold", axes, stride, dilation)
@@ -224,7 +231,7 @@ def _conv(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    options = _conv_options(name, axes, *_shapes(x, weight, bias), *map(fixed, (stride, padding, dilation)), groups)
+    options = _conv_options(name, axes, *_shapes(x, weight, bias), *map(hashable, (stride, padding, dilation)), groups)
     return call(name, x, weight, bias, *options, groups, operation="conv")
 
 
@@ -240,14 +247,14 @@ def _conv_options(
     dilation: Sizes,
     groups: int,
 ) -> tuple[Any, ...]:
-    """Stride, padding and dilation, an entry an axis; what follows from shapes is found once for many calls."""
+    """Stride, padding and dilation, one entry per axis. The checks of shapes are cached."""
     strides, dilations = _steps(name, axes, stride, dilation)
     _ranks(name, axes, x, weight, "[out, channels / groups, ")
     out, per_group, *window = weight
     if groups < 1 or x[1] != per_group * groups or out % groups:
         raise ShapeError(
             f"{name}: x of shape {x} does not fit weight of shape {weight} in {groups} groups; "
-            f"x needs {per_group * groups} channels, and the {out} outputs must divide into the groups"
+            f"x needs {per_group * groups} channels, and the {out} output channels must be divisible by the groups"
         )
     _bias(name, bias, out)
     return strides, _pads(name, x[2:], tuple(window), strides, padding, dilations), dilations
@@ -266,7 +273,7 @@ def _transposed(
     groups: int,
 ) -> Tensor:
     given = (stride, padding, output_padding, dilation)
-    options = _transposed_options(name, axes, *_shapes(x, weight, bias), *map(fixed, given), groups)
+    options = _transposed_options(name, axes, *_shapes(x, weight, bias), *map(hashable, given), groups)
     y = call(name, x, weight, *options, groups, operation="conv_dx")
     return y if bias is None else y + bias.reshape(bias.shape[0], *(1,) * axes)
 
@@ -284,7 +291,7 @@ def _transposed_options(
     dilation: Sizes,
     groups: int,
 ) -> tuple[Any, ...]:
-    """The shape of the result; stride, padding and dilation, an entry an axis."""
+    """The shape of the result; stride, padding and dilation, one entry per axis."""
     strides, dilations = _steps(name, axes, stride, dilation)
     extra = sizes(name, "output_padding", output_padding, axes, 0)
     _ranks(name, axes, x, weight, "[channels, out / groups, ")
@@ -292,15 +299,15 @@ def _transposed_options(
     if groups < 1 or x[1] != channels or channels % groups:
         raise ShapeError(
             f"{name}: x of shape {x} does not fit weight of shape {weight} in {groups} groups; "
-            f"x needs {channels} channels, which must divide into the groups"
+            f"x needs {channels} channels, which must be divisible by the groups"
         )
     out = per_group * groups
     _bias(name, bias, out)
     if isinstance(padding, str):
         raise ShapeError(
-            f"{name}: padding must be numbers, got {padding!r}; give one or a pair (before, after) an axis"
+            f"{name}: padding must be integers, got {padding!r}; give one, or a pair (before, after), per axis"
         )
-    pads = widths(name, padding, x[2:], strides, strides)
+    pads = pad_pairs(name, padding, x[2:], strides, strides)
     if any(more >= step for more, step in zip(extra, strides, strict=True)):
         raise ShapeError(f"{name}: output_padding {extra} must be less than the stride {strides}")
     reach = _reach(tuple(window), dilations)
@@ -310,7 +317,7 @@ def _transposed_options(
     )
     if min(window) < 1 or min(x[2:]) < 1 or min(spatial) < 1:
         raise ShapeError(
-            f"{name}: x of shape {x} with weight of shape {weight} makes a result of size {spatial}; "
+            f"{name}: x of shape {x} with weight of shape {weight} gives a result of size {spatial}; "
             f"every size must be at least 1"
         )
     return (x[0], out, *spatial), strides, pads, dilations
@@ -338,7 +345,7 @@ def _bias(name: str, bias: Shape | None, out: int) -> None:
 
 
 def _reach(window: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
-    """How far a window reaches along each axis."""
+    """The size of the dilated window along each axis."""
     return tuple(step * (side - 1) + 1 for side, step in zip(window, dilation, strict=True))
 
 
@@ -350,14 +357,14 @@ def _pads(
     padding: Padding,
     dilation: tuple[int, ...],
 ) -> tuple[tuple[int, int], ...]:
-    """The padding in pairs; an error unless one window fits."""
+    """The padding as pairs; `ShapeError` unless at least one window fits."""
     if min(window) < 1:
-        raise ShapeError(f"{name}: the kernel has size {window}; it needs at least one place an axis")
+        raise ShapeError(f"{name}: the kernel has size {window}; every size must be at least 1")
     reach = _reach(window, dilation)
-    pads = widths(name, padding, have, reach, stride)
+    pads = pad_pairs(name, padding, have, reach, stride)
     if any(size + sum(pad) < far for size, pad, far in zip(have, pads, reach, strict=True)):
         raise ShapeError(
-            f"{name}: the kernel {window}, which reaches over {reach}, is larger than the padded input, "
+            f"{name}: the kernel {window}, of dilated size {reach}, is larger than the padded input, "
             f"{have} with padding {pads}"
         )
     return pads

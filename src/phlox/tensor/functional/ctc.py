@@ -9,7 +9,7 @@ from phlox.backend import Float, Int
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import arange
 from phlox.tensor.functional.classification import check_classes
-from phlox.tensor.functional.operands import Reduction, compute, expect, meet, reduced
+from phlox.tensor.functional.operands import Reduction, check_kind, compute, promote_operands, reduce_losses
 from phlox.tensor.functions import at_full_precision, where
 from phlox.tensor.tensor import Tensor
 
@@ -25,23 +25,23 @@ def ctc_loss(
     zero_infinity: bool = False,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Connectionist temporal classification (Graves et al. 2006): -log of the probability of all paths to a target.
+    """Connectionist temporal classification (Graves et al. 2006): -log of the total probability of all alignments.
 
     Args:
-        log_p: log-probabilities [time, n, classes], as of `log_softmax`.
-        targets: class numbers [n, length], none of them `blank`; what lies beyond a target's length counts for nothing.
-        input_lengths: [n], how many time steps of each example count.
-        target_lengths: [n].
-        blank: the class that stands for no label.
-        zero_infinity: count targets that no path of the length spells as zero instead of infinity.
-        reduction: "mean" (over the batch, of losses over their target lengths), "sum" or "none".
+        log_p: log-probabilities [time, n, classes], such as the result of `log_softmax`.
+        targets: class indices [n, length], none of them `blank`. Entries beyond a target's length are ignored.
+        input_lengths: [n], the number of valid time steps of each example.
+        target_lengths: [n], the number of valid labels of each example.
+        blank: the index of the blank class.
+        zero_infinity: give zero, not infinity, for a target that no alignment of the input length can produce.
+        reduction: "mean" (each loss divided by its target length, then the batch mean), "sum" or "none".
 
     The gradient of an infinite loss is zero.
     """
-    expect("ctc_loss", Float, log_p=log_p)
-    expect("ctc_loss", Int, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
+    check_kind("ctc_loss", Float, log_p=log_p)
+    check_kind("ctc_loss", Int, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)
     if log_p.ndim != 3 or not log_p.shape[0] or not log_p.shape[2]:
-        raise ShapeError(f"ctc_loss: log_p must be [time, n, classes] of a time step at least, got shape {log_p.shape}")
+        raise ShapeError(f"ctc_loss: log_p must be [time, n, classes] with time >= 1, got shape {log_p.shape}")
     steps, n, classes = log_p.shape
     if targets.ndim != 2 or len(targets) != n or input_lengths.shape != (n,) or target_lengths.shape != (n,):
         raise ShapeError(
@@ -54,9 +54,11 @@ def ctc_loss(
     length = targets.shape[1]
     for what, lengths, most in (("input", input_lengths, steps), ("target", target_lengths, length)):
         _check_lengths(what, lengths, most)
-    log_p, targets, input_lengths, target_lengths = meet("ctc_loss", log_p, targets, input_lengths, target_lengths)
+    log_p, targets, input_lengths, target_lengths = promote_operands(
+        "ctc_loss", log_p, targets, input_lengths, target_lengths
+    )
     if length:
-        # Only within their lengths need targets be classes.
+        # Targets must be valid classes only within their lengths.
         inside = _places(targets) < target_lengths.expand_dims(1)
         check_classes("ctc_loss", where(inside, targets, blank), classes, None)
     losses = compute("ctc_loss", log_p, targets, input_lengths, target_lengths, blank)
@@ -64,7 +66,7 @@ def ctc_loss(
         losses = where(losses == math.inf, 0.0, losses)
     if reduction == "mean":
         losses = losses / target_lengths.maximum(1).float()
-    return reduced("ctc_loss", losses, reduction)
+    return reduce_losses("ctc_loss", losses, reduction)
 
 
 def _places(targets: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Int]:
@@ -77,4 +79,4 @@ def _check_lengths(what: str, lengths: Tensor[Any, Any, Int], most: int) -> None
         return
     host = backend.to_host(lengths.primitive)
     if host.min() < 0 or host.max() > most:
-        raise RangeError(f"ctc_loss: {what}_lengths must lie between 0 and {most}, got {host.tolist()}")
+        raise RangeError(f"ctc_loss: {what}_lengths must be between 0 and {most}, got {host.tolist()}")

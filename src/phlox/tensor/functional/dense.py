@@ -8,16 +8,16 @@ from phlox.backend import Float, Int
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.creation import arange
 from phlox.tensor.explain import failure
-from phlox.tensor.functional.operands import compute, expect, meet
+from phlox.tensor.functional.operands import check_kind, compute, promote_operands
 from phlox.tensor.functions import at_full_precision, concat, where
 from phlox.tensor.tensor import Tensor, wrap
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight + bias, for x [..., inputs], weight [inputs, outputs] and bias [outputs]."""
+    """x @ weight + bias, for x [..., inputs], weight [inputs, outputs] and bias [outputs]: [..., outputs]."""
     ops = getattr(weight, "_ops", None)
     if ops is not None and getattr(x, "_ops", None) is ops and (bias is None or getattr(bias, "_ops", None) is ops):
-        # As most calls are: to ask for each thing by itself takes as long as a small product.
+        # The fast path of most calls: separate checks would take as long as a small product.
         shape, array, by = ops.shape, x.primitive, weight.primitive
         sizes, added = shape(by), None if bias is None else bias.primitive
         fits = len(sizes) == 2 and shape(array)[-1:] == sizes[:1] and (added is None or shape(added) == sizes[1:])
@@ -26,12 +26,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
                 return wrap(ops, ops["linear"](array, by, added))
             except Exception as error:
                 raise failure("linear", ops, (array, by, added), error) from error
-    expect("linear", Float, x=x, weight=weight, bias=bias)
+    check_kind("linear", Float, x=x, weight=weight, bias=bias)
     have, matrix = x.shape, weight.shape
     if len(matrix) != 2 or have[-1:] != matrix[:1]:
         raise ShapeError(
             f"linear: x of shape {have} does not fit weight of shape {matrix}; "
-            f"the last axis of x must be the first of weight"
+            f"the last axis of x must have the size of the first axis of weight"
         )
     if bias is not None and bias.shape != matrix[1:]:
         raise ShapeError(f"linear: bias of shape {bias.shape} does not fit weight of shape {matrix}")
@@ -42,9 +42,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x' weight[o] y + bias[o] for each output o.
 
-    For x [..., i], y [..., j] of the same leading axes, weight [outputs, i, j] and bias [outputs]: [..., outputs].
+    x [..., i] and y [..., j] with equal leading axes, weight [outputs, i, j] and bias [outputs] give [..., outputs].
     """
-    expect("bilinear", Float, x=x, y=y, weight=weight, bias=bias)
+    check_kind("bilinear", Float, x=x, y=y, weight=weight, bias=bias)
     fits = weight.ndim == 3 and x.ndim > 0 and x.shape[:-1] == y.shape[:-1]
     if not fits or (x.shape[-1], y.shape[-1]) != weight.shape[1:]:
         raise ShapeError(
@@ -62,13 +62,13 @@ def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -
 def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: int | None = None) -> Tensor:
     """The rows of weight [entries, width] at `indices` [...]: [..., width].
 
-    The row at `padding_index` gets no gradient. An index out of range is `IndexRangeError`.
+    The row at `padding_index` gets no gradient. Raises `IndexRangeError` if an index is out of range.
     """
-    expect("embedding", Float, weight=weight)
-    expect("embedding", Int, indices=indices)
+    check_kind("embedding", Float, weight=weight)
+    check_kind("embedding", Int, indices=indices)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: weight must be [entries, width], got shape {weight.shape}")
-    weight, indices = meet("embedding", weight, indices)
+    weight, indices = promote_operands("embedding", weight, indices)
     entries = weight.shape[0]
     found = weight.take(indices, 0)
     if padding_index is None:
@@ -86,13 +86,13 @@ def rotary_embedding(
     """Rotate pairs of elements of x [..., n, d] by angles that grow with the position (Su et al. 2021).
 
     Args:
-        x: Float, queries or keys; d is even.
-        positions: Int, broadcasting to [..., n]; 0 to n - 1 unless given.
-        base: pair i of d / 2 turns by position * base ** (-2 i / d).
-        interleaved: are the pairs neighbours, as in the paper, or elements half the width apart, as in most models?
+        x: Float, queries or keys [..., n, d] with d even.
+        positions: Int, broadcasts to [..., n]; 0 to n - 1 by default.
+        base: pair i of the d / 2 pairs is rotated by position * base ** (-2 i / d) radians.
+        interleaved: pair neighbouring elements, as in the paper; by default elements d / 2 apart, as in most models.
     """
-    expect("rotary_embedding", Float, x=x)
-    expect("rotary_embedding", Int, positions=positions)
+    check_kind("rotary_embedding", Float, x=x)
+    check_kind("rotary_embedding", Int, positions=positions)
     if x.ndim < 2 or x.shape[-1] % 2:
         raise ShapeError(f"rotary_embedding: x must be [..., n, d] with d even, got shape {x.shape}")
     *_, n, d = x.shape
@@ -115,7 +115,7 @@ def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
     """[..., channels factor^2, height, width] to [..., channels, height factor, width factor] (Shi et al. 2016)."""
     *leading, channels, height, width = _image("pixel_shuffle", x, factor)
     if channels % factor**2:
-        raise ShapeError(f"pixel_shuffle: {channels} channels do not divide by {factor}^2 (x of shape {x.shape})")
+        raise ShapeError(f"pixel_shuffle: {channels} channels are not divisible by {factor}^2 (x of shape {x.shape})")
     kept = channels // factor**2
     split = x.reshape((*leading, kept, factor, factor, height, width))
     k = len(leading)
@@ -127,7 +127,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     """The inverse of `pixel_shuffle`: [..., channels, height, width] to [..., channels factor^2, rows, columns]."""
     *leading, channels, height, width = _image("pixel_unshuffle", x, factor)
     if height % factor or width % factor:
-        raise ShapeError(f"pixel_unshuffle: images of shape {x.shape} do not divide by {factor}")
+        raise ShapeError(f"pixel_unshuffle: height and width of x, of shape {x.shape}, are not divisible by {factor}")
     rows, columns = height // factor, width // factor
     split = x.reshape((*leading, channels, rows, factor, columns, factor))
     k = len(leading)

@@ -1,4 +1,4 @@
-"""Losses of numbers, distributions, vectors. Each takes `reduction`: "mean" (unless said), "sum", or "none"."""
+"""Losses of values, distributions and vectors. Each takes `reduction`: "mean" (the default), "sum" or "none"."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from phlox.errors import RangeError, ShapeError
 from phlox.tensor.functional.norm import normalize
 from phlox.tensor.functional.operands import (
     Reduction,
-    expect,
-    expect_alike,
-    expect_broadcast,
-    expect_one_covers,
-    expect_pair,
-    reduced,
-    share_of,
+    check_broadcast,
+    check_kind,
+    check_largest_shape,
+    check_pair,
+    check_same_shape,
+    reduce_losses,
+    weighted_or_zero,
 )
 from phlox.tensor.functions import at_full_precision, broadcast_arrays, where
 from phlox.tensor.tensor import Tensor
 
-# --- of numbers
+# --- regression
 
 
 @at_full_precision
 def mse_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """The squared difference; the shapes must be the same."""
-    expect_pair("mse_loss", prediction, target)
-    return reduced("mse_loss", (prediction - target).square(), reduction)
+    """The mean squared error: (prediction - target)^2. The shapes must be equal."""
+    check_pair("mse_loss", prediction, target)
+    return reduce_losses("mse_loss", (prediction - target).square(), reduction)
 
 
 @at_full_precision
 def l1_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """The absolute difference; the shapes must be the same."""
-    expect_pair("l1_loss", prediction, target)
-    return reduced("l1_loss", (prediction - target).abs(), reduction)
+    """The mean absolute error: |prediction - target|. The shapes must be equal."""
+    check_pair("l1_loss", prediction, target)
+    return reduce_losses("l1_loss", (prediction - target).abs(), reduction)
 
 
 @at_full_precision
 def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """d^2 / 2 up to a difference d of `delta`, then delta (|d| - delta / 2) (Huber 1964)."""
-    expect_pair("huber_loss", prediction, target)
+    """With d = prediction - target: d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2) (Huber 1964)."""
+    check_pair("huber_loss", prediction, target)
     _positive("huber_loss", "delta", delta)
-    return reduced("huber_loss", _huber(prediction, target, delta), reduction)
+    return reduce_losses("huber_loss", _huber(prediction, target, delta), reduction)
 
 
 @at_full_precision
 def smooth_l1_loss(prediction: Tensor, target: Tensor, *, beta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """`huber_loss` over its delta, here `beta`: the absolute difference, rounded off at zero; as it is for beta = 0."""
-    expect_pair("smooth_l1_loss", prediction, target)
+    """`huber_loss` with delta = beta, divided by beta: |d|, smoothed near zero. beta = 0 gives |d|."""
+    check_pair("smooth_l1_loss", prediction, target)
     if beta == 0:
         return l1_loss(prediction, target, reduction=reduction)
     _positive("smooth_l1_loss", "beta", beta)
-    return reduced("smooth_l1_loss", _huber(prediction, target, beta) * (1.0 / beta), reduction)
+    return reduce_losses("smooth_l1_loss", _huber(prediction, target, beta) * (1.0 / beta), reduction)
 
 
 def _huber(prediction: Tensor, target: Tensor, delta: float) -> Tensor:
-    """With c the difference cut off at delta: c (d - c / 2), in which the parts of both sides agree."""
+    """c (d - c / 2), where c is d clipped to [-delta, delta]: both branches of the Huber loss in one formula."""
     difference = prediction - target
     cut = difference.clip(-delta, delta)
     return cut * (difference - cut * 0.5)
@@ -67,25 +67,25 @@ def _positive(name: str, what: str, value: float) -> None:
         raise RangeError(f"{name}: {what} must be positive, got {value}")
 
 
-# --- of distributions
+# --- distributions
 
 
 @at_full_precision
 def kl_div(log_p: Tensor, target: Tensor, *, log_target: bool = False, reduction: Reduction = "mean") -> Tensor:
-    """target (log target - log_p), elementwise: summed, the divergence of p from the target (Kullback, Leibler 1951).
+    """target (log target - log_p), elementwise. Its sum is the divergence KL(target || p) (Kullback, Leibler 1951).
 
-    The target holds probabilities, or their logarithms if `log_target`. Where the target is zero, so is the loss. For
-    the divergence of whole distributions, sum, and divide by how many there are.
+    The target holds probabilities, or their logarithms if `log_target`. Where the target is zero, the loss is zero. The
+    "mean" is over elements. For the mean divergence of a batch, use "sum" and divide by the batch size.
     """
-    expect_pair("kl_div", log_p, target)
+    check_pair("kl_div", log_p, target)
     if log_target:
-        # Of what has no probability the logarithm is minus infinity, and may be so of p, too.
+        # log 0 is minus infinity, for the target and possibly for p too.
         none = target == -math.inf
         gap = where(none, 0.0, target) - where(none, 0.0, log_p)
-        return reduced("kl_div", where(none, 0.0, target.exp() * gap), reduction)
+        return reduce_losses("kl_div", where(none, 0.0, target.exp() * gap), reduction)
     none = target == 0.0
     losses = where(none, 0.0, target * (where(none, 1.0, target).log() - where(none, 0.0, log_p)))
-    return reduced("kl_div", losses, reduction)
+    return reduce_losses("kl_div", losses, reduction)
 
 
 @at_full_precision
@@ -100,19 +100,19 @@ def poisson_nll_loss(
 ) -> Tensor:
     """The negative log-likelihood of counts under Poisson distributions, without the constant log(target!).
 
-    The prediction holds the logarithms of the rates: exp(prediction) - target prediction; or, without `log_input`, the
-    rates: prediction - target log(prediction + epsilon). `full` adds Stirling's formula for targets above one.
+    By default the prediction is the log of the rate: exp(prediction) - target prediction. With `log_input=False` it is
+    the rate: prediction - target log(prediction + epsilon). `full` adds Stirling's formula where the target is above 1.
     """
-    expect_pair("poisson_nll_loss", prediction, target)
+    check_pair("poisson_nll_loss", prediction, target)
     if log_input:
-        losses = prediction.exp() - share_of(target, prediction)
+        losses = prediction.exp() - weighted_or_zero(target, prediction)
     else:
         losses = prediction - target.xlogy(prediction + epsilon)
     if full:
         many = target > 1.0
         count = where(many, target, 2.0)
         losses = losses + where(many, count * count.log() - count + (count * (2.0 * math.pi)).log() * 0.5, 0.0)
-    return reduced("poisson_nll_loss", losses, reduction)
+    return reduce_losses("poisson_nll_loss", losses, reduction)
 
 
 @at_full_precision
@@ -127,30 +127,30 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """The negative log-likelihood under normal distributions: (log variance + (prediction - target)^2 / variance) / 2.
 
-    The variance broadcasts to the prediction, and counts as at least `epsilon`. `full` adds the constant log(2 pi) / 2.
+    The variance broadcasts to the prediction, and is at least `epsilon`. `full` adds the constant log(2 pi) / 2.
     """
-    expect_pair("gaussian_nll_loss", prediction, target)
-    expect("gaussian_nll_loss", Float, variance=variance)
-    expect_broadcast("gaussian_nll_loss", "variance", variance, prediction.shape)
-    # Below the bound the variance has a gradient all the same: it should be able to grow.
+    check_pair("gaussian_nll_loss", prediction, target)
+    check_kind("gaussian_nll_loss", Float, variance=variance)
+    check_broadcast("gaussian_nll_loss", "variance", variance, prediction.shape)
+    # A clamped variance still gets a gradient, so that it can grow.
     spread = where(variance < epsilon, variance - variance.detach() + epsilon, variance)
     losses = (spread.log() + (prediction - target).square() / spread) * 0.5
-    return reduced("gaussian_nll_loss", losses + 0.5 * math.log(2.0 * math.pi) if full else losses, reduction)
+    return reduce_losses("gaussian_nll_loss", losses + 0.5 * math.log(2.0 * math.pi) if full else losses, reduction)
 
 
-# --- of vectors and margins
+# --- vectors and margins
 
 
 @at_full_precision
 def cosine_similarity(x: Tensor, y: Tensor, *, axis: int = -1, epsilon: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along an axis; x and y broadcast. Lengths count as at least `epsilon`."""
-    expect("cosine_similarity", Float, x=x, y=y)
+    """The cosine of the angle between vectors along an axis. x and y broadcast. Norms are at least `epsilon`."""
+    check_kind("cosine_similarity", Float, x=x, y=y)
     if not x.ndim or not y.ndim:
         raise ShapeError(f"cosine_similarity: x and y need an axis, got shapes {x.shape} and {y.shape}")
     if x.ndim != y.ndim and axis >= 0:
         axis -= max(x.ndim, y.ndim)
     if not (x.ndim >= -axis <= y.ndim and x.shape[axis] == y.shape[axis]):
-        x, y = broadcast_arrays(x, y)  # one is a number for all of the axis, which the length counts as often
+        x, y = broadcast_arrays(x, y)  # a broadcast element enters the norm once per position
     return (normalize(x, axis=axis, epsilon=epsilon) * normalize(y, axis=axis, epsilon=epsilon)).sum(axis)
 
 
@@ -158,21 +158,21 @@ def cosine_similarity(x: Tensor, y: Tensor, *, axis: int = -1, epsilon: float = 
 def hinge_embedding_loss(
     distance: Tensor, target: Tensor, *, margin: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """The distance of what is alike (target 1), max(0, margin - distance) of what is not (target -1)."""
-    expect_pair("hinge_embedding_loss", distance, target)
+    """The distance for similar pairs (target 1), max(0, margin - distance) for dissimilar ones (target -1)."""
+    check_pair("hinge_embedding_loss", distance, target)
     losses = where(target == 1.0, distance, (margin - distance).relu())
-    return reduced("hinge_embedding_loss", losses, reduction)
+    return reduce_losses("hinge_embedding_loss", losses, reduction)
 
 
 @at_full_precision
 def margin_ranking_loss(
     x: Tensor, y: Tensor, target: Tensor, *, margin: float = 0.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """max(0, margin - target (x - y)): target 1 asks for x above y, -1 for y above x; it broadcasts to their shape."""
-    expect("margin_ranking_loss", Float, x=x, y=y, target=target)
-    expect_alike("margin_ranking_loss", x=x, y=y)
-    expect_broadcast("margin_ranking_loss", "target", target, x.shape)
-    return reduced("margin_ranking_loss", (margin - target * (x - y)).relu(), reduction)
+    """max(0, margin - target (x - y)). Target 1: x should be greater; -1: y. The target broadcasts to their shape."""
+    check_kind("margin_ranking_loss", Float, x=x, y=y, target=target)
+    check_same_shape("margin_ranking_loss", x=x, y=y)
+    check_broadcast("margin_ranking_loss", "target", target, x.shape)
+    return reduce_losses("margin_ranking_loss", (margin - target * (x - y)).relu(), reduction)
 
 
 @at_full_precision
@@ -188,9 +188,9 @@ def triplet_margin_loss(
 ) -> Tensor:
     """max(0, |anchor - positive| - |anchor - negative| + margin) in the p-norm of the last axis (Schroff et al. 2015).
 
-    `epsilon` is added to the differences, so that equal vectors have a gradient.
+    `epsilon` is added to the differences, so that the gradient of equal vectors is defined.
     """
-    expect("triplet_margin_loss", Float, anchor=anchor, positive=positive, negative=negative)
-    expect_one_covers("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
+    check_kind("triplet_margin_loss", Float, anchor=anchor, positive=positive, negative=negative)
+    check_largest_shape("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
     near, far = ((anchor - other + epsilon).norm(p, -1) for other in (positive, negative))
-    return reduced("triplet_margin_loss", (near - far + margin).relu(), reduction)
+    return reduce_losses("triplet_margin_loss", (near - far + margin).relu(), reduction)

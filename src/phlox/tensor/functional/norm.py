@@ -8,7 +8,7 @@ from typing import NamedTuple
 from phlox.backend import Float
 from phlox.errors import ShapeError
 from phlox.host.dtypes import LARGEST
-from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.functions import at_full_precision
 from phlox.tensor.tensor import Tensor
 
@@ -23,13 +23,13 @@ def layer_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(var + epsilon) * gamma + beta over the last axis (Ba, Kiros, Hinton 2016), or the last `axes`.
 
-    `gamma` and `beta` have the shape of the normalised axes, and say how many these are where `axes` does not.
+    `gamma` and `beta` have the shape of the normalised axes. Without `axes`, their rank is the number of these axes.
 
     >>> import phlox as px
     >>> px.functional.layer_norm(px.tensor([[1.0, 3.0], [2.0, 2.0]]), epsilon=1e-12).tolist()
     [[-1.0, 1.0], [0.0, 0.0]]
     """
-    expect("layer_norm", Float, x=x, gamma=gamma, beta=beta)
+    check_kind("layer_norm", Float, x=x, gamma=gamma, beta=beta)
     given = next((scale.ndim for scale in (gamma, beta) if scale is not None), 1)
     count = _last_axes("layer_norm", x, given if axes is None else axes)
     return _over_last("layer_norm", x, count, {"gamma": gamma, "beta": beta}, epsilon)
@@ -38,9 +38,9 @@ def layer_norm(
 def rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: int | None = None, epsilon: float = 1e-6) -> Tensor:
     """x / sqrt(mean(x^2) + epsilon) * gamma over the last axis (Zhang, Sennrich 2019), or the last `axes`.
 
-    `gamma` has the shape of the normalised axes, and says how many these are where `axes` does not.
+    `gamma` has the shape of the normalised axes. Without `axes`, its rank is the number of these axes.
     """
-    expect("rms_norm", Float, x=x, gamma=gamma)
+    check_kind("rms_norm", Float, x=x, gamma=gamma)
     count = _last_axes("rms_norm", x, (1 if gamma is None else gamma.ndim) if axes is None else axes)
     return _over_last("rms_norm", x, count, {"gamma": gamma}, epsilon)
 
@@ -58,7 +58,7 @@ def _over_last(name: str, x: Tensor, count: int, scales: dict[str, Tensor | None
         if scale is not None and scale.shape != normalised:
             raise ShapeError(
                 f"{name}: {what} of shape {scale.shape} does not fit x of shape {shape}; "
-                f"it must be of the shape of the normalised axes, {normalised}"
+                f"it must have the shape of the normalised axes, {normalised}"
             )
     if count == 1:
         return compute(name, x, *scales.values(), epsilon)
@@ -70,9 +70,9 @@ def _over_last(name: str, x: Tensor, count: int, scales: dict[str, Tensor | None
 def group_norm(
     x: Tensor, groups: int, gamma: Tensor | None = None, beta: Tensor | None = None, *, epsilon: float = 1e-5
 ) -> Tensor:
-    """(x - mean) / sqrt(var + epsilon) * gamma + beta, over each of `groups` groups of channels of an example.
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta over each group of channels of an example (Wu, He 2018).
 
-    For x [n, channels, ...] whose channels divide into the groups; gamma and beta are [channels]. (Wu, He 2018.)
+    x is [n, channels, ...], with channels divisible by `groups`; gamma and beta are [channels].
     """
     return _by_group("group_norm", x, groups, gamma, beta, epsilon)
 
@@ -80,9 +80,9 @@ def group_norm(
 def instance_norm(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, epsilon: float = 1e-5
 ) -> Tensor:
-    """(x - mean) / sqrt(var + epsilon) * gamma + beta, over each channel of an example (Ulyanov et al. 2016).
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta over each channel of an example (Ulyanov et al. 2016).
 
-    For x [n, channels, ...]; gamma and beta are [channels].
+    x is [n, channels, ...]; gamma and beta are [channels].
     """
     _channels("instance_norm", x, gamma=gamma, beta=beta)
     return _by_group("instance_norm", x, x.shape[1], gamma, beta, epsilon)
@@ -93,13 +93,13 @@ def _by_group(name: str, x: Tensor, groups: int, gamma: Tensor | None, beta: Ten
     if channels == 0:
         return x
     if groups < 1 or channels % groups:
-        raise ShapeError(f"{name}: {channels} channels do not divide into {groups} groups (x of shape {x.shape})")
+        raise ShapeError(f"{name}: {channels} channels are not divisible by {groups} groups (x of shape {x.shape})")
     return compute("group_norm", x, gamma, beta, groups, epsilon)
 
 
 def _channels(name: str, x: Tensor, **scales: Tensor | None) -> int:
-    """How many channels x [n, channels, ...] has, after a look at what there is one number a channel of."""
-    expect(name, Float, x=x, **scales)
+    """The number of channels of x [n, channels, ...]; checks that each scale is [channels]."""
+    check_kind(name, Float, x=x, **scales)
     if x.ndim < 2:
         raise ShapeError(f"{name}: x must be [n, channels, ...], got shape {x.shape}")
     for what, scale in scales.items():
@@ -109,22 +109,22 @@ def _channels(name: str, x: Tensor, **scales: Tensor | None) -> int:
 
 
 class BatchNorm(NamedTuple):
-    """What `batch_norm_train` gives."""
+    """The results of `batch_norm_train`."""
 
     y: Tensor
     mean: Tensor
-    """[channels]."""
+    """[channels], the batch mean."""
     variance: Tensor
-    """[channels], over the number of elements; over that less one, multiply by n / (n - 1)."""
+    """[channels], the biased batch variance (divided by n). The unbiased one is n / (n - 1) times this."""
 
 
 def batch_norm_train(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, epsilon: float = 1e-5
 ) -> BatchNorm:
-    """(x - mean) / sqrt(var + epsilon) * gamma + beta, over all axes but the channels; and the mean and the variance.
+    """(x - mean) / sqrt(var + epsilon) * gamma + beta over all axes but the channels, with the mean and the variance.
 
-    For x [n, channels, ...]; gamma and beta are [channels]. All three results have gradients; what keeps running
-    statistics detaches them. (Ioffe, Szegedy 2015.)
+    x is [n, channels, ...]; gamma and beta are [channels]. All three results have gradients: detach the statistics
+    before keeping running averages (Ioffe, Szegedy 2015).
 
     >>> import phlox as px
     >>> y, mean, variance = px.functional.batch_norm_train(px.tensor([[1.0], [3.0]]))
@@ -145,10 +145,10 @@ def batch_norm(
     *,
     epsilon: float = 1e-5,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta with statistics that are given, as at inference.
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta with given statistics, as at inference.
 
-    For x [n, channels, ...]; the others are [channels]. `batch_norm_train` takes the statistics from x itself. At half
-    precision it is computed in f32, and the statistics may be of f32 too.
+    x is [n, channels, ...]; the others are [channels]. `batch_norm_train` computes the statistics from x instead. At
+    half precision this is computed in f32, and the statistics may be f32 too.
     """
     channels = _channels("batch_norm", x, mean=mean, variance=variance, gamma=gamma, beta=beta)
     given = x
@@ -165,9 +165,9 @@ def batch_norm(
 
 @at_full_precision
 def local_response_norm(x: Tensor, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
-    """x / (k + alpha * mean(x^2))^beta, the mean over `size` channels about each one; beyond the ends count zeros.
+    """x / (k + alpha * mean(x^2))^beta, with the mean over `size` channels around each one, zero-padded at the ends.
 
-    For x [n, channels, ...]. (Krizhevsky, Sutskever, Hinton 2012, with PyTorch's alpha, which divides by the size.)
+    x is [n, channels, ...] (Krizhevsky, Sutskever, Hinton 2012; as in PyTorch, alpha is divided by the size).
     """
     channels = _channels("local_response_norm", x)
     if size < 1:
@@ -182,12 +182,12 @@ def local_response_norm(x: Tensor, size: int, *, alpha: float = 1e-4, beta: floa
 
 @at_full_precision
 def normalize(x: Tensor, p: float = 2.0, axis: int | tuple[int, ...] | None = -1, *, epsilon: float = 1e-12) -> Tensor:
-    """x / max(its p-norm along an axis, epsilon): vectors of length one, but for those that are zero.
+    """x / max(p-norm of x along an axis, epsilon): unit vectors; a zero vector stays zero.
 
     >>> import phlox as px
     >>> px.functional.normalize(px.tensor([3.0, 4.0])).tolist()
     [0.6, 0.8]
     """
-    expect("normalize", Float, x=x)
-    least = 1.0 / LARGEST[x.backend.float_element]  # below which epsilon would count as zero
+    check_kind("normalize", Float, x=x)
+    least = 1.0 / LARGEST[x.backend.float_element]  # a smaller epsilon would round to zero
     return x / x.norm(p, axis, keepdims=True).maximum(max(epsilon, least))

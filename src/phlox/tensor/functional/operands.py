@@ -1,4 +1,4 @@
-"""The operands of functions: of the right kinds, brought to one backend."""
+"""Operands of functions: checks of kinds and shapes, and promotion to one backend."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 
 from phlox.backend import Bool, Float, Int, Kind
 from phlox.errors import KindError, RangeError, ShapeError
-from phlox.tensor.backend_promotion import common, together
+from phlox.tensor.backend_promotion import common_backend, promote
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure
 from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor, wrap
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
-"""What becomes of losses."""
+"""How losses are reduced."""
 
 _CONVERSIONS: dict[type[Kind], str] = {Float: ".float()", Int: ".int()", Bool: ".bool()"}
 
 
-def expect(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | None) -> None:
-    """`KindError` unless each operand is a tensor of this kind, or absent."""
+def check_kind(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | None) -> None:
+    """Raise `KindError` unless each operand is a tensor of this kind, or None."""
     for what, x in operands.items():
         if x is None:
             continue
@@ -37,16 +37,16 @@ def expect(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | None
             )
 
 
-def meet(name: str, *operands: Tensor[Any, Any, Any] | None) -> list[Any]:
-    """The operands on one backend, those that are absent left out as they are."""
-    met = iter(together(name, [x for x in operands if x is not None]))
+def promote_operands(name: str, *operands: Tensor[Any, Any, Any] | None) -> list[Any]:
+    """Promote the operands to one backend; None stays None."""
+    met = iter(promote(name, [x for x in operands if x is not None]))
     return [None if x is None else next(met) for x in operands]
 
 
 def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
-    """Call a composite of floats on tensors of any kinds and on options; its results, one or several, are Float.
+    """Call a composite operation on tensors of any kinds and on options; its one or more results are Float.
 
-    `operation` is what the contract calls it, where that is not `name`.
+    `operation` is its name in the contract, by default `name`.
     """
     ops: Any = None
     alike = True
@@ -62,8 +62,8 @@ def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
             natives.append(x)
     if ops is None or not alike:
         tensors: list[Tensor[Any, Any, Any]] = [x for x in arguments if isinstance(x, Tensor)]
-        # An untracked value of a decorated backend is the inner one's own, so what is brought there stays as it is.
-        ops = ops_of(common(name, tensors), Float)
+        # An untracked value of a decorated backend is an array of the inner one, so promotion leaves arrays unchanged.
+        ops = ops_of(common_backend(name, tensors), Float)
     try:
         found = ops[operation or name](*natives)
     except Exception as error:
@@ -73,26 +73,26 @@ def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
     return wrap(ops, found)
 
 
-def expect_pair(name: str, prediction: Tensor, target: Tensor) -> None:
-    """What most losses compare: two Float tensors of one shape."""
-    expect(name, Float, prediction=prediction, target=target)
+def check_pair(name: str, prediction: Tensor, target: Tensor) -> None:
+    """Check the operands of most losses: two Float tensors of one shape."""
+    check_kind(name, Float, prediction=prediction, target=target)
     if prediction.shape != target.shape:
-        expect_alike(name, prediction=prediction, target=target)
+        check_same_shape(name, prediction=prediction, target=target)
 
 
-def reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
-    """The mean or the sum of losses, or the losses themselves; `RangeError` for another word."""
+def reduce_losses(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
+    """The mean, the sum or the unreduced losses; `RangeError` for another `reduction`."""
     if reduction == "mean":
         return losses.mean()
     if reduction == "sum":
         return losses.sum()
     if reduction == "none":
         return losses
-    raise RangeError(f"{name}: reduction is 'mean', 'sum' or 'none', got {reduction!r}")
+    raise RangeError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 
-def expect_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shape: tuple[int, ...]) -> None:
-    """`ShapeError` unless x, or None, broadcasts to `shape` without making it any larger."""
+def check_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shape: tuple[int, ...]) -> None:
+    """Raise `ShapeError` unless x is None, or broadcasts to exactly `shape`."""
     if x is None:
         return
     fits = x.ndim <= len(shape) and all(
@@ -102,16 +102,16 @@ def expect_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shap
         raise ShapeError(f"{name}: {what} of shape {x.shape} does not broadcast to the shape of the losses, {shape}")
 
 
-def expect_alike(name: str, **operands: Tensor[Any, Any, Any]) -> None:
-    """`ShapeError` unless all are of one shape: that of one may not grow by another's, unnoticed."""
+def check_same_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
+    """Raise `ShapeError` unless all shapes are equal, so that no operand broadcasts unnoticed."""
     shapes = {what: x.shape for what, x in operands.items()}
     if len(set(shapes.values())) > 1:
         listed = ", ".join(f"{what} of shape {shape}" for what, shape in shapes.items())
-        raise ShapeError(f"{name}: {listed}; they must be the same")
+        raise ShapeError(f"{name}: {listed}; the shapes must be equal")
 
 
-def expect_one_covers(name: str, **operands: Tensor[Any, Any, Any]) -> None:
-    """`ShapeError` unless all broadcast to the shape of one of them: [n, 1] and [n] would make [n, n] unnoticed."""
+def check_largest_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
+    """Raise `ShapeError` unless all broadcast to the shape of one of them: [n, 1] and [n] must not give [n, n]."""
     shapes = [x.shape for x in operands.values()]
     try:
         covered = np.broadcast_shapes(*shapes) in shapes
@@ -119,10 +119,10 @@ def expect_one_covers(name: str, **operands: Tensor[Any, Any, Any]) -> None:
         covered = False
     if not covered:
         listed = ", ".join(f"{what} of shape {x.shape}" for what, x in operands.items())
-        raise ShapeError(f"{name}: {listed}; they must be the same, or broadcast to the largest of them")
+        raise ShapeError(f"{name}: {listed}; the shapes must be equal, or broadcast to the largest of them")
 
 
-def share_of(share: Tensor, x: Tensor) -> Tensor:
-    """share x, zero where the share is zero and x is infinite: 0 log 0 = 0."""
+def weighted_or_zero(share: Tensor, x: Tensor) -> Tensor:
+    """share * x, but zero where the share is zero and x is infinite: 0 log 0 = 0."""
     void = (share == 0.0) & x.isinf()
     return where(void, 0.0, share * where(void, 0.0, x))

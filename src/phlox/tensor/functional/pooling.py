@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from phlox.errors import ShapeError
-from phlox.tensor.functional.call import Padding, Sizes, call, fixed, sizes, widths
+from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
 Counts: TypeAlias = int | Sequence[int | None]
-"""How many windows an axis, or one number for all; None keeps the axis as it is."""
+"""The number of windows per axis, or one for all axes; None leaves an axis unchanged."""
 
 
 def max_pool1d(
@@ -23,7 +23,7 @@ def max_pool1d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The greatest value of each window of sequences [n, channels, length]; see `max_pool2d`.
+    """The maximum of each window of sequences [n, channels, length]; see `max_pool2d`.
 
     >>> import phlox as px
     >>> max_pool1d(px.tensor([[[1.0, 3.0, 2.0, 0.0]]]), 2).tolist()
@@ -41,11 +41,18 @@ def max_pool2d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The greatest value of each window of images [n, channels, height, width]; the stride is the window unless given.
+    """The maximum of each window of images [n, channels, height, width].
 
-    NaN is greater than all. Padding counts as minus infinity; it is a number, one an axis, a pair (before, after) an
-    axis, "same" or "valid" as in `conv2d`, and less than the window. `ceil_mode` keeps a last window that ends behind
-    the image. Among equals the first in reading order gets the gradient.
+    Args:
+        x: Float, [n, channels, height, width].
+        window: an integer, or one per axis.
+        stride: an integer, or one per axis; the window by default.
+        padding: of minus infinity; an integer, one per axis, a pair (before, after) per axis, "same" or "valid" as in
+            `conv2d`. It must be less than the window.
+        dilation: an integer, or one per axis.
+        ceil_mode: keep a last window that extends beyond the image.
+
+    NaN counts as the greatest value. Among equal maxima, the first in row-major order gets the gradient.
 
     >>> import phlox as px
     >>> x = px.arange(9).float().reshape(1, 1, 3, 3)
@@ -64,7 +71,7 @@ def max_pool3d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The greatest value of each window of volumes [n, channels, depth, height, width]; see `max_pool2d`.
+    """The maximum of each window of volumes [n, channels, depth, height, width]; see `max_pool2d`.
 
     >>> import phlox as px
     >>> max_pool3d(px.ones((1, 2, 4, 4, 4)), 2).shape
@@ -100,10 +107,10 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The mean of each window of images [n, channels, height, width]; the stride is the window unless given.
+    """The mean of each window of images [n, channels, height, width]; the stride is the window by default.
 
-    Padding (as in `max_pool2d`) counts as zeros, or, unless `count_include_pad`, not at all; what `ceil_mode` adds
-    behind the image never counts.
+    Options as in `max_pool2d`. Padding counts as zeros; with `count_include_pad=False` it is left out of the mean.
+    Elements that `ceil_mode` adds beyond the image are always left out.
 
     >>> import phlox as px
     >>> x = px.ones((1, 1, 2, 2))
@@ -142,10 +149,11 @@ def adaptive_avg_pool1d(x: Tensor, size: Counts) -> Tensor:
 
 
 def adaptive_avg_pool2d(x: Tensor, size: Counts) -> Tensor:
-    """The mean of windows of images [n, channels, height, width], `size` of them an axis: [n, channels, *size].
+    """The mean of windows of images [n, channels, height, width], with `size` windows per axis: [n, channels, *size].
 
-    Window i of `count` goes from floor(i height / count) up to, not including, ceil((i + 1) height / count); so windows
-    share a row where the height does not divide. An entry None keeps the axis as it is; `size=1` is global pooling.
+    Window i of `count` goes from floor(i height / count) up to, but not including, ceil((i + 1) height / count). So
+    windows overlap if the height is not divisible by the count. None leaves an axis unchanged; `size=1` is global
+    pooling.
 
     >>> import phlox as px
     >>> adaptive_avg_pool2d(px.ones((2, 3, 5, 7)), (2, None)).shape
@@ -155,7 +163,7 @@ def adaptive_avg_pool2d(x: Tensor, size: Counts) -> Tensor:
 
 
 def adaptive_avg_pool3d(x: Tensor, size: Counts) -> Tensor:
-    """The mean of windows of volumes [n, channels, depth, height, width], `size` an axis; see `adaptive_avg_pool2d`.
+    """The mean of `size` windows per axis of volumes [n, channels, depth, height, width]; see `adaptive_avg_pool2d`.
 
     >>> import phlox as px
     >>> adaptive_avg_pool3d(px.ones((1, 2, 4, 4, 4)), 1).shape
@@ -165,7 +173,7 @@ def adaptive_avg_pool3d(x: Tensor, size: Counts) -> Tensor:
 
 
 def adaptive_max_pool1d(x: Tensor, size: Counts) -> Tensor:
-    """The greatest value of each of `size` windows of sequences [n, channels, length]; see `adaptive_max_pool2d`.
+    """The maximum of each of `size` windows of sequences [n, channels, length]; see `adaptive_max_pool2d`.
 
     >>> import phlox as px
     >>> adaptive_max_pool1d(px.tensor([[[1.0, 2.0, 6.0]]]), 2).tolist()
@@ -175,9 +183,9 @@ def adaptive_max_pool1d(x: Tensor, size: Counts) -> Tensor:
 
 
 def adaptive_max_pool2d(x: Tensor, size: Counts) -> Tensor:
-    """The greatest value of windows of images [n, channels, height, width]; the windows of `adaptive_avg_pool2d`.
+    """The maximum of windows of images [n, channels, height, width]; the windows are those of `adaptive_avg_pool2d`.
 
-    NaN is greater than all; among equals the first in reading order gets the gradient.
+    NaN counts as the greatest value. Among equal maxima, the first in row-major order gets the gradient.
 
     >>> import phlox as px
     >>> adaptive_max_pool2d(px.ones((2, 3, 5, 7)), 2).shape
@@ -187,7 +195,7 @@ def adaptive_max_pool2d(x: Tensor, size: Counts) -> Tensor:
 
 
 def adaptive_max_pool3d(x: Tensor, size: Counts) -> Tensor:
-    """The greatest value of windows of volumes [n, channels, depth, height, width]; see `adaptive_max_pool2d`.
+    """The maximum of windows of volumes [n, channels, depth, height, width]; see `adaptive_max_pool2d`.
 
     >>> import phlox as px
     >>> adaptive_max_pool3d(px.ones((1, 2, 4, 4, 4)), (2, 2, 1)).shape
@@ -211,7 +219,7 @@ def _max_pool(
     dilation: Sizes,
     ceil_mode: bool,
 ) -> Tensor:
-    given = map(fixed, (window, stride, padding, dilation))
+    given = map(hashable, (window, stride, padding, dilation))
     sides, strides, _, pads, dilations = _windows(name, axes, x.shape, *given, ceil_mode)
     return call(name, x, sides, strides, pads, dilations, operation="max_pool")
 
@@ -226,7 +234,7 @@ def _avg_pool(
     ceil_mode: bool,
     count_include_pad: bool,
 ) -> Tensor:
-    given = map(fixed, (window, stride, padding))
+    given = map(hashable, (window, stride, padding))
     sides, strides, asked, pads, _ = _windows(name, axes, x.shape, *given, 1, ceil_mode)
     counted = asked if count_include_pad else ((0, 0),) * axes
     return call(name, x, sides, strides, pads, counted, operation="avg_pool")
@@ -243,17 +251,17 @@ def _windows(
     dilation: Sizes,
     ceil_mode: bool,
 ) -> tuple[Shape, Shape, _Pairs, _Pairs, Shape]:
-    """Windows, strides, padding, that with what `ceil_mode` adds, dilations; found once for many calls."""
+    """Windows, strides, padding, padding including that of `ceil_mode`, dilations; cached."""
     have = _spatial(name, axes, x)
     sides = sizes(name, "window", window, axes, 1)
     strides = sides if stride is None else sizes(name, "stride", stride, axes, 1)
     dilations = sizes(name, "dilation", dilation, axes, 1)
     reach = tuple(step * (side - 1) + 1 for side, step in zip(sides, dilations, strict=True))
-    asked = widths(name, padding, have, reach, strides)
+    asked = pad_pairs(name, padding, have, reach, strides)
     if any(max(pad) >= far for pad, far in zip(asked, reach, strict=True) if max(pad)):
         raise ShapeError(
-            f"{name}: the padding {asked} must be less than the window {sides}, or windows see nothing else; "
-            f"at most half of it is usual"
+            f"{name}: the padding {asked} must be less than the window {sides}, or a window could hold only padding; "
+            f"use at most half of the window"
         )
     if any(size + sum(pad) < far for size, pad, far in zip(have, asked, reach, strict=True)):
         raise ShapeError(f"{name}: the window {sides} is larger than the padded input of shape {x}")
@@ -261,7 +269,7 @@ def _windows(
         return sides, strides, asked, asked, dilations
     pads: list[tuple[int, int]] = []
     for size, (before, after), far, step in zip(have, asked, reach, strides, strict=True):
-        # One more window, if elements are left over, and if it would start before the padding behind them.
+        # One more window, if elements are left over and it starts before the padding at the end.
         count = (size + before + after - far) // step + 1
         over = count * step + far - (size + before + after)
         more = over < step and count * step < size + before
@@ -280,5 +288,5 @@ def _adaptive(name: str, axes: int, x: Tensor, size: Counts) -> Tensor:
 def _spatial(name: str, axes: int, x: Shape) -> Shape:
     have = x[2:]
     if len(x) != 2 + axes or min(have) < 1:
-        raise ShapeError(f"{name}: x must be [n, channels, {_SPATIAL[axes]}], with something to pool, got shape {x}")
+        raise ShapeError(f"{name}: x must be [n, channels, {_SPATIAL[axes]}] with no axis of size 0, got shape {x}")
     return have

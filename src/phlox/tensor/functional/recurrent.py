@@ -6,13 +6,13 @@ from typing import Any, Literal, NamedTuple
 
 from phlox.backend import Bool, Float
 from phlox.errors import RangeError, ShapeError
-from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor
 
 
 class LstmSteps(NamedTuple):
-    """What `lstm` gives."""
+    """The results of `lstm`."""
 
     y: Tensor
     """[batch, time, width]: the hidden state after every step."""
@@ -23,7 +23,7 @@ class LstmSteps(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What `gru` and `rnn` give."""
+    """The results of `gru` and `rnn`."""
 
     y: Tensor
     """[batch, time, width]: the state after every step."""
@@ -42,31 +42,31 @@ def lstm(
     mask: Tensor[Any, Any, Bool] | None = None,
     reverse: bool = False,
 ) -> LstmSteps:
-    """Long short-term memory (Hochreiter, Schmidhuber 1997; the forget gate of Gers et al. 2000) over a sequence.
+    """Long short-term memory (Hochreiter, Schmidhuber 1997; forget gate of Gers et al. 2000) over a sequence.
 
-    With i, f, g, o the four parts of x_t weight + bias + h recurrent: c = sigmoid(f) c + sigmoid(i) tanh(g) and h =
-    sigmoid(o) tanh(c) at every step.
+    At every step, i, f, g, o are the four parts of x_t weight + bias + h recurrent. Then c = sigmoid(f) c + sigmoid(i)
+    tanh(g) and h = sigmoid(o) tanh(c).
 
     Args:
-        x: [batch, time, features], of one step at least.
-        hidden: [batch, width], the h to begin with.
-        cell: [batch, width], the c to begin with.
+        x: [batch, time, features] with time >= 1.
+        hidden: [batch, width], the initial h.
+        cell: [batch, width], the initial c.
         weight: [features, 4 * width].
         recurrent: [width, 4 * width].
         bias: [4 * width].
-        mask: [batch, time], true where there is an element; elsewhere the states stay, the result is zero, and x
-            may hold anything, NaN too.
-        reverse: from the last step to the first; the results stay in the order of x.
+        mask: [batch, time], true at valid steps. At other steps the states are unchanged, the result is zero, and x may
+            hold any values, even NaN.
+        reverse: process the steps from last to first; results are in the order of x.
 
     >>> import phlox as px
     >>> zero = px.zeros((1, 1))
     >>> lstm(px.ones((1, 3, 1)), zero, zero, px.ones((1, 4)), px.ones((1, 4))).y.tolist()
     [[[0.36...], [0.65...], [0.78...]]]
     """
-    expect("lstm", Float, x=x, hidden=hidden, cell=cell, weight=weight, recurrent=recurrent, bias=bias)
+    check_kind("lstm", Float, x=x, hidden=hidden, cell=cell, weight=weight, recurrent=recurrent, bias=bias)
     x, alive = _checked("lstm", 4, x, hidden, weight, recurrent, bias, mask)
     if cell.shape != hidden.shape:
-        raise ShapeError(f"lstm: cell of shape {cell.shape} is not of the shape of hidden, {hidden.shape}")
+        raise ShapeError(f"lstm: cell has shape {cell.shape}, but hidden has shape {hidden.shape}; they must be equal")
     operands = (x.swapaxes(0, 1), hidden, cell, weight, recurrent, bias, alive)
     y, hidden, cell = compute("lstm", *operands, reverse)
     return LstmSteps(y.swapaxes(0, 1), hidden, cell)
@@ -83,28 +83,28 @@ def gru(
     mask: Tensor[Any, Any, Bool] | None = None,
     reverse: bool = False,
 ) -> Steps:
-    """Gated recurrent units (Cho et al. 2014), reset after the product as in PyTorch, over a sequence.
+    """Gated recurrent units (Cho et al. 2014) over a sequence; the reset gate acts after the product, as in PyTorch.
 
-    At every step, with r, z, n the three parts of x_t weight + bias and R, Z, N those of h recurrent: u = sigmoid(z +
-    Z), m = tanh(n + sigmoid(r + R) (N + recurrent_bias)), h = (1 - u) m + u h.
+    At every step, r, z, n are the three parts of x_t weight + bias, and R, Z, N those of h recurrent. Then u =
+    sigmoid(z + Z), m = tanh(n + sigmoid(r + R) (N + recurrent_bias)) and h = (1 - u) m + u h.
 
     Args:
-        x: [batch, time, features], of one step at least.
-        hidden: [batch, width], the h to begin with.
+        x: [batch, time, features] with time >= 1.
+        hidden: [batch, width], the initial h.
         weight: [features, 3 * width].
         recurrent: [width, 3 * width].
         bias: [3 * width].
-        recurrent_bias: [width], of N alone: for R and Z it would be the same as the bias.
-        mask: [batch, time], true where there is an element; elsewhere the state stays, the result is zero, and x
-            may hold anything, NaN too.
-        reverse: from the last step to the first; the results stay in the order of x.
+        recurrent_bias: [width], added to N only: for R and Z it would be redundant with `bias`.
+        mask: [batch, time], true at valid steps. At other steps the state is unchanged, the result is zero, and x may
+            hold any values, even NaN.
+        reverse: process the steps from last to first; results are in the order of x.
 
     >>> import phlox as px
     >>> gru(px.ones((1, 3, 1)), px.zeros((1, 1)), px.ones((1, 3)), px.ones((1, 3))).hidden.tolist()
     [[0.45...]]
     """
     operands = {"x": x, "hidden": hidden, "weight": weight, "recurrent": recurrent, "bias": bias}
-    expect("gru", Float, **operands, recurrent_bias=recurrent_bias)
+    check_kind("gru", Float, **operands, recurrent_bias=recurrent_bias)
     x, alive = _checked("gru", 3, x, hidden, weight, recurrent, bias, mask)
     if recurrent_bias is not None and recurrent_bias.shape != recurrent.shape[:1]:
         raise ShapeError(
@@ -129,14 +129,14 @@ def rnn(
     """h = activation(x_t weight + bias + h recurrent) at every step of a sequence (Elman 1990).
 
     Args:
-        x: [batch, time, features], of one step at least.
-        hidden: [batch, width], the h to begin with.
+        x: [batch, time, features] with time >= 1.
+        hidden: [batch, width], the initial h.
         weight: [features, width].
         recurrent: [width, width].
         bias: [width].
-        mask: [batch, time], true where there is an element; elsewhere the state stays, the result is zero, and x
-            may hold anything, NaN too.
-        reverse: from the last step to the first; the results stay in the order of x.
+        mask: [batch, time], true at valid steps. At other steps the state is unchanged, the result is zero, and x may
+            hold any values, even NaN.
+        reverse: process the steps from last to first; results are in the order of x.
         activation: "tanh" or "relu".
 
     >>> import phlox as px
@@ -144,10 +144,10 @@ def rnn(
     >>> rnn(px.ones((1, 3, 1)), one, one, one, activation="relu").y.tolist()
     [[[2.0], [3.0], [4.0]]]
     """
-    expect("rnn", Float, x=x, hidden=hidden, weight=weight, recurrent=recurrent, bias=bias)
+    check_kind("rnn", Float, x=x, hidden=hidden, weight=weight, recurrent=recurrent, bias=bias)
     x, alive = _checked("rnn", 1, x, hidden, weight, recurrent, bias, mask)
     if activation not in ("tanh", "relu"):
-        raise RangeError(f"rnn: the activation is 'tanh' or 'relu', got {activation!r}")
+        raise RangeError(f"rnn: activation must be 'tanh' or 'relu', got {activation!r}")
     y, hidden = compute("rnn", x.swapaxes(0, 1), hidden, weight, recurrent, bias, alive, reverse, activation)
     return Steps(y.swapaxes(0, 1), hidden)
 
@@ -162,12 +162,12 @@ def _checked(
     bias: Tensor | None,
     mask: Tensor[Any, Any, Bool] | None,
 ) -> tuple[Tensor, Tensor[Any, Any, Bool] | None]:
-    """x without what is masked, and the mask as the contract has it, [time, batch, 1]; `ShapeError` if they do not fit.
+    """x with masked steps zeroed, and the mask as [time, batch, 1] as in the contract; `ShapeError` on a mismatch.
 
-    Where the mask is false x may hold anything: in the products that make the gradients zero times NaN would be NaN.
+    Masked steps of x may hold any values. They are zeroed because zero times NaN would be NaN in the gradients.
     """
     if x.ndim != 3 or not x.shape[1]:
-        raise ShapeError(f"{name}: x must be [batch, time, features] with one step at least, got shape {x.shape}")
+        raise ShapeError(f"{name}: x must be [batch, time, features] with time >= 1, got shape {x.shape}")
     batch, time, features = x.shape
     times = f"{gates} * width" if gates > 1 else "width"
     if recurrent.ndim != 2 or recurrent.shape[1] != gates * recurrent.shape[0] or not recurrent.shape[0]:
@@ -188,7 +188,7 @@ def _checked(
         )
     if mask is None:
         return x, None
-    expect(name, Bool, mask=mask)
+    check_kind(name, Bool, mask=mask)
     if mask.shape != (batch, time):
         raise ShapeError(f"{name}: mask must be [batch, time], which is [{batch}, {time}], got shape {mask.shape}")
     there = mask.expand_dims(-1)

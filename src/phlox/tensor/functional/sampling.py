@@ -1,4 +1,4 @@
-"""Reading images between their pixels."""
+"""Interpolation of images: resizing and sampling on a grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phlox.backend.contract.nn.resampling import Mode, Resampling
 from phlox.backend.contract.nn.sampling import Reading
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import tensor
-from phlox.tensor.functional.operands import compute, expect
+from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.tensor import Tensor
 
 Interpolation: TypeAlias = Literal[
@@ -26,7 +26,7 @@ _MODES: dict[str, tuple[Mode, int | None]] = {
     "linear": ("linear", None), "bilinear": ("linear", 2), "trilinear": ("linear", 3),
     "cubic": ("cubic", None), "bicubic": ("cubic", 2),
 }  # fmt: skip
-"""And for how many spatial axes a name is meant."""
+"""The number of spatial axes that a name of PyTorch's implies."""
 _READINGS: dict[str, Reading] = {
     "linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic",
 }  # fmt: skip
@@ -41,25 +41,25 @@ def interpolate(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """Images of another size: x [n, channels, ...] with one to three spatial axes.
+    """Resize images: x [n, channels, ...] with one to three spatial axes.
 
     Args:
         x: Float.
-        size: of the spatial axes of the result; one number for all. Or else `scale_factor`, by which they grow,
-            rounded down.
-        mode: "nearest" (the pixel at or before the place), "nearest-exact" (the pixel about it), "linear", "cubic"
-            (Keys 1981), "area" (the mean of all pixels beneath). PyTorch's "bilinear", "trilinear" and "bicubic" say
-            for how many axes, too.
-        align_corners: the centres of the outermost pixels stay where they are, instead of their edges.
-        antialias: for "linear" and "cubic", widen the kernel where the image becomes smaller.
+        size: the spatial sizes of the result, or one size for all axes.
+        scale_factor: in place of `size`, the factor of each spatial size, or one for all; results are rounded down.
+        mode: "nearest" (the pixel at or before the position), "nearest-exact" (the pixel that contains it), "linear",
+            "cubic" (Keys 1981), or "area" (the mean of all pixels covered). PyTorch's "bilinear", "trilinear" and
+            "bicubic" also fix the number of spatial axes.
+        align_corners: align the centres of the corner pixels, instead of their outer edges.
+        antialias: for "linear" and "cubic", widen the kernel when downsampling.
 
     >>> import phlox as px
     >>> px.functional.interpolate(px.tensor([[[0.0, 1.0]]]), 4, mode="linear").tolist()
     [[[0.0, 0.25, 0.75, 1.0]]]
     """
-    expect("interpolate", Float, x=x)
+    check_kind("interpolate", Float, x=x)
     if mode not in _MODES:
-        raise RangeError(f"interpolate: mode is one of {', '.join(_MODES)}; got {mode!r}")
+        raise RangeError(f"interpolate: mode must be one of {', '.join(_MODES)}; got {mode!r}")
     kernel, meant = _MODES[mode]
     spatial = x.shape[2:]
     if not 1 <= len(spatial) <= 3 or meant not in (None, len(spatial)):
@@ -68,7 +68,9 @@ def interpolate(
             f"got shape {x.shape}"
         )
     if (align_corners or antialias) and kernel not in ("linear", "cubic"):
-        raise RangeError(f"interpolate: align_corners and antialias are for linear and cubic modes, not {mode!r}")
+        raise RangeError(
+            f"interpolate: align_corners and antialias work only with linear and cubic modes, got {mode!r}"
+        )
     if (size is None) == (scale_factor is None):
         raise ShapeError("interpolate: give either size or scale_factor")
     ratios: Sequence[float | None] = [None] * len(spatial)
@@ -82,7 +84,7 @@ def interpolate(
         assert size is not None
         out = [int(one) for one in _each("size", size, len(spatial))]
     if min(out) < 1 or min(spatial) < 1:
-        raise ShapeError(f"interpolate: cannot make images of size {tuple(out)} from {spatial}; sizes must be positive")
+        raise ShapeError(f"interpolate: cannot resize images from {spatial} to {tuple(out)}; sizes must be positive")
     plans = tuple(
         Resampling(before, after, kernel, align_corners, ratio, antialias)
         for before, after, ratio in zip(spatial, out, ratios, strict=True)
@@ -94,7 +96,7 @@ def _each(what: str, value: float | Sequence[float], count: int) -> Sequence[flo
     if isinstance(value, (int, float)):
         return [value] * count
     if len(value) != count:
-        raise ShapeError(f"interpolate: {what} must be one number or {count}, got {tuple(value)}")
+        raise ShapeError(f"interpolate: {what} must be one value, or {count} of them, got {tuple(value)}")
     return value
 
 
@@ -106,46 +108,47 @@ def grid_sample(
     padding_mode: Padding = "zeros",
     align_corners: bool = False,
 ) -> Tensor:
-    """x at the points of a grid (Jaderberg et al. 2015), with gradients towards both.
+    """Sample x at the points of a grid (Jaderberg et al. 2015); both have gradients.
 
     Args:
         x: [n, channels, height, width], or [n, channels, depth, height, width].
-        grid: [n, rows, columns, 2] of points (across, down), or [n, ..., 3] of points (across, down, deep); -1 and 1
-            are the edges of x.
-        mode: "bilinear" (for volumes, trilinear), "nearest" (no gradient towards the grid), or "bicubic" (images only).
-        padding_mode: what is read beyond the edges: zeros, the nearest pixel at the border, or the image reflected.
-        align_corners: -1 and 1 are the centres of the outermost pixels, instead of their edges.
+        grid: [n, rows, columns, 2] of points (x, y), or [n, ..., 3] of points (x, y, z), where x runs along the width,
+        y
+            along the height and z along the depth. -1 and 1 are the edges of the image.
+        mode: "bilinear" (trilinear for volumes), "nearest" (no gradient for the grid), or "bicubic" (images only).
+        padding_mode: values beyond the edges: "zeros", "border" (the nearest border pixel) or "reflection".
+        align_corners: -1 and 1 are the centres of the corner pixels, instead of their outer edges.
 
     Returns [n, channels, rows, columns] or [n, channels, ...].
     """
-    expect("grid_sample", Float, x=x, grid=grid)
+    check_kind("grid_sample", Float, x=x, grid=grid)
     rank = x.ndim - 2
     if rank not in (2, 3) or grid.ndim != x.ndim or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank:
         raise ShapeError(
             f"grid_sample: x of shape {x.shape} and grid of shape {grid.shape} do not fit; they must be [n, channels, "
-            f"height, width] and [n, rows, columns, 2], or have one axis more each and grid 3 coordinates"
+            f"height, width] and [n, rows, columns, 2], or [n, channels, depth, height, width] and [n, ..., 3]"
         )
     if mode not in _READINGS or (rank == 3 and _READINGS[mode] == "cubic"):
         raise RangeError(
-            f"grid_sample: mode is 'bilinear', 'nearest', or for images 'bicubic'; got {mode!r} for shape {x.shape}"
+            f"grid_sample: mode must be 'bilinear', 'nearest' or (images) 'bicubic'; got {mode!r} for shape {x.shape}"
         )
     if padding_mode not in ("zeros", "border", "reflection"):
-        raise RangeError(f"grid_sample: padding_mode is 'zeros', 'border' or 'reflection'; got {padding_mode!r}")
+        raise RangeError(f"grid_sample: padding_mode must be 'zeros', 'border' or 'reflection'; got {padding_mode!r}")
     if 0 in x.shape[2:]:
         raise ShapeError(f"grid_sample: x of shape {x.shape} has no pixels")
     return compute("grid_sample", x, grid, _READINGS[mode], padding_mode, align_corners)
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], *, align_corners: bool = False) -> Tensor:
-    """The grid for `grid_sample` that maps each pixel of a result of `size` by an affine map.
+    """The grid for `grid_sample` of an affine map: maps each pixel of an output of `size` to a point of the input.
 
-    theta [n, 2, 3] for size (n, channels, height, width), which gives [n, height, width, 2]; or [n, 3, 4] for volumes.
+    theta [n, 2, 3] and size (n, channels, height, width) give [n, height, width, 2]; for volumes theta is [n, 3, 4].
 
     >>> import phlox as px
     >>> px.functional.affine_grid(px.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]), (1, 1, 1, 2))[0, 0].tolist()
     [[-0.5, 0.0], [0.5, 0.0]]
     """
-    expect("affine_grid", Float, theta=theta)
+    check_kind("affine_grid", Float, theta=theta)
     n, *_ = sizes = tuple(size)
     rank = len(sizes) - 2
     if rank not in (2, 3) or theta.shape != (n, rank, rank + 1):

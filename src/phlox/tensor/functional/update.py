@@ -1,4 +1,4 @@
-"""Updates of optimizers."""
+"""Optimizer updates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from phlox.backend import Float
 from phlox.backend.contract.update import AdamScalars
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import KindError, ShapeError
-from phlox.tensor.backend_promotion import together
+from phlox.tensor.backend_promotion import promote
 from phlox.tensor.explain import failure
 from phlox.tensor.tensor import Tensor, wrap
 
@@ -16,9 +16,9 @@ from phlox.tensor.tensor import Tensor, wrap
 def adam_update(
     x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, numbers: AdamScalars
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of Adam (Kingma, Ba 2015) or AdamW: the new x, and the new moments; see `phlox.optim.Adam`.
+    """One step of Adam (Kingma, Ba 2015) or AdamW: the new x and the two new moments; see `phlox.optim.Adam`.
 
-    All four are Float tensors of one shape. Raises `KindError` and `ShapeError` where they are not.
+    The four tensors are Float and of one shape; else `KindError` or `ShapeError` is raised.
 
     >>> import phlox as px
     >>> from phlox.backend.contract.update import AdamScalars
@@ -32,8 +32,8 @@ def adam_update(
         if one.kind is not Float:
             raise KindError(f"adam_update takes Float tensors, got {one.kind.__name__}; convert with .float() first")
         if one.shape != x.shape:
-            raise ShapeError(f"adam_update: tensors of shapes {x.shape} and {one.shape} do not belong together")
-    met = together("adam_update", given)
+            raise ShapeError(f"adam_update: tensors of shapes {x.shape} and {one.shape} differ")
+    met = promote("adam_update", given)
     ops = met[0]._ops
     arrays = [one.primitive for one in met]
     met_numbers: list[Any] = [x.as_operand(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in numbers]

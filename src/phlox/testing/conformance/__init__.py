@@ -1,1 +1,1 @@
-"""The conformance suite: every operation of the contract as a row of a table, and how rows are carried out."""
+"""The conformance suite: a table with a row for every operation of the contract, and the code that runs rows."""

@@ -1,9 +1,9 @@
 # pyright: standard
-"""Whatever adds up does so wide enough: sums of thousands, means far from zero, squares beyond the largest f16.
+"""Tests of accumulation precision: sums of thousands, means far from zero, squares beyond the largest f16.
 
-At half precision an operation accumulates in f32 and rounds its result once; at f32 long sums are as accurate as
-pairwise summation makes them. Each case is compared, value and gradients, with the same computation by NumPy's backend
-in float64, which the rest of the suite compares with references of others.
+At half precision an operation must accumulate in f32 and round its result once; at f32 long sums must be as accurate as
+pairwise summation. Value and gradients of each case are compared with NumPy's backend in float64, which the rest of the
+suite compares with independent references.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from phlox.testing.tolerances import Tolerance
 
 @dataclass(frozen=True, eq=False)
 class Accumulation:
-    """A function of tensors that adds up much."""
+    """A function of tensors that sums many elements."""
 
     name: str
     call: Callable[..., Any]
     sample: Sample
-    """Arguments: a NumPy array of float64 or int32 becomes a tensor; everything else is passed as it is."""
+    """Arguments: a NumPy array of float64 or int32 becomes a tensor; others are passed unchanged."""
     constant: tuple[int, ...] = ()
     """Float arguments that are not differentiated."""
     factor: float = 1.0
-    """How much wider than usual the tolerance is, for more roundings than one."""
+    """Factor of the tolerance, for more than one rounding."""
     ones: bool = False
-    """Is the cotangent of ones, so that gradients are plain sums?"""
+    """Is the cotangent all ones, so that gradients are plain sums?"""
 
     def __str__(self) -> str:
         return self.name
 
 
 _UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
-"""Half the distance of neighbours about one: what rounding once may lose."""
+"""The unit roundoff: half the distance of floats near one."""
 
 
 def tolerance(row: Accumulation, element: str, right: np.ndarray[Any, Any]) -> Tolerance:
-    """How far from `right` is close.
+    """The tolerance for a result.
 
-    At half precision two roundings, since a result is rounded once and so is what it was made of; and where terms
-    cancel as much as f32 loses. At f32 some hundreds, as of sums in pairs: a sum one by one is off by thousands.
+    At half precision two roundings, one of the inputs and one of the result, plus the error of f32 where terms cancel.
+    At f32 a few hundred roundings, as for pairwise sums: sequential sums are off by thousands.
     """
     largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))
     unit = _UNIT[element] * row.factor
@@ -62,10 +62,10 @@ def tolerance(row: Accumulation, element: str, right: np.ndarray[Any, Any]) -> T
 
 
 def check(row: Accumulation, backend: Backend) -> None:
-    """The value and the gradients of one case; `AssertionError` where they are wrong."""
+    """Check value and gradients of one case; raises `AssertionError`."""
     element = backend.float_element
     right, slopes = _right(row, element)
-    got, found = carried_out(row, _held(row, element), backend)
+    got, found = value_and_gradients(row, _held(row, element), backend)
     with np.errstate(over="ignore"):
         compare(got, right, tolerance(row, element, right), row.name)
         for place, one, wanted in zip(_places(row), found, slopes, strict=True):
@@ -73,7 +73,7 @@ def check(row: Accumulation, backend: Backend) -> None:
             compare(one, wanted, tolerance(row, element, wanted), what)
 
 
-def carried_out(
+def value_and_gradients(
     row: Accumulation, sample: Sample, backend: Backend, run: Callable[..., Any] | None = None
 ) -> tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
     """The value and the gradients on `Autodiff(backend)`."""
@@ -97,13 +97,13 @@ def _places(row: Accumulation) -> list[int]:
 
 
 def _held(row: Accumulation, element: str) -> Sample:
-    sample = running.held(row.sample, element)
+    sample = running.rounded_sample(row.sample, element)
     assert sample is not None, f"{row.name}: numbers too large for {element}"
     return sample
 
 
 @cache
 def _right(row: Accumulation, element: str) -> tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
-    """What is right for the sample as an element type holds it."""
+    """The reference for the sample rounded to a dtype."""
     with np.errstate(all="ignore"):
-        return carried_out(row, _held(row, element), NumPy(float="f64"))
+        return value_and_gradients(row, _held(row, element), NumPy(float="f64"))

@@ -1,7 +1,7 @@
 # pyright: standard
-"""What is checked of a row on a backend: values, gradients, second derivatives, and what becomes of empty tensors.
+"""The checks of a row on a backend: values, gradients, second derivatives and empty tensors.
 
-Each check raises `AssertionError` where the backend is wrong, and `LeftOut` where it cannot be compared.
+Each check raises `AssertionError` if the backend is wrong, and `NotCompared` if there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from phlox.testing.tolerances import Tolerance, tolerance_of
 
 EXACT = Tolerance(0.0, 0.0)
 BY_DIFFERENCES = Tolerance(2e-6, 2e-7)
-"""Finite differences in float64 are no better than this."""
+"""The accuracy of finite differences in float64."""
 
 
-class LeftOut(Exception):
-    """Something could not be compared; the message is why."""
+class NotCompared(Exception):
+    """A case could not be compared; the message is the reason."""
 
 
 @contextmanager
 def oracle() -> Iterator[None]:
-    """What a reference needs may not be there; that is no fault of the backend."""
+    """A missing library of a reference raises `NotCompared`, since the backend is not at fault."""
     try:
         yield
     except ModuleNotFoundError as error:
         if isinstance(error, PhloxError):
             raise
-        raise LeftOut(f"{error.name or 'a library'} is not installed") from error
+        raise NotCompared(f"{error.name or 'a library'} is not installed") from error
 
 
 def lacking(error: Exception) -> str | None:
@@ -53,7 +53,7 @@ def lacking(error: Exception) -> str | None:
 
 
 def check_value(row: Row, y: Any, wanted: np.ndarray[Any, Any], what: str) -> None:
-    """Value, shape, kind and element type."""
+    """Check value, shape, kind and dtype."""
     kind = running.kind_of(wanted)
     assert isinstance(y, px.Tensor), f"{what}: gave {type(y)}, expected a tensor"
     assert y.kind is kind, f"{what}: gave {y.kind.__name__}, expected {kind.__name__}"
@@ -65,13 +65,13 @@ def check_value(row: Row, y: Any, wanted: np.ndarray[Any, Any], what: str) -> No
         with np.errstate(over="ignore"):
             wanted = wanted.astype(dtype)
     elif kind is px.Int:
-        # References wrap around at 32 bits; where a backend has more, those are the last ones.
+        # References wrap around at 32 bits; with a wider dtype compare the low 32 bits.
         got, wanted = got.astype(np.int32), wanted.astype(np.int32)
     compare(got, wanted, tolerance(row, y.backend, wanted) if kind is px.Float else EXACT, what)
 
 
 def tolerance(row: Row, backend: Backend, wanted: np.ndarray[Any, Any]) -> Tolerance:
-    """How far from `wanted` is close; with few digits, what cancels leaves an error of the size of the largest."""
+    """The tolerance for `wanted`; at half precision, cancellation leaves an error relative to the largest element."""
     usual = tolerance_of(backend).times(row.factor)
     if backend.float_element not in running.HALVES:
         return usual
@@ -81,14 +81,14 @@ def tolerance(row: Row, backend: Backend, wanted: np.ndarray[Any, Any]) -> Toler
 
 
 def value(row: Row, backend: Backend, n: int) -> None:
-    """The n-th sample as it comes."""
+    """Check the n-th sample."""
     sample, what = _held(row, backend, n)
     with _quiet(row):
         check_value(row, row.call(*running.tensors(sample, backend)), _wanted(row, backend, n), what)
 
 
 def values(row: Row, backend: Backend, n: int) -> None:
-    """The n-th sample: as it comes, in views, on a tape that differentiates nothing, and on one that does."""
+    """Check the n-th sample: plain, as views, under Autodiff without and with tracked arguments."""
     sample, what = _held(row, backend, n)
     wanted = _wanted(row, backend, n)
     value(row, backend, n)
@@ -115,9 +115,9 @@ def _quiet(row: Row) -> Any:
 
 def _held(row: Row, backend: Backend, n: int) -> tuple[Sample, str]:
     sample = running.sample_at(row, n)
-    held = running.held(sample, backend.float_element)
+    held = running.rounded_sample(sample, backend.float_element)
     if held is None:
-        raise LeftOut(f"numbers too large for {backend.float_element}")
+        raise NotCompared(f"numbers too large for {backend.float_element}")
     return held, f"{row.name}({running.described(sample)})"
 
 
@@ -125,10 +125,10 @@ def _held(row: Row, backend: Backend, n: int) -> tuple[Sample, str]:
 
 
 def first_gradients(row: Row, backend: Backend, n: int) -> None:
-    """The gradients of the n-th sample, against PyTorch's, or finite differences of the reference.
+    """Check the gradients of the n-th sample against PyTorch's, or finite differences of the reference.
 
-    At half precision, where rounding makes ties and finite differences are wrong, against NumPy's in float64, which
-    are themselves compared with the former.
+    At half precision, where rounding makes ties and breaks finite differences, they are compared with NumPy's backend
+    in float64, which is itself checked like that.
     """
     sample, what = _held(row, backend, n)
     element = running.key(row, n, backend.float_element)
@@ -149,9 +149,9 @@ def first_gradients(row: Row, backend: Backend, n: int) -> None:
 
 
 def second_gradients(row: Row, backend: Backend, n: int) -> None:
-    """The gradients of gradients, against finite differences of gradients.
+    """Check second derivatives against finite differences of gradients.
 
-    Those take float64; with fewer digits, against NumPy's in float64, which are themselves compared with the former.
+    These need float64; other dtypes are compared with NumPy's backend in float64, which is itself checked like that.
     """
     sample, what = _held(row, backend, n)
     whole = backend.float_element == "f64"
@@ -167,13 +167,13 @@ def second_gradients(row: Row, backend: Backend, n: int) -> None:
         compare(got, right, width, f"{what}, second derivative towards argument {i}")
 
 
-# --- nothing: sizes of zero
+# --- empty tensors
 
 Outcome = tuple[str, Any]
 
 
 def without_elements(sample: Sample) -> list[Sample]:
-    """The sample with all its axes of one size made empty together, so that shapes still fit; for each such size."""
+    """For each size, the sample with all axes of that size made empty, so that shapes still fit."""
     sizes = sorted({size for a in sample if isinstance(a, np.ndarray) for size in a.shape if size})
     found: list[Sample] = []
     for size in sizes:
@@ -196,10 +196,10 @@ def _outcome(fn: Callable[[], Any]) -> Outcome:
     return "value", y
 
 
-def nothing(row: Row, backend: Backend) -> None:
-    """Tensors without elements give what NumPy's backend gives: an answer, or the same error of Phlox's own.
+def empty_tensors(row: Row, backend: Backend) -> None:
+    """Check that empty tensors give the result of NumPy's backend: a value, or the same error of Phlox.
 
-    Where the reference has an answer, too, NumPy's backend is held to it.
+    If the reference has a value too, NumPy's backend must match it.
     """
     example = NumPy(float="f32" if backend.float_element in running.HALVES else backend.float_element)
     for sample in without_elements((row.samples + row.specials)[0]):
@@ -222,7 +222,7 @@ def nothing(row: Row, backend: Backend) -> None:
 
 
 def _answer(row: Row, sample: Sample) -> np.ndarray[Any, Any] | None:
-    """The reference's, if it has one: not all know what to do with nothing."""
+    """The value of the reference, or None: not all support empty arrays."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -236,7 +236,7 @@ def _shown(y: Any) -> str:
 
 
 def _common(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """In the type that references come in."""
+    """The array in the dtype of references."""
     return array.astype({"i": np.int32, "b": np.bool_}.get(array.dtype.kind, np.float64))
 
 
@@ -272,14 +272,14 @@ DRAWS: dict[str, tuple[Callable[[Backend, Any], Any], Callable[[Any, Any], Any]]
         lambda state, dtype: generator.random_normal(state, (), dtype),
     ),
 }
-"""Draws of the generator, by name."""
+"""Draws of the generator by name."""
 
 STATES = [(0, 0, 0), (1, 2, 3), (2**32 - 1, 2**31, 7)]
 """Keys and positions of the generator."""
 
 
 def draw(name: str, backend: Backend) -> None:
-    """A draw is bit for bit that of the reference generator."""
+    """Check that a draw is bit-identical to that of the reference generator."""
     for words in STATES:
         state = np.array(words, np.uint32)
         got = backend.to_host(DRAWS[name][0](backend, state))

@@ -15,7 +15,7 @@ from phlox.backend import Autodiff, Backend
 from phlox.backend.numpy import NumPy
 from phlox.host.dtypes import INT_RANGES
 from phlox.testing.close import compare
-from phlox.testing.conformance.checks import EXACT, LeftOut
+from phlox.testing.conformance.checks import EXACT, NotCompared
 from phlox.testing.conformance.running import kind_of
 from phlox.testing.tolerances import tolerance_of
 
@@ -52,7 +52,7 @@ class Edge:
 def check_edge(edge: Edge, backend: Backend) -> None:
     """Raise `AssertionError` unless every line gives the contract's result on this backend."""
     if edge.compiled and not backend.compiles:
-        raise LeftOut(f"{backend!r} compiles no functions")
+        raise NotCompared(f"{backend!r} compiles no functions")
     names = namespace(backend)
     for code, wanted in edge.lines:
         try:

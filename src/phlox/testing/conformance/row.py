@@ -1,5 +1,5 @@
 # pyright: standard
-"""A row of the table of operations: how to call one, on what, and what is right by a reference of others."""
+"""A row of the table of operations: a call, its samples, and an independent reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Library:
-    """A library to compare with, imported when a row that needs it is carried out: no row may touch it before."""
+    """A reference library, imported when a row that needs it runs; rows must not use it earlier."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,12 +29,12 @@ scipy_linalg: Any = Library("scipy.linalg")
 scipy_signal: Any = Library("scipy.signal")
 
 Sample = tuple[Any, ...]
-"""Arguments: a NumPy array of floats, ints or booleans becomes a tensor; everything else is passed as it is."""
+"""Arguments: a NumPy array of floats, ints or booleans becomes a tensor; others are passed unchanged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One operation, or one way of calling it."""
+    """One operation, or one form of its call."""
 
     name: str
     call: Callable[..., Any]
@@ -43,33 +43,33 @@ class Row:
     """On NumPy arrays of float64, int32 and bool."""
     samples: tuple[Sample, ...]
     specials: tuple[Sample, ...] = ()
-    """For the value only: infinities, NaNs, places without a derivative."""
+    """Samples for the value only: infinities, NaNs, points without a derivative."""
     torch: Callable[..., Any] | None = None
-    """On tensors of PyTorch in float64: the gradient by its autograd; without, by finite differences of `reference`."""
+    """The call on PyTorch tensors in float64, for gradients; without it, finite differences of `reference` are used."""
     constant: tuple[int, ...] = ()
     """Float arguments that are not differentiated."""
     gradient: bool = True
     second: bool = True
-    """Are second derivatives to be compared too?"""
+    """Are second derivatives compared too?"""
     noisy: bool = False
-    """Does NumPy warn? It does where `+`, `-` and `*` overflow or make a NaN: silence would triple their price."""
+    """Does NumPy warn? It does if `+`, `-` or `*` overflows or gives NaN; suppressing that would triple their cost."""
     factor: float = 1.0
-    """How much wider than usual the tolerance is."""
+    """Factor of the tolerance."""
     half: bool = True
-    """Is it compared at half precision too? Not what needs more than three digits on the way, or jumps."""
+    """Is it compared at half precision too? No, if it needs more than three digits internally, or is discontinuous."""
 
     def __str__(self) -> str:
         return self.name
 
 
 def normal(*shape: int, scale: float = 1.0) -> np.ndarray[Any, Any]:
-    """Floats that float32 holds exactly, the same for the same shape."""
+    """Normal floats that are exact in float32; the same shape gives the same values."""
     rng = np.random.default_rng(zlib.crc32(repr(shape).encode()))
     return np.asarray(rng.normal(size=shape) * scale, np.float32).astype(np.float64)
 
 
 def other(*shape: int) -> np.ndarray[Any, Any]:
-    """Floats beside `normal(*shape)`."""
+    """Floats different from `normal(*shape)`."""
     return np.asarray(
         np.random.default_rng(zlib.crc32(repr(shape).encode()) + 1).normal(size=shape), np.float32
     ).astype(np.float64)
@@ -93,19 +93,19 @@ def ints(*shape: int, low: int = -9, high: int = 10) -> np.ndarray[Any, Any]:
 
 
 def bools(*shape: int) -> np.ndarray[Any, Any]:
-    """Truth values."""
+    """Booleans."""
     return np.asarray(np.random.default_rng(zlib.crc32(repr(shape).encode())).integers(0, 2, shape), np.bool_)
 
 
 def exact(values: Any) -> np.ndarray[Any, Any]:
-    """Rounded to float32, as float64."""
+    """Values rounded to float32, as float64."""
     return np.asarray(np.asarray(values, np.float32), np.float64)
 
 
 def same(
     name: str, call: Callable[..., Any], *samples: Sample, specials: tuple[Sample, ...] = (), **options: Any
 ) -> Row:
-    """A row whose call means the same to NumPy."""
+    """A row whose call works on NumPy arrays too, as the reference."""
     return Row(name, call, call, samples, specials, **options)
 
 

@@ -1,5 +1,5 @@
 # pyright: standard
-"""How rows of the table are carried out: on a backend, on its tape, and by their references."""
+"""Running rows of the table: on a backend, with autodiff, and by their references."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from phlox.host.dtypes import HOST_DTYPES, LARGEST
 from phlox.testing.conformance.row import Row, Sample, torch
 
 HALVES = ("f16", "bf16")
-"""The element types of few digits."""
+"""The half-precision dtypes."""
 
 
 def tensors(sample: Sample, backend: Backend, *, views: bool = False) -> list[Any]:
-    """The arguments as tensors, on request as views of memory in another order."""
+    """The arguments as tensors; with `views`, as views of memory in another order."""
     made: list[Any] = []
     for argument in sample:
         if not isinstance(argument, np.ndarray):
@@ -33,14 +33,14 @@ def tensors(sample: Sample, backend: Backend, *, views: bool = False) -> list[An
 
 
 def described(sample: Sample) -> str:
-    """The arguments in a few words."""
+    """A short description of the arguments."""
     return ", ".join(
         f"{kind_of(a).__name__} {a.shape}" if isinstance(a, np.ndarray) else repr(a) for a in sample
     )  # fmt: skip
 
 
-def held(sample: Sample, element: str) -> Sample | None:
-    """The sample with its floats rounded to an element type, as float64; None if one is too large for it."""
+def rounded_sample(sample: Sample, element: str) -> Sample | None:
+    """The sample with floats rounded to a dtype, as float64; None if one is too large."""
     found: list[Any] = []
     for argument in sample:
         if isinstance(argument, np.ndarray) and argument.dtype == np.float64:
@@ -52,7 +52,7 @@ def held(sample: Sample, element: str) -> Sample | None:
 
 
 def differentiable(row: Row, sample: Sample) -> list[int]:
-    """The places of the arguments to differentiate towards."""
+    """The indices of the arguments to differentiate."""
     if not row.gradient:
         return []
     found = [i for i, a in enumerate(sample) if isinstance(a, np.ndarray) and a.dtype == np.float64]
@@ -60,24 +60,24 @@ def differentiable(row: Row, sample: Sample) -> list[int]:
 
 
 def kind_of(array: np.ndarray[Any, Any]) -> Any:
-    """The kind of tensor that a NumPy array becomes."""
+    """The kind of tensor of a NumPy array."""
     return {"b": px.Bool, "i": px.Int, "f": px.Float}[array.dtype.kind]
 
 
 def reference(row: Row, sample: Sample) -> np.ndarray[Any, Any]:
-    """What is right."""
+    """The reference value."""
     with np.errstate(all="ignore"):
         return np.asarray(row.reference(*sample))
 
 
 def cotangent(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Weights of the elements of a result, none of them zero, that every element type holds exactly."""
+    """Nonzero weights of the elements of a result, exact in every dtype."""
     values = np.round((np.cos(np.arange(int(np.prod(shape)), dtype=np.float64)) + 1.5) * 32.0) / 32.0
     return values.reshape(shape)
 
 
 def gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndarray[Any, Any]]:
-    """The gradients by the tape on `Autodiff(backend)`, weighted by `cotangent`."""
+    """The gradients on `Autodiff(backend)`, with `cotangent`."""
     arguments = tensors(sample, Autodiff(backend))
     places = differentiable(row, sample)
     for i in places:
@@ -113,9 +113,9 @@ def true_gradients(row: Row, sample: Sample) -> list[np.ndarray[Any, Any]]:
 
 
 def differences(f: Any, sample: Sample, places: list[int], most: int = 10**9) -> list[np.ndarray[Any, Any]]:
-    """Central differences of the number `f(*sample)` towards the arguments at `places`.
+    """Central differences of the scalar `f(*sample)` with respect to the arguments at `places`.
 
-    Of a large argument only every so many elements, about `most` of them; NaN stands for the others.
+    Of a large argument only about `most` evenly spaced elements are computed; the others are NaN.
     """
     found = [np.full_like(sample[i], np.nan) for i in places]
     for n, i in enumerate(places):
@@ -132,7 +132,7 @@ def differences(f: Any, sample: Sample, places: list[int], most: int = 10**9) ->
 
 
 def directions(row: Row, sample: Sample) -> list[np.ndarray[Any, Any]]:
-    """What first gradients are weighted by, to be differentiated again."""
+    """The weights of first gradients, whose sum is differentiated again."""
     return [
         cotangent(sample[i].shape)[..., ::-1] if sample[i].ndim else cotangent(()) for i in differentiable(row, sample)
     ]
@@ -163,7 +163,7 @@ def second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndar
 
 
 def true_second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndarray[Any, Any]]:
-    """The same by finite differences of the first gradients, which are compared with others elsewhere."""
+    """The same by finite differences of the first gradients, which are checked elsewhere."""
     weights = directions(row, sample)
 
     def first(*moved: Any) -> float:
@@ -173,34 +173,34 @@ def true_second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np
     return differences(first, sample, differentiable(row, sample), most=8)
 
 
-# --- the same references serve every backend of an element type, and mostly of every other
+# --- references are cached for all backends of a dtype, and mostly for all dtypes
 
 
 def _unchanged(sample: Sample, element: str) -> bool:
-    found = held(sample, element)
+    found = rounded_sample(sample, element)
     return found is not None and all(
         a is b or np.array_equal(a, b, equal_nan=True) for a, b in zip(sample, found, strict=True)
     )  # fmt: skip
 
 
 def sample_at(row: Row, n: int) -> Sample:
-    """The n-th sample, specials counted after the others."""
+    """The n-th sample; specials come after the others."""
     return (row.samples + row.specials)[n]
 
 
 @cache
 def key(row: Row, n: int, element: str) -> str:
-    """The element type to compute a reference for: f64 if the sample is exact in the type given."""
+    """The dtype for the reference: f64 if the sample is exact in the given dtype."""
     return "f64" if _unchanged(sample_at(row, n), element) else element
 
 
 @cache
 def reference_at(row: Row, n: int, element: str) -> np.ndarray[Any, Any]:
-    """`reference` of the n-th sample as an element type holds it."""
-    return reference(row, held(sample_at(row, n), element) or ())
+    """`reference` of the n-th sample rounded to a dtype."""
+    return reference(row, rounded_sample(sample_at(row, n), element) or ())
 
 
 @cache
 def true_gradients_at(row: Row, n: int, element: str) -> list[np.ndarray[Any, Any]]:
-    """`true_gradients` of the n-th sample as an element type holds it."""
-    return true_gradients(row, held(sample_at(row, n), element) or ())
+    """`true_gradients` of the n-th sample rounded to a dtype."""
+    return true_gradients(row, rounded_sample(sample_at(row, n), element) or ())

@@ -1,4 +1,4 @@
-"""PyTorch's files of state dicts, read by an interpreter of pickles that can do nothing but build plain data."""
+"""PyTorch's state dict files, read by a pickle interpreter that can only build plain data."""
 
 from __future__ import annotations
 

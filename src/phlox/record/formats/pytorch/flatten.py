@@ -1,10 +1,10 @@
-"""From nested containers to the paths of a record.
+"""Flatten nested containers to the paths of a record.
 
-A dict is a level of paths, whatever it holds; a list or tuple is one only where there is a tensor in it, by its numbers
-from 0, and otherwise one plain value. Keys are text or ints; the dots that a key has, as those of a state dict do,
-count as levels. An empty dict is a plain value. A module is a level of its parameters, buffers and modules.
+A dict is always a level of paths. A list or tuple is a level, with indices from 0, only if it contains a tensor;
+otherwise it is one plain value. Keys are strings or ints; dots in a key, as in a state dict, count as levels. An empty
+dict is a plain value. A module is a level of its parameters, buffers and modules.
 
-What a record cannot hold is listed with the reason, and nothing else suffers from it.
+Values that a record cannot hold are listed with the reason; everything else is still read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from phlox.record.formats.pytorch.values import (
     NumpyType,
     Object,
     Pairs,
-    Refused,
     Strided,
+    Unreadable,
     called,
     shown,
 )
-from phlox.record.record import Unheld, check_name
+from phlox.record.record import UnreadableEntryError, check_name
 from phlox.record.values import Value, checked_value
 
 Leaf: TypeAlias = "Strided | LazyTensor | Array | Value"
@@ -39,7 +39,7 @@ _REMEDY = "save its numbers, text and tensors as such, or leave it out"
 
 
 class Flat(NamedTuple):
-    """The entries of a record to be, and what it cannot hold."""
+    """The entries of a record, and the unreadable ones."""
 
     entries: dict[str, Leaf]
     unreadable: dict[str, str]
@@ -47,16 +47,16 @@ class Flat(NamedTuple):
 
 
 def flatten(root: object, meter: Meter) -> Flat:
-    """The tensors and plain values in `root`, an inert pickle, by path; a tensor alone is called "data".
+    """The tensors and plain values in `root`, an inert pickle, by path; a single tensor is called "data".
 
-    Unreadable are, with the reason: what a record cannot hold, a key that makes no path, and two entries of one path.
-    RecordError where there is nothing by name at all, and for what nests too deep.
+    Unreadable entries, with the reason, are: values that a record cannot hold, keys that are not valid paths, and a
+    second entry of one path. Raises RecordError if nothing has a name, and for excessive nesting.
 
     >>> from phlox.record.formats.pytorch.values import Pairs
     >>> flatten(Pairs([("net", Pairs([("a.b", True)])), (0, [1, (2, "x")]), (("k",), 3)]), Meter(100))
     Flat(entries={'net.a.b': True, '0': [1, [2, 'x']]}, unreadable={'[a value of type tuple]': 'the keys of ...'})
     """
-    if is_tensor(root) or isinstance(root, Refused):
+    if is_tensor(root) or isinstance(root, Unreadable):
         root = Pairs([("data", root)])
     walk = _Walk(meter)
     if _level(root) is None and not (type(root) in (list, tuple) and walk.holds_tensor(root, 0)):
@@ -82,7 +82,7 @@ class _Walk:
         self.unreadable: dict[str, str] = {}
 
     def visit(self, node: object, path: str, depth: int) -> None:
-        """Put what is in `node` under `path`, or below it."""
+        """Add the content of `node` at `path` or below it."""
         if depth > _MAX_DEPTH:
             raise RecordError(f"{shown(path)}: it nests more than {_MAX_DEPTH} levels deep")
         children = self._children(node, path, depth)
@@ -93,7 +93,7 @@ class _Walk:
         for key, child in children.items():
             try:
                 check_name(key)
-            except Unheld:
+            except UnreadableEntryError:
                 self._list(
                     f"{before}{shown(key)}",
                     f"the key {shown(key)!r} makes no path, which is names joined by dots, none of them empty; rename "
@@ -103,11 +103,11 @@ class _Walk:
                 self.visit(child, before + key, depth + 1)
 
     def holds_tensor(self, node: object, depth: int) -> bool:
-        """Whether there is a tensor somewhere in `node`, or what would be one."""
+        """Whether `node` contains a tensor, or an unreadable one."""
         self.meter.charge(1)
         if depth > _MAX_DEPTH:
             raise RecordError(f"it nests more than {_MAX_DEPTH} levels deep")
-        if is_tensor(node) or isinstance(node, Refused):
+        if is_tensor(node) or isinstance(node, Unreadable):
             return True
         children: Iterable[object] = ()
         if isinstance(node, (list, tuple)):
@@ -117,21 +117,21 @@ class _Walk:
         return any(self.holds_tensor(child, depth + 1) for child in children)
 
     def _children(self, node: object, path: str, depth: int) -> dict[str, object] | None:
-        """What is below `node`, where it is a level of paths."""
+        """The children of `node`, if it is a level of paths."""
         if (items := _level(node)) is not None:
             children = self._keyed(items, path)
             if isinstance(node, Pairs) or items is cast("Object", node).items:
                 return children
-            # Of a program, what is no tensor is no state: whether it trains, its settings, its hooks.
+            # In a program, only tensors are state; the rest is its mode, settings and hooks.
             return {key: child for key, child in children.items() if self.holds_tensor(child, depth)}
         if isinstance(node, (list, tuple)) and self.holds_tensor(node := cast("list[object]", node), depth):
             return {str(i): item for i, item in enumerate(node)}
         return None
 
     def _keyed(self, items: Iterable[tuple[object, object]], path: str | None = None) -> dict[str, object]:
-        """The items by key as text; the later of two under one key, as in Python.
+        """The items by key as text; of two with one key, the later, as in Python.
 
-        What has no such key is listed, below `path`; Unheld where there is no path.
+        Items with other keys are listed as unreadable below `path`; without a path, UnreadableEntryError is raised.
         """
         result: dict[str, object] = {}
         kinds: dict[str, type] = {}
@@ -148,7 +148,7 @@ class _Walk:
                 result[text] = item
                 continue
             if path is None:
-                raise Unheld(why)
+                raise UnreadableEntryError(why)
             self._list(before + shown(text), why)
         return result
 
@@ -160,7 +160,7 @@ class _Walk:
             return
         try:
             self.entries[path] = self._leaf(node, path)
-        except Unheld as error:
+        except UnreadableEntryError as error:
             self._list(path, str(error))
 
     def _list(self, path: str, why: str) -> None:
@@ -170,7 +170,9 @@ class _Walk:
     def _leaf(self, node: object, path: str) -> Leaf:
         if isinstance(node, Strided):
             if node.type.dtype is None:
-                raise Unheld(f"a tensor of {node.type.name}, which a record cannot hold; cast it before saving")
+                raise UnreadableEntryError(
+                    f"a tensor of {node.type.name}, which a record cannot hold; cast it before saving"
+                )
             return node
         if isinstance(node, LazyTensor):
             return node
@@ -180,7 +182,7 @@ class _Walk:
         try:
             return checked_value(value, path)
         except RecordError as error:
-            raise Unheld(str(error).removeprefix(f"{path}: ")) from None
+            raise UnreadableEntryError(str(error).removeprefix(f"{path}: ")) from None
 
     def _plain(self, node: object, path: str, depth: int) -> Value:
         if depth > _MAX_DEPTH:
@@ -200,17 +202,17 @@ class _Walk:
             return (array.astype(np.float64) if array.dtype.kind == "V" else array).item()
         if isinstance(node, ElementType):
             return node.name
-        raise Unheld(f"{_reason(node)}; {_REMEDY}")
+        raise UnreadableEntryError(f"{_reason(node)}; {_REMEDY}")
 
 
 def _level(node: object) -> Iterable[tuple[object, object]] | None:
-    """The keys and values of what is a level of paths: a dict, a module, or an object that is filled as a dict."""
+    """The keys and values of a level of paths: a dict, a module, or an object that is filled like a dict."""
     if isinstance(node, Pairs):
         return node.items
     if not isinstance(node, Object):
         return None
     if isinstance(node.state, Pairs):
-        if node.name.startswith("__torch__."):  # an object of TorchScript: all that it has are its attributes
+        if node.name.startswith("__torch__."):  # an object of TorchScript: it has only attributes
             return node.state.items
         parts = {key: part for key, part in node.state.items if isinstance(key, str)}
         if isinstance(parts.get("_modules"), Pairs) and isinstance(parts.get("_parameters"), Pairs):
@@ -219,7 +221,7 @@ def _level(node: object) -> Iterable[tuple[object, object]] | None:
 
 
 def _of_module(parts: dict[str, object]) -> list[tuple[object, object]]:
-    """The parameters, buffers and modules of a module of PyTorch: what its state dict has."""
+    """The parameters, buffers and modules of a PyTorch module, as in its state dict."""
     passing = parts.get("_non_persistent_buffers_set")
     left_out = cast("list[object]", passing) if isinstance(passing, list) else []
     left_out = {key for key in left_out if isinstance(key, str)}
@@ -242,10 +244,10 @@ def _reason(node: object) -> str:
 
 
 def numpy_array(node: NumpyArray, path: str) -> Array:
-    """The array that `node` describes, a view of its bytes; RecordError where it does not fit them."""
+    """The array that `node` describes, as a view of its bytes; RecordError if they do not fit."""
     if not isinstance(node.type, NumpyType):
         what = node.type.what if node.type is not None else "a NumPy array without its elements"
-        raise Unheld(f"{what}, which a record cannot hold; {_REMEDY}")
+        raise UnreadableEntryError(f"{what}, which a record cannot hold; {_REMEDY}")
     dtype = node.type.dtype.newbyteorder(">") if node.type.big_endian else node.type.dtype
     shape = checked_shape(node.shape, dtype, path)
     flat = np.frombuffer(node.data, dtype)

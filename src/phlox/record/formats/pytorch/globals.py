@@ -1,7 +1,7 @@
-"""The globals that a state dict may name, each with an inert meaning of our own; all others mean nothing.
+"""The globals that a state dict may name, each with an inert replacement; all others are `ForeignGlobal`.
 
-A function takes the meter and what the pickle gives; where a file gives it other arguments than its own would, it
-raises, and the file is refused.
+A function takes the meter and the arguments in the pickle. For unexpected arguments it raises, and the file is
+rejected.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from phlox.record.formats.pytorch.values import (
     STORAGES,
     TYPES,
     ElementType,
-    Foreign,
+    ForeignGlobal,
     Function,
     Meter,
     Name,
     NumpyArray,
     NumpyType,
     Pairs,
-    Refused,
     Storage,
     Strided,
+    Unreadable,
     shown,
 )
 
@@ -49,15 +49,15 @@ _OF_PYTHON = {"eval", "exec", "execfile", "compile", "__import__", "open", "file
 
 
 def find_global(module: str, name: str) -> object:
-    """The inert meaning of `name` in `module`: a `Foreign` name where we know none.
+    """The inert replacement of `name` in `module`; a `ForeignGlobal` name if there is none.
 
-    Safety does not depend on it, since nothing is ever called; but what reaches for the system or for other code has no
-    place in a file of weights, and the file is refused with a RecordError that says so.
+    Safety does not depend on this, since nothing is ever called. But a global that accesses the system or other code
+    does not belong in a file of weights, so the file is rejected with a RecordError that says so.
 
     >>> find_global("torch", "float32").dtype
     dtype('float32')
     >>> find_global("argparse", "Namespace")
-    Foreign(name='argparse.Namespace')
+    ForeignGlobal(name='argparse.Namespace')
     >>> find_global("os", "system")
     Traceback (most recent call last):
     ...
@@ -73,15 +73,15 @@ def find_global(module: str, name: str) -> object:
             f"it wants {full}, which no state dict needs and which may be an attack; nothing of it was run. If you "
             "trust the file, load it with torch, and save its state_dict() with safetensors"
         )
-    return Foreign(full)
+    return ForeignGlobal(full)
 
 
 def _tensor(meter: Meter, storage: object, offset: object, shape: object, strides: object, *rest: object) -> object:
-    # What is left are requires_grad, hooks and, at last, whether the values are to be conjugated or negated.
+    # The rest is requires_grad, hooks and, last, whether the values must be conjugated or negated.
     if len(rest) > 3 or not isinstance(storage, Storage):
         raise TypeError
     if len(rest) == 3 and isinstance(rest[2], Pairs) and any(value for _, value in rest[2].items):
-        return Refused("a tensor that is to be negated or conjugated when read; call resolve_neg() before saving")
+        return Unreadable("a tensor that is to be negated or conjugated when read; call resolve_neg() before saving")
     return Strided(storage, storage.type, offset, shape, strides)
 
 
@@ -105,7 +105,7 @@ def _storage(meter: Meter, data: object) -> object:
 
 
 def _parameter(meter: Meter, data: object, *_: object) -> object:
-    if not isinstance(data, (Strided, Refused)):
+    if not isinstance(data, (Strided, Unreadable)):
         raise TypeError
     return data
 
@@ -156,15 +156,15 @@ def _bytes(meter: Meter, data: object = b"", encoding: str = "latin1") -> object
     if isinstance(data, bytes):
         return data
     if not isinstance(data, str):
-        raise TypeError  # of an int, Python makes as many zeros
+        raise TypeError  # Python's bytes(n) would make n zeros
     return _encoded(meter, data, encoding)
 
 
 def _numpy_type(meter: Meter, name: str | Name, *_: object) -> object:
-    if isinstance(name, Name):  # one of `ml_dtypes`, which NumPy has by its class
+    if isinstance(name, Name):  # a dtype of `ml_dtypes`, which NumPy names by its class
         name = name.name
     known = _NUMPY_TYPES.get(name)
-    return Refused(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
+    return Unreadable(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
 
 
 def _numpy_array(meter: Meter, kind: object, shape: object, code: object) -> object:
@@ -172,7 +172,7 @@ def _numpy_array(meter: Meter, kind: object, shape: object, code: object) -> obj
 
 
 def _numpy_scalar(meter: Meter, dtype: object, data: bytes | str = b"") -> object:
-    if isinstance(dtype, Refused):
+    if isinstance(dtype, Unreadable):
         return dtype
     result = _numpy_frombuffer(meter, data, dtype, (), "C")
     return replace(result, is_scalar=True) if isinstance(result, NumpyArray) else result
@@ -181,7 +181,7 @@ def _numpy_scalar(meter: Meter, dtype: object, data: bytes | str = b"") -> objec
 def _numpy_frombuffer(
     meter: Meter, data: bytes | str, dtype: object, shape: object, order: object, axes: object = None
 ) -> object:
-    if isinstance(dtype, Refused):
+    if isinstance(dtype, Unreadable):
         return dtype
     if not isinstance(dtype, NumpyType):
         raise TypeError
@@ -191,20 +191,20 @@ def _numpy_frombuffer(
 
 
 def _jax_array(meter: Meter, function: object, arguments: object, state: object, aval: object) -> object:
-    # What JAX makes of the same that NumPy pickles.
+    # JAX's reconstruction of the same data as NumPy's pickle.
     array = NumpyArray()
     set_numpy_state(meter, array, state)
     return array
 
 
 def set_numpy_state(meter: Meter, array: NumpyArray, state: object) -> None:
-    """What `numpy.ndarray.__setstate__` does; TypeError for another state than it takes."""
+    """The effect of `numpy.ndarray.__setstate__`; TypeError for an invalid state."""
     match cast("tuple[object, ...]", state):
         case (int(), shape, NumpyType() as dtype, is_fortran, bytes() | str() as data):
             meter.charge(len(data))
             array.type, array.shape, array.is_fortran = dtype, shape, bool(is_fortran)
             array.data = data.encode() if isinstance(data, str) else data
-        case (int(), _, Refused() as refused, _, _):
+        case (int(), _, Unreadable() as refused, _, _):
             array.type = refused
         case _:
             raise TypeError
@@ -216,7 +216,7 @@ def _itself(meter: Meter, value: object, *_: object) -> object:
 
 def _refused(what: str) -> Callable[..., object]:
     def make(meter: Meter, *_: object) -> object:
-        return Refused(what)
+        return Unreadable(what)
 
     return make
 
@@ -270,7 +270,7 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "torch._utils._rebuild_wrapper_subclass": _refused("a tensor of a class of its own; save plain tensors"),
 }
 
-# What a defaultdict names as its factory, NumPy as the class of an array, and PyTorch as the way of quantizing.
+# Names of factories of defaultdict, of classes of NumPy arrays, and of PyTorch's quantization schemes.
 _NAMES = (
     *(f"{module}.{name}" for module in _BUILTINS for name in ("dict", "list", "int", "long", "float", "str", "bool")),
     *("numpy.ndarray", "torch.per_tensor_affine", "torch.per_channel_affine", *_TENSOR_CLASSES),

@@ -1,8 +1,8 @@
-"""An inert reader of pickles: it follows their opcodes (Python, `pickletools`) and can make nothing but plain data.
+"""An inert pickle interpreter: it executes opcodes (Python, `pickletools`) but can build only plain data.
 
-It imports nothing and calls nothing that a file names: whoever runs it gives a function from names to inert values, of
-which a REDUCE can use those that are `Function`s. What a file would make of anything else is an inert `Object`. Opcodes
-that no data needs are refused by name.
+It imports nothing and calls nothing that a file names. The caller provides a function from names to inert values, of
+which a REDUCE can use only `Function`s. For everything else a file would construct there is an inert `Object`. Opcodes
+that plain data never needs are rejected by name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _STOP = ord(".")
 
 
 class Machine:
-    """Reads one pickle after the other from `data`, beginning at byte `at`.
+    """Reads consecutive pickles from `data`, starting at byte `at`.
 
     Args:
-        data: of the file.
-        find: gives the inert value of a global, by module and name.
-        persistent: gives the inert value of a persistent id.
-        meter: of what the pickles may cost.
+        data: the bytes of the file.
+        find: returns the inert value of a global, by module and name.
+        persistent: returns the inert value of a persistent id.
+        meter: limits the cost of the pickles.
 
     >>> Machine(memoryview(b"\\x80\\x02]q\\x00(K\\x01K\\x02e."), None, None, Meter(0)).load()
     [1, 2]
@@ -50,7 +50,7 @@ class Machine:
         self.memo: dict[int, object] = {}
 
     def load(self) -> object:
-        """The value of the pickle at `at`, which then is the byte behind it. RecordError where it is none."""
+        """The value of the pickle at `at`, which is then moved to its end. RecordError if there is no valid pickle."""
         self.stack, self.marks, self.memo = [], [], {}
         start = self.at
         data, end = self.data, len(self.data)
@@ -77,11 +77,11 @@ class Machine:
         return self.data[start : self.at]
 
     def natural(self, size: int) -> int:
-        """The next `size` bytes as a number from 0."""
+        """The next `size` bytes as an unsigned integer."""
         return int.from_bytes(self.take(size), "little")
 
     def line(self) -> bytes:
-        """What is left of the line, without its end."""
+        """The rest of the line, without its line break."""
         length = 256
         while True:  # protocol 0 has whole arrays in one line
             line = bytes(self.data[self.at : self.at + length])
@@ -94,11 +94,11 @@ class Machine:
         return line[:size]
 
     def push(self, value: object) -> None:
-        """Puts a value on the stack."""
+        """Push a value on the stack."""
         self.stack.append(value)
 
     def since_mark(self) -> list[Any]:
-        """Takes what lies above the last MARK off the stack."""
+        """Pop everything above the last MARK."""
         mark = self.marks.pop()
         items = self.stack[mark:]
         del self.stack[mark:]

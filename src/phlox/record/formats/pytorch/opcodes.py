@@ -1,8 +1,8 @@
 """The opcodes of pickles, protocols 0 to 5, as far as plain data needs them (Python, `pickletools`).
 
-Each is a function of the machine. What a REDUCE "calls" is a `Function` of ours; a BUILD sets the parts of an array or
-an element type of NumPy. Whatever else would call a function, or make an object of a class, makes an inert `Object`
-that says so. The extension registry and buffers outside of the file are refused by name.
+Each is a function of the machine. A REDUCE can "call" only our own `Function`s; a BUILD sets the parts of a NumPy array
+or dtype. Any other call of a function or construction of an object gives an inert `Object`. The extension registry and
+out-of-band buffers are rejected by name.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from phlox.errors import RecordError
 from phlox.record.formats.pytorch.globals import set_numpy_state
 from phlox.record.formats.pytorch.values import (
-    Foreign,
+    ForeignGlobal,
     Function,
     NumpyArray,
     NumpyType,
     Object,
     Pairs,
-    Refused,
+    Unreadable,
     called,
 )
 
@@ -247,16 +247,16 @@ def _instance(machine: Machine) -> None:
 
 
 def _made_by(maker: object) -> Object:
-    """What a foreign class or function stands for once it is "called"; RecordError for what cannot be."""
+    """The inert result of a "call" of a foreign class or function; RecordError for anything else."""
     if not isinstance(maker, _INERT):
         raise RecordError(f"an object of {called(maker)}, which no state dict makes; it may be an attack")
-    return Object(maker.what if isinstance(maker, Refused) else maker.name)
+    return Object(maker.what if isinstance(maker, Unreadable) else maker.name)
 
 
 def _build(machine: Machine) -> None:
     state, value = machine.stack.pop(), machine.stack[-1]
     match value, state:
-        case Pairs() | Refused(), _:
+        case Pairs() | Unreadable(), _:
             pass  # the attributes of an OrderedDict, such as the `_metadata` of a state dict
         case Object(), _:
             value.state = state
@@ -278,15 +278,15 @@ def _list(value: object) -> list[Any]:
 
 
 def _pairs(value: object) -> list[tuple[object, object]]:
-    if isinstance(value, Refused):
+    if isinstance(value, Unreadable):
         return []
     if not isinstance(value, (Pairs, Object)):
         raise RecordError(f"it sets an item of {called(value)}")
     return value.items
 
 
-_INERT = (Foreign, Object, Refused)
-"""What stands for something of a stranger's, and for whatever that would make."""
+_INERT = (ForeignGlobal, Object, Unreadable)
+"""Inert replacements of foreign globals and of the objects that they would make."""
 
 
 _BY_CODE: dict[int, _Operation] = {
@@ -368,4 +368,4 @@ _BY_CODE: dict[int, _Operation] = {
 }
 
 OPERATIONS: tuple[_Operation, ...] = tuple(_BY_CODE.get(code, _damaged) for code in range(256))
-"""What each opcode does to the machine, by its number; those that are unknown or not needed refuse the file."""
+"""The operation of each opcode, by its number; unknown and unneeded ones reject the file."""

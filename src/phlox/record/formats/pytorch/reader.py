@@ -1,9 +1,9 @@
-"""State dicts of PyTorch, read without PyTorch and without running anything: what `torch.save` writes.
+"""Files of `torch.save`: state dicts of PyTorch, read without PyTorch and without running code.
 
-Since 1.6 that is a zip archive with the members `<name>/data.pkl`, a pickle, and `<name>/data/<key>`, the raw elements
-of each storage, stored; before (and with `_use_new_zipfile_serialization=False`) a file of five pickles and then the
-storages, each its number of elements and these (PyTorch, `torch/serialization.py`). The pickle is read by an inert
-machine that can make nothing but plain data, see `machine`.
+Since 1.6 such a file is a zip archive with the members `<name>/data.pkl`, a pickle, and `<name>/data/<key>`, the raw
+elements of each storage, uncompressed. Before (and with `_use_new_zipfile_serialization=False`) it is five pickles,
+followed by the storages, each with its number of elements (PyTorch, `torch/serialization.py`). The pickle is read by an
+inert interpreter that can build only plain data, see `machine`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from phlox.record.formats.foreign import OF_EXPORT
 from phlox.record.formats.pytorch.flatten import flatten
 from phlox.record.formats.pytorch.globals import find_global
 from phlox.record.formats.pytorch.machine import Machine
-from phlox.record.formats.pytorch.values import ElementType, Foreign, Meter, Object, Pairs, Storage, Strided, shown
+from phlox.record.formats.pytorch.values import (
+    ElementType,
+    ForeignGlobal,
+    Meter,
+    Object,
+    Pairs,
+    Storage,
+    Strided,
+    shown,
+)
 from phlox.record.formats.reader import Reader
 from phlox.record.io.compression import unpack_limit
 from phlox.record.io.source import Source, elements
@@ -36,25 +45,25 @@ _PROTOCOL = 1001
 _OF_ARCHIVES = ("data.pkl", "version", "byteorder", "constants.pkl", ".format_version")
 _PARTS_OF_TAR = (b"sys_info\0", b"pickle\0", b"storages\0", b"tensors\0")
 CONSTANTS = "constants"
-"""What the tensors in the code of a program lie below."""
-_MAX_PICKLE = 1 << 26  # bytes, where a file does not say or need not be believed
+"""The path prefix of the constants in a program's code."""
+_MAX_PICKLE = 1 << 26  # bytes, where the file does not say, or cannot be trusted
 
 
 @final
 class PyTorchReader(Reader):
-    """Reads what `torch.save` wrote, of any version since 0.4: state dicts, and checkpoints of them and plain values.
+    """Reads files of `torch.save`, of any version since 0.4: state dicts, and checkpoints of them and plain values.
 
     Dicts become paths: {"model": state_dict, "epoch": 3, "optimizer": optimizer.state_dict()} has "model.0.weight",
-    "epoch", "optimizer.state.0.exp_avg". A list without tensors is one plain value. A tensor that is saved alone is
-    called "data". Tensors that are the same view of one storage are aliases of the first. Devices are ignored.
+    "epoch", "optimizer.state.0.exp_avg". A list without tensors is one plain value. A single saved tensor is called
+    "data". Tensors that are the same view of one storage are aliases of the first. Devices are ignored.
 
-    Whole modules, and the programs of TorchScript, are read as their state dicts: parameters, buffers, and, of a
-    program, the constants of its code as "constants.0", ... Its metadata says {"format": "torchscript"}.
+    Whole modules and TorchScript programs are read as their state dicts: parameters and buffers, and, for a program,
+    the constants of its code as "constants.0", ... and the metadata {"format": "torchscript"}.
 
-    Nothing of the file is run. What is no plain data (objects of other classes) and tensors that a record cannot hold
-    (complex, quantized, sparse) are `Record.unreadable`, with the remedy; RecordError where a file reaches for the
-    system, as attacks do. Tensors are views of the mapped file, checked against the size of their storage. `max_bytes`
-    also bounds what expanded tensors take together. Checksums of storages are verified when one is first read.
+    No code of the file is run. Objects of other classes, and tensors that a record cannot hold (complex, quantized,
+    sparse), are `Record.unreadable`, with the remedy. Raises RecordError if a file tries to access the system, as
+    attacks do. Tensors are views of the mapped file, checked against the size of their storage. `max_bytes` also limits
+    the total size of expanded tensors. The checksum of a storage is verified on its first read.
 
     >>> import io, zipfile
     >>> pickle = b"\\x80\\x02}X\\x05\\x00\\x00\\x00epochK\\x03s."  # of {"epoch": 3}
@@ -91,7 +100,7 @@ class PyTorchReader(Reader):
 
 
 class _Files:
-    """Where the bytes of the storages are: their size by key, how to read them, and what unpacking them takes."""
+    """Access to the storages: their sizes by key, how to read them, and the cost of unpacking."""
 
     def __init__(
         self,
@@ -121,7 +130,7 @@ def as_record(
     files: _Files = _NO_FILES,
     metadata: Mapping[str, str] | None = None,
 ) -> Record:
-    """The record that an inert pickle is; `files` has the storages of its tensors, unless they have theirs."""
+    """The record of an inert pickle; `files` has the storages, except those that tensors hold themselves."""
     limit = max(unpack_limit(len(source.data), max_bytes), len(source.data))
     entries: dict[str, Entry] = {}
     aliases: dict[str, str] = {}
@@ -174,7 +183,7 @@ def _from_zip(source: Source, max_bytes: int | None) -> Record:
     order = bytes(archive.read(root + "byteorder")) if root + "byteorder" in archive else b"little"
     if order.strip() not in (b"little", b"big"):
         raise RecordError(f"its byte order is {order[:20]!r}, where little or big was expected")
-    # The tensors of a program lie in two folders, each beside its pickle: its attributes, and what its code has.
+    # The tensors of a program are in two folders, next to their pickles: attributes, and constants of the code.
     pickles = {part: f"{root}{part}.pkl" for part in ("data", "constants") if f"{root}{part}.pkl" in archive}
     for name in pickles.values():
         if archive.is_deflated(name) and archive.size(name) > _MAX_PICKLE:
@@ -206,7 +215,7 @@ def _storage_in(folder: str, value: object) -> Storage:
 
 
 def storage_in(data: bytes, meter: Meter) -> Storage:
-    """The storage in what `torch.save` wrote of it alone, as each is within a pickle that was not made by it."""
+    """The storage in a nested `torch.save` file, as in a pickle that was not written by `torch.save`."""
     root, files = _from_legacy(memoryview(data), meter)
     if not isinstance(root, Storage):
         raise RecordError("a storage was expected")
@@ -225,7 +234,7 @@ def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
 
     def persistent(value: object) -> object:
         match value:
-            case ("module", Foreign() as cls, str() | None, str() | None):  # a class of modules, and its source
+            case ("module", ForeignGlobal() as cls, str() | None, str() | None):  # a module class, and its source code
                 return cls
             case _:
                 pass
@@ -265,12 +274,12 @@ def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
 
 
 def meter_for(size: int) -> Meter:
-    """What the pickles of a file that has so many bytes of them may cost."""
+    """The cost limit for pickles of so many bytes."""
     return Meter(8 * size + 100_000)
 
 
 def _persistent(value: object) -> Storage:
-    """The storage that a persistent id stands for: of the zip format, or of the legacy one, which has views as well."""
+    """The storage of a persistent id, in the zip format or the legacy format, which also has views."""
     match value:
         case ("storage", ElementType() as kind, str(key), str(), int(size)) if size >= 0:
             return Storage(kind, key, size)
@@ -286,7 +295,7 @@ def _persistent(value: object) -> Storage:
 
 
 def _lazy(source: Source, files: _Files, view: Strided, path: str) -> tuple[LazyTensor, object]:
-    """The tensor that `view` shows, and what tells it from others."""
+    """The tensor of a view, and its identity, for finding aliases."""
     storage, dtype = view.storage, cast("DType", view.type.dtype)
     shape = checked_shape(view.shape, dtype, path)
     strides, offset = _naturals(view.strides), _naturals((view.offset,))
@@ -319,7 +328,7 @@ def _lazy(source: Source, files: _Files, view: Strided, path: str) -> tuple[Lazy
         flat = elements(whole[start:stop], dtype)
         if files.big_endian:
             flat = flat.view(f"u{dtype.itemsize}").byteswap().view(dtype)
-        return np.ndarray(shape, dtype, flat, 0, steps)  # checks once more that it stays within
+        return np.ndarray(shape, dtype, flat, 0, steps)  # checks the bounds once more
 
     home = storage.key if storage.data is None else id(storage.data)
     return source.lazy(path, dtype, shape, read), (home, start, dtype, shape, strides)

@@ -1,4 +1,4 @@
-"""What an inert pickle is made of: plain data, and descriptions of tensors. Nothing here runs, imports or allocates."""
+"""The values of an inert pickle: plain data and descriptions of tensors. Nothing here runs code or allocates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SHOWN = 200
 
 
 class Meter:
-    """What a small pickle may cost: each byte and each node that it makes us write a second time is charged.
+    """A limit on the work that a small pickle can cause: each byte and each node that is repeated is charged.
 
-    Sharing makes the work out of proportion to the file: a list of a hundred references to a list of a hundred
-    references... RecordError once `limit` is spent.
+    Shared references can make the work disproportionate to the file: a list of a hundred references to a list of a
+    hundred references... Raises RecordError once `limit` is spent.
 
     >>> Meter(10).charge(11)
     Traceback (most recent call last):
@@ -29,7 +29,7 @@ class Meter:
         self._left = limit
 
     def charge(self, amount: int) -> None:
-        """Takes `amount` off what is left."""
+        """Subtract `amount` from the remaining budget."""
         self._left -= amount
         if self._left < 0:
             raise RecordError("it unfolds to far more than its own size, as only a file made to do harm does")
@@ -37,36 +37,36 @@ class Meter:
 
 @dataclass(eq=False, slots=True)
 class Pairs:
-    """A dict: its keys and values in order, as they came. Nothing is hashed before the keys are known to be good."""
+    """A dict as a list of keys and values in order. Nothing is hashed before the keys are checked."""
 
     items: list[tuple[object, object]] = field(default_factory=list[tuple[object, object]])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Name:
-    """A global that a pickle may mention, such as a class of storages; it stands for itself."""
+    """A global that a pickle may mention, such as a storage class."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Function(Name):
-    """A global that a pickle may "call": `make` is our own function, and gives an inert value."""
+    """A global that a pickle may "call": `make`, our own function, returns an inert value."""
 
     make: Callable[..., object]
     makes_tensor: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Foreign(Name):
-    """A global without an inert meaning, such as a class of a training script: never imported, never called."""
+class ForeignGlobal(Name):
+    """A global without an inert replacement, such as a class of a training script: never imported or called."""
 
 
 @dataclass(eq=False, slots=True)
 class Object:
-    """What a foreign class or function would have made of its arguments, had it been called: it is not.
+    """The object that a foreign class or function would have made, had it been called; it never is.
 
-    `state` is what the pickle would have put into it, `items` what it would have filled it with as it fills a dict.
+    `state` is what BUILD would have set, `items` what SETITEMS would have set.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Object:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ElementType(Name):
-    """An element type of PyTorch, or its storages; `dtype` is None where a record has none such."""
+    """A dtype of PyTorch, or its storage class; `dtype` is None if a record has no such dtype."""
 
     itemsize: int
     dtype: DType | None = None
@@ -84,19 +84,19 @@ class ElementType(Name):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Storage:
-    """A piece of memory of PyTorch: `size` elements of `type`, from number `offset` of what is stored under `key`."""
+    """A storage of PyTorch: `size` elements of `type`, from element `offset` of the data under `key`."""
 
     type: ElementType
     key: str
     size: int
     offset: int = 0
     data: memoryview | None = None
-    """Its bytes, where they are not in the file under its key."""
+    """Its bytes, if they are not in the file under its key."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Strided:
-    """A tensor of PyTorch: a strided view of a storage, all numbers in elements. None of them is checked yet."""
+    """A tensor of PyTorch: a strided view of a storage, in units of elements, not yet checked."""
 
     storage: Storage
     type: ElementType
@@ -106,15 +106,15 @@ class Strided:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Refused:
-    """What is harmless, but nothing that a record holds: told with its path when the entries are made."""
+class Unreadable:
+    """A harmless value that a record cannot hold; it is reported with its path."""
 
     what: str
 
 
 @dataclass(eq=False, slots=True)
 class NumpyType:
-    """An element type of NumPy; its byte order comes with a BUILD."""
+    """A dtype of NumPy; a BUILD sets its byte order."""
 
     dtype: DType
     big_endian: bool = False
@@ -122,15 +122,15 @@ class NumpyType:
 
 @dataclass(eq=False, slots=True)
 class NumpyArray:
-    """An array of NumPy, perhaps completed by a BUILD; or one of its scalars, which is a number to us."""
+    """A NumPy array, possibly completed by a BUILD; or a NumPy scalar, which becomes a plain value."""
 
-    type: NumpyType | Refused | None = None
+    type: NumpyType | Unreadable | None = None
     shape: object = ()
     is_fortran: bool = False
     data: bytes = b""
     is_scalar: bool = False
     axes: tuple[int, ...] | None = None
-    """In which order the axes lie in `data`, where that is neither that of C nor that of Fortran."""
+    """The order of the axes in `data`, if it is neither C nor Fortran order."""
 
 
 def _element_types() -> dict[str, ElementType]:
@@ -146,7 +146,7 @@ def _element_types() -> dict[str, ElementType]:
 
 
 TYPES: dict[str, ElementType] = _element_types()
-"""The element types of PyTorch, by their names: "torch.float32", ..."""
+"""The dtypes of PyTorch, by name: "torch.float32", ..."""
 
 _STORAGES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Bool": "bool",
@@ -156,20 +156,20 @@ _STORAGES = {
 }  # fmt: skip
 
 STORAGES: dict[str, ElementType] = {f"{name}Storage": TYPES[f"torch.{of}"] for name, of in _STORAGES.items()}
-"""What the storages of PyTorch hold, by the names of their classes: "FloatStorage", ..."""
+"""The dtypes of PyTorch's storages, by class name: "FloatStorage", ..."""
 
 
 def shown(text: str) -> str:
-    """A name or path of a stranger's, fit for a sentence: short, and without what a terminal cannot show."""
+    """An untrusted name or path, made safe for a message: shortened, and printable."""
     text = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def called(value: object) -> str:
-    """What a value of an inert pickle is called in a sentence."""
-    if isinstance(value, Refused):
+    """The description of an inert value in a message."""
+    if isinstance(value, Unreadable):
         return value.what
-    if isinstance(value, Foreign):
+    if isinstance(value, ForeignGlobal):
         return f"the function or class {value.name}"
     if isinstance(value, Name):
         return f"the name {value.name}"

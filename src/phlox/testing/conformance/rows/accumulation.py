@@ -1,5 +1,5 @@
 # pyright: standard
-"""What accumulates: sums of thousands, means far from zero, squares beyond the largest f16; see `accumulation`."""
+"""Rows for accumulation: sums of thousands, means far from zero, squares beyond the largest f16; see `accumulation`."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from phlox.testing.conformance.accumulation import Accumulation
 
 f = px.functional
 
-# --- samples: exact in every element type where that matters, so that only the accumulation can be wrong
+# --- samples: exact in every dtype where that matters, so that only the accumulation can be wrong
 
 
 def _many(*shape: int) -> np.ndarray[Any, Any]:
-    """Numbers about one, whose sums grow."""
+    """Values near one, whose sums grow."""
     return 1.0 + (np.arange(int(np.prod(shape))).reshape(shape) * 7 % 5 - 2) / 8.0
 
 
 def _far(*shape: int, mean: float = 100.0) -> np.ndarray[Any, Any]:
-    """Numbers whose mean is large beside how far they lie apart."""
+    """Values with a mean much larger than their spread."""
     return mean + (np.arange(int(np.prod(shape))).reshape(shape) * 13 % 11 - 5) / 2.0
 
 
 def _large(*shape: int, scale: float = 300.0) -> np.ndarray[Any, Any]:
-    """Numbers of both signs whose squares, and the sums of them, are beyond the largest f16."""
+    """Values of both signs whose squares, and sums of squares, exceed the largest f16."""
     size = int(np.prod(shape))
     return np.round(np.cos(np.arange(size) * 2.0 + 0.5) * scale).reshape(shape)
 
 
 def _small(*shape: int) -> np.ndarray[Any, Any]:
-    """Numbers of both signs between -1 and 1."""
+    """Values of both signs between -1 and 1."""
     return np.round(np.sin(np.arange(int(np.prod(shape))) * 3.0 + 0.25) * 64.0).reshape(shape) / 64.0
 
 
 def _waves(*shape: int) -> np.ndarray[Any, Any]:
-    """Numbers that go with the cotangent, so that the sum of their products grows."""
+    """Values correlated with the cotangent, so that the sum of their products grows."""
     return running.cotangent(shape)
 
 
@@ -53,7 +53,7 @@ def _few(count: int, classes: int) -> np.ndarray[Any, Any]:
 
 
 N = 3000
-"""So many ones added one by one stop at 256 (bf16) or 2048 (f16)."""
+"""A sequential sum of so many ones would stop at 256 (bf16) or 2048 (f16)."""
 _TALL, _WIDE, _LONG = (N, 3), (3, N), 200_000
 _LABELS = _few(N, 4)
 _TRUTH = np.asarray(np.arange(N) % 3 > 0, np.float64)
@@ -64,7 +64,7 @@ def _row(name: str, call: Callable[..., Any], *sample: Any, **options: Any) -> A
 
 
 def _both(name: str, call: Callable[..., Any], **options: Any) -> list[Accumulation]:
-    """Of columns and of rows."""
+    """Rows for columns and for rows."""
     return [
         _row(f"{name} over axis {axis}", lambda x, a=axis: call(x, a), _many(*shape), **options)
         for axis, shape in ((0, _TALL), (1, _WIDE))
@@ -72,7 +72,7 @@ def _both(name: str, call: Callable[..., Any], **options: Any) -> list[Accumulat
 
 
 def _loss(name: str, call: Callable[..., Any], x: Any, *rest: Any, **options: Any) -> list[Accumulation]:
-    """Summed, and their mean."""
+    """Rows for the sum and the mean."""
     return [
         _row(f"{name} {how}", lambda *a, h=how: call(*a, reduction=h), x, *rest, **options) for how in ("mean", "sum")
     ]
@@ -360,7 +360,7 @@ LOSSES = [
 
 
 def _attention_sample(heads: int, groups: int, n: int, scale: float) -> tuple[Any, ...]:
-    # Whole numbers, of which float32 holds the logits exactly.
+    # Integer values, so that float32 holds the logits exactly.
     query, key = (np.round(_small(1, count, n, 64) * 2.0) + scale for count in (heads, groups))
     return query, key, _small(1, groups, n, 8)
 

@@ -24,7 +24,7 @@ def _softplus(x: Any) -> Any:
     return np.logaddexp(x, 0.0)
 
 
-# What it is called by, with options; its reference; PyTorch's, which says what the gradient is where the slope jumps.
+# The name, the options, the reference, and PyTorch's function, which defines the gradient at kinks.
 _TABLE: dict[str, tuple[tuple[Any, ...], Any, Any]] = {
     "relu6": ((), lambda x: np.clip(x, 0.0, 6.0), lambda x: tf.relu6(x)),
     "leaky_relu": ((), lambda x: np.where(x > 0, x, 0.01 * x), lambda x: tf.leaky_relu(x)),
@@ -42,7 +42,7 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Any, Any]] = {
     "tanhshrink": ((), lambda x: x - np.tanh(x), lambda x: tf.tanhshrink(x)),
     "hardtanh": ((), lambda x: np.clip(x, -1.0, 1.0), lambda x: tf.hardtanh(x)),
     "hardtanh 0.5 2": ((0.5, 2), lambda x: np.clip(x, 0.5, 2.0), lambda x: tf.hardtanh(x, 0.5, 2.0)),
-    "hardsigmoid": ((), _hard, lambda x: tf.relu6(x + 3.0) / 6.0),  # whose own kernel takes 1 / 6 to be single
+    "hardsigmoid": ((), _hard, lambda x: tf.relu6(x + 3.0) / 6.0),  # its own kernel rounds 1 / 6 to float32
     "hardswish": ((), lambda x: x * _hard(x), lambda x: tf.hardswish(x)),
     "hardshrink": ((), lambda x: np.where(np.abs(x) <= 0.5, 0.0, x), lambda x: tf.hardshrink(x)),
     "hardshrink 1": ((1,), lambda x: np.where(np.abs(x) <= 1.0, 0.0, x), lambda x: tf.hardshrink(x, 1.0)),

@@ -74,7 +74,7 @@ UNARY = [
     Row("isnan", lambda x: x.isnan(), np.isnan, ((normal(3),), (SPECIAL,), (normal(0),)), gradient=False),
     Row("isinf", lambda x: x.isinf(), np.isinf, ((normal(3),), (SPECIAL,), (normal(0),)), gradient=False),
     Row("isfinite", lambda x: x.isfinite(), np.isfinite, ((normal(3),), (SPECIAL,), (normal(0),)), gradient=False),
-    # Where there is no derivative, the one that PyTorch takes.
+    # Without a derivative, use PyTorch's.
     Row("abs at 0", lambda x: x.abs(), np.abs, ((exact([0.0, -0.0, 1.0]),),), torch=lambda *a: torch.abs(*a), second=False),
     Row("relu at 0", lambda x: x.relu(), lambda x: np.maximum(x, 0), ((exact([0.0, -0.0, 1.0, -1.0]),),),
         torch=lambda *a: torch.relu(*a), second=False),

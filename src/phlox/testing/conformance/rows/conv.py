@@ -1,6 +1,6 @@
 # ruff: noqa: E501
 # pyright: standard
-"""Convolution, transposed convolution, windows as columns."""
+"""Convolution, transposed convolution, unfold and fold."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from phlox.testing.conformance.row import Row, normal, tf
 
 
 def _pairs(padding: Any, axes: int) -> list[tuple[int, int]]:
-    """A padding as (before, after) an axis."""
+    """A padding as pairs (before, after) per axis."""
     entries = [padding] * axes if isinstance(padding, int) else padding
     return [(entry, entry) if isinstance(entry, int) else tuple(entry) for entry in entries]
 
 
 def _geometry(x: Any, window: Any, stride: Any, padding: Any, dilation: Any) -> tuple[Any, list[tuple[Any, Any]]]:
-    """x padded, and for each window its number along every axis and the index of what it sees."""
+    """x padded, and for each window its position along every axis and the index of its elements."""
     axes = len(window)
     strides, dilations = np.broadcast_to(stride, axes).tolist(), np.broadcast_to(dilation, axes).tolist()
     x = np.pad(x, ((0, 0), (0, 0), *_pairs(padding, axes)))
@@ -55,7 +55,7 @@ def _transposed(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Any:
-    """By the definition: each element puts down the whole kernel, times itself; then the padding is cut off."""
+    """By the definition: each element adds the kernel times itself; then the padding is cropped."""
     channels, per_group, *window = w.shape
     axes = len(window)
     strides, dilations, extras = (np.broadcast_to(v, axes).tolist() for v in (stride, dilation, output_padding))
@@ -126,7 +126,7 @@ _SAME: tuple[tuple[Any, ...], ...] = (
     (normal(1, 2, 5), normal(3, 2, 4), normal(3), {"dilation": 2}, [(3, 3)]),
     (normal(1, 1, 2, 3, 2), normal(2, 1, 3, 2, 1), normal(2), {}, [(1, 1), (0, 1), (0, 0)]),
 )
-"""With the padding that it comes to."""
+"""With the equivalent explicit padding."""
 
 _TRANSPOSED: dict[str, tuple[tuple[Any, ...], ...]] = {
     "conv_transpose1d": (

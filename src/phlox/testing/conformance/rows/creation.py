@@ -1,6 +1,6 @@
 # ruff: noqa: E501
 # pyright: standard
-"""Making tensors; the argument says where."""
+"""Creation of tensors; the argument is the device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # pyright: standard
-"""Reading and writing at places given by integers."""
+"""Indexing: gather and scatter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from phlox.testing.conformance.row import INF, NAN, Row, Sample, bools, exact, ints, normal, other, positive, torch
 
 Key = Callable[..., Any]
-"""From further arguments to what stands between the brackets."""
+"""Builds the key in brackets from the further arguments."""
 
 _MODES = ("set", "add", "sub", "mul", "min", "max")
 _UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -36,7 +36,7 @@ def _write(mode: str, name: str, key: Key, *samples: Sample, **options: Any) -> 
 
 
 def _at(*entries: Any) -> Key:
-    """Arguments wherever None stands, entries as they are elsewhere; `np.newaxis` is written as 'new'."""
+    """A key with arguments in place of None; 'new' is `np.newaxis`; other entries are kept."""
 
     def key(*arguments: Any) -> Any:
         given = iter(arguments)
@@ -89,7 +89,7 @@ _TIES = (exact([1.0, 2.0, 0.0]), exact([2.0, 2.0, 0.0, 1.0, -1.0]), _REPEATS)
 
 
 def _ties(of: str) -> Callable[..., Any]:
-    """The extreme of x and all updates, sharing evenly, which is what torch's amax and amin do."""
+    """The extreme of x and all updates; ties share the gradient evenly, as in torch's amax and amin."""
 
     def write(x: Any, v: Any, i: Any) -> Any:
         rows = [torch.cat([x[n : n + 1], v[i % 3 == n]]) for n in range(3)]
@@ -135,7 +135,7 @@ ROWS: list[Row] = [
     Row("x.at[bool i].set", lambda x, i, v: x.at[i].set(v), lambda x, i, v: _written("set", x, i, v),
         ((bools(3, 2), _REPEATS, bools(5, 2)),)),
     Row("x.at[i].get", lambda x, i: x.at[i].get(), lambda x, i: x[i], ((_X, _I),)),
-    # A product's derivative where factors are zero, alone and several at one place, and its second derivative.
+    # First and second derivatives of products with one or several zero factors at one position.
     Row("x.at[i].mul zeros", lambda x, v, i: x.at[i].mul(v), lambda x, v, i: _written("mul", x, i, v),
         ((exact([2.0, 0.0, 3.0]), exact([0.0, 2.0, 0.0, 0.0, 5.0]), np.array([0, 0, 2, 2, 1], np.int32)),
          (exact([0.0, 0.0, 3.0]), exact([0.0, 2.0, 3.0, 0.0, 5.0]), np.array([0, 0, 0, 2, 1], np.int32)))),

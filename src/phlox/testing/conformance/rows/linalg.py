@@ -144,11 +144,11 @@ DIAGONALS = [
     Row("matrix_transpose", lambda x: px.matrix_transpose(x), lambda x: x.mT, ((normal(2, 3, 4),),)),
 ]  # fmt: skip
 
-# --- matrices of every sort
+# --- samples of matrices
 
 
 def _well(*shape: int) -> np.ndarray[Any, Any]:
-    """Well-conditioned matrices, their singular values apart."""
+    """Well-conditioned matrices with distinct singular values."""
     k = min(shape[-2:])
     rng_left, rng_right = normal(*shape[:-2], shape[-2], shape[-2]), other(*shape[:-2], shape[-1], shape[-1])
     u, v = np.linalg.qr(rng_left)[0], np.linalg.qr(rng_right)[0]
@@ -156,7 +156,7 @@ def _well(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def _positive(*shape: int) -> np.ndarray[Any, Any]:
-    """Symmetric positive definite matrices, their eigenvalues apart."""
+    """Symmetric positive definite matrices with distinct eigenvalues."""
     q = np.linalg.qr(normal(*shape))[0]
     y = (q * np.linspace(0.5, 3.0, max(shape[-1], 1))[: shape[-1]]) @ q.mT
     return exact((y + y.mT) / 2)
@@ -306,7 +306,7 @@ def _minors(a: Any) -> Any:
     return (rows[0] * torch.linalg.cross(rows[1], rows[2])).sum(-1)
 
 
-# --- decompositions, their signs as the contract has them
+# --- decompositions, with the signs of the contract
 
 
 def _signs(v: Any) -> Any:

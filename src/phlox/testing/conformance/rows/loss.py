@@ -33,7 +33,7 @@ def _cross_entropy(logits: Any, targets: Any) -> Any:
 def _whole(
     logits: Any, targets: Any, weight: Any = None, smoothing: float = 0.0, ignored: int = -100
 ) -> tuple[Any, Any]:
-    """The losses and the weights of their mean, for logits [n, classes] and class numbers or probabilities."""
+    """The losses and the weights of their mean, for logits [n, classes] and class indices or probabilities."""
     log_p = sp.log_softmax(logits, -1)
     classes = logits.shape[-1]
     weight = np.ones(classes) if weight is None else weight
@@ -123,7 +123,7 @@ BINARY = [
 ]  # fmt: skip
 
 
-# --- numbers, distributions, vectors
+# --- regression, distributions, vectors
 
 
 def _huber(x: Any, y: Any, delta: float) -> Any:
@@ -135,7 +135,7 @@ _PAIRS = ((normal(3, 4), other(3, 4)), (normal(), other()), (normal(0, 4), norma
 
 
 def _losses(name: str, reference: Callable[..., Any], samples: Any = _PAIRS, **options: Any) -> list[Row]:
-    """One by one, summed, and averaged."""
+    """Rows for the reductions "none", "sum" and "mean"."""
     what = "".join(f" {k}={v}" for k, v in options.items())
     return [
         Row(f"{name}{what}", lambda *a: getattr(f, name)(*a, reduction="none", **options), reference, samples, factor=2),
@@ -212,7 +212,7 @@ def _spelled(path: tuple[int, ...], blank: int) -> tuple[int, ...]:
 
 
 def _ctc(log_p: Any, targets: Any, steps: Any, lengths: Any, blank: int = 0) -> Any:
-    """By trying every path there is."""
+    """By enumerating all paths."""
     losses = []
     for n in range(len(targets)):
         wanted = tuple(targets[n, : lengths[n]])

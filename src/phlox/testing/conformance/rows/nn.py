@@ -1,6 +1,6 @@
 # ruff: noqa: E501
 # pyright: standard
-"""Products of matrices, and the composites of neural networks."""
+"""Matrix products and neural network operations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _softmaxes(name: str, reference: Callable[..., Any]) -> list[Row]:
 
 
 def _rotated(x: Any, positions: Any = None, base: float = 10000.0, interleaved: bool = False) -> Any:
-    """By complex numbers."""
+    """By complex multiplication."""
     n, d = x.shape[-2:]
     positions = np.arange(n) if positions is None else positions
     turn = np.exp(1j * positions[..., None] * base ** (-2.0 * np.arange(d // 2) / max(d, 1)))

@@ -24,7 +24,7 @@ def _pooled(
     ceil_mode: bool = False,
     counts: str = "padding",
 ) -> Any:
-    """By the definition, window by window, each as the list of what in it counts: "padding", or "elements" alone."""
+    """By the definition, window by window, with the elements that count: including "padding", or only "elements"."""
     axes = x.ndim - 2
     sides, steps, gaps = (
         np.broadcast_to(v, axes).tolist() for v in (window, window if stride is None else stride, dilation)

@@ -67,7 +67,7 @@ def _rnn(activation: Any) -> Callable[..., tuple[Any, ...]]:
 
 
 def _flat(found: Any) -> Any:
-    """All results in one, so that all have a gradient."""
+    """All results concatenated, so that all have a gradient."""
     return px.concat([part.reshape((-1,)) for part in found])
 
 

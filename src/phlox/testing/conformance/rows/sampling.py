@@ -1,7 +1,7 @@
 # ruff: noqa: E501
 # pyright: standard
 # pyright: reportArgumentType=false
-"""Interpolation and sampling on grids; PyTorch, in float64, says what is right."""
+"""Interpolation and sampling on grids; the reference is PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIZES: dict[str, tuple[Any, tuple[dict[str, Any], ...]]] = {
 
 
 def _by_factors(x: Any, factors: tuple[float, ...], mode: str) -> Any:
-    """By the formula, with the factors that are given, whatever the rounded sizes are."""
+    """By the formula, with the given factors, independent of the rounded sizes."""
 
     def kernel(d: Any) -> Any:
         d = np.abs(d)
@@ -127,7 +127,7 @@ AFFINE = [
         _by_torch(lambda t, s=size, a=align: tf.affine_grid(t, list(s), align_corners=a)), ((normal(2, len(size) - 2, len(size) - 1),),), factor=4)
     for size in ((2, 3, 4, 5), (2, 1, 1, 3), (2, 1, 2, 3, 4))
     for align in (False, True)
-    if not (align and 1 in size[2:])  # of which PyTorch warns
+    if not (align and 1 in size[2:])  # PyTorch warns about these
 ]  # fmt: skip
 
 ROWS: list[Row] = [*INTERPOLATE, *GRID, *AFFINE]

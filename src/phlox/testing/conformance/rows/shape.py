@@ -1,6 +1,6 @@
 # ruff: noqa: E501
 # pyright: standard, reportCallIssue=false, reportArgumentType=false
-"""Moving elements about, indexing, and what makes one tensor of several."""
+"""Reshaping, indexing, and joining tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE = (normal(2, 0, 4),)
 
 
 def _all(name: str, call: Any, reference: Any, *more: Any) -> Row:
-    """For every kind."""
+    """A row for every kind."""
     return Row(name, call, reference, (*_ALL, *more))
 
 

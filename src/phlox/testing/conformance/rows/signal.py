@@ -16,7 +16,7 @@ from phlox.testing.conformance.row import Row, normal, other, scipy_signal, torc
 
 
 def _pair(z: Any) -> Any:
-    """A complex array as its two parts, one above the other."""
+    """A complex array as its two parts, stacked."""
     return np.stack([z.real, z.imag])
 
 
@@ -152,12 +152,12 @@ def _torch_stft(x: Any, o: dict[str, Any]) -> Any:
 
 def _torch_istft(re: Any, im: Any, o: dict[str, Any]) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of padding, which is asked for
+        warnings.simplefilter("ignore")  # about padding, which is intended
         return torch.istft(torch.complex(re, im), **_torchs(o))
 
 
 def _spectrum(x: Any, o: dict[str, Any]) -> tuple[Any, Any]:
-    """A pair of the shape that `stft` gives, of no signal in particular."""
+    """A pair of the shape of a result of `stft`, not the transform of a signal."""
     frequencies = o["n_fft"] // 2 + 1 if o.get("onesided", True) else o["n_fft"]
     half = o["n_fft"] // 2 if o.get("center", True) else 0
     frames = (x.shape[-1] + 2 * half - o["n_fft"]) // o.get("hop_length", o["n_fft"] // 4) + 1

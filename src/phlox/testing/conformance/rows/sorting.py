@@ -1,5 +1,5 @@
 # pyright: standard
-"""Order: sorting, searching, counting."""
+"""Sorting, searching and counting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _searchsorted(x: np.ndarray[Any, Any], values: np.ndarray[Any, Any], side: A
 
 
 def _signs(x: Any) -> Any:
-    """Zeros told apart."""
+    """The signs of zeros."""
     return 1.0 / x
 
 

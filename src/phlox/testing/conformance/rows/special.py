@@ -40,7 +40,7 @@ def _probabilities(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def _beside_integers(*shape: int) -> np.ndarray[Any, Any]:
-    """Positive and negative, off the poles of the gamma function."""
+    """Positive and negative values, away from the poles of the gamma function."""
     return exact(np.round(normal(*shape) * 3.0) + 0.3)
 
 
@@ -88,7 +88,7 @@ UNARY = [
     Row("trigamma", lambda x: x.digamma(), lambda x: sp.digamma(x), ((_NEGATIVE[:9],), (exact([0.1, 1.5, 6.9, 7.1, 30.0]),)), factor=10),
 ]  # fmt: skip
 
-# The sign of a zero, which no comparison shows.
+# The sign of a zero, which comparisons do not see.
 _ZEROS = exact([0.0, -0.0, -0.25, 0.25])
 _KEEPING = {
     "asin": np.arcsin, "atan": np.arctan, "sinh": np.sinh, "asinh": np.arcsinh, "atanh": np.arctanh, "tan": np.tan,
@@ -121,7 +121,7 @@ _DIVIDED = tuple((exact(x * 5.0), np.where(np.abs(y) < 0.2, 0.75, y)) for x, y i
 
 
 def _binary(name: str, reference: Callable[..., Any], samples: Any = _PAIRS, **options: Any) -> list[Row]:
-    """By two tensors, and by a tensor and a number."""
+    """Rows with two tensors, and with a tensor and a scalar."""
     call = lambda x, y: getattr(x, name)(y)  # noqa: E731
     return [
         Row(name, call, reference, samples, (_GRID,), noisy=True, **options),

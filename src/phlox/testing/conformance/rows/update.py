@@ -1,5 +1,5 @@
 # pyright: standard
-"""Updates of optimizers."""
+"""Optimizer updates."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _SHIFTS = (
 
 
 def _left(x: Any, places: Any) -> Any:
-    """By Python's own integers, one by one."""
+    """By Python integers, element by element."""
     return _by_python(lambda v, n: v << n if 0 <= n < 32 else 0, x, places)
 
 
