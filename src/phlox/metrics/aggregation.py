@@ -139,21 +139,21 @@ class Quantile(Metric):
         x, w = x[w > 0][order], w[w > 0][order]
         if not x.size or np.isnan(x).any():
             return np.full(q.shape, math.nan)
-        reached = np.cumsum(w)
+        reached: Array = np.cumsum(w)
         place = np.clip(q * (reached[-1] - 1.0), 0.0, None)
         low, high = (
-            x[np.minimum(np.searchsorted(reached, at, side="right"), x.size - 1)]
+            x[np.clip(np.searchsorted(reached, at, side="right"), 0, x.size - 1)]
             for at in (np.floor(place), np.floor(place) + 1.0)
         )
         part: Array = place - np.floor(place)
         return np.where(part > 0.0, low + (high - low) * part, low)
 
     def _of_histogram(self, histogram: Array, low: float, high: float, q: Array) -> Array:
-        reached = np.cumsum(histogram)
+        reached: Array = np.cumsum(histogram)
         if not reached[-1] > 0:
             return np.full(q.shape, math.nan)
-        at = q * reached[-1]
-        place = np.minimum(np.searchsorted(reached, at), len(histogram) - 1)
+        at = np.maximum(q * reached[-1], 1e-300)  # of the least, the first bin that is not empty
+        place = np.clip(np.searchsorted(reached, at), 0, len(histogram) - 1)
         inside = (at - (reached[place] - histogram[place])) / np.maximum(histogram[place], 1e-300)
         return low + (place + np.clip(inside, 0.0, 1.0)) * (high - low) / len(histogram)
 

@@ -213,7 +213,7 @@ def _merged(name: str, first: Any, second: Any) -> Any:
         if first.value.backend is not second.value.backend or first.value.device != second.value.device:
             second = Sum(second.value.to_device(first.value.device), second.error.to_device(first.value.device))
         return add(first, second)
-    if isinstance(first, Rows) and isinstance(second, Rows):
+    if type(first) is Rows and type(second) is Rows:
         return Rows((*_kept(name, first).chunks, *_kept(name, second).chunks))
     raise ShapeError(f"{name}: {type(first).__name__} and {type(second).__name__} are of different metrics")
 
@@ -248,6 +248,6 @@ def _fetched(value: Any, shape: tuple[int, ...] | None) -> Any:
     return None if shape is None else np.zeros(shape)
 
 
-def _plain_value(value: Any) -> Any:
+def _plain_value(value: Any) -> object:
     """A float for an array of no axes."""
-    return float(value) if not isinstance(value, dict) and np.ndim(value) == 0 else value
+    return value if isinstance(value, dict) or np.ndim(value) else float(value)

@@ -51,7 +51,8 @@ class Psnr(Derived):
 class Ssim(Metric):
     """The mean over images of their structural similarity, at most 1 (Wang et al. 2004).
 
-    Means, variances and covariance are taken under a Gaussian window, wherever it lies wholly inside of the image.
+    Means, variances and covariance are taken under a Gaussian window, wherever it lies wholly inside of the
+    image, as there and in scikit-image (torchmetrics adds a border of reflected pixels).
 
     Args of `update`: `(predictions, targets)`, images [..., height, width] and further axes after these (channels) as
     many as `channel_axes` says; each of the leading axes [...] is an image of its own. For [N, C, H, W] leave it at 0.

@@ -43,7 +43,8 @@ def meet(name: str, **operands: Any) -> list[Any]:
             met.append(None)
             continue
         try:
-            met.append(_plain(x if isinstance(x, Tensor) else tensor(x, device=place)))
+            made: AnyTensor = x if isinstance(x, Tensor) else tensor(x, device=place)
+            met.append(_plain(made))
         except (KindError, ShapeError, RangeError) as error:
             raise type(error)(f"{name}: {what}: {error}") from None
     return met

@@ -47,11 +47,16 @@ _CHUNK, _CHUNKS = 2**14, 64
 """More addends than these would leave few bits to a limb, and are added up in so many parts."""
 
 
+def two_sum(a: AnyTensor, b: AnyTensor) -> Sum:
+    """a + b, and what that rounds away."""
+    value = a + b
+    of_b = value - a
+    return Sum(value, (a - (value - of_b)) + (b - of_b))
+
+
 def add(a: Sum, b: Sum) -> Sum:
     """The sum of two sums."""
-    value = a.value + b.value
-    of_b = value - a.value
-    lost = (a.value - (value - of_b)) + (b.value - of_b)
+    value, lost = two_sum(a.value, b.value)
     return _pair(value, lost + (a.error + b.error))
 
 
@@ -194,12 +199,15 @@ def _limbs(x: AnyTensor, bins: tuple[AnyTensor, int] | None = None) -> Sum:
     terms = [part if chunks == 1 else part.sum(1) for part in (sums >> 12, sums & 4095)]
     unit = _powers(x, [-bits * (limb + 1) for limb in range(count)]).reshape((count, *(1 for _ in size)))
     upper, lower = (term.float() * (unit * factor) for term, factor in zip(terms, (4096.0, 1.0), strict=True))
-    ordered = [part[limb] for limb in range(count) for part in (upper, lower)]
-    value = sum(ordered[1:], ordered[0])
-    # In this order every difference is exact until the bits of two floats are used up.
-    error = sum(ordered[1:], ordered[0] - value)
+    # The two-sum of each limb's two parts, and then of the limbs, the uppermost first.
+    parts = two_sum(upper, lower)
+    value, error = parts.value[0], parts.error.sum(0)
+    for limb in range(1, count):
+        value, lost = two_sum(value, parts.value[limb])
+        error = error + lost
     poison = where(largest.isfinite(), 0.0, math.nan)
-    return Sum(value * scale + poison, error * scale)
+    pair = _pair(value, error)
+    return Sum(pair.value * scale + poison, pair.error * scale)
 
 
 def _powers(like: AnyTensor, exponents: list[int]) -> AnyTensor:
