@@ -82,13 +82,3 @@ each_compiler = pytest.mark.parametrize("backend", [Torch(), Autodiff(Jax())], i
 def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's programs run operation by operation, and so start at once."""
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "none")
-
-
-def refused(metric: Any, args: Sequence[Any], kind: type[Exception], *words: str, weights: Any = None) -> None:
-    """Is bad input an error that says these words?"""
-    with pytest.raises(kind) as error:
-        metric().measure(*args, weights=weights) if callable(metric) and not isinstance(metric, Metric) else (
-            metric.measure(*args, weights=weights)
-        )
-    for word in words:
-        assert word in str(error.value), str(error.value)

@@ -49,10 +49,10 @@ def test_nothing_is_nan_and_metrics_are_values(metric: Any) -> None:
         assert isinstance(value, (float, np.ndarray))
     assert metric == dataclasses.replace(metric) and hash(metric) == hash(dataclasses.replace(metric))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        metric.name_of_nothing = 1
+        setattr(metric, "average", None)  # noqa: B010
     with pytest.raises(ShapeError, match="another metric's"):
         metric.compute({"something": metrics.total(px.ones((2,)))})
-    assert type(metric).__doc__ and ">>>" in type(metric).__doc__
+    assert ">>>" in (type(metric).__doc__ or "")
 
 
 def test_merging_what_does_not_fit() -> None:
@@ -106,7 +106,7 @@ def test_rows_are_not_gathered_inside_of_a_program() -> None:
 
 
 def test_a_collection_measures_what_is_shared_once() -> None:
-    of = {"num_classes": 3}
+    of: dict[str, Any] = {"num_classes": 3}
     several = metrics.Collection(
         {
             "accuracy": metrics.Accuracy(**of),

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics.functional.classification as tm
-from sklearn import metrics as sk
+from sklearn import metrics as sklearn_metrics
 
 from phlox import metrics
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from tests.metrics.support import agrees, compiled_agrees, each_compiler, traced_only  # noqa: F401
 
+sk: Any = sklearn_metrics  # of loose types
 RNG = np.random.default_rng(0)
 N, C = 30, 5
 SCORES = RNG.normal(size=(N, C)).astype(np.float32)
@@ -192,44 +193,45 @@ def test_binary_without_positives() -> None:
 
 EMPTY_LABELS = (np.zeros(0, np.int32), np.zeros(0, np.int32))
 
+LOOSE: Any = metrics  # what type checkers refuse is tried, too
 BAD: list[tuple[Any, type[Exception], str]] = [
-    (lambda: metrics.F1(), RangeError, "F1: say how many classes there are: num_classes"),
-    (lambda: metrics.F1(task="multilabel"), RangeError, "num_labels"),
-    (lambda: metrics.F1(num_classes=0), RangeError, "F1: num_classes must be a positive integer, got 0"),
+    (lambda: LOOSE.F1(), RangeError, "F1: say how many classes there are: num_classes"),
+    (lambda: LOOSE.F1(task="multilabel"), RangeError, "num_labels"),
+    (lambda: LOOSE.F1(num_classes=0), RangeError, "F1: num_classes must be a positive integer, got 0"),
     (
-        lambda: metrics.F1(num_classes=3, average="mean"),
+        lambda: LOOSE.F1(num_classes=3, average="mean"),
         RangeError,
         "F1: average is 'micro', 'macro', 'weighted' or None",
     ),
-    (lambda: metrics.F1(num_classes=3, task="binary"), RangeError, "num_classes is for task='multiclass'"),
-    (lambda: metrics.F1(task="ternary"), RangeError, "task is 'binary', 'multiclass' or 'multilabel', got 'ternary'"),
-    (lambda: metrics.F1(task="binary", threshold=1.5), RangeError, "threshold is a probability"),
-    (lambda: metrics.FBeta(task="binary", beta=0.0), RangeError, "FBeta: beta must be positive"),
-    (lambda: metrics.Accuracy(top_k=0), RangeError, "top_k must be a positive integer"),
-    (lambda: metrics.Accuracy(task="binary", top_k=2), RangeError, "top_k=2 is for task='multiclass'"),
-    (lambda: metrics.MatthewsCorrelation(task="multilabel", num_labels=2), RangeError, "MatthewsCorrelation: task is"),
-    (lambda: metrics.CohenKappa(num_classes=2, weighting="cubic"), RangeError, "CohenKappa: weighting is 'linear'"),
-    (lambda: metrics.ConfusionMatrix(num_classes=2, normalize="rows"), RangeError, "normalize is 'true', 'pred'"),
+    (lambda: LOOSE.F1(num_classes=3, task="binary"), RangeError, "num_classes is for task='multiclass'"),
+    (lambda: LOOSE.F1(task="ternary"), RangeError, "task is 'binary', 'multiclass' or 'multilabel', got 'ternary'"),
+    (lambda: LOOSE.F1(task="binary", threshold=1.5), RangeError, "threshold is a probability"),
+    (lambda: LOOSE.FBeta(task="binary", beta=0.0), RangeError, "FBeta: beta must be positive"),
+    (lambda: LOOSE.Accuracy(top_k=0), RangeError, "top_k must be a positive integer"),
+    (lambda: LOOSE.Accuracy(task="binary", top_k=2), RangeError, "top_k=2 is for task='multiclass'"),
+    (lambda: LOOSE.MatthewsCorrelation(task="multilabel", num_labels=2), RangeError, "MatthewsCorrelation: task is"),
+    (lambda: LOOSE.CohenKappa(num_classes=2, weighting="cubic"), RangeError, "CohenKappa: weighting is 'linear'"),
+    (lambda: LOOSE.ConfusionMatrix(num_classes=2, normalize="rows"), RangeError, "normalize is 'true', 'pred'"),
     (
-        lambda: metrics.F1(num_classes=3)([0, 1], [0, 3]),
+        lambda: LOOSE.F1(num_classes=3)([0, 1], [0, 3]),
         IndexRangeError,
         "targets hold 3, which is not from 0 to 2; leave",
     ),
     (
-        lambda: metrics.F1(num_classes=3)([0, 7], [0, 1]),
+        lambda: LOOSE.F1(num_classes=3)([0, 7], [0, 1]),
         IndexRangeError,
         "predictions hold 7, which is not from 0 to 2",
     ),
-    (lambda: metrics.F1(num_classes=3)([0, 1], [0, -100]), IndexRangeError, "ignore_index"),
-    (lambda: metrics.F1(task="binary")([0, 1], [0, 2]), IndexRangeError, "targets hold 2"),
-    (lambda: metrics.F1(num_classes=3)(SCORES, LABELS), ShapeError, "5 classes along axis -1, and num_classes is 3"),
-    (lambda: metrics.F1(num_classes=C)(SCORES, LABELS[:4]), ShapeError, "class numbers (Int) are of shape (30,)"),
-    (lambda: metrics.F1(num_classes=C)(MANY > 0.5, LABELS), KindError, "a class or none is task='binary'"),
-    (lambda: metrics.F1(task="binary")(MANY, LABELS), ShapeError, "(30, 3)"),
-    (lambda: metrics.F1(task="multilabel", num_labels=2)(MANY, TRUTHS), ShapeError, "must have 2 labels"),
-    (lambda: metrics.Accuracy(top_k=2)(GUESS, LABELS), ShapeError, "top_k=2 needs scores"),
-    (lambda: metrics.Accuracy()(GUESS, LABELS, weights=W[:3]), ShapeError, "weights of shape (3,) do not fit rows of"),
-    (lambda: metrics.Accuracy()(GUESS, LABELS, weights=-W), RangeError, "weights must be finite and not negative"),
+    (lambda: LOOSE.F1(num_classes=3)([0, 1], [0, -100]), IndexRangeError, "ignore_index"),
+    (lambda: LOOSE.F1(task="binary")([0, 1], [0, 2]), IndexRangeError, "targets hold 2"),
+    (lambda: LOOSE.F1(num_classes=3)(SCORES, LABELS), ShapeError, "5 classes along axis -1, and num_classes is 3"),
+    (lambda: LOOSE.F1(num_classes=C)(SCORES, LABELS[:4]), ShapeError, "class numbers (Int) are of shape (30,)"),
+    (lambda: LOOSE.F1(num_classes=C)(MANY > 0.5, LABELS), KindError, "a class or none is task='binary'"),
+    (lambda: LOOSE.F1(task="binary")(MANY, LABELS), ShapeError, "(30, 3)"),
+    (lambda: LOOSE.F1(task="multilabel", num_labels=2)(MANY, TRUTHS), ShapeError, "must have 2 labels"),
+    (lambda: LOOSE.Accuracy(top_k=2)(GUESS, LABELS), ShapeError, "top_k=2 needs scores"),
+    (lambda: LOOSE.Accuracy()(GUESS, LABELS, weights=W[:3]), ShapeError, "weights of shape (3,) do not fit rows of"),
+    (lambda: LOOSE.Accuracy()(GUESS, LABELS, weights=-W), RangeError, "weights must be finite and not negative"),
 ]
 
 

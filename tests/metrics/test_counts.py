@@ -17,10 +17,10 @@ def test_of_classes() -> None:
     counts = on_host(ClassCounts(Classes(num_classes=3)).measure(P, T)["counts"])
     c = Counts.of(counts)
     for k in range(3):
-        assert c.tp[k] == ((P == k) & (T == k)).sum() and c.fp[k] == ((P == k) & (T != k)).sum()
-        assert c.fn[k] == ((P != k) & (T == k)).sum() and c.tn[k] == ((P != k) & (T != k)).sum()
+        assert c.tp[k] == ((k == P) & (k == T)).sum() and c.fp[k] == ((k == P) & (k != T)).sum()
+        assert c.fn[k] == ((k != P) & (k == T)).sum() and c.tn[k] == ((k != P) & (k != T)).sum()
     matrix = on_host(Confusion(Classes(num_classes=3)).measure(P, T)["confusion"])
-    assert (matrix == [[((T == i) & (P == j)).sum() for j in range(3)] for i in range(3)]).all()
+    assert (matrix == [[((i == T) & (j == P)).sum() for j in range(3)] for i in range(3)]).all()
     assert on_host(Hits(Classes()).measure(P, T)["hits"]).tolist() == [(P == T).sum(), 50]
     assert marginals(counts)[0] == (P == T).sum() and marginals(counts)[3] == 50
 

@@ -139,8 +139,8 @@ class Quantile(Metric):
         x, w = x[w > 0][order], w[w > 0][order]
         if not x.size or np.isnan(x).any():
             return np.full(q.shape, math.nan)
-        reached: Array = np.cumsum(w)
-        place = np.clip(q * (reached[-1] - 1.0), 0.0, None)
+        reached: Any = np.cumsum(w)
+        place: Array = np.clip(q * (reached[-1] - 1.0), 0.0, None)
         low, high = (
             x[np.clip(np.searchsorted(reached, at, side="right"), 0, x.size - 1)]
             for at in (np.floor(place), np.floor(place) + 1.0)
@@ -152,9 +152,10 @@ class Quantile(Metric):
         reached: Array = np.cumsum(histogram)
         if not reached[-1] > 0:
             return np.full(q.shape, math.nan)
-        at = np.maximum(q * reached[-1], 1e-300)  # of the least, the first bin that is not empty
-        place = np.clip(np.searchsorted(reached, at), 0, len(histogram) - 1)
-        inside = (at - (reached[place] - histogram[place])) / np.maximum(histogram[place], 1e-300)
+        at: Array = np.maximum(q * reached[-1], 1e-300)  # of the least, the first bin that is not empty
+        place: Array = np.minimum(np.searchsorted(reached, at), len(histogram) - 1)
+        rows: Array = histogram[place]
+        inside: Array = (at - (reached[place] - rows)) / np.maximum(rows, 1e-300)
         return low + (place + np.clip(inside, 0.0, 1.0)) * (high - low) / len(histogram)
 
 

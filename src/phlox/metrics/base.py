@@ -10,7 +10,7 @@ import numpy as np
 
 from phlox.backend import Device, DeviceLike, Float, as_device
 from phlox.errors import KindError, ShapeError, UnsupportedError
-from phlox.metrics.sums import Sum, add, on_host
+from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, on_host
 from phlox.tensor import Tensor, zeros
 
 State: TypeAlias = dict[str, Any]
@@ -200,7 +200,7 @@ def _merged(name: str, first: Any, second: Any) -> Any:
     if isinstance(first, dict) and isinstance(second, dict):
         a, b = cast("State", first), cast("State", second)
         if not a or not b:
-            return {part: _kept(name, value) for part, value in (a or b).items()}
+            return _kept(name, a or b)
         if a.keys() != b.keys():
             raise ShapeError(f"{name}: states of {', '.join(a)} and of {', '.join(b)} are of different metrics")
         return {part: _merged(name, a[part], b[part]) for part in a}
@@ -213,24 +213,32 @@ def _merged(name: str, first: Any, second: Any) -> Any:
         if first.value.backend is not second.value.backend or first.value.device != second.value.device:
             second = Sum(second.value.to_device(first.value.device), second.error.to_device(first.value.device))
         return add(first, second)
-    if type(first) is Rows and type(second) is Rows:
-        return Rows((*_kept(name, first).chunks, *_kept(name, second).chunks))
-    raise ShapeError(f"{name}: {type(first).__name__} and {type(second).__name__} are of different metrics")
+    if isinstance(first, Rows) and isinstance(second, Rows):
+        return Rows((*_in_memory(name, first).chunks, *_in_memory(name, second).chunks))
+    both = cast("tuple[object, object]", (first, second))
+    kinds = " and ".join(type(part).__name__ for part in both)
+    raise ShapeError(f"{name}: {kinds} are of different metrics")
 
 
-def _kept(name: str, value: Any) -> Any:
-    """Rows in host memory; anything else as it is."""
-    if isinstance(value, dict):
-        return {part: _kept(name, inside) for part, inside in cast("State", value).items()}
-    if not isinstance(value, Rows):
-        return value
-    for chunk in value.chunks:
-        if isinstance(chunk, Tensor) and chunk.backend.is_traced(chunk.primitive):
+def _kept(name: str, state: State) -> State:
+    """The state with its rows in host memory."""
+    kept: State = {}
+    for part, value in state.items():
+        if isinstance(value, dict):
+            kept[part] = _kept(name, cast("State", value))
+        else:
+            kept[part] = _in_memory(name, value) if isinstance(value, Rows) else value
+    return kept
+
+
+def _in_memory(name: str, rows: Rows) -> Rows:
+    for chunk in rows.chunks:
+        if isinstance(chunk, Tensor) and is_traced(cast("AnyTensor", chunk)):
             raise UnsupportedError(
                 f"{name} keeps all rows, of which a compiled function cannot hold a growing number; call measure "
                 "there, return what it gives, and merge outside"
             )
-    return Rows(tuple(_rows(chunk) for chunk in value.chunks))
+    return Rows(tuple(_rows(chunk) for chunk in rows.chunks))
 
 
 def _rows(chunk: Any) -> np.ndarray[Any, Any]:
@@ -248,6 +256,6 @@ def _fetched(value: Any, shape: tuple[int, ...] | None) -> Any:
     return None if shape is None else np.zeros(shape)
 
 
-def _plain_value(value: Any) -> object:
+def _plain_value(value: Any) -> Any:
     """A float for an array of no axes."""
-    return value if isinstance(value, dict) or np.ndim(value) else float(value)
+    return float(value) if isinstance(value, (float, int)) or getattr(value, "shape", None) == () else value

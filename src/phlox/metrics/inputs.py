@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
 from phlox.backend import Bool, Float, Int, NumPy
 from phlox.errors import BackendError, IndexRangeError, KindError, RangeError, ShapeError
-from phlox.metrics.sums import AnyTensor
+from phlox.metrics.sums import AnyTensor, is_traced
 from phlox.tensor import Tensor, tensor, where
 from phlox.tensor.backend_promotion import common
 
@@ -43,8 +43,7 @@ def meet(name: str, **operands: Any) -> list[Any]:
             met.append(None)
             continue
         try:
-            made: AnyTensor = x if isinstance(x, Tensor) else tensor(x, device=place)
-            met.append(_plain(made))
+            met.append(_plain(cast("AnyTensor", x) if isinstance(x, Tensor) else tensor(x, device=place)))
         except (KindError, ShapeError, RangeError) as error:
             raise type(error)(f"{name}: {what}: {error}") from None
     return met
@@ -54,11 +53,6 @@ def _plain(x: AnyTensor) -> AnyTensor:
     while x.backend.differentiates and x.backend.without_tape() is not None:
         x = x.detach().inner()
     return x.to_full_precision()
-
-
-def is_known(x: AnyTensor) -> bool:
-    """Can the values be looked at: is no program being traced?"""
-    return not x.backend.is_traced(x.primitive)
 
 
 def expect_same(name: str, predictions: AnyTensor, targets: AnyTensor) -> None:
@@ -84,7 +78,7 @@ def row_weights(name: str, weights: AnyTensor | None, shape: tuple[int, ...]) ->
         )
     if weights.kind is not Bool:
         weights = weights.float()
-        if is_known(weights) and weights.size and not (weights.isfinite() & (weights >= 0.0)).all().item():
+        if not is_traced(weights) and weights.size and not (weights.isfinite() & (weights >= 0.0)).all().item():
             raise RangeError(f"{name}: weights must be finite and not negative; leave a row out with a weight of 0")
     whole = weights.reshape((*given, *(1 for _ in shape[len(given) :]))).broadcast_to(shape)
     return whole.reshape((math.prod(shape),))
@@ -99,7 +93,7 @@ def masked(weights: AnyTensor | None, mask: AnyTensor | None) -> AnyTensor | Non
 
 def check_range(name: str, what: str, classes: AnyTensor, size: int, remedy: str) -> None:
     """`IndexRangeError` for class numbers out of range, where they can be seen."""
-    if not is_known(classes):
+    if is_traced(classes):
         classes.backend.check_indices(classes.primitive, size, from_end=False)
         return
     values = classes.numpy()
@@ -205,7 +199,7 @@ class Classes:
             if scores is None:
                 check_range(name, "predictions", labels, size, "change num_classes")
                 inside = inside & (labels >= 0) & (labels < size)
-            if not is_known(inside):  # what cannot be refused counts for nothing
+            if is_traced(inside):  # what cannot be refused counts for nothing
                 weights, flat = masked(weights, inside), where(inside, flat, 0)
                 labels = where(inside, labels, 0)
         return Labelled(labels, flat, weights, scores)

@@ -142,10 +142,10 @@ class Ranking(Derived):
         for rows, own in zip(*histograms[..., ::-1], strict=True):
             yield own, rows - own
 
-    def _of_rows(self, scores: Array, targets: Any, weights: Array) -> Iterator[tuple[Array, Array]]:
+    def _of_rows(self, scores: Array, targets: Array, weights: Array) -> Iterator[tuple[Array, Array]]:
         count = scores.shape[1]
         if targets.ndim == 1:
-            targets = targets.reshape(-1, 1) == np.arange(count)
+            targets = np.eye(count, dtype=bool)[targets]
             weights = np.broadcast_to(weights[:, None], scores.shape)
         if self.average == "micro" and self.task != "binary":
             scores, targets, weights = scores.reshape(-1, 1), targets.reshape(-1, 1), weights.reshape(-1, 1)

@@ -47,6 +47,11 @@ _CHUNK, _CHUNKS = 2**14, 64
 """More addends than these would leave few bits to a limb, and are added up in so many parts."""
 
 
+def is_traced(x: AnyTensor) -> bool:
+    """Is a program being traced, in which the values are not known?"""
+    return x.backend.is_traced(x.primitive)
+
+
 def two_sum(a: AnyTensor, b: AnyTensor) -> Sum:
     """a + b, and what that rounds away."""
     value = a + b
