@@ -227,6 +227,13 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda: LOOSE.F1(num_classes=3)(SCORES, LABELS), ShapeError, "5 classes along axis -1, and num_classes is 3"),
     (lambda: LOOSE.F1(num_classes=C)(SCORES, LABELS[:4]), ShapeError, "class numbers (Int) are of shape (30,)"),
     (lambda: LOOSE.F1(num_classes=C)(MANY > 0.5, LABELS), KindError, "a class or none is task='binary'"),
+    (lambda: LOOSE.Accuracy()([0.2, 0.9], [0, 1]), ShapeError, "scores of a class or none are task='binary'"),
+    (
+        lambda: LOOSE.Accuracy()(MANY, TRUTHS),
+        RangeError,
+        "must be one-hot, with one entry of each row not zero; several",
+    ),
+    (lambda: LOOSE.F1(num_classes=C)(SCORES, SCORES), RangeError, "must be one-hot"),
     (lambda: LOOSE.F1(task="binary")(MANY, LABELS), ShapeError, "(30, 3)"),
     (lambda: LOOSE.F1(task="multilabel", num_labels=2)(MANY, TRUTHS), ShapeError, "must have 2 labels"),
     (lambda: LOOSE.Accuracy(top_k=2)(GUESS, LABELS), ShapeError, "top_k=2 needs scores"),

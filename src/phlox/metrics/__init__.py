@@ -1,4 +1,4 @@
-"""Floor 7: streaming metrics, `init`, `update`, `compute`: exact over batches, shards and processes, and compiled."""
+"""Streaming metrics of classes, ranks, numbers, sentences and images: exact over batches and processes, and compiled."""
 
 from __future__ import annotations
 

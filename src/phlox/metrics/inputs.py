@@ -167,8 +167,8 @@ class Classes:
                     f"{name}: scores of shape {given} have {given[place]} classes along axis {self.axis}, and "
                     f"num_classes is {self.num_classes}"
                 )
-            if targets.shape == given:  # one-hot
-                targets = (targets.int() if targets.kind is Bool else targets).argmax(place)
+            if targets.shape == given and predictions.ndim > 1:
+                targets = self._of_one_hot(targets, place)
             moved = predictions if place == predictions.ndim - 1 else predictions.moveaxis(place, -1)
             rows = moved.shape[:-1]
             scores = moved.reshape((math.prod(rows), moved.shape[-1]))
@@ -183,7 +183,8 @@ class Classes:
             raise ShapeError(
                 f"{name}: targets of kind {targets.kind.__name__} and shape {targets.shape} do not fit predictions of "
                 f"shape {given}; class numbers (Int) are of shape {rows}"
-                + (f", one-hot of shape {given}" if scores is not None else "")
+                + (f", one-hot of shape {given}" if len(given) > 1 and scores is not None else "")
+                + ("; scores of a class or none are task='binary'" if targets.shape == given else "")
             )
         weights = row_weights(name, weights, rows)
         flat = targets.reshape((math.prod(rows),))
@@ -203,6 +204,16 @@ class Classes:
                 weights, flat = masked(weights, inside), where(inside, flat, 0)
                 labels = where(inside, labels, 0)
         return Labelled(labels, flat, weights, scores)
+
+    def _of_one_hot(self, targets: AnyTensor, place: int) -> AnyTensor:
+        """The class numbers; whether rows are one-hot is looked at where it can be seen."""
+        hot = targets if targets.kind is Bool else targets != (0.0 if targets.kind is Float else 0)
+        if not is_traced(hot) and not (hot.int().sum(place) == 1).all().item():
+            raise RangeError(
+                f"{self.name}: targets of shape {targets.shape}, that of the scores, must be one-hot, with one entry of "
+                "each row not zero; several labels are task='multilabel', a class or none is task='binary'"
+            )
+        return hot.int().argmax(place)
 
     def _truths(self, predictions: AnyTensor, targets: AnyTensor, weights: AnyTensor | None) -> Labelled:
         """Of a binary task the labels are one."""
