@@ -231,7 +231,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda: LOOSE.Accuracy()(MANY, TRUTHS),
         RangeError,
-        "must be one-hot, with one entry of each row not zero; several",
+        "must be one-hot, one entry of each row not zero; several",
     ),
     (lambda: LOOSE.F1(num_classes=C)(SCORES, SCORES), RangeError, "must be one-hot"),
     (lambda: LOOSE.F1(task="binary")(MANY, LABELS), ShapeError, "(30, 3)"),

@@ -66,8 +66,9 @@ def test_binned(metric: Any, binary: Any, multiclass: Any) -> None:
         (LOGITS, LABELS),
         metric(num_classes=C, bins=10)(smooth, LABELS),
     )
-    fine = metric(num_classes=C, bins=50_000)(P, LABELS, weights=W)
-    assert fine == pytest.approx(metric(num_classes=C)(P, LABELS, weights=W), abs=1e-6)
+    for average in ("macro", "micro", "weighted", None):
+        fine = metric(num_classes=C, bins=5_000, average=average)(P, LABELS, weights=W)
+        assert fine == pytest.approx(metric(num_classes=C, average=average)(P, LABELS, weights=W), abs=1e-6)
     agrees(metric(num_classes=C, bins=1), (P, LABELS), metric(num_classes=C)(P * 0.0 + 0.5, LABELS))
 
 

@@ -1,4 +1,4 @@
-"""Streaming metrics of classes, ranks, numbers, sentences and images: exact over batches and processes, and compiled."""
+"""Streaming metrics of classes, ranks, numbers, sentences and images: exact over batches, shards and processes."""
 
 from __future__ import annotations
 

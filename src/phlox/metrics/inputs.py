@@ -210,7 +210,7 @@ class Classes:
         hot = targets if targets.kind is Bool else targets != (0.0 if targets.kind is Float else 0)
         if not is_traced(hot) and not (hot.int().sum(place) == 1).all().item():
             raise RangeError(
-                f"{self.name}: targets of shape {targets.shape}, that of the scores, must be one-hot, with one entry of "
+                f"{self.name}: targets of shape {targets.shape}, that of the scores, must be one-hot, one entry of "
                 "each row not zero; several labels are task='multilabel', a class or none is task='binary'"
             )
         return hot.int().argmax(place)
