@@ -143,7 +143,7 @@ print(same, [name for name, value in after.items() if type(value).__name__ == "m
     same, _, modules = run(program).strip().partition(" ")
     assert same == "True"
     offered = {"autodiff", "backend", "config", "data", "debug", "errors", "functional", "interop", "linalg", "models"}
-    offered |= {"module", "nn", "optim", "random", "record", "signal", "train", "transform"}
+    offered |= {"metrics", "module", "nn", "optim", "random", "record", "signal", "train", "transform"}
     assert set(ast.literal_eval(modules)) <= offered
 
 
@@ -336,7 +336,9 @@ assert Pair(1).x == 1
 def _public() -> list[Any]:
     """Every public function, and of every public class itself, its constructor and its call."""
     packages = "phlox phlox.nn phlox.optim phlox.random phlox.record phlox.transform phlox.tensor phlox.backend "
-    packages += "phlox.tensor.functional phlox.tensor.linalg phlox.module phlox.config phlox.data phlox.train "
+    packages += (
+        "phlox.tensor.functional phlox.tensor.linalg phlox.module phlox.config phlox.data phlox.train phlox.metrics "
+    )
     packages += "phlox.models phlox.autodiff phlox.batching phlox.testing phlox.interop.pytorch"
     found: list[Any] = []
     for package in packages.split():

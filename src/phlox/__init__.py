@@ -55,7 +55,7 @@ from phlox.tensor import (
 from phlox.version import __version__
 
 if TYPE_CHECKING:
-    from phlox import autodiff, config, data, interop, models, nn, optim, random, record, train, transform
+    from phlox import autodiff, config, data, interop, metrics, models, nn, optim, random, record, train, transform
     from phlox.config import Config, config_of
     from phlox.transform import (
         TensorSpec,
@@ -130,6 +130,7 @@ __all__ = [
     "matrix_transpose",
     "maximum",
     "meshgrid",
+    "metrics",
     "minimum",
     "models",
     "module",
@@ -170,6 +171,7 @@ __getattr__, __dir__ = lazily(
         "config": "Config config_of",
         "data": "",
         "interop": "",
+        "metrics": "",
         "models": "",
         "nn": "",
         "optim": "",

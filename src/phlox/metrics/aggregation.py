@@ -1,0 +1,186 @@
+"""Metrics of numbers that are measured elsewhere: means, spread, quantiles, rows a second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phlox.errors import RangeError
+from phlox.metrics.base import Metric, Rows, Shapes, State
+from phlox.metrics.inputs import meet, row_weights
+from phlox.metrics.probability import bin_of, check_bins
+from phlox.metrics.sums import AnyTensor, bin_totals, totals
+from phlox.tensor import ones_like
+
+Array = np.ndarray[Any, Any]
+
+
+def _flat(name: str, values: Any, weights: Any) -> tuple[AnyTensor, AnyTensor | None]:
+    """All numbers as rows [n], and their weights."""
+    values, weights = meet(name, values=values, weights=weights)
+    return values.float().reshape((values.size,)), row_weights(name, weights, values.shape)
+
+
+@dataclass(frozen=True)
+class Mean(Metric):
+    """The weighted mean of numbers; of nothing, NaN.
+
+    Args of `update`: `(values)`, of any shape. The mean loss of a batch is weighted with its rows:
+    `mean.update(state, loss, weights=len(x))`.
+
+    >>> from phlox import metrics
+    >>> mean = metrics.Mean()
+    >>> state = mean.update(mean.init(), 1.0, weights=3)
+    >>> mean.compute(mean.update(state, 5.0))
+    2.0
+    """
+
+    def shapes(self) -> Shapes:
+        return {"moments": (2,)}
+
+    def measure(self, values: Any, *, weights: Any = None) -> State:
+        x, weights = _flat("Mean", values, weights)
+        return {"moments": totals(ones_like(x > 0.0), x, weights=weights)}
+
+    def result(self, moments: Array) -> Any:
+        return moments[1] / moments[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandardDeviation(Metric):
+    """The standard deviation of numbers: the root of the weighted mean of (x - mean)^2.
+
+    Args of `update`: `(values)`, of any shape.
+
+    Args:
+        correction: what is taken off the number of rows: 0, of the values; 1, the estimate for what they are drawn of.
+
+    NaN unless there are more rows than that.
+
+    >>> from phlox import metrics
+    >>> metrics.StandardDeviation()([1.0, 2.0, 3.0, 4.0])
+    1.118...
+    """
+
+    correction: float = 0.0
+
+    def shapes(self) -> Shapes:
+        return {"moments": (3,)}
+
+    def measure(self, values: Any, *, weights: Any = None) -> State:
+        x, weights = _flat("StandardDeviation", values, weights)
+        return {"moments": totals(ones_like(x > 0.0), x, (x, x), weights=weights)}
+
+    def result(self, moments: Array) -> Any:
+        rows, total, squares = moments
+        if not rows - self.correction > 0:
+            return math.nan
+        return np.sqrt(np.maximum(squares - total**2 / rows, 0.0) / (rows - self.correction))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantile(Metric):
+    """Quantiles of numbers, between two of them by linear interpolation, as `numpy.quantile`.
+
+    Args of `update`: `(values)`, of any shape. Weights count as repetitions.
+
+    Args:
+        q: from 0 to 1, the median unless said; or a sequence of such, for an array of one value each.
+        bins: None, exact, which keeps all numbers; or how many equally wide bins there are between the bounds of
+            `range`. The state is of fixed size then, and compiles; the value is within a bin's width of the exact one.
+        range: the least and the greatest number, for bins; what is outside is in the first or last bin.
+
+    Of nothing it is NaN.
+
+    >>> from phlox import metrics
+    >>> metrics.Quantile(q=[0.5, 0.9])([1.0, 2.0, 3.0, 4.0]).tolist()
+    [2.5, 3.7]
+    """
+
+    q: float | Sequence[float] = 0.5
+    bins: int | None = None
+    range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.q, (int, float)):
+            object.__setattr__(self, "q", tuple(self.q))
+        if not np.all((np.asarray(self.q) >= 0.0) & (np.asarray(self.q) <= 1.0)):
+            raise RangeError(f"Quantile: q lies between 0 and 1, got {self.q!r}")
+        if self.bins is not None:
+            check_bins("Quantile", self.bins)
+        if (self.bins is None) != (self.range is None):
+            raise RangeError("Quantile: bins= and range= are given together, or neither is")
+        if self.range is not None and not (
+            len(self.range) == 2 and -math.inf < self.range[0] < self.range[1] < math.inf
+        ):
+            raise RangeError(f"Quantile: range is two numbers, the lower one first, got {self.range!r}")
+
+    def shapes(self) -> Shapes:
+        return {"values": None, "weights": None} if self.bins is None else {"histogram": (self.bins,)}
+
+    def measure(self, values: Any, *, weights: Any = None) -> State:
+        x, weights = _flat("Quantile", values, weights)
+        if self.bins is not None and self.range is not None:
+            return {"histogram": bin_totals(bin_of(x, self.bins, *self.range), self.bins, weights)}
+        return {"values": Rows((x,)), "weights": Rows((ones_like(x > 0.0) if weights is None else weights,))}
+
+    def result(self, values: Array | None = None, weights: Array | None = None, histogram: Array | None = None) -> Any:
+        q: Array = np.asarray(self.q, np.float64)
+        if histogram is not None and self.range is not None:
+            return self._of_histogram(histogram, *self.range, q)
+        if values is None or weights is None:
+            return np.full(q.shape, math.nan)
+        w, x = weights.astype(np.float64), values.astype(np.float64)
+        order = np.argsort(x[w > 0], kind="stable")
+        x, w = x[w > 0][order], w[w > 0][order]
+        if not x.size or np.isnan(x).any():
+            return np.full(q.shape, math.nan)
+        reached: Any = np.cumsum(w)
+        place: Array = np.clip(q * (reached[-1] - 1.0), 0.0, None)
+        low, high = (
+            x[np.clip(np.searchsorted(reached, at, side="right"), 0, x.size - 1)]
+            for at in (np.floor(place), np.floor(place) + 1.0)
+        )
+        part: Array = place - np.floor(place)
+        return np.where(part > 0.0, low + (high - low) * part, low)
+
+    def _of_histogram(self, histogram: Array, low: float, high: float, q: Array) -> Array:
+        reached: Array = np.cumsum(histogram)
+        if not reached[-1] > 0:
+            return np.full(q.shape, math.nan)
+        at: Array = np.maximum(q * reached[-1], 1e-300)  # of the least, the first bin that is not empty
+        place: Array = np.minimum(np.searchsorted(reached, at), len(histogram) - 1)
+        rows: Array = histogram[place]
+        inside: Array = (at - (reached[place] - rows)) / np.maximum(rows, 1e-300)
+        return low + (place + np.clip(inside, 0.0, 1.0)) * (high - low) / len(histogram)
+
+
+@dataclass(frozen=True)
+class Throughput(Metric):
+    """How many rows, tokens or whatever are processed a second.
+
+    Args of `update`: `(count, seconds)`: how many, and how long they took, by a clock that has waited for the engine.
+    Processes that work at the same time add up their counts, but not their seconds: merge those of one, and multiply.
+
+    NaN where no time has passed.
+
+    >>> from phlox import metrics
+    >>> metrics.Throughput()(512, 0.25)
+    2048.0
+    """
+
+    def shapes(self) -> Shapes:
+        return {"counts": (2,)}
+
+    def measure(self, count: Any, seconds: Any, *, weights: Any = None) -> State:
+        if weights is not None:
+            raise RangeError("Throughput has no weights; multiply the count")
+        n, duration = meet("Throughput", count=count, seconds=float(seconds))
+        return {"counts": totals(n.float().reshape((1,)), duration.reshape((1,)))}
+
+    def result(self, counts: Array) -> Any:
+        return counts[0] / counts[1] if counts[1] > 0 else math.nan

@@ -1,0 +1,261 @@
+"""What every metric is: statistics of a batch, merged over batches, and a value computed of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from phlox.backend import Device, DeviceLike, Float, as_device
+from phlox.errors import KindError, ShapeError, UnsupportedError
+from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, on_host
+from phlox.tensor import Tensor, zeros
+
+State: TypeAlias = dict[str, Any]
+"""Statistics by name: `Sum`s and `Rows`, of a collection further states. `{}` is the state before the first batch."""
+
+Shapes: TypeAlias = dict[str, "tuple[int, ...] | None"]
+"""The shape of each sum of a state; None where rows are kept."""
+
+
+class Rows(NamedTuple):
+    """Rows that a metric needs all of, batch by batch: of one batch a tensor, once merged arrays on the host."""
+
+    chunks: tuple[Any, ...]
+
+
+class Statistic(ABC):
+    """What is measured of a batch. Of those that are equal, a collection measures one."""
+
+    @abstractmethod
+    def shapes(self) -> Shapes:
+        """The shapes of the sums that `measure` gives, by name; None for `Rows`."""
+
+    @abstractmethod
+    def measure(self, *args: Any, **options: Any) -> State:
+        """The statistics of one batch: `measure(*batch, weights=None)`."""
+
+    @property
+    def gathers(self) -> bool:
+        """Are rows kept, so that the state grows with every batch?"""
+        return any(shape is None for shape in self.shapes().values())
+
+
+class Metric(Statistic):
+    """A streaming metric: `init`, `update`, `compute`. It is immutable; what was seen is in the state alone.
+
+    `update(state, *batch) = merge(state, measure(*batch))`. A state is a dict of sums on the device of the first batch,
+    so that `update` compiles (`px.compile`), and `merge` is associative, so that shards and processes add up. The
+    result does not depend on how rows are cut into batches: counts are exact up to 2^48, and sums of floats are pairs
+    of a value and its rounding error, as good as float64 over any number of batches.
+
+    Metrics that need all rows (`gathers`) keep them on the host instead. In a compiled function call `measure`, which
+    is a result like any other, and `merge` outside of it.
+
+    A metric of one's own gives `shapes`, `measure` and `result`; see docs/metrics.md.
+
+    >>> from phlox import metrics
+    >>> accuracy = metrics.Accuracy()
+    >>> state = accuracy.init()
+    >>> for predictions, targets in [([0, 1, 2], [0, 1, 1]), ([2], [2])]:
+    ...     state = accuracy.update(state, predictions, targets)
+    >>> accuracy.compute(state)
+    0.75
+    """
+
+    @property
+    def statistic(self) -> Statistic:
+        """What is measured: the metric itself, or what it shares with others."""
+        return self
+
+    @abstractmethod
+    def result(self, *args: Any, **statistics: Any) -> Any:
+        """The value of the statistics, which are float64 arrays on the host, by name."""
+
+    def init(self, device: DeviceLike | None = None) -> State:
+        """The state before the first batch.
+
+        Without a device it is `{}`, which takes its place and backend from the first batch. With one it is zeros there,
+        of the structure that `update` returns, so that a compiled update is traced once and not twice.
+        """
+        if device is None:
+            return {}
+        place = _plain(as_device(device))
+        return {name: _nothing(shape, place) for name, shape in self.statistic.shapes().items()}
+
+    def update(self, state: State, *args: Any, weights: Any = None) -> State:
+        """The state after a batch more; the one that was given stays as it is."""
+        return self.merge(state, self.measure(*args, weights=weights))
+
+    def merge(self, first: State, second: State) -> State:
+        """The state of all that either of two has seen: of batches, shards or processes.
+
+        Raises `ShapeError` for states of different metrics, and `UnsupportedError` where rows would be gathered inside
+        of a compiled function.
+        """
+        return _merged(type(self).__name__, first, second)
+
+    def compute(self, state: State) -> Any:
+        """The value: a float, an array of one value a class or output, or a dict; in float64, on the host.
+
+        Of nothing it is NaN, unless the metric says otherwise.
+        """
+        shapes = self.statistic.shapes()
+        if state and state.keys() != shapes.keys():
+            raise ShapeError(
+                f"{type(self).__name__}: a state of {', '.join(state)} is another metric's; this one keeps "
+                f"{', '.join(shapes)}"
+            )
+        found = {name: _fetched(state.get(name), shape) for name, shape in shapes.items()}
+        with np.errstate(all="ignore"):
+            return _plain_value(self.result(**found))
+
+    def __call__(self, *args: Any, weights: Any = None) -> Any:
+        """The value of a single batch."""
+        return self.compute(self.measure(*args, weights=weights))
+
+
+class Derived(Metric):
+    """A metric that is computed of a statistic which others may share."""
+
+    @property
+    @abstractmethod
+    def statistic(self) -> Statistic: ...
+
+    def shapes(self) -> Shapes:
+        return self.statistic.shapes()
+
+    def measure(self, *args: Any, **options: Any) -> State:
+        """The statistics of one batch; see the metric for its arguments."""
+        return self.statistic.measure(*args, **options)
+
+
+class Collection(Metric):
+    """Several metrics of the same arguments as one, whose value is a dict. What they share is measured once.
+
+    Args:
+        metrics: by name; they may be collections.
+
+    >>> from phlox import metrics
+    >>> both = metrics.Collection({"accuracy": metrics.Accuracy(num_classes=3), "f1": metrics.F1(num_classes=3)})
+    >>> both([0, 1, 2, 2], [0, 1, 1, 2])
+    {'accuracy': 0.75, 'f1': 0.777...}
+    >>> len(both.measure([0, 1], [0, 1]))
+    1
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        self.metrics = dict(metrics)
+        self._groups: dict[str, Statistic] = {}
+        self._group_of: dict[str, str] = {}
+        for name, metric in self.metrics.items():
+            if not isinstance(metric, Metric):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise KindError(f"Collection: {name!r} must be a metric, got {type(metric).__name__}")
+            wanted = metric.statistic
+            same = (group for group, statistic in self._groups.items() if statistic == wanted)
+            self._group_of[name] = group = next(same, name)
+            self._groups[group] = wanted
+
+    def __repr__(self) -> str:
+        return f"Collection({self.metrics!r})"
+
+    def shapes(self) -> Shapes:
+        """Of its metrics' states, flat: `name.sum`."""
+        return {f"{n}.{part}": shape for n, one in self._groups.items() for part, shape in one.shapes().items()}
+
+    def init(self, device: DeviceLike | None = None) -> State:
+        if device is None:
+            return {}
+        return {group: self.metrics[group].init(device) for group in self._groups}
+
+    def measure(self, *args: Any, **options: Any) -> State:
+        """The statistics of one batch, by the name of the first metric that needs them."""
+        return {group: statistic.measure(*args, **options) for group, statistic in self._groups.items()}
+
+    def compute(self, state: State) -> dict[str, Any]:
+        """The values of all metrics, by name."""
+        if state and state.keys() != self._groups.keys():
+            raise ShapeError(f"Collection: a state of {', '.join(state)} is not of these metrics: {self!r}")
+        return {name: one.compute(state.get(self._group_of[name], {})) for name, one in self.metrics.items()}
+
+    def result(self, *args: Any, **statistics: Any) -> Any:
+        raise NotImplementedError
+
+
+def _plain(place: Device) -> Device:
+    """The place without a tape, at full precision, where statistics are."""
+    backend = place.backend
+    while backend.differentiates and (inner := backend.without_tape()) is not None:
+        backend = inner
+    return place.on(backend.full_precision())
+
+
+def _nothing(shape: tuple[int, ...] | None, place: Device) -> Sum | Rows:
+    return Rows(()) if shape is None else Sum(zeros(shape, device=place), zeros(shape, device=place))
+
+
+def _merged(name: str, first: Any, second: Any) -> Any:
+    if isinstance(first, dict) and isinstance(second, dict):
+        a, b = cast("State", first), cast("State", second)
+        if not a or not b:
+            return _kept(name, a or b)
+        if a.keys() != b.keys():
+            raise ShapeError(f"{name}: states of {', '.join(a)} and of {', '.join(b)} are of different metrics")
+        return {part: _merged(name, a[part], b[part]) for part in a}
+    if isinstance(first, Sum) and isinstance(second, Sum):
+        if first.value.shape != second.value.shape:
+            raise ShapeError(
+                f"{name}: sums of shape {first.value.shape} and {second.value.shape} do not add up; are the states of "
+                "metrics with other settings?"
+            )
+        if first.value.backend is not second.value.backend or first.value.device != second.value.device:
+            second = Sum(second.value.to_device(first.value.device), second.error.to_device(first.value.device))
+        return add(first, second)
+    if isinstance(first, Rows) and isinstance(second, Rows):
+        return Rows((*_in_memory(name, first).chunks, *_in_memory(name, second).chunks))
+    both = cast("tuple[object, object]", (first, second))
+    kinds = " and ".join(type(part).__name__ for part in both)
+    raise ShapeError(f"{name}: {kinds} are of different metrics")
+
+
+def _kept(name: str, state: State) -> State:
+    """The state with its rows in host memory."""
+    kept: State = {}
+    for part, value in state.items():
+        if isinstance(value, dict):
+            kept[part] = _kept(name, cast("State", value))
+        else:
+            kept[part] = _in_memory(name, value) if isinstance(value, Rows) else value
+    return kept
+
+
+def _in_memory(name: str, rows: Rows) -> Rows:
+    for chunk in rows.chunks:
+        if isinstance(chunk, Tensor) and is_traced(cast("AnyTensor", chunk)):
+            raise UnsupportedError(
+                f"{name} keeps all rows, of which a compiled function cannot hold a growing number; call measure "
+                "there, return what it gives, and merge outside"
+            )
+    return Rows(tuple(_rows(chunk) for chunk in rows.chunks))
+
+
+def _rows(chunk: Any) -> np.ndarray[Any, Any]:
+    if not isinstance(chunk, Tensor):
+        return chunk
+    array = np.array(cast("Tensor[Any, Any, Any]", chunk).numpy())
+    return array.astype(np.float32) if chunk.kind is Float and array.dtype.itemsize < 4 else array
+
+
+def _fetched(value: Any, shape: tuple[int, ...] | None) -> Any:
+    if isinstance(value, Sum):
+        return on_host(value)
+    if isinstance(value, Rows):
+        return np.concatenate([_rows(chunk) for chunk in value.chunks]) if value.chunks else None
+    return None if shape is None else np.zeros(shape)
+
+
+def _plain_value(value: Any) -> Any:
+    """A float for an array of no axes."""
+    return float(value) if isinstance(value, (float, int)) or getattr(value, "shape", None) == () else value

@@ -1,0 +1,392 @@
+"""Metrics of counts by class: each is a formula over how often a class was there, was predicted, and both."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from phlox.errors import RangeError
+from phlox.metrics.base import Derived, Statistic
+from phlox.metrics.counts import AllLabels, Array, ClassCounts, Confusion, Counts, Hits, marginals, mean_of
+from phlox.metrics.inputs import Average, Classes, Task, check_average, one_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Derived):
+    """A metric of classes; its arguments are those of all of them.
+
+    Args of `update`: `(predictions, targets)`, rows of any shape [...].
+
+    - multiclass: predictions are class numbers, Int [...], or scores, Float [..., num_classes] with the classes along
+      `axis`, of which the greatest counts; targets are class numbers, Int [...], or one-hot, of the shape of scores.
+    - binary: predictions are truths (Int 0 and 1, or Bool) or scores (Float), [...]; targets are 0 or 1, [...].
+    - multilabel: the same, [..., num_labels].
+
+    Args:
+        num_classes: how many classes there are (multiclass).
+        task: "binary", "multiclass" or "multilabel".
+        num_labels: how many labels there are (multilabel).
+        threshold: the probability above which a score is a yes (binary, multilabel).
+        from_logits: whether scores are logits; otherwise they are probabilities.
+        ignore_index: targets of this value count for nothing.
+        axis: of the classes among the axes of scores.
+    """
+
+    num_classes: int | None = None
+    task: Task = "multiclass"
+    num_labels: int | None = None
+    threshold: float = 0.5
+    from_logits: bool = False
+    ignore_index: int | None = None
+    axis: int = -1
+
+    tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass", "multilabel")
+
+    def __post_init__(self) -> None:
+        self.classes.check()
+        one_of(type(self).__name__, "task", self.task, (*self.tasks,))
+
+    @property
+    def classes(self) -> Classes:
+        """How rows are read."""
+        return Classes(
+            name=type(self).__name__,
+            task=self.task,
+            num_classes=self.num_classes,
+            num_labels=self.num_labels,
+            threshold=self.threshold,
+            from_logits=self.from_logits,
+            ignore_index=self.ignore_index,
+            axis=self.axis,
+        )
+
+    @property
+    def statistic(self) -> Statistic:
+        return ClassCounts(self.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaged(Classification):
+    """A quotient of counts for each class, averaged over classes.
+
+    Args (besides those of all classification metrics):
+        average: "macro", the mean over classes; "micro", the quotient of all counts together; "weighted", by how many
+            rows are of a class; None, an array of one value a class. Of a binary task it is the one of the positive
+            class.
+        zero_division: what 0 / 0 is for a class that is there: precision where it is never predicted.
+
+    A class that is neither among targets nor predictions is NaN, and left out of averages, as in scikit-learn.
+    """
+
+    average: Average = "macro"
+    zero_division: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_average(type(self).__name__, self.average)
+
+    @abstractmethod
+    def quotient(self, c: Counts) -> tuple[Any, Any]:
+        """Of each class the numerator and the denominator."""
+
+    def result(self, counts: Array) -> Any:
+        c = Counts.of(counts)
+        above, below = (np.asarray(part, np.float64) for part in self.quotient(c))
+        if self.task == "binary":
+            above, below, absent = above[0], below[0], c.absent[0] | (below[0] == 0) & (c.tp + c.fp + c.fn == 0)[0]
+        elif self.average == "micro":
+            above, below, absent = above.sum(), below.sum(), np.all(c.absent)
+        else:
+            absent = c.absent | ((below == 0) & (c.tp + c.fp + c.fn == 0))
+        values = np.where(absent, np.nan, np.where(below > 0, above / below, self.zero_division))
+        if values.ndim == 0 or self.average is None:
+            return values
+        return mean_of(values, c.tp + c.fn if self.average == "weighted" else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Classification):
+    """The proportion of rows (of labels, in multilabel tasks) that are right.
+
+    Args (besides those of all classification metrics, see `Classification`):
+        average: "micro", over all rows; "macro", balanced: the mean over the classes among the targets of the
+            proportion of their rows that are right (Brodersen et al. 2010), in a binary task of both classes; None,
+            that of each class. For labels, over all, or by label.
+        top_k: a row is right if its target is among so many greatest scores; of equal scores the first count.
+
+    `num_classes` may be left out if the average is "micro". Of nothing it is NaN.
+
+    >>> import phlox as px
+    >>> from phlox import metrics
+    >>> scores = px.tensor([[0.1, 0.7, 0.2], [0.3, 0.1, 0.6]])
+    >>> metrics.Accuracy()(scores, px.tensor([1, 0])), metrics.Accuracy(top_k=2)(scores, px.tensor([1, 0]))
+    (0.5, 1.0)
+    """
+
+    average: Literal["micro", "macro"] | None = "micro"
+    top_k: int = 1
+
+    def __post_init__(self) -> None:
+        self.classes.check(counted=self.average != "micro")
+        one_of("Accuracy", "average", self.average, ("micro", "macro", None))
+        if not (isinstance(self.top_k, int) and self.top_k >= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RangeError(f"Accuracy: top_k must be a positive integer, got {self.top_k!r}")
+        if self.top_k > 1 and self.task != "multiclass":
+            raise RangeError(f"Accuracy: top_k={self.top_k} is for task='multiclass', not {self.task!r}")
+
+    @property
+    def statistic(self) -> Statistic:
+        if self.task == "multiclass" and self.num_classes is None:
+            return Hits(self.classes, self.top_k)
+        if self.task == "multilabel" and self.num_labels is None:
+            return AllLabels(self.classes)
+        return ClassCounts(self.classes, self.top_k)
+
+    def result(self, counts: Array | None = None, hits: Array | None = None) -> Any:
+        if counts is None:
+            assert hits is not None
+            return hits[0] / hits[1]
+        c = Counts.of(counts)
+        if self.task == "multiclass":
+            of_class = c.tp + c.fn
+            return c.tp.sum() / of_class.sum() if self.average == "micro" else self._over(c.tp / of_class)
+        if self.task == "binary" and self.average != "micro":
+            return self._over(np.concatenate([c.tn / (c.tn + c.fp), c.tp / (c.tp + c.fn)]))
+        right, rows = c.tp + c.tn, c.tp + c.fp + c.fn + c.tn
+        return right.sum() / rows.sum() if self.average == "micro" else self._over(right / rows)
+
+    def _over(self, values: Array) -> Any:
+        return values if self.average is None else mean_of(values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactMatch(Classification):
+    """The proportion of rows all of whose labels are right; labels that are ignored are.
+
+    >>> from phlox import metrics
+    >>> metrics.ExactMatch(num_labels=2)([[1, 0], [1, 1]], [[1, 0], [0, 1]])
+    0.5
+    """
+
+    task: Task = "multilabel"
+    tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
+
+    @property
+    def statistic(self) -> Statistic:
+        return Hits(self.classes)
+
+    def result(self, hits: Array) -> Any:
+        return hits[0] / hits[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision(Averaged):
+    """Of what is predicted to be of a class, how much is: tp / (tp + fp). See `Averaged` for the arguments.
+
+    >>> from phlox import metrics
+    >>> metrics.Precision(num_classes=2, average=None)([0, 1, 1], [0, 1, 0]).tolist()
+    [1.0, 0.5]
+    """
+
+    def quotient(self, c: Counts) -> tuple[Any, Any]:
+        return c.tp, c.tp + c.fp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall(Averaged):
+    """Of what is of a class, how much is predicted to be: tp / (tp + fn); also sensitivity. See `Averaged`.
+
+    >>> from phlox import metrics
+    >>> metrics.Recall(num_classes=2, average=None)([0, 1, 1], [0, 1, 0]).tolist()
+    [0.5, 1.0]
+    """
+
+    def quotient(self, c: Counts) -> tuple[Any, Any]:
+        return c.tp, c.tp + c.fn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Specificity(Averaged):
+    """Of what is not of a class, how much is predicted not to be: tn / (tn + fp). See `Averaged`.
+
+    >>> from phlox import metrics
+    >>> metrics.Specificity(task="binary")([0, 1, 1, 0], [0, 1, 0, 0])
+    0.666...
+    """
+
+    def quotient(self, c: Counts) -> tuple[Any, Any]:
+        return c.tn, c.tn + c.fp
+
+
+@dataclass(frozen=True, kw_only=True)
+class FBeta(Averaged):
+    """The weighted harmonic mean of precision and recall (van Rijsbergen 1979). See `Averaged` for the arguments.
+
+    (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp); a `beta` above one weighs recall higher.
+
+    >>> from phlox import metrics
+    >>> metrics.FBeta(task="binary", beta=2.0)([1, 1, 0], [1, 0, 1])
+    0.5
+    """
+
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.beta > 0.0:
+            raise RangeError(f"{type(self).__name__}: beta must be positive, got {self.beta!r}")
+
+    def quotient(self, c: Counts) -> tuple[Any, Any]:
+        square = self.beta**2
+        return (1.0 + square) * c.tp, (1.0 + square) * c.tp + square * c.fn + c.fp
+
+
+@dataclass(frozen=True, kw_only=True)
+class F1(Averaged):
+    """The harmonic mean of precision and recall: 2 tp / (2 tp + fn + fp). See `Averaged` for the arguments.
+
+    >>> from phlox import metrics
+    >>> metrics.F1(num_classes=3, average="macro")([0, 1, 2, 2], [0, 1, 1, 2])
+    0.777...
+    """
+
+    def quotient(self, c: Counts) -> tuple[Any, Any]:
+        return 2.0 * c.tp, 2.0 * c.tp + c.fn + c.fp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dice(F1):
+    """The overlap of two segmentations over their mean size, 2 |A & B| / (|A| + |B|) (Dice 1945): F1 of pixels.
+
+    >>> from phlox import metrics
+    >>> metrics.Dice(task="binary")([[1, 1], [0, 0]], [[1, 0], [0, 0]])
+    0.666...
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoU(Averaged):
+    """Intersection over union, |A & B| / |A or B| = tp / (tp + fp + fn) (Jaccard 1912). See `Averaged`.
+
+    For images with the classes first, [N, C, H, W], give `axis=1`.
+
+    >>> from phlox import metrics
+    >>> metrics.IoU(num_classes=2)([[1, 1], [0, 0]], [[1, 0], [0, 0]])
+    0.583...
+    """
+
+    def quotient(self, c: Counts) -> tuple[Any, Any]:
+        return c.tp, c.tp + c.fp + c.fn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hamming(Classification):
+    """The proportion of rows, or labels, that are wrong (Hamming 1950): one less `Accuracy`, the smaller the better.
+
+    >>> from phlox import metrics
+    >>> metrics.Hamming(num_labels=2, task="multilabel")([[1, 0], [1, 1]], [[1, 0], [0, 1]])
+    0.25
+    """
+
+    def result(self, counts: Array) -> Any:
+        c = Counts.of(counts)
+        if self.task == "multiclass":
+            return c.fn.sum() / (c.tp + c.fn).sum()
+        return (c.fp + c.fn).sum() / (c.tp + c.fp + c.fn + c.tn).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatthewsCorrelation(Classification):
+    """The correlation between predicted and true classes, from -1 to 1 (Matthews 1975; Gorodkin 2004, many classes).
+
+    0 if all rows are of one class, or predicted to be. Tasks: binary, multiclass.
+
+    >>> from phlox import metrics
+    >>> metrics.MatthewsCorrelation(task="binary")([1, 1, 0, 0], [1, 0, 0, 0])
+    0.577...
+    """
+
+    tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass")
+
+    def result(self, counts: Array) -> Any:
+        right, actual, predicted, rows = marginals(counts)
+        spread = (rows**2 - (predicted**2).sum()) * (rows**2 - (actual**2).sum())
+        if rows > 0 and spread <= 0:
+            return 0.0
+        return (right * rows - (actual * predicted).sum()) / np.sqrt(spread)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohenKappa(Classification):
+    """The agreement of predictions and targets above that of chance (Cohen 1960): (p_o - p_e) / (1 - p_e), at most 1.
+
+    Args (besides those of all classification metrics, see `Classification`):
+        weighting: how much a wrong class counts: None, all alike; "linear" or "quadratic" in the distance of the class
+            numbers (Cohen 1968).
+
+    NaN if all rows are of one class and predicted to be. Tasks: binary, multiclass.
+
+    >>> from phlox import metrics
+    >>> metrics.CohenKappa(num_classes=2)([1, 1, 0, 0], [1, 0, 0, 0])
+    0.5
+    """
+
+    weighting: Literal["linear", "quadratic"] | None = None
+    tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("CohenKappa", "weighting", self.weighting, ("linear", "quadratic", None))
+
+    @property
+    def statistic(self) -> Statistic:
+        return ClassCounts(self.classes) if self.weighting is None else Confusion(self.classes)
+
+    def result(self, counts: Array | None = None, confusion: Array | None = None) -> Any:
+        if confusion is None:
+            assert counts is not None
+            right, actual, predicted, rows = marginals(counts)
+            chance = (actual * predicted).sum() / rows
+            return (right - chance) / (rows - chance)
+        places = np.arange(len(confusion))
+        cost = np.abs(places[:, None] - places) ** (1 if self.weighting == "linear" else 2)
+        chance = confusion.sum(1)[:, None] * confusion.sum(0) / confusion.sum()
+        return 1.0 - (cost * confusion).sum() / (cost * chance).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfusionMatrix(Classification):
+    """How many rows of each class are predicted to be of which: [true, predicted]; of labels [label, 2, 2].
+
+    Args (besides those of all classification metrics, see `Classification`):
+        normalize: None, counts; "true", proportions of each row; "pred", of each column; "all", of everything.
+
+    Of nothing it is all zeros; normalized, what has no rows is NaN.
+
+    >>> from phlox import metrics
+    >>> metrics.ConfusionMatrix(num_classes=2)([0, 1, 1], [0, 1, 0]).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+
+    normalize: Literal["true", "pred", "all"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("ConfusionMatrix", "normalize", self.normalize, ("true", "pred", "all", None))
+
+    @property
+    def statistic(self) -> Statistic:
+        return ClassCounts(self.classes) if self.task == "multilabel" else Confusion(self.classes)
+
+    def result(self, confusion: Array | None = None, counts: Array | None = None) -> Array:
+        if confusion is None:
+            assert counts is not None
+            c = Counts.of(counts)
+            confusion = np.stack([c.tn, c.fp, c.fn, c.tp], -1).reshape(-1, 2, 2)
+        if self.normalize is None:
+            return confusion
+        axis = {"true": -1, "pred": -2, "all": (-2, -1)}[self.normalize]
+        return confusion / confusion.sum(axis, keepdims=True)

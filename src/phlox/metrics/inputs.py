@@ -1,0 +1,268 @@
+"""What metrics are given: arrays of any library, brought to one backend; rows, their weights, and classes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+
+from phlox.backend import Bool, Float, Int, NumPy
+from phlox.errors import BackendError, IndexRangeError, KindError, RangeError, ShapeError
+from phlox.metrics.sums import AnyTensor, is_traced
+from phlox.tensor import Tensor, tensor, where
+from phlox.tensor.backend_promotion import common
+
+Task: TypeAlias = Literal["binary", "multiclass", "multilabel"]
+"""One class or none; one of many classes; any number of labels."""
+Average: TypeAlias = Literal["micro", "macro", "weighted"] | None
+"""Over classes: of all counts together; of all classes alike; by how many rows are of a class; not at all."""
+
+
+def meet(name: str, **operands: Any) -> list[Any]:
+    """The operands as tensors of one backend, without history and at full precision.
+
+    Arrays, lists and numbers go to the device of the tensors; if there are none, to NumPy, in float64 where one of them
+    is. None stays None.
+    """
+    tensors: list[AnyTensor] = [x for x in operands.values() if isinstance(x, Tensor)]
+    if tensors:
+        try:
+            common(name, tensors)
+        except BackendError:
+            places = ", ".join(f"{what} on {x.device}" for what, x in operands.items() if isinstance(x, Tensor))
+            raise BackendError(f"{name}: {places}; bring them to one with .to_device(...)") from None
+        place: Any = _plain(tensors[0]).device
+    else:
+        wide = any(x is not None and np.asarray(x).dtype == np.float64 for x in operands.values())
+        place = (NumPy(float="f64") if wide else NumPy()).device()
+    met: list[Any] = []
+    for what, x in operands.items():
+        if x is None:
+            met.append(None)
+            continue
+        try:
+            met.append(_plain(cast("AnyTensor", x) if isinstance(x, Tensor) else tensor(x, device=place)))
+        except (KindError, ShapeError, RangeError) as error:
+            raise type(error)(f"{name}: {what}: {error}") from None
+    return met
+
+
+def _plain(x: AnyTensor) -> AnyTensor:
+    while x.backend.differentiates and x.backend.without_tape() is not None:
+        x = x.detach().inner()
+    return x.to_full_precision()
+
+
+def expect_same(name: str, predictions: AnyTensor, targets: AnyTensor) -> None:
+    """`ShapeError` unless the shapes are the same."""
+    if predictions.shape != targets.shape:
+        raise ShapeError(
+            f"{name}: predictions of shape {predictions.shape} and targets of shape {targets.shape} must have one shape"
+        )
+
+
+def row_weights(name: str, weights: AnyTensor | None, shape: tuple[int, ...]) -> AnyTensor | None:
+    """The weight of each of the rows of `shape`, flat. It is given for all of them, or along the first axes.
+
+    Raises `ShapeError`, and `RangeError` for a weight that is negative or not finite (not under a trace).
+    """
+    if weights is None:
+        return None
+    given = weights.shape
+    if given != shape[: len(given)]:
+        raise ShapeError(
+            f"{name}: weights of shape {given} do not fit rows of shape {shape}; there is one for each row, or for "
+            "each entry of the first axes"
+        )
+    if weights.kind is not Bool:
+        weights = weights.float()
+        if not is_traced(weights) and weights.size and not (weights.isfinite() & (weights >= 0.0)).all().item():
+            raise RangeError(f"{name}: weights must be finite and not negative; leave a row out with a weight of 0")
+    whole = weights.reshape((*given, *(1 for _ in shape[len(given) :]))).broadcast_to(shape)
+    return whole.reshape((math.prod(shape),))
+
+
+def masked(weights: AnyTensor | None, mask: AnyTensor | None) -> AnyTensor | None:
+    """The weights, zero where the mask is false."""
+    if weights is None or mask is None:
+        return mask if weights is None else weights
+    return weights & mask if weights.kind is Bool else where(mask, weights, 0.0)
+
+
+def check_range(name: str, what: str, classes: AnyTensor, size: int, remedy: str) -> None:
+    """`IndexRangeError` for class numbers out of range, where they can be seen."""
+    if is_traced(classes):
+        classes.backend.check_indices(classes.primitive, size, from_end=False)
+        return
+    values = classes.numpy()
+    if values.size and not 0 <= (worst := values.min() if values.min() < 0 else values.max()) < size:
+        raise IndexRangeError(f"{name}: {what} hold {worst}, which is not from 0 to {size - 1}; {remedy}")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Rows of a classification, flat."""
+
+    predictions: AnyTensor
+    """Class numbers [n] of rows; of labels, truth [n, labels]."""
+    targets: AnyTensor
+    """Of the same shape and kind."""
+    weights: AnyTensor | None
+    """Of the same shape, or None."""
+    scores: AnyTensor | None = None
+    """[n, classes], or of the same shape, where predictions are given as such."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """How predictions and targets are to be read; the settings that all classification metrics have."""
+
+    name: str = field(default="metric", compare=False)
+    task: Task = "multiclass"
+    num_classes: int | None = None
+    num_labels: int | None = None
+    threshold: float = 0.5
+    from_logits: bool = False
+    ignore_index: int | None = None
+    axis: int = -1
+
+    def check(self, *, counted: bool = True) -> None:
+        """`RangeError` for settings that do not fit; `counted` says whether the number of classes must be known."""
+        name = self.name
+        one_of(name, "task", self.task, get_args(Task))
+        for what, number, task in (
+            ("num_classes", self.num_classes, "multiclass"),
+            ("num_labels", self.num_labels, "multilabel"),
+        ):
+            if number is not None and self.task != task:
+                raise RangeError(f"{name}: {what} is for task={task!r}, not {self.task!r}; leave it out")
+            if number is not None and not (isinstance(number, int) and number >= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise RangeError(f"{name}: {what} must be a positive integer, got {number!r}")
+            if counted and number is None and self.task == task:
+                raise RangeError(f"{name}: say how many classes there are: {what}=...")
+        if not 0.0 <= self.threshold <= 1.0:
+            raise RangeError(f"{name}: the threshold is a probability, from 0 to 1, got {self.threshold!r}")
+
+    @property
+    def count(self) -> int:
+        """How many classes or labels are counted; of a binary task one, the positive."""
+        return (self.num_classes if self.task == "multiclass" else self.num_labels) or 1
+
+    def read(self, predictions: Any, targets: Any, weights: Any = None) -> Labelled:
+        """The rows of a batch."""
+        predictions, targets, weights = meet(self.name, predictions=predictions, targets=targets, weights=weights)
+        read = self._classes if self.task == "multiclass" else self._truths
+        return read(predictions, targets, weights)
+
+    def _classes(self, predictions: AnyTensor, targets: AnyTensor, weights: AnyTensor | None) -> Labelled:
+        name, scores, given = self.name, None, predictions.shape
+        if predictions.kind is Float and predictions.ndim:
+            place = self.axis % predictions.ndim if -predictions.ndim <= self.axis < predictions.ndim else -1
+            if place < 0:
+                raise ShapeError(f"{name}: scores of shape {given} have no axis {self.axis} of classes")
+            if self.num_classes is not None and given[place] != self.num_classes:
+                raise ShapeError(
+                    f"{name}: scores of shape {given} have {given[place]} classes along axis {self.axis}, and "
+                    f"num_classes is {self.num_classes}"
+                )
+            if targets.shape == given and predictions.ndim > 1:
+                targets = self._of_one_hot(targets, place)
+            moved = predictions if place == predictions.ndim - 1 else predictions.moveaxis(place, -1)
+            rows = moved.shape[:-1]
+            scores = moved.reshape((math.prod(rows), moved.shape[-1]))
+        elif predictions.kind is Int:
+            rows = given
+        else:
+            raise KindError(
+                f"{name}: predictions are class numbers (Int) or scores of all classes (Float, with an axis of "
+                f"classes), got {predictions.kind.__name__} of shape {given}; a class or none is task='binary'"
+            )
+        if targets.kind is not Int or targets.shape != rows:
+            raise ShapeError(
+                f"{name}: targets of kind {targets.kind.__name__} and shape {targets.shape} do not fit predictions of "
+                f"shape {given}; class numbers (Int) are of shape {rows}"
+                + (f", one-hot of shape {given}" if len(given) > 1 and scores is not None else "")
+                + ("; scores of a class or none are task='binary'" if targets.shape == given else "")
+            )
+        weights = row_weights(name, weights, rows)
+        flat = targets.reshape((math.prod(rows),))
+        if self.ignore_index is not None:
+            kept = flat != self.ignore_index
+            weights, flat = masked(weights, kept), where(kept, flat, 0)
+        size = self.num_classes or (None if scores is None else scores.shape[1])
+        labels = predictions.reshape(flat.shape) if scores is None else scores.argmax(-1)
+        if size is not None:
+            remedy = "leave rows out with ignore_index=, or change num_classes"
+            check_range(name, "targets", flat, size, remedy)
+            inside = (flat >= 0) & (flat < size)
+            if scores is None:
+                check_range(name, "predictions", labels, size, "change num_classes")
+                inside = inside & (labels >= 0) & (labels < size)
+            if is_traced(inside):  # what cannot be refused counts for nothing
+                weights, flat = masked(weights, inside), where(inside, flat, 0)
+                labels = where(inside, labels, 0)
+        return Labelled(labels, flat, weights, scores)
+
+    def _of_one_hot(self, targets: AnyTensor, place: int) -> AnyTensor:
+        """The class numbers; whether rows are one-hot is looked at where it can be seen."""
+        hot = targets if targets.kind is Bool else targets != (0.0 if targets.kind is Float else 0)
+        if not is_traced(hot) and not (hot.int().sum(place) == 1).all().item():
+            raise RangeError(
+                f"{self.name}: targets of shape {targets.shape}, that of the scores, must be one-hot, one entry of "
+                "each row not zero; several labels are task='multilabel', a class or none is task='binary'"
+            )
+        return hot.int().argmax(place)
+
+    def _truths(self, predictions: AnyTensor, targets: AnyTensor, weights: AnyTensor | None) -> Labelled:
+        """Of a binary task the labels are one."""
+        name, shape = self.name, predictions.shape
+        expect_same(name, predictions, targets)
+        if self.task == "multilabel":
+            if not shape or self.axis % len(shape) != len(shape) - 1 or shape[-1] != (self.num_labels or shape[-1]):
+                raise ShapeError(
+                    f"{name}: predictions of shape {shape} must have {self.num_labels} labels along their last axis"
+                )
+            rows, labels = shape[:-1], shape[-1]
+        else:
+            rows, labels = shape, 1
+        flat = (math.prod(rows), labels)
+        weights = row_weights(name, weights, shape if weights is not None and weights.shape == shape else rows)
+        if weights is not None:
+            weights = weights.reshape(flat) if weights.size == math.prod(flat) else weights.expand_dims(-1)
+            weights = weights.broadcast_to(flat)
+        targets = targets.reshape(flat)
+        if self.ignore_index is not None and targets.kind is not Bool:
+            kept = targets != (float(self.ignore_index) if targets.kind is Float else self.ignore_index)
+            weights, targets = masked(weights, kept), where(kept, targets, 0.0 if targets.kind is Float else 0)
+        if targets.kind is not Bool:
+            check_range(name, "targets", targets.int(), 2, "they are 0 or 1, or ignore_index=")
+            targets = targets.bool()
+        scores = None
+        if predictions.kind is Float:
+            scores = predictions.reshape(flat)
+            truth = scores > self._cut()
+        else:
+            truth = predictions.reshape(flat)
+            if truth.kind is Int:
+                check_range(name, "predictions", truth, 2, "they are 0 or 1, or scores (Float)")
+                truth = truth.bool()
+        return Labelled(truth, targets, weights, scores)
+
+    def _cut(self) -> float:
+        p = self.threshold
+        if not self.from_logits:
+            return p
+        return math.log(p / (1.0 - p)) if 0.0 < p < 1.0 else math.copysign(math.inf, p - 0.5)
+
+
+def one_of(name: str, what: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """`RangeError` for a setting that is none of the choices."""
+    if value not in choices:
+        raise RangeError(f"{name}: {what} is {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {value!r}")
+
+
+def check_average(name: str, average: Any) -> None:
+    """`RangeError` for an unknown average."""
+    one_of(name, "average", average, ("micro", "macro", "weighted", None))

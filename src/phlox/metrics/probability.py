@@ -1,0 +1,252 @@
+"""Metrics of predicted probabilities: how surprising the targets are, and whether confidence is earned."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from phlox.errors import KindError, RangeError
+from phlox.metrics.base import Derived, Metric, Rows, Shapes, State, Statistic
+from phlox.metrics.classification import Classification
+from phlox.metrics.inputs import Classes, Labelled, Task, one_of
+from phlox.metrics.sums import AnyTensor, Sum, bin_totals, totals
+from phlox.tensor import linspace, ones_like, stack, where
+
+Array = np.ndarray[Any, Any]
+
+
+def scores_of(name: str, rows: Labelled) -> AnyTensor:
+    """The scores of the rows; `KindError` where there are none."""
+    if rows.scores is None:
+        raise KindError(f"{name}: predictions must be scores (Float), got class numbers or truths")
+    return rows.scores
+
+
+def probabilities_of(classes: Classes, scores: AnyTensor) -> AnyTensor:
+    """The probabilities that scores are, or are logits of."""
+    if not classes.from_logits:
+        return scores
+    return scores.softmax(-1) if classes.task == "multiclass" else scores.sigmoid()
+
+
+# --- loss
+
+
+@dataclass(frozen=True)
+class Surprise(Statistic):
+    """The sum of -log p(target), and how many targets there are."""
+
+    classes: Classes
+    epsilon: float
+
+    def shapes(self) -> Shapes:
+        return {"losses": (2,)}
+
+    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
+        rows = self.classes.read(predictions, targets, weights)
+        scores = scores_of(self.classes.name, rows)
+        if self.classes.task == "multiclass":
+            given = scores.log_softmax(-1) if self.classes.from_logits else self._log(scores)
+            losses = -given.take_along_axis(rows.targets.expand_dims(-1), -1)[:, 0]
+        elif self.classes.from_logits:
+            losses = where(rows.targets, -scores, scores).softplus()
+        else:
+            losses = -self._log(where(rows.targets, scores, 1.0 - scores))
+        flat = losses.reshape((losses.size,))
+        kept = None if rows.weights is None else rows.weights.reshape((losses.size,))
+        return {"losses": totals(flat, ones_like(flat > 0.0), weights=kept)}
+
+    def _log(self, p: AnyTensor) -> AnyTensor:
+        return p.maximum(self.epsilon).log()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLoss(Classification):
+    """The mean of -log p(target), in nats: cross-entropy, the smaller the better.
+
+    Args of `update`: `(predictions, targets)`: scores, Float [..., classes] (binary [...], multilabel [..., labels],
+    whose labels all count alike), and targets; see `Classification`.
+
+    Args (besides those of all classification metrics):
+        epsilon: what a probability counts as at least; logits need no such bound.
+
+    `num_classes` may be left out. Of nothing it is NaN.
+
+    >>> from phlox import metrics
+    >>> metrics.LogLoss()([[0.5, 0.5], [0.25, 0.75]], [0, 1])
+    0.490...
+    """
+
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        self.classes.check(counted=False)
+        if not 0.0 < self.epsilon < 1.0:
+            raise RangeError(f"LogLoss: epsilon lies between 0 and 1, got {self.epsilon!r}")
+
+    @property
+    def statistic(self) -> Statistic:
+        return Surprise(self.classes, self.epsilon)
+
+    def result(self, losses: Array) -> Any:
+        return losses[0] / losses[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perplexity(Derived):
+    """exp of the mean of -log p(token): how many tokens one hesitates between (Jelinek et al. 1977).
+
+    Args of `update`: `(predictions, targets)`, scores [..., vocabulary], and tokens, Int [...].
+
+    Args:
+        from_logits: whether scores are logits; otherwise they are probabilities.
+        ignore_index: targets of this value (padding) count for nothing.
+
+    Of nothing it is NaN.
+
+    >>> import phlox as px
+    >>> from phlox import metrics
+    >>> metrics.Perplexity()(px.zeros((2, 3, 8)), px.zeros((2, 3), kind=px.Int))
+    8.0
+    """
+
+    from_logits: bool = True
+    ignore_index: int | None = None
+    epsilon: float = 1e-7
+
+    @property
+    def statistic(self) -> Statistic:
+        classes = Classes(name="Perplexity", from_logits=self.from_logits, ignore_index=self.ignore_index)
+        return Surprise(classes, self.epsilon)
+
+    def result(self, losses: Array) -> Any:
+        return np.exp(losses[0] / losses[1])
+
+
+# --- calibration
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationError(Metric):
+    """How far confidence is from accuracy, over bins of confidence (Naeini et al. 2015; Guo et al. 2017).
+
+    Of many classes the confidence is the greatest probability, and a row is right if that is the target's; in a binary
+    task they are the probability, and the target.
+
+    Args of `update`: `(predictions, targets)`, scores and targets; see `Classification`.
+
+    Args:
+        bins: how many there are.
+        norm: "l1", the mean gap, weighted by the bins' rows (ECE); "l2", the root of the mean square; "max", the
+            greatest gap (MCE).
+        adaptive: bins with equally many rows instead of equally wide ones (Nguyen, O'Connor 2015); keeps all rows.
+        task, num_classes, from_logits, ignore_index, axis: see `Classification`; `num_classes` may be left out.
+
+    Of nothing it is NaN.
+
+    >>> from phlox import metrics
+    >>> metrics.CalibrationError(task="binary", bins=2)([0.25, 0.75, 1.0], [0, 1, 1])
+    0.166...
+    """
+
+    bins: int = 15
+    norm: Literal["l1", "l2", "max"] = "l1"
+    adaptive: bool = False
+    task: Task = "multiclass"
+    num_classes: int | None = None
+    from_logits: bool = False
+    ignore_index: int | None = None
+    axis: int = -1
+    tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass")
+
+    def __post_init__(self) -> None:
+        self.classes.check(counted=False)
+        one_of("CalibrationError", "task", self.task, self.tasks)
+        one_of("CalibrationError", "norm", self.norm, ("l1", "l2", "max"))
+        check_bins("CalibrationError", self.bins)
+
+    @property
+    def classes(self) -> Classes:
+        """How rows are read."""
+        return Classes(
+            name="CalibrationError",
+            task=self.task,
+            num_classes=self.num_classes,
+            from_logits=self.from_logits,
+            ignore_index=self.ignore_index,
+            axis=self.axis,
+        )
+
+    def shapes(self) -> Shapes:
+        if self.adaptive:
+            return {"confidence": None, "right": None, "weights": None}
+        return {"bins": (3, self.bins)}
+
+    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
+        rows = self.classes.read(predictions, targets, weights)
+        p = probabilities_of(self.classes, scores_of("CalibrationError", rows))
+        right = rows.targets if self.task == "binary" else rows.predictions == rows.targets
+        flat = (rows.targets.shape[0],)
+        confidence, right = (p if self.task == "binary" else p.max(-1)).reshape(flat), right.reshape(flat)
+        kept = ones_like(right) if rows.weights is None else rows.weights.reshape(flat)
+        if self.adaptive:
+            return {"confidence": Rows((confidence,)), "right": Rows((right,)), "weights": Rows((kept,))}
+        places = bin_of(confidence, self.bins)
+        counted = where(kept, confidence, 0.0) if kept.kind is right.kind else kept * confidence
+        hit = kept & right if kept.kind is right.kind else where(right, kept, 0.0)
+        return {"bins": stacked([bin_totals(places, self.bins, column) for column in (kept, counted, hit)])}
+
+    def result(
+        self,
+        bins: Array | None = None,
+        confidence: Array | None = None,
+        right: Array | None = None,
+        weights: Array | None = None,
+    ) -> Any:
+        if bins is None:
+            if confidence is None or right is None or weights is None:
+                return math.nan
+            bins = self._adapted(confidence.astype(np.float64), right, weights.astype(np.float64))
+        rows, total, hits = bins
+        gaps = np.abs(hits - total) / rows
+        share = rows / rows.sum()
+        if not rows.sum() > 0:
+            return math.nan
+        there = rows > 0
+        gaps, share = gaps[there], share[there]
+        if self.norm == "max":
+            return gaps.max()
+        return (share * gaps).sum() if self.norm == "l1" else np.sqrt((share * gaps**2).sum())
+
+    def _adapted(self, confidence: Array, right: Array, weights: Array) -> Array:
+        kept = weights > 0
+        confidence, right, weights = confidence[kept], right[kept], weights[kept]
+        order = np.argsort(confidence, kind="stable")
+        confidence, right, weights = confidence[order], right[order], weights[order]
+        before = np.cumsum(weights) - weights / 2.0
+        places = np.minimum((before / max(weights.sum(), 1e-300) * self.bins).astype(int), self.bins - 1)
+        return np.stack(
+            [np.bincount(places, column, self.bins) for column in (weights, weights * confidence, weights * right)]
+        )
+
+
+def check_bins(name: str, bins: Any) -> None:
+    """`RangeError` unless that is a number of bins."""
+    if not (isinstance(bins, int) and bins >= 1):
+        raise RangeError(f"{name}: bins must be a positive integer, got {bins!r}")
+
+
+def bin_of(x: AnyTensor, bins: int, low: float = 0.0, high: float = 1.0) -> AnyTensor:
+    """In which of `bins` equally wide, half-open bins from `low` to `high` a number is; outside, the first or last."""
+    if bins == 1:
+        return (x > math.inf).int()
+    edges = linspace(low, high, bins + 1, device=x.device)[1:-1]
+    return edges.searchsorted(x, side="right")
+
+
+def stacked(sums: list[Sum]) -> Sum:
+    """Sums of one shape as one, on a new first axis."""
+    return Sum(stack([one.value for one in sums]), stack([one.error for one in sums]))

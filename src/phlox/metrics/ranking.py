@@ -1,0 +1,202 @@
+"""Metrics of the order that scores put rows into: areas under curves, exact or of histograms."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phlox.metrics.base import Derived, Rows, Shapes, State, Statistic
+from phlox.metrics.counts import mean_of
+from phlox.metrics.inputs import Average, Classes, Task, check_average
+from phlox.metrics.probability import bin_of, check_bins, probabilities_of, scores_of, stacked
+from phlox.metrics.sums import AnyTensor, bin_totals
+from phlox.tensor import arange, ones_like, where
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class ScoredRows(Statistic):
+    """All scores, targets and weights; with `bins`, of each class two histograms of scores, of all rows and its own."""
+
+    classes: Classes
+    bins: int | None
+
+    def shapes(self) -> Shapes:
+        if self.bins is None:
+            return {"scores": None, "targets": None, "weights": None}
+        return {"histograms": (2, self.classes.count, self.bins)}
+
+    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
+        classes = self.classes
+        rows = classes.read(predictions, targets, weights)
+        scores = scores_of(classes.name, rows)
+        if self.bins is not None or classes.task == "multiclass":
+            scores = probabilities_of(classes, scores)
+        kept = ones_like(rows.targets == rows.targets) if rows.weights is None else rows.weights
+        if self.bins is None:
+            return {"scores": Rows((scores,)), "targets": Rows((rows.targets,)), "weights": Rows((kept,))}
+        return {"histograms": self._histograms(scores, rows.targets, kept, self.bins)}
+
+    def _histograms(self, scores: AnyTensor, targets: AnyTensor, kept: AnyTensor, bins: int) -> Any:
+        n, count = scores.shape
+        numbers = arange(count, device=scores.device)
+        if self.classes.task == "multiclass":
+            targets = targets.expand_dims(-1) == numbers
+            kept = kept.expand_dims(-1).broadcast_to((n, count))
+        own = kept & targets if kept.kind is targets.kind else where(targets, kept, 0.0)
+        places = (bin_of(scores, bins) + numbers * bins).reshape((n * count,))
+        found = stacked([bin_totals(places, count * bins, part.reshape((n * count,))) for part in (kept, own)])
+        shape = (2, count, bins)
+        return type(found)(found.value.reshape(shape), found.error.reshape(shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking(Derived):
+    """An area under a curve of thresholds. Of many classes, each against the rest.
+
+    Args of `update`: `(predictions, targets)`, rows of any shape [...].
+
+    - binary: scores, Float [...], the greater the likelier; targets are 0 or 1.
+    - multiclass: scores, Float [..., num_classes] with the classes along `axis`; class numbers, Int [...], or one-hot.
+    - multilabel: scores, Float [..., num_labels]; targets are 0 or 1, of the same shape.
+
+    Args:
+        task, num_classes, num_labels, from_logits, ignore_index, axis: see `Classification`.
+        average: "macro", the mean over classes; "micro", of all classes' rows together; "weighted", by how many rows
+            are of a class; None, an array of one value a class.
+        bins: None, exact, which keeps all rows; or how many equally wide bins of the probabilities there are. The state
+            is of fixed size then, and compiles; scores in one bin count as equal.
+        from_logits: whether scores are logits. The exact curve asks for order alone, so in binary and multilabel tasks
+            scores may be any numbers.
+
+    NaN where there are no rows of a class, or only such; averages leave such a class out.
+    """
+
+    num_classes: int | None = None
+    task: Task = "multiclass"
+    num_labels: int | None = None
+    from_logits: bool = False
+    ignore_index: int | None = None
+    axis: int = -1
+    average: Average = "macro"
+    bins: int | None = None
+
+    def __post_init__(self) -> None:
+        self.statistic.classes.check()
+        check_average(type(self).__name__, self.average)
+        if self.bins is not None:
+            check_bins(type(self).__name__, self.bins)
+
+    @property
+    def statistic(self) -> ScoredRows:
+        classes = Classes(
+            name=type(self).__name__,
+            task=self.task,
+            num_classes=self.num_classes,
+            num_labels=self.num_labels,
+            from_logits=self.from_logits,
+            ignore_index=self.ignore_index,
+            axis=self.axis,
+        )
+        return ScoredRows(classes, self.bins)
+
+    @abstractmethod
+    def area(self, tp: Array, fp: Array) -> float:
+        """Of how many rows of the class, and others, lie above each threshold, from the highest to the lowest."""
+
+    def result(
+        self,
+        histograms: Array | None = None,
+        scores: Array | None = None,
+        targets: Array | None = None,
+        weights: Array | None = None,
+    ) -> Any:
+        if histograms is not None:
+            steps = self._of_histograms(histograms)
+        elif scores is None or targets is None or weights is None:
+            steps = iter([(np.zeros(0), np.zeros(0))] * self.statistic.classes.count)
+        else:
+            steps = self._of_rows(scores, targets, weights.astype(np.float64))
+        areas: list[float] = []
+        sizes: list[float] = []
+        for own, others in steps:
+            tp, fp = np.cumsum(own), np.cumsum(others)
+            areas.append(self.area(tp, fp) if own.size and not np.isnan(tp[-1]) else math.nan)
+            sizes.append(float(tp[-1]) if own.size else 0.0)
+        values = np.array(areas)
+        if self.task == "binary" or self.average == "micro":
+            return values[0]
+        if self.average is None:
+            return values
+        return mean_of(values, np.array(sizes) if self.average == "weighted" else None)
+
+    def _of_histograms(self, histograms: Array) -> Iterator[tuple[Array, Array]]:
+        if self.average == "micro":
+            histograms = histograms.sum(1, keepdims=True)
+        for rows, own in zip(*histograms[..., ::-1], strict=True):
+            yield own, rows - own
+
+    def _of_rows(self, scores: Array, targets: Array, weights: Array) -> Iterator[tuple[Array, Array]]:
+        count = scores.shape[1]
+        if targets.ndim == 1:
+            targets = np.eye(count, dtype=bool)[targets]
+            weights = np.broadcast_to(weights[:, None], scores.shape)
+        if self.average == "micro" and self.task != "binary":
+            scores, targets, weights = scores.reshape(-1, 1), targets.reshape(-1, 1), weights.reshape(-1, 1)
+        for place in range(scores.shape[1]):
+            yield _steps(scores[:, place], targets[:, place].astype(bool), weights[:, place])
+
+
+def _steps(scores: Array, is_own: Array, weights: Array) -> tuple[Array, Array]:
+    """The weight of the rows of a class, and of the others, at each score, from the highest."""
+    kept = weights > 0
+    scores, is_own, weights = scores[kept], is_own[kept], weights[kept]
+    if np.isnan(scores).any():
+        return np.array([math.nan]), np.array([math.nan])
+    levels, inverse = np.unique(scores, return_inverse=True)
+    own, rows = (np.bincount(inverse, part, len(levels))[::-1] for part in (weights * is_own, weights))
+    return own, rows - own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auroc(Ranking):
+    """The area under the receiver operating characteristic, from 0 to 1 (Hanley, McNeil 1982).
+
+    It is the probability that a row of the class has a higher score than another row, where equal scores count half.
+    See `Ranking` for the arguments.
+
+    >>> from phlox import metrics
+    >>> metrics.Auroc(task="binary")([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    0.75
+    """
+
+    def area(self, tp: Array, fp: Array) -> float:
+        if not (tp[-1] > 0 and fp[-1] > 0):
+            return math.nan
+        tp, fp = np.concatenate([[0.0], tp]), np.concatenate([[0.0], fp])
+        return float((np.diff(fp) * (tp[1:] + tp[:-1]) / 2.0).sum() / (tp[-1] * fp[-1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragePrecision(Ranking):
+    """The area under the curve of precision over recall, as the sum of steps (R_n - R_(n-1)) P_n, from 0 to 1.
+
+    See `Ranking` for the arguments.
+
+    >>> from phlox import metrics
+    >>> metrics.AveragePrecision(task="binary")([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    0.833...
+    """
+
+    def area(self, tp: Array, fp: Array) -> float:
+        if not tp[-1] > 0:
+            return math.nan
+        above = tp + fp
+        precision = np.divide(tp, above, out=np.zeros_like(tp), where=above > 0)
+        return float((np.diff(tp, prepend=0.0) * precision).sum() / tp[-1])

@@ -1,0 +1,349 @@
+"""Metrics of numbers: errors, explained variance, correlations."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from phlox.errors import RangeError, ShapeError
+from phlox.metrics.base import Derived, Metric, Rows, Shapes, State, Statistic
+from phlox.metrics.inputs import expect_same, meet, one_of, row_weights
+from phlox.metrics.sums import AnyTensor, totals
+from phlox.tensor import functional, ones_like
+
+Array = np.ndarray[Any, Any]
+
+
+def numbers(
+    name: str, predictions: Any, targets: Any, weights: Any, outputs: int | None
+) -> tuple[AnyTensor, AnyTensor, AnyTensor | None]:
+    """Predictions and targets as [n, outputs], Float, and weights [n, 1]; without `outputs` all numbers are rows."""
+    p, t, weights = meet(name, predictions=predictions, targets=targets, weights=weights)
+    expect_same(name, p, t)
+    if outputs is not None and (not p.ndim or p.shape[-1] != outputs):
+        raise ShapeError(f"{name}: predictions of shape {p.shape} have not num_outputs={outputs} along their last axis")
+    rows = p.shape if outputs is None else p.shape[:-1]
+    weights = row_weights(name, weights, rows)
+    flat = (math.prod(rows), outputs or 1)
+    return p.float().reshape(flat), t.float().reshape(flat), None if weights is None else weights.expand_dims(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfNumbers:
+    """The settings of metrics of numbers.
+
+    Args of `update`: `(predictions, targets)`, two arrays of one shape, [...] or [..., num_outputs].
+
+    Args:
+        num_outputs: how many outputs lie along the last axis, each of which is measured by itself; None: one.
+        multioutput: what becomes of them: "uniform_average", their mean; "raw_values", an array.
+    """
+
+    num_outputs: int | None = None
+    multioutput: Literal["uniform_average", "raw_values", "variance_weighted"] = "uniform_average"
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        number = self.num_outputs
+        if number is not None and not (isinstance(number, int) and number >= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RangeError(f"{name}: num_outputs must be a positive integer or None, got {number!r}")
+        one_of(name, "multioutput", self.multioutput, self.choices)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What `multioutput` may be."""
+        return ("uniform_average", "raw_values")
+
+    def over_outputs(self, values: Array, weights: Array | None = None) -> Any:
+        """One value for all outputs, or all of them."""
+        if self.multioutput == "raw_values":
+            return values if self.num_outputs is not None else values[0]
+        if self.multioutput == "variance_weighted" and weights is not None:
+            return (values * weights).sum() / weights.sum()
+        return values.mean()
+
+
+# --- means of errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanError(OfNumbers, Metric):
+    """The weighted mean of an error of each number. See `OfNumbers` for the arguments. Of nothing it is NaN."""
+
+    @abstractmethod
+    def error(self, predictions: AnyTensor, targets: AnyTensor) -> AnyTensor:
+        """The error of each number, [...]."""
+
+    def shapes(self) -> Shapes:
+        return {"errors": (2, self.num_outputs or 1)}
+
+    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
+        p, t, weights = numbers(type(self).__name__, predictions, targets, weights, self.num_outputs)
+        return {"errors": totals(self.error(p, t), ones_like(p > 0.0), weights=weights)}
+
+    def result(self, errors: Array) -> Any:
+        return self.over_outputs(errors[0] / errors[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanAbsoluteError(MeanError):
+    """The mean of |prediction - target|. See `OfNumbers` for the arguments.
+
+    >>> from phlox import metrics
+    >>> metrics.MeanAbsoluteError()([1.0, 2.0], [1.0, 4.0])
+    1.0
+    """
+
+    def error(self, predictions: AnyTensor, targets: AnyTensor) -> AnyTensor:
+        return (predictions - targets).abs()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquaredErrors(OfNumbers, Statistic):
+    """The sum of (prediction - target)^2, and how many there are."""
+
+    name: str = field(default="MeanSquaredError", compare=False)
+
+    def shapes(self) -> Shapes:
+        return {"errors": (2, self.num_outputs or 1)}
+
+    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
+        p, t, weights = numbers(self.name, predictions, targets, weights, self.num_outputs)
+        gap = p - t
+        return {"errors": totals((gap, gap), ones_like(gap > 0.0), weights=weights)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanSquaredError(OfNumbers, Derived):
+    """The mean of (prediction - target)^2. See `OfNumbers` for the arguments.
+
+    >>> from phlox import metrics
+    >>> metrics.MeanSquaredError()([1.0, 2.0], [1.0, 4.0])
+    2.0
+    """
+
+    @property
+    def statistic(self) -> Statistic:
+        return SquaredErrors(num_outputs=self.num_outputs, name=type(self).__name__)
+
+    def result(self, errors: Array) -> Any:
+        return self.over_outputs(errors[0] / errors[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootMeanSquaredError(MeanSquaredError):
+    """The root of the mean of (prediction - target)^2, of each output by itself. See `OfNumbers` for the arguments.
+
+    >>> from phlox import metrics
+    >>> metrics.RootMeanSquaredError()([1.0, 2.0], [1.0, 4.0])
+    1.414...
+    """
+
+    def result(self, errors: Array) -> Any:
+        return self.over_outputs(np.sqrt(errors[0] / errors[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanAbsolutePercentageError(MeanError):
+    """The mean of |prediction - target| / |target|, as a proportion: 0.1 is ten percent. See `OfNumbers`.
+
+    Args (besides):
+        epsilon: what |target| counts as at least.
+
+    >>> from phlox import metrics
+    >>> metrics.MeanAbsolutePercentageError()([1.0, 3.0], [1.0, 4.0])
+    0.125
+    """
+
+    epsilon: float = 1.17e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.epsilon > 0.0:
+            raise RangeError(f"MeanAbsolutePercentageError: epsilon must be positive, got {self.epsilon!r}")
+
+    def error(self, predictions: AnyTensor, targets: AnyTensor) -> AnyTensor:
+        return (predictions - targets).abs() / targets.abs().maximum(self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineSimilarity(Metric):
+    """The mean over rows of the cosine of the angle between prediction and target, vectors [..., d] along `axis`.
+
+    A vector of length zero has the cosine 0.
+
+    >>> from phlox import metrics
+    >>> metrics.CosineSimilarity()([[1.0, 0.0], [1.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]])
+    0.853...
+    """
+
+    axis: int = -1
+
+    def shapes(self) -> Shapes:
+        return {"cosines": (2,)}
+
+    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
+        name = "CosineSimilarity"
+        p, t, weights = meet(name, predictions=predictions, targets=targets, weights=weights)
+        expect_same(name, p, t)
+        if not -p.ndim <= self.axis < p.ndim:
+            raise ShapeError(f"{name}: predictions of shape {p.shape} have no axis {self.axis}")
+        cosines = functional.cosine_similarity(p.float(), t.float(), axis=self.axis)
+        weights = row_weights(name, weights, cosines.shape)
+        flat = cosines.reshape((cosines.size,))
+        return {"cosines": totals(flat, ones_like(flat > 0.0), weights=weights)}
+
+    def result(self, cosines: Array) -> Any:
+        return cosines[0] / cosines[1]
+
+
+# --- of moments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments(OfNumbers, Statistic):
+    """Of each output the weighted sums of 1, p, t, p p, t t and p t; no product is rounded."""
+
+    name: str = field(default="Moments", compare=False)
+
+    def shapes(self) -> Shapes:
+        return {"moments": (6, self.num_outputs or 1)}
+
+    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
+        p, t, weights = numbers(self.name, predictions, targets, weights, self.num_outputs)
+        return {"moments": totals(ones_like(p > 0.0), p, t, (p, p), (t, t), (p, t), weights=weights)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfMoments(OfNumbers, Derived):
+    """A metric of first and second moments. See `OfNumbers` for the arguments.
+
+    The variances are differences of sums of squares, right to some 1e-14 of the mean square: center numbers whose mean
+    is more than a million times their spread.
+    """
+
+    @property
+    def statistic(self) -> Statistic:
+        return Moments(num_outputs=self.num_outputs, name=type(self).__name__)
+
+
+def spread(squares: Array, total: Array, rows: Array) -> Array:
+    """The sum of squared differences from the mean; what is below the rounding of the squares is zero."""
+    found = squares - total * total / rows
+    return np.where(found <= 1e-13 * squares, 0.0, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained(OfMoments):
+    """One less the unexplained variance over the variance of the targets.
+
+    With `multioutput="variance_weighted"` outputs are weighted by the variance of their targets.
+    """
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return ("uniform_average", "raw_values", "variance_weighted")
+
+    @abstractmethod
+    def unexplained(self, moments: Array) -> Array:
+        """The sum of squares that is left."""
+
+    def result(self, moments: Array) -> Any:
+        all_of_it = spread(moments[4], moments[2], moments[0])
+        return self.over_outputs(
+            np.where(all_of_it > 0.0, 1.0 - self.unexplained(moments) / all_of_it, np.nan), all_of_it
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2(Explained):
+    """The coefficient of determination, 1 - sum (t - p)^2 / sum (t - mean t)^2; at most 1. See `OfNumbers`.
+
+    NaN where all targets are equal, as those of a single row are.
+
+    >>> from phlox import metrics
+    >>> metrics.R2()([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
+    0.5
+    """
+
+    def unexplained(self, moments: Array) -> Array:
+        return np.maximum(moments[4] - 2.0 * moments[5] + moments[3], 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedVariance(Explained):
+    """1 - var(t - p) / var(t): `R2`, which a constant offset of the predictions does not change. See `OfNumbers`.
+
+    NaN where all targets are equal.
+
+    >>> from phlox import metrics
+    >>> metrics.ExplainedVariance()([2.0, 3.0, 4.0], [1.0, 2.0, 3.0])
+    1.0
+    """
+
+    def unexplained(self, moments: Array) -> Array:
+        rows, p, t, pp, tt, pt = moments
+        return np.maximum((tt - 2.0 * pt + pp) - (t - p) ** 2 / rows, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pearson(OfMoments):
+    """Pearson's correlation of predictions and targets, from -1 to 1. See `OfNumbers` for the arguments.
+
+    NaN where either is constant.
+
+    >>> from phlox import metrics
+    >>> metrics.Pearson()([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
+    0.981...
+    """
+
+    def result(self, moments: Array) -> Any:
+        rows, p, t, pp, tt, pt = moments
+        both = spread(pp, p, rows) * spread(tt, t, rows)
+        return self.over_outputs(np.where(both > 0.0, np.clip((pt - p * t / rows) / np.sqrt(both), -1.0, 1.0), np.nan))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spearman(Metric):
+    """Spearman's rank correlation, from -1 to 1: `Pearson` of ranks, of which equal numbers share their mean.
+
+    Args of `update`: `(predictions, targets)`, two arrays of one shape, all of whose numbers are rows. Weights count as
+    repetitions. Keeps all rows. NaN where either is constant.
+
+    >>> from phlox import metrics
+    >>> metrics.Spearman()([1.0, 2.0, 9.0], [1.0, 2.0, 3.0])
+    1.0
+    """
+
+    def shapes(self) -> Shapes:
+        return {"predictions": None, "targets": None, "weights": None}
+
+    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
+        p, t, weights = numbers("Spearman", predictions, targets, weights, None)
+        kept = ones_like(p > 0.0) if weights is None else weights
+        columns = {"predictions": p, "targets": t, "weights": kept}
+        return {name: Rows((column.reshape((p.size,)),)) for name, column in columns.items()}
+
+    def result(self, predictions: Array | None, targets: Array | None, weights: Array | None) -> Any:
+        if predictions is None or targets is None or weights is None:
+            return math.nan
+        w = weights.astype(np.float64)
+        kept = w > 0
+        w, p, t = w[kept], predictions[kept], targets[kept]
+        if not w.size or np.isnan(p).any() or np.isnan(t).any():
+            return math.nan
+        p, t = (_ranks(x, w) for x in (p, t))
+        p, t = (x - np.average(x, weights=w) for x in (p, t))
+        both = (w * p * p).sum() * (w * t * t).sum()
+        return (w * p * t).sum() / math.sqrt(both) if both > 0.0 else math.nan
+
+
+def _ranks(x: Array, weights: Array) -> Array:
+    """The rank of each number, the mean of those that equal ones have; a weight counts as so many."""
+    _, inverse = np.unique(x, return_inverse=True)
+    of_value = np.bincount(inverse, weights)
+    return (np.cumsum(of_value) - (of_value - 1.0) / 2.0)[inverse]
