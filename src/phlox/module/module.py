@@ -16,8 +16,7 @@ from phlox.backend.threefry.generator import fold_in
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import Prepared
 from phlox.module.error_location import located
-from phlox.module.fields import RESERVED, Fields, fields_of, set_slot
-from phlox.module.observers import Watched
+from phlox.module.fields import RESERVED, Fields, Watched, fields_of, set_slot
 from phlox.module.param import Param, way_back
 from phlox.module.select import Selector, select
 from phlox.module.serialization import wire_of

@@ -19,8 +19,8 @@ from phlox.errors import ModuleError
 from phlox.host.signal_guard import commit, scope
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
 from phlox.module.donated import Donated
+from phlox.module.fields import Watched
 from phlox.module.foreign_leaf import Foreign, described
-from phlox.module.observers import Watched
 from phlox.random import Key, current
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
