@@ -371,6 +371,18 @@ class Param(Watched):
             self.changed()
         return made
 
+    def load(self, value: Tensor[Any, Any, Any], id: ParamId) -> None:
+        """Take a value and an id that are known to fit, of no program that is being traced; see `set` and `set_id`."""
+        before, changes, ops = self._tensor, _changes.get(), value._ops  # pyright: ignore[reportPrivateUsage]
+        if changes is not None and before is not None:
+            changes.setdefault(self, before)
+        self._tensor = self._leaf(value) if ops.backend.differentiates or self.full_precision else value
+        self._deferred = None
+        if id != self.id:
+            self.set_id(id)
+        elif before is None or before._ops is not self._tensor._ops:  # pyright: ignore[reportPrivateUsage]
+            self.changed()
+
     def set_id(self, id: ParamId) -> None:
         """Take the id of the parameter that it continues, as when loading a record.
 

@@ -90,7 +90,7 @@ class Structure:
         """Kept here by `phlox.module.template.aux_of`; set to None by a parameter when it changes."""
         self._plain = walk.plain
         self._modes: dict[bool | None, Container] = {}
-        self._repeats = not walk.functions and not any(isinstance(whole, set) for whole, _ in walk.plain)
+        self._repeats = not walk.functions and not walk.has_sets
         """Is there nothing to be looked for in a module that is built like this one?"""
         for part in (*walk.modules, *walk.params):
             part.watch(self)
@@ -253,11 +253,13 @@ class _Walk:
         self._parts: dict[int, str] = {}
         self.functions: list[tuple[str, AnyFunction]] = []
         self.children: list[Child] = []
+        self.has_sets = False
         self._within = False  # of one of these
         part = self._container(root, _fields_of(root) or {}, "")
         assert isinstance(part, Container)
         self.skeleton = part
-        refuse_holders(self.functions, self._parts)
+        if self.functions:
+            refuse_holders(self.functions, self._parts)
 
     def _part(self, value: Any, name: str) -> Part:
         if isinstance(value, Param):
@@ -271,6 +273,7 @@ class _Walk:
         if type(value) is not set:
             return Static(value)
         whole = cast("set[Any]", value)
+        self.has_sets = True
         self.plain.append((whole, _contents(whole)))
         return StaticSet(frozenset(whole))
 

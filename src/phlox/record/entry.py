@@ -100,7 +100,8 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         Raises RecordError where a value does not fit `dtype`, or the source does not give what it promised. Gives
         `RecordWarning` where values that are not zero become zero.
         """
-        return self.cast(self._stored())
+        array = self._stored()
+        return array if self.dtype == self.source_dtype else self.cast(array)
 
     def blocks(self) -> Iterator[Array]:
         """The elements in order, as 1-d arrays; casts a block at a time, so that no cast copy exists whole."""
