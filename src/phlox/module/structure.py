@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache, partial
 from threading import RLock
 from typing import Any, TypeAlias, cast
 
+from phlox.backend.pytree import NAMED_TUPLE, container_of_class
 from phlox.errors import ModuleError
 from phlox.module.fields import RESERVED, Fields, fields_of, may_change_unseen, own_dict, postpone, reserved, set_slot
 from phlox.module.misplaced_params import AnyFunction, functions_in, refuse_holders
@@ -22,6 +23,8 @@ from phlox.module.own_records import Child, saves_itself
 from phlox.module.param import Param, ParamId, new_id
 
 Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
+_PLAIN = frozenset({list, tuple, dict, OrderedDict})
+"""Containers in modules, beside named tuples: of other classes not all is known that would have to be built again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +227,9 @@ def build(skeleton: Container, params: list[Param], containers: dict[int, Any] |
 
 
 def _assemble(cls: type[Any], keys: tuple[Any, ...], parts: list[Any]) -> Any:
-    if cls is list:
-        return parts
-    make: Any = cls
-    if issubclass(cls, dict):
-        return make(zip(keys, parts, strict=True))
-    if issubclass(cls, tuple):
-        return make(*parts) if hasattr(make, "_fields") else tuple(parts)
+    container = None if issubclass(cls, Fields) else container_of_class(cls)  # a module may be a dataclass
+    if container is not None:
+        return container.make(cls, keys, parts)
     module: Any = object.__new__(cls)
     postpone(module, None)
     own_dict(module).update(zip(keys, parts, strict=True))
@@ -345,10 +344,10 @@ def _fields_of(value: Any) -> dict[Any, Any] | None:
             raise reserved(cls, min(RESERVED & fields.keys()))
         return {name: field for name, field in fields.items() if name not in cached} if cached else fields
     kind = cast("type[Any]", type(value))
-    if kind is dict or kind is OrderedDict:
-        return dict(value)
-    if kind is list or kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        return dict(enumerate(cast("Iterable[Any]", value)))
+    container = container_of_class(kind)
+    if container is NAMED_TUPLE or kind in _PLAIN:
+        assert container is not None
+        return dict(container.items(value))
     return None
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from phlox.backend import Backend, Device
 from phlox.backend.levels import has_history
+from phlox.backend.pytree import DICT
 from phlox.backend.tracing.lifetime_errors import donated
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import CompileError
@@ -26,7 +27,7 @@ from phlox.optim import LrSchedule, Optimizer
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
-from phlox.transform.tree import fields_of, same_mapping, same_sequence, with_fields
+from phlox.transform.tree import container_of, map_parts
 
 if TYPE_CHECKING:
     from phlox.transform.compile.donation import DonationScope
@@ -120,16 +121,8 @@ def first_backend(values: Iterable[Any]) -> Backend | None:
             if backends:
                 return plain_backend(backends[0])
             continue
-        inside: Iterable[Any] = ()
-        if isinstance(value, (list, tuple)):
-            inside = cast("list[Any]", value)
-        elif isinstance(value, dict):
-            inside = cast("dict[Any, Any]", value).values()
-        elif isinstance(value, GradientsParams):
-            inside = (tensor for _, tensor in value.items())
-        else:
-            inside = (fields_of(value) or {}).values()
-        found = first_backend(inside)
+        container = container_of(value)
+        found = None if container is None else first_backend(part for _, part in container.items(value))
         if found is not None:
             return found
     return None
@@ -257,16 +250,14 @@ class CallArguments:
                     return "again, an optimizer", number
             self._late.append((value, leaves))
             return "optimizer"
-        if isinstance(value, (list, tuple)):
-            parts = cast("list[Any]", value)
-            return kind, tuple([self.read(part, f"{path}[{i}]", leaves) for i, part in enumerate(parts)])
-        if isinstance(value, dict):
-            items = cast("dict[Any, Any]", value).items()
-            parts = tuple([self.read(part, f"{path}[{key!r}]", leaves) for key, part in items])
-            return kind, tuple([static_key(key) for key, _ in items]), parts
         if isinstance(value, GradientsParams):
             parts = tuple([self._tensor(tensor, f"{path}, gradient", leaves) for _, tensor in value.items()])
             return kind, parts, self._own(Owned(tuple(value)))
+        container = container_of(value)
+        if container is not None:
+            items = list(container.items(value))
+            parts = tuple([self.read(part, path + container.label(key), leaves) for key, part in items])
+            return kind, parts, tuple([static_key(key) for key, _ in items]) if container is DICT else ()
         if _is_number(value):
             return self._number(value.item(), path, leaves)
         if kind is Numbers:
@@ -274,9 +265,6 @@ class CallArguments:
                 self._number(number, path, [])
             leaves.append(_EachStep(value.values))
             return Numbers, cast("type[Any]", type(value.values[0]))
-        fields = fields_of(value)
-        if fields is not None:
-            return kind, tuple([self.read(part, f"{path}.{name}", leaves) for name, part in fields.items()])
         if isinstance(value, LrSchedule):
             raise CompileError(f"{path}: a schedule counts its steps outside; pass the rate, {path}.step(), instead")
         try:
@@ -462,17 +450,7 @@ class Rebuilder:
             return self._scalar(next(leaves), isinstance(value, int) or (kind is not float and _is_whole(value)))
         if isinstance(value, Optimizer):
             return next(twin for optimizer, twin in self._twins if optimizer is value)
-        if isinstance(value, (list, tuple)):
-            return same_sequence(kind, [self.rebuild(part, leaves) for part in cast("list[Any]", value)])
-        if isinstance(value, dict):
-            whole = cast("dict[Any, Any]", value)
-            return same_mapping(whole, [(key, self.rebuild(part, leaves)) for key, part in whole.items()])
-        if isinstance(value, GradientsParams):
-            return GradientsParams({id: self.rebuild(tensor, leaves) for id, tensor in value.items()})
-        fields = fields_of(value)
-        if fields is not None:
-            return with_fields(value, {name: self.rebuild(part, leaves) for name, part in fields.items()})
-        return value
+        return map_parts(lambda part, path: self.rebuild(part, leaves), value, "")
 
     def _scalar(self, tracer: Any, whole: bool) -> Any:
         if isinstance(tracer, (float, int)):  # somebody else traces, and the function is simply called
