@@ -24,8 +24,7 @@ from phlox.optim.state.flat import FlatState
 from phlox.random.stream import Reserved
 from phlox.tensor import Tensor
 from phlox.transform.compile.donation import DonationScope
-from phlox.transform.compile.loop import Loop
-from phlox.transform.compile.multi_step import Steps
+from phlox.transform.compile.multi_step import Loop, Steps
 from phlox.transform.compile.recompiles import History, facets_of
 from phlox.transform.compile.signature import CallArguments, IdSource, arrays_of
 from phlox.transform.compile.trace import Call, OtherFirstStates, OutputSpec, StepArguments, record

@@ -1,24 +1,32 @@
-"""Several turns in one call: what each turn is given, what goes on from one to the next, and what comes back.
+"""Several steps in one call: what each step is given, what goes on from one to the next, and what comes back.
 
 A function of modules and data is called n times, each time with its own entry of the parameters that the loop runs
-over, and with the modules that the turn before returned. On a backend with a compiler `Program` makes one loop of it,
-whose first and last lines are here; elsewhere `run` does the same, call by call.
+over, and with the modules that the step before returned. On a backend without a compiler `run` calls it n times; with
+one, `Loop` traces one step and makes a loop of the program of it, for `Program` in `executable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from phlox.backend import Backend
 from phlox.errors import CompileError
-from phlox.module import Module
+from phlox.module import Module, ParamId
+from phlox.module.template import Aux, flatten
 from phlox.optim import Optimizer
+from phlox.optim.state.flat import FlatState
+from phlox.optim.state.tree import paths
 from phlox.tensor import Tensor, stack
 from phlox.transform.compile.outputs import no_history
-from phlox.transform.compile.signature import Ids, Numbers
-from phlox.transform.tree import AnyTensor, map_parts, parts_of, with_parts
+from phlox.transform.compile.recompiles import changes_between, module_facets
+from phlox.transform.compile.signature import CallArguments, Ids, Numbers
+from phlox.transform.compile.trace import Call, OutputSpec, StepArguments
+from phlox.transform.tree import AnyTensor, leaves_of, map_leaves, map_parts, parts_of, with_parts
 
 
 class Steps(NamedTuple):
@@ -91,15 +99,7 @@ def entry(value: Any, turn: int) -> Any:
 
 def modules_in(value: Any, path: str) -> list[tuple[str, Module]]:
     """The modules in an argument or result, in order, with their paths."""
-    found: list[tuple[str, Module]] = []
-
-    def visit(part: Any, path: str) -> Any:
-        if isinstance(part, Module):
-            found.append((path, part))
-        return map_parts(visit, part, path)
-
-    visit(value, path)
-    return found
+    return list(leaves_of(value, Module, path))
 
 
 def continuations(arguments: Sequence[tuple[str, Ids]], results: Sequence[tuple[str, Ids, Any]]) -> dict[int, int]:
@@ -139,7 +139,7 @@ def run(fn: Callable[..., Any], name: str, turns: Steps, named: Sequence[tuple[s
         result = fn(*given[:positional], **keywords)
         values = _going_on(values, result)
         if results:  # of modules only the last are returned, and the others need not be kept
-            results[-1] = _replaced(results[-1], lambda module: None)
+            results[-1] = map_leaves(lambda module: None, results[-1], Module)
         results.append(result)
     return together(results, "the result", name)
 
@@ -154,16 +154,7 @@ def _going_on(values: dict[str, Any], result: Any) -> dict[str, Any]:
     modules = iter(
         [after[pairs[number]][1] if number in pairs else module for number, (_, module) in enumerate(before)]
     )
-    return {name: _replaced(value, lambda module: next(modules)) for name, value in values.items()}
-
-
-def _replaced(value: Any, fn: Callable[[Module], Any]) -> Any:
-    """The same containers with `fn(module)` in place of each module."""
-
-    def visit(part: Any, path: str) -> Any:
-        return fn(part) if isinstance(part, Module) else map_parts(visit, part, path)
-
-    return visit(value, "")
+    return {name: map_leaves(lambda module: next(modules), value, Module) for name, value in values.items()}
 
 
 def _ids(module: Module) -> Ids:
@@ -208,3 +199,215 @@ def _alike(results: list[Any], path: str, described: Callable[[Any], str]) -> No
                 f"{path} is {first} in step 0 and {other} in step {turn}, and cannot be stacked; return tensors of one "
                 "shape, and nothing else that changes from step to step"
             )
+
+
+# --- as one loop of a program
+
+
+Record = Callable[[Call, Sequence[Any], Sequence[Any]], StepArguments]
+
+
+class Loop:
+    """What is traced of several turns: one turn, and how its outcome goes into the next.
+
+    From turn to turn go the position of the random stream, the arrays of modules and the states of optimizers; every
+    turn takes its own entry of the arrays that the loop runs over; the rest is the same in all.
+    """
+
+    def __init__(self, record: Record, name: str, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> None:
+        self._record, self._name, self._call = record, name, call
+        reader = self._reader = call.reader
+        self._backend = reader.backend
+        self._lists = {id(reader.donated): list(donated), id(reader.kept): list(kept)}
+        self._going = [
+            (reader.kept, 0),
+            *((given.leaves, given.place) for given in reader.modules),
+            *((going.leaves, going.place) for going in reader.optimizers),
+        ]
+        self._carry = [_tuple(self._leaf(leaves, place)) for leaves, place in self._going]
+
+    def _leaf(self, leaves: list[Any], place: int) -> Any:
+        return self._lists[id(leaves)][place]
+
+    def _turn(self, carry: Sequence[tuple[Any, ...]], entries: Sequence[Any]) -> StepArguments:
+        reader = self._reader
+        now = {number: list(leaves) for number, leaves in self._lists.items()}
+        for (leaves, place), parts in zip(self._going, carry, strict=True):
+            whole = isinstance(self._leaf(leaves, place), tuple)
+            now[id(leaves)][place] = parts if whole else parts[0]
+        for (leaves, place), one in zip(self._call.over, entries, strict=True):
+            now[id(leaves)][place] = one
+        return self._record(self._call, now[id(reader.donated)], now[id(reader.kept)])
+
+    def run(self, count: int) -> tuple[list[Any], OutputSpec]:
+        """The arrays that all turns come to, and what they mean."""
+        sizes = [len(parts) for parts in self._carry]
+        turns: list[_Split] = []
+
+        def body(state: tuple[Any, ...], one: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
+            split = _Split(self._name, self._reader, self._turn(_grouped(state, sizes), one))
+            self._check(split)
+            turns.append(split)
+            return [part for parts in split.carry for part in parts], split.rest()
+
+        start = [part for parts in self._carry for part in parts]
+        swept = [self._leaf(*where) for where in self._call.over]
+        last, stacked = self._backend.scan(body, start, swept, count)
+        split = turns[-1]
+        meaning = split.turn.meaning
+        return split.together(_grouped(last, sizes), stacked, count), replace(meaning, draws=meaning.draws * count)
+
+    def _check(self, split: _Split) -> None:
+        """`CompileError` if the shape of what goes on is not what it was."""
+        modules = len(self._reader.modules)
+        for number, (before, after) in enumerate(zip(self._carry[1:], split.carry[1 : 1 + modules], strict=False)):
+            if _shapes(self._backend, before) != _shapes(self._backend, after):
+                split.refuse_module(number)
+        for number, (going, (_, packed)) in enumerate(zip(self._reader.optimizers, split.turn.states, strict=True)):
+            after = split.carry[1 + modules + number]
+            before = going.packed
+            if _form(packed) != _form(before) or _shapes(self._backend, before.leaves) != _shapes(self._backend, after):
+                split.refuse_state(number, self._backend)
+
+
+class _Split:
+    """The outcome of a turn: what goes on to the next one, and what is stacked."""
+
+    def __init__(self, name: str, reader: CallArguments, turn: StepArguments) -> None:
+        self._name, self._reader, self.turn = name, reader, turn
+        owners = [cast("Aux", reader.owners[given.owner]) for given in reader.modules]
+        self._pairs = continuations(
+            [(given.path, owner.ids) for given, owner in zip(reader.modules, owners, strict=True)],
+            [(one.path, one.ids, id(one.module)) for one in turn.returned],
+        )
+        self.carry: list[tuple[Any, ...]] = [(turn.words,)]
+        self._carried: dict[int, int] = {}
+        """For the places of arrays that go on, which part of the carry they are."""
+        for number, (module, owner) in enumerate(zip(turn.modules, owners, strict=True)):
+            found = self._pairs.get(number)
+            if found is None:
+                self.carry.append(flatten(module)[0])
+                continue
+            after = turn.returned[found].module
+            if flatten(after)[1].template is not owner.template:
+                self.refuse_module(number)
+            for one in turn.returned:
+                if one.module is after:
+                    self._carried[one.place] = len(self.carry)
+            self.carry.append(turn.arrays[turn.returned[found].place])
+        for place, _ in turn.states:
+            self._carried[place] = len(self.carry)
+            self.carry.append(turn.arrays[place])
+        self._set: dict[int, tuple[int, int]] = {}
+        """For the places of parameters that were set in a module that goes on by itself, the same and which of it."""
+        self._first: set[int] = set()
+        """Those set in a module that another one continues: only the first turn has it."""
+        for number, param, place, _ in turn.meaning.changed:
+            if number in self._pairs:
+                self._first.add(place)
+            else:
+                self._set[place] = 1 + number, param
+
+    def rest(self) -> list[Any]:
+        """The arrays that do not go on."""
+        places = [
+            place for place in range(len(self.turn.arrays)) if place not in self._carried and place not in self._set
+        ]
+        return [part for place in places for part in _tuple(self.turn.arrays[place])]
+
+    def together(self, last: Sequence[tuple[Any, ...]], stacked: Sequence[Any], count: int) -> list[Any]:
+        """The arrays that all turns come to: as the last one left them, or stacked."""
+        backend = self._reader.backend
+        rest = iter(stacked)
+        arrays: list[Any] = []
+        for place, leaf in enumerate(self.turn.arrays):
+            if place in self._carried:
+                arrays.append(last[self._carried[place]])
+            elif place in self._set:
+                part, param = self._set[place]
+                arrays.append(last[part][param])
+            elif isinstance(leaf, tuple):
+                parts = islice(rest, len(cast("tuple[Any, ...]", leaf)))
+                arrays.append(tuple([_entry_of(backend, part, count - 1) for part in parts]))
+            else:
+                one = next(rest)
+                arrays.append(_entry_of(backend, one, 0) if place in self._first else one)
+        return arrays
+
+    def refuse_module(self, number: int) -> None:
+        """Raise what to say of a module that is another one after a turn."""
+        given = self._reader.modules[number]
+        after = self.turn.returned[self._pairs[number]]
+        facets = [dict(module_facets(module, given.path)) for module in (self.turn.modules[number], after.module)]
+        changes = changes_between(*facets)
+        what = "; ".join(f"{change.path} was {change.before} and is {change.after}" for change in changes[:5])
+        raise CompileError(
+            f"{self._name}: {after.path} goes on as {given.path} in the next step and must be built like it; {what}"
+        )
+
+    def refuse_state(self, number: int, backend: Backend) -> None:
+        """Raise what to say of an optimizer whose state is built otherwise after a turn."""
+        before, after = self._reader.optimizers[number].packed, self.turn.states[number][1]
+        names: dict[ParamId, str] = {}
+        for given in self._reader.modules:
+            for path, param in given.module.named_params():
+                names.setdefault(param.id, f"{given.path}.{path}")
+        old, new = (_described(backend, packed) for packed in (before, after))
+        what = [
+            f"that of {names.get(id, 'a parameter')} was {old.get(id, 'none')} and is {new.get(id, 'none')}"
+            for id in {**old, **new}
+            if old.get(id) != new.get(id)
+        ]
+        optimizer = type(self._reader.optimizers[number].optimizer).__name__
+        raise CompileError(
+            f"{self._name}: the state of an optimizer ({optimizer}) goes on from step to step and must keep its form; "
+            f"{'; '.join(what[:3])}; let `init` return what `step` will"
+        )
+
+
+def _form(packed: FlatState) -> Hashable:
+    """What must stay; a state that holds nothing, as of an optimizer that keeps none, is none."""
+    states = zip(packed.ids, packed.form.skeletons, strict=True)
+    return (
+        packed.form.places,
+        packed.form.backends,
+        packed.form.sources,
+        tuple([(id, skeleton) for id, skeleton in states if any(paths(skeleton))]),
+    )
+
+
+def _described(backend: Backend, packed: FlatState) -> dict[ParamId, str]:
+    """The state of every parameter in words."""
+    leaves = iter([packed.leaves[source] for source in packed.form.sources])
+    found: dict[ParamId, str] = {}
+    for id, skeleton in zip(packed.ids, packed.form.skeletons, strict=True):
+        parts = [
+            f"{path or 'it'} {kind}" + ("" if kind == "integer" else f" {_shape(backend, next(leaves))}")
+            for path, kind in paths(skeleton)
+        ]
+        found[id] = ", ".join(parts) or "empty"
+    return found
+
+
+def _shape(backend: Backend, array: Any) -> tuple[int, ...]:
+    return () if isinstance(array, (int, float)) else backend.shape(array)
+
+
+def _shapes(backend: Backend, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    return [_shape(backend, array) for array in arrays]
+
+
+def _tuple(leaf: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,)
+
+
+def _grouped(flat: Sequence[Any], sizes: Sequence[int]) -> list[tuple[Any, ...]]:
+    rest = iter(flat)
+    return [tuple(islice(rest, size)) for size in sizes]
+
+
+def _entry_of(backend: Backend, array: Any, turn: int) -> Any:
+    """One entry of an array on its first axis, or one of several numbers."""
+    if isinstance(array, tuple):
+        return cast("tuple[Any, ...]", array)[turn]
+    return Tensor.from_primitive(array, backend)[turn].primitive
