@@ -1,4 +1,4 @@
-"""`scan`: a loop that a compiled function holds once, however often it turns."""
+"""`scan`: a loop that a compiled function holds once, however many steps it takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phlox.tensor import Tensor, stack, tensor
 from phlox.tensor.backend_promotion import inside, is_below
 from phlox.transform.tree import AnyTensor, parts_of, with_parts
 
-_NUMBERS: dict[type[Any], type[Kind]] = {bool: Bool, int: Int, float: Float}
+_SCALARS: dict[type[Any], type[Kind]] = {bool: Bool, int: Int, float: Float}
 C = TypeVar("C")
 ScanBody = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -40,9 +40,9 @@ def scan(
     an ordinary loop. In a program that is traced for XLA it is one loop of the program, whose size and time to
     compile do not grow with the length, and means the same:
 
-    - Random draws differ from turn to turn, and are those of the ordinary loop.
+    - Random draws differ from step to step, and are those of the ordinary loop.
     - Gradients flow to the carry, to xs, and to whatever else the function uses. Memory grows with what the tape keeps
-      of a turn: `phlox.scan(phlox.checkpoint(fn), ...)` keeps the carry alone.
+      of a step: `phlox.scan(phlox.checkpoint(fn), ...)` keeps the carry alone.
     - A module in the carry is a copy: it may set its running statistics, and the last one is returned. So a module that
       sets any belongs there, and not outside of the function.
 
@@ -50,13 +50,13 @@ def scan(
     0. Modules among the ys come back as one, stacked, that is another model, as those of `phlox.stack_modules`.
 
     Args:
-        fn: the function of a turn.
-        carry: what the first turn is given.
+        fn: the function of a step.
+        carry: what the first step is given.
         xs: what the loop runs along.
-        length: the number of turns; needed only without xs.
+        length: the number of steps; needed only without xs.
         reverse: from the last x to the first; the ys stay in the order of the xs.
 
-    Raises `ShapeError` for first axes of different sizes and for no turns at all, `ModuleError` for a carry that does
+    Raises `ShapeError` for first axes of different sizes and for no steps at all, `ModuleError` for a carry that does
     not come back as it went in and for what cannot be part of a loop; each names the path.
 
     >>> import phlox as px
@@ -69,14 +69,14 @@ def scan(
     start, along = _TreeLeaves(carry, "carry"), _TreeLeaves(xs, "xs")
     device = start.device() or along.device() or as_device(None)
     start.on(device)
-    turns = _length(along.on(device), length)
+    steps = _length(along.on(device), length)
     backend = _highest([*start.tensors, *along.tensors], device.backend)
-    loop = _Loop(fn, start, along, turns, reverse)
+    loop = _Loop(fn, start, along, steps, reverse)
     if not backend.traces_loops():
         return loop.run()
     while True:
         try:
-            return loop.record(backend)
+            return loop.trace(backend)
         except _Higher as found:
             if found.loop is not loop:
                 raise
@@ -84,7 +84,7 @@ def scan(
 
 
 def _length(along: _TreeLeaves, length: int | None) -> int:
-    """How many turns there are."""
+    """How many steps there are."""
     if length is not None:
         try:
             length = index(length)
@@ -94,7 +94,7 @@ def _length(along: _TreeLeaves, length: int | None) -> int:
     scalar = next((path for path, size in sizes.items() if size is None), None)
     if scalar is not None:
         raise ShapeError(
-            f"scan: {scalar} has no axis to run along; what is the same in every turn needs no place in xs"
+            f"scan: {scalar} has no axis to run along; what is the same in every step needs no place in xs"
         )
     found = set(sizes.values())
     if len(found) > 1 or (found and length is not None and found != {length}):
@@ -105,11 +105,11 @@ def _length(along: _TreeLeaves, length: int | None) -> int:
             "run along: make them one with phlox.stack_modules)"
         )
     if not found and length is None:
-        raise ShapeError("scan: without tensors in xs, say how many turns there are: length=...")
-    turns = cast("int", found.pop() if found else length)
-    if turns < 1:
-        raise ShapeError(f"scan: there must be one turn at least, to know what it gives; got {turns}")
-    return turns
+        raise ShapeError("scan: without tensors in xs, say how many steps there are: length=...")
+    steps = cast("int", found.pop() if found else length)
+    if steps < 1:
+        raise ShapeError(f"scan: there must be one step at least, to know what it gives; got {steps}")
+    return steps
 
 
 def _highest(tensors: Iterable[AnyTensor], backend: Backend) -> Backend:
@@ -135,7 +135,7 @@ class _Loop:
         self.raised = False
         """Has it been found that the carry belongs on a higher backend?"""
 
-    def _turn(self, carry: Any, x: Any) -> tuple[_TreeLeaves, _TreeLeaves]:
+    def _step(self, carry: Any, x: Any) -> tuple[_TreeLeaves, _TreeLeaves]:
         """The results of the function, the carry being as it was."""
         found: Any = self.fn(carry, x)
         if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
@@ -160,19 +160,19 @@ class _Loop:
         carry, rows = self.start, list[_TreeLeaves]()
         for number in reversed(range(self.length)) if self.reverse else range(self.length):
             x = self.along.build(iter([one[number] for one in entries]))
-            carry, y = self._turn(carry.build(iter(carry.tensors)), x)
+            carry, y = self._step(carry.build(iter(carry.tensors)), x)
             if rows:
                 rows[0].meet(y)
             difference = rows[0].difference(y) if rows else None
             if difference is not None:
-                raise ModuleError(f"scan: what is returned beside the carry must be alike in every turn: {difference}")
+                raise ModuleError(f"scan: what is returned beside the carry must be alike in every step: {difference}")
             rows.append(y)
         if self.reverse:
             rows.reverse()
         columns = zip(*(row.tensors for row in rows), strict=True)
         return carry.build(iter(carry.tensors)), rows[0].build(map(stack, columns))
 
-    def record(self, backend: Backend) -> tuple[Any, Any]:
+    def trace(self, backend: Backend) -> tuple[Any, Any]:
         """As one loop of the program that is being traced."""
         stream, start, along = random.current(), self.start.tensors, self.along.tensors
         self._check_engine(backend, [*start, *along], [*self.start.paths(), *self.along.paths()])
@@ -181,21 +181,21 @@ class _Loop:
         last: list[Any] = []
 
         def body(state: tuple[Any, ...], one: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
-            turn = random.TracedStream(state[0])
+            rng = random.TracedStream(state[0])
             carry = self.start.build(map(_around, [backend] * len(start), start, state[1:]))
             x = self.along.build(map(_around, [backend] * len(along), along, one))
-            # Recording: an optimizer from outside would be left with what ends with the loop.
-            with scope(tracing, turn), random.stream(turn), checks.gathering(checked, state[0]) as gathered:
-                after, y = self._turn(carry, x)
+            # Traced: an optimizer from outside would be left with what ends with the loop.
+            with scope(tracing, rng), random.stream(rng), checks.gathering(checked, state[0]) as gathered:
+                after, y = self._step(carry, x)
             found = [*after.tensors, *y.tensors]
             higher = _highest(found, backend)
             if higher is not backend or self.raised:
                 self.raised = False
                 raise _Higher(self, higher)
             self._check_engine(backend, found, [*after.paths(), *y.paths()])
-            last[:] = after, y, turn.position, gathered
+            last[:] = after, y, rng.position, gathered
             ys = [x.primitive for x in y.tensors]
-            return [turn.words(), *(x.primitive for x in after.tensors)], [*ys, *gathered.numbers]
+            return [rng.words(), *(x.primitive for x in after.tensors)], [*ys, *gathered.numbers]
 
         state, entries = [stream.words(), *(x.primitive for x in start)], [x.primitive for x in along]
         (_, *carry), found = backend.scan(body, state, entries, self.length, reverse=self.reverse)
@@ -249,13 +249,13 @@ class _TreeLeaves:
         return next((x.device for x in self._leaves if isinstance(x, Tensor)), None)
 
     def on(self, device: Device | None) -> _TreeLeaves:
-        """This, with numbers as tensors on a device."""
-        self._leaves = [inside(x if isinstance(x, Tensor) else _of_number(x, as_device(device))) for x in self._leaves]
+        """This, with scalars as tensors on a device."""
+        self._leaves = [inside(x if isinstance(x, Tensor) else _of_scalar(x, as_device(device))) for x in self._leaves]
         return self
 
     @property
     def tensors(self) -> list[AnyTensor]:
-        """The tensors, in order; numbers are among them once it is known where."""
+        """The tensors, in order; scalars are among them once it is known where."""
         return self._leaves
 
     def paths(self) -> list[str]:
@@ -314,7 +314,7 @@ class _TreeLeaves:
         if isinstance(value, np.generic):
             value = cast("Any", value).item()
         kind = cast("type[Any]", type(value))
-        if kind in _NUMBERS or kind is TracedScalar or (getattr(value, "ndim", None) == 0 and hasattr(value, "dtype")):
+        if kind in _SCALARS or kind is TracedScalar or (getattr(value, "ndim", None) == 0 and hasattr(value, "dtype")):
             return self._leaf(value, path)
         parts = parts_of(value)
         if parts is None:
@@ -364,13 +364,13 @@ class _TreeLeaves:
         return lambda tensors: value
 
 
-def _of_number(value: Any, device: Device) -> AnyTensor:
-    kind = _NUMBERS.get(cast("type[Any]", type(value)))
+def _of_scalar(value: Any, device: Device) -> AnyTensor:
+    kind = _SCALARS.get(cast("type[Any]", type(value)))
     if kind is not None:
         return tensor(value, device=device, kind=kind)
     if isinstance(value, TracedScalar):
         return tensor(value, device=device)
-    backend = device.backend  # of which this stands for a number, an argument of a compiled function
+    backend = device.backend  # of which this stands for a scalar, an argument of a compiled function
     kind = backend.kind_of(value)
     if kind is Float:
         return Tensor.from_primitive(backend.float_full((), 0.0, device), backend, Float) + value

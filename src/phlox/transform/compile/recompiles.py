@@ -19,7 +19,7 @@ from phlox.module.template import flatten
 from phlox.optim import Optimizer, OptimizerAdaptor
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
-from phlox.transform.compile.signature import CallArguments, Numbers, first_places
+from phlox.transform.compile.signature import CallArguments, StepScalars, first_places
 from phlox.transform.tree import parts_of
 
 _log = logging.getLogger("phlox.compile")
@@ -154,10 +154,10 @@ def facets_of(named: list[tuple[str, Any]], reader: CallArguments, checked: bool
     for name, value in named:
         found.update(_facets(value, name))
     places = first_places(owner.ids for owner in reader.owners)
-    for going in reader.optimizers:
-        name = next((name for name, value in named if value is going.optimizer), "an optimizer")
-        key = going.packed.form, tuple(places[id] for id in going.packed.ids)
-        found[f"{name}, its state"] = Facet(key, f"that of {len(going.packed.ids)} parameters")
+    for argument in reader.optimizers:
+        name = next((name for name, value in named if value is argument.optimizer), "an optimizer")
+        key = argument.packed.form, tuple(places[id] for id in argument.packed.ids)
+        found[f"{name}, its state"] = Facet(key, f"that of {len(argument.packed.ids)} parameters")
     owned = [owner.ids for owner in reader.owners if not isinstance(owner, FlatState)]
     places = first_places(owned)
     shared = tuple(tuple(places[id] for id in ids) for ids in owned)
@@ -176,8 +176,8 @@ def _facets(value: Any, path: str) -> Iterator[tuple[str, Facet]]:
         yield from module_facets(value, path)
     elif isinstance(value, Optimizer):
         yield from _optimizer(value, path)
-    elif isinstance(value, Numbers):
-        yield path, Facet((Numbers, type(value.values[0])), f"{len(value.values)} numbers")
+    elif isinstance(value, StepScalars):
+        yield path, Facet((StepScalars, type(value.values[0])), f"{len(value.values)} numbers")
     elif (parts := parts_of(value)) is not None:
         labels = tuple(label for label, _ in parts)
         yield path, Facet((kind, labels), _container(kind, labels))

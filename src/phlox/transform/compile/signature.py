@@ -69,8 +69,8 @@ class OptimizerArg(NamedTuple):
     """A twin with states that its first step makes, if there are any to make; else the optimizer."""
 
 
-class Numbers:
-    """One number for each turn of a loop, as an argument: all of them go in, and each turn gets its own."""
+class StepScalars:
+    """One scalar for each step of a loop, as an argument: all of them go in, and each step gets its own."""
 
     __slots__ = ("values",)
 
@@ -79,7 +79,7 @@ class Numbers:
 
 
 class _EachStep(tuple[Any, ...]):
-    """The numbers of one argument as a leaf; other tuples are of the arrays of modules and states."""
+    """The scalars of one argument as a leaf; other tuples are of the arrays of modules and states."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class CallArguments:
     """The arguments of one call, taken apart."""
 
     __slots__ = (
-        "_known", "_late", "_place", "backend", "donated", "first", "guess", "handover", "kept", "modules",
+        "_known", "_late", "_place", "backend", "donated", "donation", "first", "guess", "kept", "modules",
         "optimizers", "owners", "twins",
     )  # fmt: skip
 
@@ -202,7 +202,7 @@ class CallArguments:
         self.owners: list[IdSource] = []
         self.optimizers: list[OptimizerArg] = []
         self.first: tuple[Any, str] | None = None
-        self.handover: DonationScope | None = None
+        self.donation: DonationScope | None = None
         """Of what is donated, once the engine has asked for it."""
         self.guess = False
         """Is it a guess which states a first step makes?"""
@@ -260,11 +260,11 @@ class CallArguments:
             return kind, parts, tuple([static_key(key) for key, _ in items]) if container is DICT else ()
         if _is_number(value):
             return self._number(value.item(), path, leaves)
-        if kind is Numbers:
+        if kind is StepScalars:
             for number in value.values:
                 self._number(number, path, [])
             leaves.append(_EachStep(value.values))
-            return Numbers, cast("type[Any]", type(value.values[0]))
+            return StepScalars, cast("type[Any]", type(value.values[0]))
         if isinstance(value, LrSchedule):
             raise CompileError(f"{path}: a schedule counts its steps outside; pass the rate, {path}.step(), instead")
         try:
@@ -276,12 +276,12 @@ class CallArguments:
             ) from None
 
     def forget(self) -> None:
-        """Let go of all arrays: the call is over."""
+        """Release all arrays: the call is over."""
         self.donated.clear()
         self.kept.clear()
         self.optimizers.clear()
         self.twins = []
-        self.first = self.handover = None
+        self.first = self.donation = None
 
     def read_late(self, first: FirstStates | None = None) -> Hashable:
         """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none.
@@ -444,7 +444,7 @@ class Rebuilder:
             return module
         if isinstance(value, Tensor):
             return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]
-        if kind is Numbers:
+        if kind is StepScalars:
             return self._scalar(next(leaves), isinstance(value.values[0], int))
         if kind is float or kind is int or _is_number(value):
             return self._scalar(next(leaves), isinstance(value, int) or (kind is not float and _is_whole(value)))
@@ -459,7 +459,7 @@ class Rebuilder:
 
     def twins_of(self, optimizers: Sequence[OptimizerArg]) -> list[Optimizer]:
         """The optimizers that the function will see: what happens to them must not show as long as it is traced."""
-        self._twins = [(going.optimizer, going.ready.twin()) for going in optimizers]
+        self._twins = [(argument.optimizer, argument.ready.twin()) for argument in optimizers]
         return [twin for _, twin in self._twins]
 
     def rebuild_late(self, twin: Optimizer, packed: FlatState, leaves: Iterator[Any]) -> None:
