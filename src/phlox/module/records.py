@@ -22,7 +22,7 @@ from phlox.host.memory import Arena, large_pages_come_quickly
 from phlox.host.signal_guard import Prepared
 from phlox.host.thread_pool import parallel_map
 from phlox.module.own_records import meant_paths, outside, prepare_children, record_of, refuse_positional, without
-from phlox.module.param import Param, ParamId, new_id, way_back
+from phlox.module.param import Param, ParamId, new_id, undo_of
 from phlox.module.template import leaked_tracer
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from phlox.module.structure import Structure
 
 AT_ONCE = 1 << 26
-"""Bytes: a module whose parameters take no more gets all new values made before any old one is let go."""
+"""Bytes: a module whose parameters take no more gets all new values made before any old one is released."""
 
 _WORTH = 1 << 23
 """Bytes to cast to that are worth a thread."""
@@ -58,7 +58,7 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
     """A tensor as an entry of a record: read from its device when the record is."""
 
     def read() -> Any:
-        # Read-only, for on NumPy it is the tensor's own memory; and whoever loads it may share it.
+        # Read-only, for on NumPy it is the tensor's own memory; and what loads it may share it.
         array = np.asarray(tensor._host(path)).view()  # pyright: ignore[reportPrivateUsage]
         array.flags.writeable = False
         return array
@@ -119,7 +119,7 @@ def _traced(path: str, param: Param) -> ModuleError:
     if engine_of(param.backend).is_leaked(param.leaf):
         return leaked_tracer(path)
     return ModuleError(
-        f"`{path}` has no value that could be saved while a program is being recorded; save the module outside"
+        f"`{path}` has no value that could be saved while a program is being traced; save the module outside"
     )
 
 
@@ -232,8 +232,8 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> P
 
     New values are made at once for parameters that have none yet, for those that cost no memory (views of a mapped
     file), and where all of them are small. In a large module that has values, the others are only checked, to the last
-    element, and made one by one when the old ones are let go: loading takes no more than one tensor beyond the module.
-    That cannot be taken back, so Ctrl-C waits until it is done.
+    element, and made one by one when the old ones are released: loading takes no more than one tensor beyond the
+    module. That cannot be taken back, so Ctrl-C waits until it is done.
     """
     compared = _compared(module, record, options)
     try:
@@ -275,9 +275,9 @@ def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]
         values = [make(place, entry) for place, entry in pairs]
     ids = _ids(module, places, entries)
     fill = partial(_fill, places, entries, values, ids, found)
-    if not at_once and any(value is None for value in values):  # what is let go of one by one cannot be taken back
+    if not at_once and any(value is None for value in values):  # what is released one by one cannot be taken back
         return Prepared(fill, None)
-    return Prepared(fill, partial(way_back, [place.param for place in places]))
+    return Prepared(fill, partial(undo_of, [place.param for place in places]))
 
 
 def _bytes_cast(place: _Place) -> int:
@@ -372,7 +372,7 @@ def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
         if made is not array:
             ops.backend.await_array(made)  # or many copies would be on the way at once
         elif array.flags.writeable and entry.tensor.dtype == entry.tensor.source_dtype:
-            made = array.copy()  # somebody else may hold it, and write to it
+            made = array.copy()  # it may be held elsewhere, and written to
     except Exception as error:
         what = f"loading {place.path}, {ops.kind.__name__} of shape {place.shape},"
         found = out_of_memory(what, ops.backend, error)

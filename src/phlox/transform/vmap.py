@@ -89,7 +89,7 @@ class _Names:
 
 
 class _Call:
-    """One call: its arguments as one example has them, and the way back for results."""
+    """One call: its arguments as one example has them, and how its results leave the batch."""
 
     def __init__(self, names: _Names, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any) -> None:
         axes: list[Any] = [in_axes] * len(args)

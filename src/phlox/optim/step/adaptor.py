@@ -21,7 +21,7 @@ from phlox.optim.groups import Group, grouped
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.rules.update_terms import continued
 from phlox.optim.simple import SimpleOptimizer
-from phlox.optim.state.flat import brought
+from phlox.optim.state.flat import move_state
 from phlox.optim.state.records import to_plain
 from phlox.optim.state.report import StateReport
 from phlox.optim.state.tree import Mastered, State, adopted, flatten, unmastered
@@ -53,7 +53,7 @@ class Stepped(NamedTuple):
 class OptimizerAdaptor(Optimizer):
     """A `SimpleOptimizer` for whole modules.
 
-    Parameters that are not trained, or have no gradient, stay as they are. Gradients and state are brought to the
+    Parameters that are not trained, or have no gradient, stay as they are. Gradients and state are moved to the
     parameter's device. A step that fails changes nothing.
 
     Args:
@@ -139,7 +139,7 @@ class OptimizerAdaptor(Optimizer):
             value = param.val()
             tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
             work = tensor.to_full_precision()
-            state = brought(states[id], work)
+            state = move_state(states[id], work)
             if id in self._unproved:
                 state = self._adopted("a parameter", self._simple[self.variant(id)].init(work), state)
             if not self._has_master(work, tensor):
@@ -263,17 +263,17 @@ class OptimizerAdaptor(Optimizer):
                     param.donate(path, taker)
             return module.map(lambda path, param: made.get(path, param))
 
-        def hand_back() -> None:
+        def restore() -> None:
             for path, param in module.named_params():
                 if path in made and not self._torn:
                     param.restore(made[path].val())
 
         guard.hold()
-        guard.undo = hand_back
+        guard.undo = restore
         try:
             return finish()
         except BaseException:
-            hand_back()
+            restore()
             raise
 
     def _taker(self) -> str:
@@ -438,8 +438,8 @@ class OptimizerAdaptor(Optimizer):
         misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
         unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
         if id not in states or misbegun or unfit:
-            return work, brought(optimizer.init(work), work), True
-        state = brought(self._slots[id].state() if id in self._slots else states[id], work)
+            return work, move_state(optimizer.init(work), work), True
+        state = move_state(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:
             fresh = optimizer.init(work)
             state = self._adopted(path, fresh, state)

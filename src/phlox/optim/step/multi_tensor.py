@@ -81,7 +81,7 @@ class Slot:
         self.flats = [backend.flat(array) for array in self.arrays]
         known = before is not None and before.own and len(before.arrays) == len(arrays)
         self.own = job.begins or (known and all(a is b for a, b in zip(before.arrays, arrays, strict=True)))  # pyright: ignore[reportOptionalMemberAccess]
-        """Has nobody else the arrays?"""
+        """Are the arrays referred to by nothing else?"""
         self.memory: ReusedBuffer | None = None if before is None or self.mastered else before.memory
         """Of the parameter, if it was made by a step that may write over it."""
 

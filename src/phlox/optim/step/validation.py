@@ -71,7 +71,7 @@ def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:
 
 
 def _checked_rate(lr: Any) -> Any:
-    """The rate as a Python number or, in a compiled function, the engine's stand-in for one."""
+    """The rate as a Python number or, in a compiled function, a traced scalar."""
     if isinstance(lr, Tensor):
         raise OptimizerError(
             "the learning rate is a number, not a tensor; give it as .item(), or as an argument of a compiled function"
@@ -81,7 +81,7 @@ def _checked_rate(lr: Any) -> Any:
         lr = lr.item()
     if isinstance(lr, (int, float, np.floating, np.integer)) and not isinstance(lr, bool):
         lr = float(cast("float", lr))
-    elif isinstance(lr, bool) or getattr(lr, "ndim", None) != 0:  # what else stands for a number has no axes
+    elif isinstance(lr, bool) or getattr(lr, "ndim", None) != 0:  # a traced scalar has no axes
         raise OptimizerError(f"the learning rate must be a number, got {described(lr)}")
     if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
         raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")

@@ -181,7 +181,7 @@ class Compiled(Generic[P, R]):
         try:
             return self._call(known, call, lambda: self._read(backend, values, kwargs, first)[0])
         except OtherFirstStates:
-            self._programs.pop(key, None)  # nobody will have such states
+            self._programs.pop(key, None)  # there will be no such states again
             raise
 
     def _call(self, program: Program, call: Call, read: Callable[[], Call]) -> Any:

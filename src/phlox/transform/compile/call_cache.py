@@ -24,7 +24,7 @@ Take: TypeAlias = Callable[[Any, list[Any]], bool]
 """`(value, leaves)`: is the value like the last one? If so its arrays are appended to the leaves."""
 
 TakeLate: TypeAlias = Callable[[Any, CallArguments, list[Any]], bool]
-"""As `Take`, for optimizers, which the reader is told of."""
+"""As `Take`, for optimizers, which it adds to the reader."""
 
 OTHER = object()
 """What comes back for a call that is not like the last one."""

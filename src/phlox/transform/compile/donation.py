@@ -1,4 +1,4 @@
-"""What a call of a program changes besides its result, and what it gives away: all of it, or nothing."""
+"""What a call of a program changes besides its result, and what it donates: all of it, or nothing."""
 
 from __future__ import annotations
 

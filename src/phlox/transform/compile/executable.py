@@ -1,4 +1,4 @@
-"""One program: recorded when first called, and once more for every combination of shapes; then run."""
+"""One program: traced when first called, and once more for every combination of shapes; then run."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Program:
     def _reserve(self, donation: DonationScope, stream: random.Stream) -> Reserved:
         """Take the positions that a call will probably draw from; a call that has not happened gives them back."""
         draws = self.draws or 0
-        if draws:  # told before they are taken, for Ctrl-C may come at once
+        if draws:  # noted before they are taken, for Ctrl-C may come at once
             expected = Reserved(None, stream.key, stream.position, draws)
             donation.on_undo(partial(stream.settle, expected, 0))
         return stream.reserve(draws)
@@ -292,7 +292,7 @@ class Program:
             )
 
     def _note_donations(self, call: Call) -> None:
-        """Remember what is used up, and by whom."""
+        """Remember what was donated, and to what."""
         donated = call.reader.donated
         for given in call.reader.modules:
             if given.leaves is donated:

@@ -24,7 +24,7 @@ from phlox.transform.tree import parts_of
 
 _log = logging.getLogger("phlox.compile")
 _KEPT = 64  # traces of one function that a new one is compared with
-_MANY = 64  # after which the user is told
+_MANY = 64  # after which there is a warning
 
 
 class Facet(NamedTuple):
@@ -138,13 +138,13 @@ class History:
 def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[Change, ...]:
     """What differs, in the order of the arguments; of what is inside something new or gone, nothing is said."""
     changes: list[Change] = []
-    told: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     for path in {**before, **after}:
         old, new = before.get(path, _ABSENT), after.get(path, _ABSENT)
-        if old.key == new.key or path.startswith(told):
+        if old.key == new.key or path.startswith(said):
             continue
         changes.append(Change(path, old.text, new.text, new.remedy or old.remedy))
-        told = (*told, f"{path}.", f"{path}[", f"{path},")
+        said = (*said, f"{path}.", f"{path}[", f"{path},")
     return tuple(changes)
 
 

@@ -453,7 +453,7 @@ class Rebuilder:
         return map_parts(lambda part, path: self.rebuild(part, leaves), value, "")
 
     def _scalar(self, tracer: Any, whole: bool) -> Any:
-        if isinstance(tracer, (float, int)):  # somebody else traces, and the function is simply called
+        if isinstance(tracer, (float, int)):  # another library traces, and the function is simply called
             return tracer
         return TracedScalar(self.backend, self.backend.scalar_of(tracer, whole), whole)
 

@@ -167,7 +167,7 @@ def _changed(
                 f"{name}: a field of the {type(module).__name__} that is an argument was changed inside, which ends "
                 f"with the call ({what}); return a new module, or keep what changes in a Param that is not trained"
             )
-        if given.leaves is reader.donated:  # nobody will look at it again
+        if given.leaves is reader.donated:  # it is not used again
             continue
         for place, (param, old) in enumerate(zip(module.params(), values, strict=True)):
             value = param.val()
