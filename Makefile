@@ -4,7 +4,8 @@
 #   make demo      train on handwritten digits with NumPy alone     ARGS="--epochs 5 --seed 1"
 #   make test      run the tests, with JAX and PyTorch              ARGS="tests/data -x"
 #   make lint      formatting, style, types, floors
-#   make floors    try the lowest versions of all dependencies, in .venv-floors
+#   make floors    try the lowest versions of all dependencies
+#   make versions  smoke tests, oldest and newest NumPy, JAX, torch ARGS="newest torch-newest"
 #   make bench     speed against the peers, in .venv-bench          ARGS=--quick, ARGS="gpt-4x256 cnn", ARGS=--check
 #   make clean     remove what the above made, except runs/
 #
@@ -15,7 +16,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint floors bench clean
+.PHONY: help demo test lint floors versions bench clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The environments hold what this file puts there, not what the caller's shell adds.
@@ -41,14 +42,18 @@ lint: .venv/installed-lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 
-floors: .venv-floors/made-for
-	@.venv-floors/bin/python tools/floors.py
+# Each set of versions has an environment of its own in .venv-versions, which the tool makes once.
+floors: .venv/made-for
+	@$(BIN)/python -m tools.floors
+
+versions: .venv/made-for
+	@$(BIN)/python -m tools.versions $(ARGS)
 
 bench: .venv-bench/installed-bench
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv .venv-bench .venv-floors .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .venv-bench .venv-versions .venv-floors .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment remembers where it was made and for which Python. A moved checkout, or another Python named by PYTHON,
@@ -62,11 +67,8 @@ endif
 ifneq ($(call made_for,.venv-bench),$(shell cat .venv-bench/made-for 2>/dev/null))
 .PHONY: .venv-bench/made-for
 endif
-ifneq ($(call made_for,.venv-floors),$(shell cat .venv-floors/made-for 2>/dev/null))
-.PHONY: .venv-floors/made-for
-endif
 
-.venv/made-for .venv-bench/made-for .venv-floors/made-for:
+.venv/made-for .venv-bench/made-for:
 	@command -v "$(PYTHON)" >/dev/null || { \
 	    echo "phlox: '$(PYTHON)' is not there; install Python 3.11 or newer, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

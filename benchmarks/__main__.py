@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME ...]`: compares Phlox with its peers, prints the tables, and writes them into the docs.
 
-Without names, all workloads and what starting, saving, loading and several devices cost.
+Without names, it measures all workloads, and the cost of starting, saving, loading and several devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.workloads import ACCELERATED, QUICK, WORKLOADS, Workload
 ROOT = Path(__file__).parents[1]
 
 COMPARED = ("first_prediction", "records", "devices")
-"""Those that compare by themselves, and have a place among the headlines."""
+"""Benchmarks with their own comparisons that are among the headlines."""
 
 DETAILED = (
     "eager",
@@ -35,30 +35,34 @@ DETAILED = (
     "record_memory",
     "optimizer_update",
 )
-"""Single operations and calls: by name, or with `--all`."""
+"""Benchmarks of single operations and calls: run by name, or with `--all`."""
 
 ON_ONE_THREAD = {"eager", "tiny_gpt"}
-"""Of arrays too small for threads, on either side."""
+"""Benchmarks whose arrays are too small for threads, for Phlox and for the peers."""
 
 SMALL = {"records"}
-"""In a run of everything these take their small sizes; by name, the large ones."""
+"""These use their small sizes in a full run, and their large ones if they are named."""
 
 
 def main() -> int:
-    """0, or 1 where contestants computed different things or `--check` found something."""
+    """Run the benchmarks; 1 if contestants computed different results or `--check` found something, otherwise 0."""
     names = dict.fromkeys([w.name for table in (WORKLOADS, ACCELERATED) for w in table] + [*COMPARED, *DETAILED])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(names)}")
     parser.add_argument("--all", action="store_true", help="the detailed benchmarks too")
-    parser.add_argument("--quick", action="store_true", help="small sizes and few turns, to see that all works")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and few rounds, only to check that everything works"
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write benchmarks.md and benchmarks.svg there")
-    parser.add_argument("--check", action="store_true", help="compare the key paths with what is traced")
-    parser.add_argument("--record", action="store_true", help="record them anew")
+    parser.add_argument(
+        "--check", action="store_true", help="compare the counts of the key paths with the recorded ones"
+    )
+    parser.add_argument("--record", action="store_true", help="record these counts again")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     for name in options.names:
         if name not in names:
-            parser.error(f"no benchmark is called {name!r}; there are {', '.join(names)}")
+            parser.error(f"there is no benchmark {name!r}; choose from {', '.join(names)}")
     if options.rows is not None:
         rows = importlib.import_module(f"benchmarks.{options.names[0]}").run()
         options.rows.write_text(json.dumps([dataclasses.asdict(row) for row in rows]), encoding="utf-8")
@@ -71,10 +75,10 @@ def main() -> int:
 
 
 def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | None) -> int:
-    """Measures what is named, or all."""
+    """Measure the named benchmarks, or all."""
     from benchmarks.arena.entry import Result
     from benchmarks.arena.machine import better, in_a_process_of_its_own
-    from benchmarks.arena.match import QUICK_PLAN, Plan, leaked_tracer, play
+    from benchmarks.arena.match import QUICK_PLAN, Plan, competitive, play
     from benchmarks.arena.report import Report
     from benchmarks.contestants import CONTESTANTS
 
@@ -86,12 +90,12 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
         table = QUICK if quick else ACCELERATED if machine.accelerator else WORKLOADS
         workloads = [workload for workload in table if workload.name in asked]
     plan = QUICK_PLAN if quick else Plan()
-    # A quick run leaves out those who are like another but for their environment.
+    # A quick run omits contestants that differ from another one only in their environment.
     playing = [contestant for contestant in CONTESTANTS if not (quick and contestant.like)]
     results: list[Result] = []
     for workload in workloads:
         before = [result for result in results if result.workload.name == workload.after]
-        here = leaked_tracer(before[0], playing) if before else playing
+        here = competitive(before[0], playing) if before else playing
         results.append(play(workload, plan, here, fresh=workload.starts > 1 and not quick))
     size = "quick" if quick else "all"
     small = dict.fromkeys(SMALL, "small") if not (names or quick) else {}
@@ -113,7 +117,7 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
 
 
 def _rows(name: str, sizes: str) -> list[Ratio]:
-    """Those of one benchmark, in a process of its own."""
+    """The rows of one benchmark, run in a new process."""
     _say(name)
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in ON_ONE_THREAD else ()
     environment = {**os.environ, **dict.fromkeys(threads, "1"), SIZES: sizes}

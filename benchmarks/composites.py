@@ -13,7 +13,7 @@ import phlox as px
 from benchmarks.harness import Ratio, compare, measure
 from phlox import functional
 from phlox.backend import Autodiff, NumPy
-from phlox.backend.contract.update import AdamNumbers
+from phlox.backend.contract.update import AdamScalars
 
 ROWS, WIDTH = 16_384, 1_024
 
@@ -49,12 +49,12 @@ def adam() -> list[Ratio]:
     arrays = [np.abs(rng.normal(size=ROWS * WIDTH)).astype(np.float32) for _ in range(4)]
     ours = [px.tensor(array) for array in arrays]
     x, g = (torch.tensor(array) for array in arrays[:2])
-    numbers = AdamNumbers(1e-3, 0.9, 0.999, 1e-8, 0.0, False, 0.271, 0.003)
+    numbers = AdamScalars(1e-3, 0.9, 0.999, 1e-8, 0.0, False, 0.271, 0.003)
     parameter = torch.nn.Parameter(x)
     parameter.grad = g
     contestants: dict[str, Callable[[], Any]] = {
         "NumPy": lambda: functional.adam_update(ours[0], ours[1], ours[2], ours[3], numbers),
-        # In place, where ours makes new arrays.
+        # PyTorch's update is in place; Phlox's allocates new arrays.
         "PyTorch": torch.optim.Adam([parameter], lr=1e-3, foreach=False, fused=False).step,
         "PyTorch fused": torch.optim.Adam([parameter], lr=1e-3, fused=True).step,
     }
@@ -66,7 +66,7 @@ def adam() -> list[Ratio]:
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     torch.set_num_threads(max(torch.get_num_threads(), 2))
     f = torch_functional
     return [

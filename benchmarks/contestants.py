@@ -1,4 +1,4 @@
-"""Who takes part: libraries, the ways in which they are used, and the environment that each of them runs in."""
+"""The contestants: libraries, the variants of their use, and the environment of each."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 @dataclass(frozen=True)
 class Contestant:
-    """A library of `benchmarks.libraries`, and one of the variants that it knows."""
+    """A library of `benchmarks.libraries`, and one of its variants."""
 
     name: str
     library: str
     variant: str = ""
     environment: dict[str, str] = field(default_factory=dict[str, str])
     several: bool = False
-    """It takes `STEPS` steps a call, which is of use only in training, and only where steps are short."""
+    """It takes `STEPS` steps per call, which helps only in training, and only if steps are short."""
     by_operation: bool = False
-    """It calls kernels one by one: for tiny arrays it is faster on one thread, and then it has one."""
+    """It calls kernels one by one. With tiny arrays it is faster on one thread, so there it gets one."""
     eager: bool = False
-    """Nothing is compiled: it predicts, and trains where a model is tiny or the time to the first step is asked."""
+    """It compiles nothing. It predicts, and trains only tiny models or if the time to the first step is measured."""
     kinds: tuple[Kind, ...] = ("tiny", "long", "accelerated")
-    """The workloads that it takes part in."""
+    """The kinds of workloads in which it takes part."""
     like: str = ""
-    """The contestant that it is but for its environment: it only trains, and is compared for fewer steps."""
+    """The contestant from which it differs only in its environment: it only trains, and is compared for fewer steps."""
     random: bool = False
-    """Its environment is about random numbers: it takes part only where a step draws some."""
+    """Its environment concerns random numbers: it takes part only if a step draws some."""
 
     @property
     def ours(self) -> bool:
-        """Is it Phlox?"""
+        """Whether it is Phlox."""
         return self.library == "with_phlox"
 
     def takes_part(self, workload: Workload) -> bool:
-        """At all."""
+        """Whether it takes part in the workload at all."""
         return workload.kind in self.kinds and (workload.dropout or not self.random)
 
     def trains(self, workload: Workload) -> bool:
@@ -50,26 +50,26 @@ class Contestant:
         return self.takes_part(workload) and workload.predicts and not self.several and not self.like
 
     def environment_for(self, workload: Workload) -> dict[str, str]:
-        """What is set for its process."""
+        """The environment variables of its process."""
         return self.environment | (ONE_THREAD if workload.kind == "tiny" and self.by_operation else {})
 
 
 _ON_JAX, _ON_TORCH = {"KERAS_BACKEND": "jax"}, {"KERAS_BACKEND": "torch"}
 _KEEP = {"PHLOX_ALLOCATOR": "keep"}
-"""What `phlox tune` finds for steps that go through much memory; see docs/tuning.md."""
+"""The setting that `phlox tune` finds for steps that allocate much memory; see docs/tuning.md."""
 KEPT = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647:"
     "glibc.malloc.arena_max=1:glibc.malloc.top_pad=67108864"
 }
-"""The very same for the peers, who have no setting of their own for it: it is the C library's."""
+"""The same setting of the C library for the peers, which have no option for it."""
 _RBG = {"JAX_DEFAULT_PRNG_IMPL": "rbg"}
-"""The faster of JAX's random generators."""
+"""JAX's faster random generator."""
 
 
 def _like(
     contestant: Contestant, how: str, environment: dict[str, str], *, kinds: tuple[Kind, ...], random: bool = False
 ) -> Contestant:
-    """The same in another environment."""
+    """The same contestant in another environment."""
     return replace(
         contestant,
         name=f"{contestant.name}, {how}",
@@ -106,7 +106,7 @@ CONTESTANTS = (
     _NNX,
     _like(_NNX, "memory kept", KEPT, kinds=("long",)),
     _like(_NNX, "memory kept, rbg", _RBG | KEPT, kinds=("long",), random=True),
-    # Elsewhere it is the program of the one above, and its own dispatch on top.
+    # On other workloads it runs the same program as the one above, with more dispatch.
     Contestant("Flax NNX (nnx.jit)", "with_nnx", "jit", kinds=("tiny",)),
     Contestant("Equinox", "with_equinox"),
     Contestant("Keras on JAX", "with_keras", environment=_ON_JAX),

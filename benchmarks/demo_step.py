@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """One training step of the demo's network: Phlox compiled on JAX, the same network in Flax NNX, and in eager PyTorch.
 
 All three have the same layers, batch, optimizer (AdamW) and dropout; each is written as its own users would.
@@ -71,7 +71,7 @@ class FlaxNet(nnx.Module):
 
 
 def flax_step() -> Callable[[], float]:
-    """Flax NNX, as its documentation has it."""
+    """Flax NNX, as in its documentation."""
     model = FlaxNet(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adamw(LR), wrt=nnx.Param)
     images, labels = jnp.asarray(IMAGES.transpose(0, 2, 3, 1)), jnp.asarray(LABELS)
@@ -112,7 +112,7 @@ def torch_step() -> Callable[[], float]:
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     rows: list[Ratio] = []
     best = torch.get_num_threads()
     torch_times: dict[int, float] = {}

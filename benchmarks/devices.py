@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""A training step on eight devices, which one processor plays: the batch in shards, parameters everywhere or in shards.
+# The other libraries are installed only for the benchmarks.
+"""A training step on eight devices that one CPU simulates: the batch is sharded, parameters are replicated or sharded.
 
-The contestants are those of the large table; their state and batch are put on the mesh, and XLA does the rest for all.
+The contestants are those of the large table. Their state and batch are placed on the mesh, and XLA does the rest.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ GPT = Workload(
 MLP = Workload("mlp", "MLP 784-1024-1024-10, batch 256", "mlp", {"widths": (784, 1024, 1024, 10), "batch": 256})
 
 SUBJECT = "Phlox compiled on JAX"
-EVERYWHERE, IN_SHARDS = "parameters everywhere", "parameters in shards"
+REPLICATED, SHARDED = "parameters replicated", "parameters sharded"
 LOSSES = 5
-"""How many of each contestant must agree before anything is timed."""
+"""The number of losses of each contestant that must agree before anything is timed."""
 
 Place = Callable[[Any], Any]
 """Puts the arrays of a tree on the mesh."""
 
 
 def run() -> list[Ratio]:
-    """All rows, found by a process that believes in eight devices."""
+    """All rows, from a process with eight simulated devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}".strip()
-    # More threads than devices: with fewer, collectives that wait for each other wait for ever.
+    # Use more threads than devices: with fewer, collectives that wait for each other deadlock.
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "NPROC": "32"}
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.devices"], check=True, stdout=subprocess.PIPE, text=True, env=environment
@@ -51,7 +51,7 @@ def run() -> list[Ratio]:
 
 
 def mesh() -> Any:
-    """All devices in a row."""
+    """All devices in one row."""
     import jax
     from jax.sharding import AxisType
 
@@ -59,16 +59,16 @@ def mesh() -> Any:
 
 
 def placed(parameters: str) -> tuple[Place, Place]:
-    """How the state is put on the mesh, and how the batch is."""
+    """The placement of the state on the mesh, and that of the batch."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
     devices = mesh()
 
     def sharding(array: Any) -> NamedSharding:
-        # The largest axis that can be cut; whatever is small stays whole.
+        # Shard the largest axis that can be divided; replicate small arrays.
         axes = [axis for axis, size in enumerate(array.shape) if size % DEVICES == 0 and array.size >= 4096]
-        if parameters == EVERYWHERE or not axes:
+        if parameters == REPLICATED or not axes:
             return NamedSharding(devices, PartitionSpec())
         cut = max(axes, key=lambda axis: array.shape[axis])
         return NamedSharding(devices, PartitionSpec(*[None] * cut, "data"))
@@ -83,7 +83,7 @@ def placed(parameters: str) -> tuple[Place, Place]:
 
 
 def phlox_and_jax(workload: Workload, parameters: str) -> dict[str, Any]:
-    """Those who need no package of the peers."""
+    """The contestants that need no other library."""
     from benchmarks.libraries import with_jax, with_phlox
 
     state, batch = placed(parameters)
@@ -96,7 +96,7 @@ def phlox_and_jax(workload: Workload, parameters: str) -> dict[str, Any]:
 
 
 def contestants(workload: Workload, parameters: str) -> dict[str, Any]:
-    """All of them, on the mesh."""
+    """All contestants, on the mesh."""
     from benchmarks.libraries import with_equinox, with_nnx
 
     state, batch = placed(parameters)
@@ -108,7 +108,7 @@ def contestants(workload: Workload, parameters: str) -> dict[str, Any]:
 
 
 def check(made: dict[str, Any]) -> None:
-    """All make the same first steps."""
+    """Check that all contestants compute the same first steps."""
     found = {name: one.losses(LOSSES) for name, one in made.items()}
     for name, losses in found.items():
         if not all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(losses, found[SUBJECT], strict=True)):
@@ -116,10 +116,10 @@ def check(made: dict[str, Any]) -> None:
 
 
 def rows(workload: Workload, parameters: str) -> list[Ratio]:
-    """Phlox and each peer, the fastest of them first."""
+    """Phlox against each peer, the fastest first."""
     made = contestants(workload, parameters)
     check(made)
-    # Awaited now and then, as by a loop that looks at its losses: queues of eight devices grow long otherwise.
+    # Wait now and then, as a loop that reads its losses does: otherwise the queues of eight devices grow long.
     times = measure(
         {name: lambda one=one: one.run(2) for name, one in made.items()}, rounds=3 if quick() else 7, seconds=0.1
     )
@@ -132,8 +132,8 @@ def rows(workload: Workload, parameters: str) -> list[Ratio]:
 def here() -> list[Ratio]:
     """All rows, in a process that has the devices."""
     if quick():
-        return rows(MLP, EVERYWHERE)
-    return [*rows(MLP, EVERYWHERE), *rows(GPT, EVERYWHERE), *rows(GPT, IN_SHARDS)]
+        return rows(MLP, REPLICATED)
+    return [*rows(MLP, REPLICATED), *rows(GPT, REPLICATED), *rows(GPT, SHARDED)]
 
 
 if __name__ == "__main__":

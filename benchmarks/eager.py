@@ -1,4 +1,4 @@
-"""What an eager operation costs over the engine that it runs on, and a chain of them with its backward pass."""
+"""The overhead of an eager operation over its engine, and of a chain of them with its backward pass."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def chain(length: int = 50) -> list[Ratio]:
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     torch.set_num_threads(1)
     assert jax.default_backend()
     return add() + chain()

@@ -1,9 +1,9 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """From the start of a process to its first prediction: time, and the largest resident size until then.
 
-A model of 10 MB (an MLP), a batch of one, each contestant in a fresh process by turns; files are in the page cache, and
-all Python is compiled to bytecode beforehand, as an installer leaves it: the first, untimed run writes what lacks.
+A model of 10 MB (an MLP) and a batch of one; each contestant runs in new processes, in alternating rounds. Files are in
+the page cache. All Python is compiled to bytecode first, as after an installation: an untimed run writes missing files.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from benchmarks.harness import Ratio, compare, quick
 PEERS = ("torch", "jax", "keras", "onnxruntime", "numpy")
 ASKED = 0.25
 OF_THESE = ("torch", "jax", "keras")
-"""The best of these is the measure of what is asked; the others are there to be known."""
+"""The target is relative to the best of these; the others are shown for comparison."""
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     with tempfile.TemporaryDirectory() as folder:
         # Keras takes as long as all others together.
         names = ("phlox", *(name for name in PEERS if name != "keras" or not quick()))
@@ -47,7 +47,10 @@ def run() -> list[Ratio]:
                 found = _predict(name, folder, environment)
                 times[name].append(found["seconds"])
                 sizes[name].append(found["kib"] * 1024)
-    return [*_rows("time to the first prediction", times), *_rows("peak memory of it", sizes, "bytes")]
+    return [
+        *_rows("time to the first prediction", times),
+        *_rows("peak memory to the first prediction", sizes, "bytes"),
+    ]
 
 
 def _rows(workload: str, figures: dict[str, list[float]], measure: str = "seconds") -> list[Ratio]:

@@ -1,4 +1,4 @@
-"""Timing of contestants in turn, and ratios of what was measured side by side."""
+"""Times contestants in alternating rounds, and computes ratios of figures from one run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SIZES = "PHLOX_BENCHMARKS"
-"""The environment variable that says how much a benchmark of its own process does: `quick`, `small`, or all."""
+"""The environment variable that selects the sizes of a benchmark in its own process: `quick`, `small`, or all."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,23 @@ class Ratio:
     target: float | None = None
     unit: str = "ratio"
     measure: str = "seconds"
-    """What the two figures are, times a million; the table shows seconds as microseconds, bytes as MB."""
+    """The unit of the two figures, times a million; the table shows seconds as microseconds, bytes as MB."""
 
     @property
     def met(self) -> bool | None:
-        """Was the target met? None where there is none."""
+        """Whether the target was met; None if there is none."""
         return None if self.target is None else self.ratio <= self.target
 
     @property
     def figure(self) -> str:
-        """The ratio, with a digit more near 1, so that 1.00 does not stand beside a "no"."""
+        """The ratio, with one more digit near 1, so that 1.00 is never marked "no"."""
         return f"{self.ratio:.{3 if abs(self.ratio - 1.0) < 0.005 else 2}f}"
 
 
 def measure(
     contestants: dict[str, Callable[[], Any]], *, rounds: int = 15, seconds: float = 0.05
 ) -> dict[str, list[float]]:
-    """Seconds a call of every contestant, `rounds` times in turn, each turn lasting about `seconds`."""
+    """The seconds per call of every contestant, in `rounds` alternating rounds of about `seconds` each."""
     calls: dict[str, int] = {}
     for name, run in contestants.items():
         run()
@@ -59,7 +59,7 @@ def measure(
     try:
         for turn in range(rounds):
             names = list(contestants)
-            for name in names if turn % 2 == 0 else reversed(names):  # so that drift favours nobody
+            for name in names if turn % 2 == 0 else reversed(names):  # so that drift of the machine affects all equally
                 run, n = contestants[name], calls[name]
                 start = time.perf_counter()
                 for _ in range(n):
@@ -74,9 +74,9 @@ def measure(
 def seconds_in_turn(
     contestants: dict[str, Callable[[], Any]], *, rounds: int, before: Callable[[], Any] | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of single calls that are long, each contestant `rounds` times in turn and once before, to warm up.
+    """The seconds of single long calls of every contestant, in `rounds` alternating rounds after one to warm up.
 
-    `before` runs before each call, and what the call gives is let go after it, untimed.
+    `before` runs before each call. The result of the call is freed after it, untimed.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds + 1):
@@ -104,7 +104,7 @@ def compare(
     extra: bool = False,
     measure: str = "seconds",
 ) -> Ratio:
-    """The median of the ratios, turn by turn, with its quartiles; with `extra`, of the differences in nanoseconds."""
+    """The median of the ratios of all rounds, with quartiles; with `extra`, of the differences in nanoseconds."""
     pairs = list(zip(times[subject], times[peer], strict=True))
     values = [(a - b) * 1e9 if extra else a / b for a, b in pairs]
     low, _, high = statistics.quantiles(values, n=4)
@@ -115,12 +115,12 @@ def compare(
 
 
 def quick() -> bool:
-    """Whether small sizes and few rounds are wanted, to see that all works."""
+    """Whether to use small sizes and few rounds, only to check that everything works."""
     return os.environ.get(SIZES) == "quick"
 
 
 def small() -> bool:
-    """Whether small sizes are wanted, be it for quick runs or for a part of large ones."""
+    """Whether to use small sizes, for quick runs or for some benchmarks of a full run."""
     return os.environ.get(SIZES) in ("quick", "small")
 
 

@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""What it costs to call a compiled function: beside the arrays in flat lists, and beside modules of Equinox and Flax.
+# The other libraries are installed only for the benchmarks.
+"""The cost of calling a compiled function, compared with arrays in flat lists and with modules of Equinox and Flax.
 
-The step changes many small arrays a little, so that nothing counts but the call.
+The step changes many small arrays a little, so that the call dominates.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FlaxStack(nnx.Module):
 
 
 def turn(step: Callable[[Any], Any], state: Any, calls: int) -> Callable[[], None]:
-    """So many calls of the step, each on what the one before has returned; and then the wait for the last."""
+    """Make several calls of the step, each on the result of the previous one, and wait for the last."""
     held = [state]
 
     def go() -> None:
@@ -79,7 +79,7 @@ def turn(step: Callable[[Any], Any], state: Any, calls: int) -> Callable[[], Non
 
 
 def calls(leaves: int) -> list[Ratio]:
-    """A donated step which changes each of so many small arrays."""
+    """A donated step that changes each of `leaves` small arrays."""
     device = Jax().device()
 
     def changed(tree: Any) -> Any:
@@ -118,5 +118,5 @@ def calls(leaves: int) -> list[Ratio]:
 
 
 def run() -> list[Ratio]:
-    """A call with so many arrays, for each number of them."""
+    """A call with each number of arrays."""
     return [row for leaves in LEAVES for row in calls(leaves)]

@@ -86,7 +86,7 @@ WORK: dict[str, tuple[list[tuple[int, ...]], Fn, Fn, Fn]] = {
 
 
 def contestants(shapes: list[tuple[int, ...]], ours: Fn, by_torch: Fn, by_jax: Fn) -> dict[str, Callable[[], Any]]:
-    """The operation with the gradients towards all operands, everywhere."""
+    """The operation with the gradients with respect to all operands, in all libraries."""
     rng = np.random.default_rng(0)
     values = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
     found: dict[str, Callable[[], Any]] = {}
@@ -124,7 +124,7 @@ def contestants(shapes: list[tuple[int, ...]], ours: Fn, by_torch: Fn, by_jax: F
 
 
 def bf16() -> list[Ratio]:
-    """A product of matrices in bfloat16."""
+    """A matrix product in bfloat16."""
     values = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     x = px.tensor(values, device=Torch(float="bf16"))
     t = torch.tensor(values, dtype=torch.bfloat16)
@@ -141,7 +141,7 @@ def bf16() -> list[Ratio]:
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     torch.set_num_threads(max(torch.get_num_threads(), 2))
     rows: list[Ratio] = []
     for workload, (shapes, ours, by_torch, by_jax) in WORK.items():

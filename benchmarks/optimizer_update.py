@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""What AdamW's update of a model's weights costs, without the gradients: beside PyTorch's fused kernel and Optax."""
+# The other libraries are installed only for the benchmarks.
+"""The cost of AdamW's update of a model's weights, without the gradients, against PyTorch's fused kernel and Optax."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LR = 1e-3
 
 
 def shapes() -> list[tuple[int, ...]]:
-    """As in a transformer: of six tensors, two matrices that hold nearly all, and four vectors."""
+    """Shapes as in a transformer: of six tensors, two are matrices with almost all elements, and four are vectors."""
     width = int((ELEMENTS / (TENSORS / 3)) ** 0.5)
     return [(width, width) if i % 3 == 0 else (width,) for i in range(TENSORS)]
 
 
 class Weights(px.Module):
-    """Parameters, and nothing else."""
+    """A module with only parameters."""
 
     def __init__(self, arrays: list[np.ndarray], device: Any) -> None:
         self.params_ = [px.Param(px.tensor(array, device=device)) for array in arrays]
@@ -75,7 +75,7 @@ def torch_update(arrays: list[np.ndarray], grads: list[np.ndarray], fused: bool)
 
 
 def optax_update(arrays: list[np.ndarray], grads: list[np.ndarray]) -> Callable[[], Any]:
-    """An update by Optax under jit, what it changes donated."""
+    """An update by Optax under jit, with donated parameters and state."""
     transformation = optax.adamw(LR, weight_decay=0.01)
     given = [jnp.asarray(grad) for grad in grads]
 
@@ -94,7 +94,7 @@ def optax_update(arrays: list[np.ndarray], grads: list[np.ndarray]) -> Callable[
 
 
 def peak(update: Callable[[], Any]) -> int:
-    """Bytes that an update takes for a while beyond what there is before and after it: by tracemalloc, NumPy's too."""
+    """The temporary memory of an update in bytes, by tracemalloc, which includes NumPy's."""
     for _ in range(3):
         update()
     gc.collect()
@@ -110,7 +110,7 @@ def peak(update: Callable[[], Any]) -> int:
 
 
 def temporaries(update: Callable[[], Any]) -> int:
-    """Bytes that XLA sets aside for an update, beyond arguments and results."""
+    """The bytes that XLA allocates for an update, beyond arguments and results."""
     client = jax.devices("cpu")[0].client
     known = {id(program) for program in client.live_executables()}
     update()
@@ -119,7 +119,7 @@ def temporaries(update: Callable[[], Any]) -> int:
 
 
 def memory(arrays: list[np.ndarray], grads: list[np.ndarray]) -> list[Ratio]:
-    """What an update takes beyond parameters, state and gradients, beside what the parameters take."""
+    """The memory of an update beyond parameters, state and gradients, relative to that of the parameters."""
     whole = sum(array.nbytes for array in arrays)
     extra = {
         "Phlox on NumPy": peak(phlox_update(arrays, grads, "numpy")),
@@ -140,7 +140,7 @@ def memory(arrays: list[np.ndarray], grads: list[np.ndarray]) -> list[Ratio]:
 
 
 def run() -> list[Ratio]:
-    """The update on each engine over the peers."""
+    """The update on each engine against the peers."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape, np.float32) for shape in shapes()]
     grads = [rng.standard_normal(shape, np.float32) for shape in shapes()]

@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""`python predict.py CONTESTANT FOLDER`: load the model and predict, once; what `first_prediction` starts and times.
+# The other libraries are installed only for the benchmarks.
+"""`python predict.py CONTESTANT FOLDER`: load the model and predict once; `first_prediction` starts and times it.
 
 It prints as JSON when the prediction was there (of the monotonic clock, which all processes share), what it was, and
 the largest resident size until then. A contestant imports what its user would import, and nothing is imported before.
@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 SIZES = (784, 1024, 1024, 784)
-"""Of the layers of the MLP: 2.7 million parameters."""
+"""The widths of the MLP, which has 2.7 million parameters."""
 
 
 def with_phlox(folder: str) -> Any:
@@ -42,7 +42,7 @@ def with_phlox(folder: str) -> Any:
 
 
 def with_numpy(folder: str) -> Any:
-    """By hand: the floor of what can be had in Python."""
+    """By hand: the lower bound in Python."""
     import numpy as np
     from safetensors.numpy import load_file
 
@@ -54,7 +54,7 @@ def with_numpy(folder: str) -> Any:
 
 
 def with_torch(folder: str) -> Any:
-    """Eager, the weights mapped; no initializer runs."""
+    """Eager, with memory-mapped weights; no initializer runs."""
     import torch
 
     with torch.device("meta"):
@@ -95,7 +95,7 @@ def with_keras(folder: str) -> Any:
 
 
 def with_onnxruntime(folder: str) -> Any:
-    """A program made beforehand, in C++."""
+    """A program that was compiled in advance, in C++."""
     import numpy as np
     import onnxruntime
 

@@ -1,11 +1,11 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""The memory that saving and loading a model of 1 GB takes beyond the model, over the size of its largest tensor.
+# The other libraries are installed only for the benchmarks.
+"""The memory of saving and loading a model of 1 GB, beyond the model, relative to the size of its largest tensor.
 
-A process for each backend, precision and format makes a model, saves it, loads the file into that model, and then into
-a new one. Beside it another reads, every millisecond, the memory that is resident. What is shown is the peak over what
-was there before, less the model where a new one is loaded: of the anonymous memory (RssAnon), and for information with
-the pages of mapped files, which the system takes back when it likes.
+For each backend, precision and format, a process creates a model, saves it, loads the file into that model, and then
+into a new one. Another process reads its resident memory every millisecond. The figure is the peak over the memory
+before, without the model itself if a new one is loaded. It counts anonymous memory (RssAnon); for information, also the
+pages of mapped files, which the system can reclaim at any time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BACKENDS = ("numpy", "torch", "jax")
 PRECISIONS = ("f32", "f16", "bf16", "f64")
 FORMATS = ("safetensors", "msgpack", "phlox")
 MORE = (("numpy", "f32", "json"), ("numpy", "f32", "safetensors.zst"))
-"""Read whole, by design: shown for information."""
+"""Formats that are read completely, by design: shown for information."""
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     width = SMALL_WIDTH if quick() else WIDTH
     rows: list[Ratio] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -85,17 +85,17 @@ def _watch(pid: int, peak: list[int], done: threading.Event) -> None:
 
 
 def _resident(pid: int) -> tuple[int, int]:
-    """Bytes of anonymous memory, and with those of files."""
+    """Bytes of anonymous memory, and of anonymous and mapped memory together."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     anonymous, resident = (int(text.split(f"{key}:")[1].split()[0]) * 1024 for key in ("RssAnon", "VmRSS"))
     return anonymous, resident
 
 
-# --- the process that is watched
+# --- the measured process
 
 
 def child(backend: str, precision: str, width: int, file: Path) -> None:
-    """Says what comes, waits, does it, and says what of it is the model."""
+    """Announce each action, wait, run it, and report the size of the model."""
     import phlox as px
     from phlox.backend import backend_by_name
 

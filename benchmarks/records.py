@@ -1,15 +1,14 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """Saving and loading the weights of a transformer, 1 GB in float32, against safetensors and PyTorch.
 
-What Phlox saves is on the disk when it is saved: it calls fsync, and the peers do not. So both are shown: everybody
-durably (the peers followed by an fsync of the file and of its folder), and everybody into the page cache (Phlox with
-`durable=False`). Loading is shown until the weights are there, and until every element has been read once, for what is
-mapped is read later. They are there when they are in a model: in PyTorch by `load_state_dict(assign=True)` into a
-module that was made without values. The libraries of NumPy and JAX have no models, and end with a dictionary; how long
-PyTorch takes to get so far is there to be known. Files are in the page cache. What one has let go of is given back to
-the system before the next one loads: otherwise, as it happens, some find new memory and some what another has used, and
-who loads a model once, as most do, finds new memory.
+Phlox calls fsync when it saves, and the peers do not. So both cases are shown for all: durably (for the peers, followed
+by an fsync of the file and of its folder), and into the page cache (Phlox with `durable=False`). Loading is shown until
+the weights are loaded, and until every element has been read once, because mapped files are read later. Weights are
+loaded when they are in a model: in PyTorch by `load_state_dict(assign=True)` into a module without values. The
+libraries of NumPy and JAX have no models, and end with a dictionary; PyTorch's time for one is shown for comparison.
+Files are in the page cache. Freed memory is returned to the system before each load: otherwise some loads would get new
+memory and others reused memory, and a program that loads a model once, as most do, gets new memory.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ VERIFIES = "verify" in inspect.signature(px.record.load).parameters
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     width = QUICK_WIDTH if quick() else SMALL_WIDTH if small() else WIDTH
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -98,7 +97,7 @@ def saving(host: Arrays, folder: Path, size: str) -> list[Ratio]:
 
 
 def time_saving(savers: dict[str, Callable[..., Any]], folder: Path, *, durable: bool) -> dict[str, list[float]]:
-    """Each to a new file, when nothing that another has written waits for the disk any more."""
+    """Save each to a new file, after all earlier writes have reached the disk."""
     file = folder / "saved.safetensors"
 
     def clear() -> None:
@@ -122,12 +121,12 @@ def time_saving(savers: dict[str, Callable[..., Any]], folder: Path, *, durable:
 
 
 def save(model: Weights, precision: Precision, file: Path, *, durable: bool = True) -> None:
-    """As a user does."""
+    """Save as a user does."""
     px.record.save(model.into_record(), file, precision, durable=durable)
 
 
 def sync(file: Path) -> None:
-    """What the peers leave to others."""
+    """Sync the file and its folder, which the peers leave to the user."""
     for path, flags in ((file, os.O_RDWR), (file.parent, os.O_RDONLY)):
         descriptor = os.open(path, flags)
         os.fsync(descriptor)
@@ -135,7 +134,7 @@ def sync(file: Path) -> None:
 
 
 def compressing(folder: Path) -> list[Ratio]:
-    """For information: a small model compressed, against the same compression of what safetensors writes."""
+    """For information: a compressed small model, against the same compression of a safetensors file."""
     from backports import zstd
 
     host = arrays(32)  # 7 MB
@@ -172,7 +171,7 @@ def write_for_loading(host: Arrays, folder: Path) -> None:
 
 
 def loading(width: int, folder: Path, size: str) -> list[Ratio]:
-    """On every backend, verified and not, until there and until read; and from f16."""
+    """Loading on every backend, verified and not, until loaded and until read; and from f16."""
     plain, pt = folder / "plain.safetensors", folder / "torch.pt"
     by_torch: dict[str, Loading] = {
         "safetensors.torch": IntoTorch(width, lambda: safetensors.torch.load_file(plain)),
@@ -209,7 +208,7 @@ def loading(width: int, folder: Path, size: str) -> list[Ratio]:
 
 
 def loaders(width: int, file: Path, device: px.Device) -> dict[str, Loading]:
-    """Verified, and not."""
+    """Loading with and without verification."""
     checks = {"Phlox": True, "Phlox, verify=False": False} if VERIFIES else {"Phlox": True}
     return {name: Loader(width, file, device, verify) for name, verify in checks.items()}
 
@@ -217,7 +216,7 @@ def loaders(width: int, file: Path, device: px.Device) -> dict[str, Loading]:
 def time_loading(
     workload: str, ours: Mapping[str, Loading], peers: Mapping[str, Loading], known: Mapping[str, Loading]
 ) -> list[Ratio]:
-    """Both figures of one run: until loaded, and until all is read. Nothing is asked against those that are `known`."""
+    """Both times of one run: until loaded, and until everything is read. Rows against `known` have no target."""
     contestants = {**ours, **peers, **known}
     there: dict[str, list[float]] = {name: [] for name in contestants}
     read: dict[str, list[float]] = {name: [] for name in contestants}
@@ -244,7 +243,7 @@ def time_loading(
 
 @dataclass(frozen=True)
 class Loader:
-    """From a file into a module that is there but for its values; no initializer runs."""
+    """Load a file into a module whose values are not created yet; no initializer runs."""
 
     width: int
     file: Path
@@ -252,7 +251,7 @@ class Loader:
     verify: bool = True
 
     def prepared(self) -> Run:
-        """What is to be timed."""
+        """The call to time."""
         options: Any = {} if self.verify else {"verify": False}
         model = Weights(shapes(self.width), self.device)
         return lambda: model.load_record(px.record.load(self.file, **options))
@@ -260,13 +259,13 @@ class Loader:
 
 @dataclass(frozen=True)
 class IntoTorch:
-    """The same of PyTorch: into a module made without values, whose parameters become those of the file."""
+    """The same in PyTorch: load into a module without values, whose parameters become those of the file."""
 
     width: int
     load: Callable[[], dict[str, torch.Tensor]]
 
     def prepared(self) -> Run:
-        """What is to be timed."""
+        """The call to time."""
         model = torch_module(shapes(self.width))
 
         def run() -> torch.nn.Module:
@@ -280,7 +279,7 @@ Loading = Run | Loader | IntoTorch
 
 
 def torch_module(shapes: dict[str, tuple[int, ...]]) -> torch.nn.Module:
-    """Nothing but parameters of these names and shapes, on the device that has no memory."""
+    """A module with parameters of these names and shapes, on PyTorch's meta device."""
     root = torch.nn.Module()
     for name, shape in shapes.items():
         *above, last = name.split(".")
@@ -294,14 +293,14 @@ def torch_module(shapes: dict[str, tuple[int, ...]]) -> torch.nn.Module:
 
 
 def give_memory_back() -> None:
-    """The C library keeps none of what has been let go of, where it has a function for that (glibc)."""
+    """Return freed memory to the system, if the C library has a function for that (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
 
 def add_up(found: Any) -> float:
-    """Reads every element: by NumPy, whoever holds them."""
+    """Read every element by NumPy, whichever library has them."""
     if isinstance(found, Weights):
         values = [p.val().primitive for p in found.params()]
     elif isinstance(found, torch.nn.Module):
@@ -312,5 +311,5 @@ def add_up(found: Any) -> float:
 
 
 def rounds() -> int:
-    """Turns of each contestant."""
+    """The number of rounds of each contestant."""
     return 2 if quick() else 7

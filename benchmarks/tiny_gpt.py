@@ -1,4 +1,4 @@
-"""A GPT of two layers and width 32, forward and backward, eagerly: what the tape and the tensors cost."""
+"""A GPT of two layers and width 32, forward and backward, eagerly: the cost of the tape and the tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def weights() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def batch() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Tokens, and those that follow them."""
+    """Tokens, and the next tokens."""
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, VOCABULARY, (BATCH, CONTEXT + 1)).astype(np.int32)
     return tokens[:, :-1], tokens[:, 1:]
@@ -62,7 +62,7 @@ def phlox_loss(p: dict[str, px.Tensor], tokens: Any, targets: Any) -> px.Tensor:
 
 
 def torch_loss(p: dict[str, torch.Tensor], tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The same in PyTorch, whose linear layers keep their matrices the other way round."""
+    """The same in PyTorch, whose linear layers have transposed weights."""
     f = torch_functional
     x = f.embedding(tokens, p["tokens"]) + p["places"]
     for layer in range(LAYERS):
@@ -110,7 +110,7 @@ def with_torch() -> Callable[[], Any]:
 
 
 def check(contestants: dict[str, Callable[[], Any]]) -> None:
-    """All compute the same loss and gradients."""
+    """Check that all compute the same loss and gradients."""
     loss, gradients = contestants["PyTorch eager"]()
     for name, run in contestants.items():
         own, found = run()
@@ -120,7 +120,7 @@ def check(contestants: dict[str, Callable[[], Any]]) -> None:
 
 
 def run() -> list[Ratio]:
-    """All rows."""
+    """All rows of the table."""
     torch.set_num_threads(1)
     contestants = {
         "Autodiff(NumPy)": with_phlox(NumPy()),

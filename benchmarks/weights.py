@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""The weights of a transformer, about a hundred tensors: what is saved and loaded, as arrays and as a module."""
+"""The weights of a transformer, about a hundred tensors, to save and load, as arrays and as a module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 
 def shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Of a GPT: 1.05 GB in float32 for a width of 1408, 134 MB for one of 384, 23 MB for one of 96."""
+    """The shapes of a GPT: 1.05 GB in float32 for a width of 1408, 134 MB for one of 384, 23 MB for one of 96."""
     block = {
         "attention.norm": (width,), "attention.norm_bias": (width,),
         "attention.qkv": (width, 3 * width), "attention.qkv_bias": (3 * width,),
@@ -38,14 +38,14 @@ def arrays(width: int) -> Arrays:
 
 
 class Weights(px.Module):
-    """Nothing but parameters of these shapes, which have no values yet."""
+    """A module with parameters of these shapes, which have no values yet."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], device: px.Device) -> None:
         self.w = {name: Param.deferred(shape, nn.Zeros(), device=device) for name, shape in shapes.items()}
 
 
 def module_of(arrays: Arrays, device: px.Device) -> Weights:
-    """A module that has these values."""
+    """A module with these values."""
     model = Weights({name: array.shape for name, array in arrays.items()}, device)
     for name, array in arrays.items():
         model.w[name].set(px.tensor(array, device=device))

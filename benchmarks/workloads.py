@@ -1,4 +1,4 @@
-"""What is measured: which model, of which sizes, and what it is called."""
+"""The workloads: models, their sizes and their names."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 LR, BETAS, EPSILON, DECAY = 1e-3, (0.9, 0.999), 1e-8, 0.01
-"""AdamW, of all contestants and on all parameters."""
+"""The settings of AdamW, for all contestants and all parameters."""
 
 STEPS = 32
-"""How many steps those take in a call who take several."""
+"""The number of steps per call, for contestants that take several."""
 
 Kind: TypeAlias = Literal["tiny", "long", "accelerated"]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model and a batch for it; `options` are those of its `Sizes`."""
+    """A model and a batch for it; `options` are the arguments of its `Sizes`."""
 
     name: str
     title: str
     family: str
     options: dict[str, Any]
     kind: Kind = "long"
-    """Tiny: dispatch is most of it; libraries that call kernels one by one have one thread, and eager ones train too.
+    """Tiny: dispatch dominates; libraries that call kernels one by one use one thread, and eager ones train too.
     Accelerated: in bf16, on a GPU."""
     several: bool = False
     """Whether contestants that take several steps a call take part."""
     predicts: bool = True
-    """Whether inference is measured too: not where only training differs from another's."""
+    """Whether inference is measured too. It is not if only the training differs from that of another workload."""
     starts: int = 1
-    """Fresh processes that measure the time to the first step."""
+    """The number of processes in which the time to the first step is measured."""
     after: str = ""
-    """The name of a like workload before it: who was far behind there takes no part."""
+    """The name of a similar earlier workload: contestants that were far behind there do not take part."""
 
     @property
     def bf16(self) -> bool:
@@ -48,25 +48,25 @@ class Workload:
 
     @property
     def sizes(self) -> Any:
-        """As the model's package has it."""
+        """The sizes, as defined in the model's package."""
         return self.maths.Sizes(**self.options)
 
     @property
     def flops(self) -> float:
-        """Of the products of a training step."""
+        """The floating-point operations of the matrix products of a training step."""
         return self.maths.flops(self.sizes)
 
     @property
     def dropout(self) -> bool:
-        """Whether a step draws at random."""
+        """Whether a step draws random numbers."""
         return bool(self.options.get("dropout"))
 
     def written_with(self, library: str) -> ModuleType:
-        """The model as the users of a library write it."""
+        """The module that defines the model, as users of the library write it."""
         return importlib.import_module(f"benchmarks.models.{self.family}.{library}")
 
     def inputs(self, library: str, x: Any) -> Any:
-        """Inputs as the model of that library takes them."""
+        """The inputs in the form that the library's model expects."""
         convert = getattr(self.written_with(library), "inputs", None)
         return x if convert is None else convert(x)
 
@@ -120,7 +120,7 @@ QUICK = (
         predicts=False,
     ),
 )
-"""Of these sizes the run only shows that all works; predictions of one of them are enough for that."""
+"""Small sizes for a quick run, which only shows that everything works; one of them also predicts."""
 
 ACCELERATED = (
     Workload(
@@ -146,4 +146,4 @@ ACCELERATED = (
         kind="accelerated",
     ),
 )
-"""What runs where a GPU is."""
+"""The workloads for machines with a GPU."""

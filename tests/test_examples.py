@@ -40,7 +40,7 @@ def test_gpt_trains_saves_and_writes(gpt: Any, device: str, tmp_path: Path, caps
         ]
     )
     printed = capsys.readouterr().out
-    assert "held out" in printed and "step     2" in printed and "\nimport" in printed
+    assert "validation" in printed and "step     2" in printed and "\nimport" in printed
     assert {path.name for path in tmp_path.iterdir()} == {"small.json", "small.safetensors"}
     gpt(["--device", "numpy", "--steps", "0", "--length", "3", "--prompt", "x", "--resume", out])
     assert capsys.readouterr().out.startswith("x")  # whatever trained it

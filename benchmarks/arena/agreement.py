@@ -1,4 +1,4 @@
-"""Whether all contestants compute the same: their losses of the first steps, and their logits of one example."""
+"""Checks that all contestants compute the same: the losses of the first steps, and the logits of one example."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.arena.entry import Entry
 from benchmarks.workloads import STEPS, Workload
 
 LOSSES = 10
-"""Of the first steps."""
+"""The number of losses that are compared, from the first step on."""
 LOSS_TOLERANCE, FIRST_TOLERANCE, OUTPUT_TOLERANCE, BF16_TOLERANCE = 1e-3, 0.05, 1e-4, 0.05
-"""Of losses; of the first one with dropout, whose masks differ; of logits; of either in bf16."""
+"""The tolerances of losses, of the first loss with dropout (masks differ), of logits, and of both in bf16."""
 
 
 def compare_losses(workload: Workload, entries: list[Entry]) -> None:
-    """Marks who differs from the middle of all."""
+    """Mark contestants whose losses differ from the median."""
     single = [entry for entry in entries if entry.losses and not entry.averaged]
     tolerance = FIRST_TOLERANCE if workload.dropout else BF16_TOLERANCE if workload.bf16 else LOSS_TOLERANCE
     for step in range(1 if workload.dropout else LOSSES):
@@ -38,7 +38,7 @@ def compare_losses(workload: Workload, entries: list[Entry]) -> None:
 
 
 def compare_outputs(workload: Workload, entries: list[Entry]) -> None:
-    """Marks whose logits differ from the middle of all, relative to the largest of them."""
+    """Mark contestants whose logits differ from the median, relative to the largest logit."""
     tolerance = BF16_TOLERANCE if workload.bf16 else OUTPUT_TOLERANCE
     some = [entry for entry in entries if entry.outputs]
     if not some:
@@ -59,7 +59,7 @@ def compare_outputs(workload: Workload, entries: list[Entry]) -> None:
 
 
 def _middle(values: Iterable[float]) -> float:
-    """The median of those that are numbers."""
+    """The median of the finite values."""
     return statistics.median([value for value in values if math.isfinite(value)] or [0.0])
 
 

@@ -1,4 +1,4 @@
-"""A contestant's process, seen from outside."""
+"""The parent's side of a contestant's process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from benchmarks.workloads import Workload
 
 ROOT = Path(__file__).parents[2]
 DECIDED = ("PHLOX_ALLOCATOR", "PHLOX_SETTINGS", "GLIBC_TUNABLES", "JAX_DEFAULT_PRNG_IMPL")
-"""Variables in which contestants differ: what the caller's shell says of them would make some alike."""
+"""Variables that the contestants set: values from the caller's shell would make some contestants equal."""
 PATIENCE = 300.0
-"""Seconds that an answer may take."""
+"""The longest time for an answer, in seconds."""
 
 
 class Failed(Exception):
@@ -29,9 +29,9 @@ class Failed(Exception):
 
 
 class Child:
-    """Starts at once; asks and is answered.
+    """A process that starts at once, receives requests and returns answers.
 
-    An empty folder as a cache makes what is compiled be compiled, whatever an earlier run left.
+    With an empty folder as its cache, everything is compiled again, whatever earlier runs have cached.
     """
 
     command: Sequence[str] = (sys.executable, "-m", "benchmarks.arena.worker")
@@ -42,7 +42,7 @@ class Child:
         environment = {
             **{name: value for name, value in os.environ.items() if name not in DECIDED},
             **({} if cache is None else {"TORCHINDUCTOR_CACHE_DIR": cache}),
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # so that several share an accelerator
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several processes share an accelerator
             **contestant.environment_for(workload),
         }
         self._process = subprocess.Popen(
@@ -54,16 +54,16 @@ class Child:
         self.send("enter", **given)
 
     def send(self, do: str, **request: Any) -> None:
-        """Asks, without waiting."""
+        """Send a request, without waiting."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # the answer, which does not come, says it
+            pass  # `answer` reports it
 
     def answer(self) -> dict[str, Any]:
-        """To what was asked; raises `Failed`."""
+        """The answer to the last request; raises `Failed`."""
         assert self._process.stdout is not None
         timer = threading.Timer(PATIENCE, self._give_up)
         timer.start()
@@ -79,7 +79,7 @@ class Child:
         return answer
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """Both."""
+        """Send a request and return its answer."""
         self.send(do, **request)
         return self.answer()
 
@@ -96,7 +96,7 @@ class Child:
         return f"ended with status {code}" + (f": {last[0][:200]}" if last else "")
 
     def close(self) -> None:
-        """Ends the process, which has nothing to keep: libraries may take seconds to end by themselves."""
+        """Kill the process. It has nothing to save, and libraries may take seconds to exit normally."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):

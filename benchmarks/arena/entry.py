@@ -1,4 +1,4 @@
-"""What a match finds: of one contestant, and of all on one workload."""
+"""The results of a match: of one contestant, and of all on one workload."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from benchmarks.workloads import Workload
 
 @dataclass
 class Entry:
-    """What is known of one contestant on one workload."""
+    """The results of one contestant on one workload."""
 
     contestant: Contestant
     missing: str | None = None
-    """Why it could not take part, if so."""
+    """Why it could not take part; None if it could."""
     wrong: str | None = None
-    """How it differs from the others, if so."""
+    """How its results differ from those of the others; None if they do not."""
     losses: list[float] = field(default_factory=list[float])
     averaged: bool = False
     outputs: list[float] = field(default_factory=list[float])
     first: list[float] = field(default_factory=list[float])
-    """Seconds from the built model to the first loss, of each process; empty where that is not asked."""
+    """Seconds from the built model to the first loss, for each process; empty if this is not measured."""
     each: float = 0.0
-    """Seconds of a compared step but the first, roughly."""
+    """The approximate seconds of a compared step, without the first one."""
     mib: float = 0.0
-    """The peak of the process after the compared steps."""
+    """The peak memory of the process after the compared steps."""
     training: list[float] = field(default_factory=list[float])
-    """Seconds a step, of each turn."""
+    """The seconds per step in each round."""
     inference: list[float] = field(default_factory=list[float])
 
 
@@ -39,10 +39,10 @@ class Result:
     entries: list[Entry]
     versions: dict[str, str]
     seconds: float = 0.0
-    """That all of it took."""
+    """The duration of the whole measurement."""
 
     @property
     def wrong(self) -> list[str]:
-        """Those who computed something else."""
+        """The contestants that computed something else."""
         title = self.workload.title
         return [f"{title}: {entry.contestant.name}: {entry.wrong}" for entry in self.entries if entry.wrong]

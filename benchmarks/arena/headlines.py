@@ -1,4 +1,4 @@
-"""The one line of each workload: the best configuration of Phlox against the best peer."""
+"""The headline of each workload: the best configuration of Phlox against the best peer."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Times = Callable[[Entry], list[float]]
 
 
 def training(entry: Entry) -> list[float]:
-    """Seconds a step."""
+    """The seconds per training step."""
     return entry.training
 
 
 def inference(entry: Entry) -> list[float]:
-    """Seconds a prediction."""
+    """The seconds per prediction."""
     return entry.inference
 
 
 def first(entry: Entry) -> list[float]:
-    """Seconds to the first step."""
+    """The seconds to the first step."""
     return entry.first
 
 
 def best(entries: Iterable[Entry], times: Times, *, ours: bool) -> Entry | None:
-    """The fastest of Phlox's configurations, or of the peers, by its median; None if there is none.
+    """The configuration of Phlox, or the peer, with the fastest median; None if there is none.
 
-    Who left early was slower then than another of its side, whatever the machine did later.
+    Contestants that were dropped early are excluded: when they were dropped, another one of their side was faster.
     """
     found = [
         entry
@@ -43,14 +43,14 @@ def best(entries: Iterable[Entry], times: Times, *, ours: bool) -> Entry | None:
 
 
 def between(title: str, subject: Entry, peer: Entry, times: Times) -> Ratio:
-    """Turn by turn, over those that both took."""
+    """The ratio round by round, over the rounds in which both were measured."""
     a, b = subject.contestant.name, peer.contestant.name
     turns = min(len(times(subject)), len(times(peer)))
     return compare(title, {a: times(subject)[:turns], b: times(peer)[:turns]}, a, b)
 
 
 def headline(result: Result, what: str, times: Times) -> Ratio | None:
-    """None where either side has nothing to show, or too little for quartiles."""
+    """The headline; None if one side has no results, or too few for quartiles."""
     ours, theirs = (best(result.entries, times, ours=ours) for ours in (True, False))
     if ours is None or theirs is None or min(len(times(ours)), len(times(theirs))) < 2:
         return None
@@ -58,15 +58,15 @@ def headline(result: Result, what: str, times: Times) -> Ratio | None:
 
 
 def of_result(result: Result) -> list[Ratio]:
-    """Training, inference, and where several processes were started the time to the first step."""
+    """The headlines of training, of inference and, if several processes were started, of the time to the first step."""
     kinds = (("training", training), ("inference", inference), ("time to the first step", first))
     return [row for what, times in kinds if (row := headline(result, what, times)) is not None]
 
 
 def of_rows(rows: Sequence[Ratio]) -> list[Ratio]:
-    """Of every workload of a benchmark that compares by itself, the best subject against the best peer.
+    """The best subject against the best peer, for every workload of a benchmark with its own comparisons.
 
-    Where something is asked of some rows, the peers of the others are there to be known only; see `replicate_like`.
+    If some rows have a target, the peers of the other rows are shown for comparison only; see `not_counted`.
     """
     found: list[Ratio] = []
     for alike in _by_workload(rows):
@@ -76,8 +76,8 @@ def of_rows(rows: Sequence[Ratio]) -> list[Ratio]:
     return found
 
 
-def replicate_like(rows: Sequence[Ratio]) -> list[Ratio]:
-    """Those whose peer is faster than the one of the headline, but not of its kind."""
+def not_counted(rows: Sequence[Ratio]) -> list[Ratio]:
+    """The rows whose peer is faster than the one of the headline, but is not a comparable library."""
     found: list[Ratio] = []
     for chosen, alike in zip(of_rows(rows), _by_workload(rows), strict=True):
         found += [row for row in alike if row.subject == chosen.subject and row.peer_us < chosen.peer_us]

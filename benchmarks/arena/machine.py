@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""What this machine can do at most, measured: the rate of products and convolutions, and of moving memory.
+# The other libraries are installed only for the benchmarks.
+"""Measures the peak rates of this machine: of matrix products and convolutions, and of memory.
 
-`python -m benchmarks.arena.machine` prints it as JSON. Whatever is fastest says what the machine can do: libraries
+`python -m benchmarks.arena.machine` prints them as JSON. The fastest of all attempts counts as the peak: libraries
 differ by a half in the same product, and each has its best size.
 """
 
@@ -27,25 +27,25 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Machine:
-    """Rates a second."""
+    """Rates per second."""
 
     processor: str
     cores: int
     flops: float
-    """The highest rate seen: f32 on processors, bf16 on an accelerator."""
+    """The highest rate measured: f32 on CPUs, bf16 on an accelerator."""
     fastest: str
-    """What reached it."""
+    """The operation that reached it."""
     copied: float
-    """Bytes read plus bytes written, of a copy."""
+    """Bytes read plus bytes written by a copy."""
     triad: float
-    """The same of a + s * b."""
+    """The same for a + s * b."""
     accelerator: str | None = None
     seen: dict[str, float] = field(default_factory=dict[str, float])
-    """The rate of everything that was tried, by library and work."""
+    """All measured rates, by library and operation."""
 
 
 def _middle(run: Callable[[], Any], seconds: float) -> float:
-    """Seconds of a call, the median of all in so long, after two to warm up: what lasts, not what a moment allowed."""
+    """The median seconds of a call, over `seconds`, after two calls to warm up: the sustained rate, not the peak."""
     run()
     run()
     end, times = time.perf_counter() + seconds, list[float]()
@@ -109,7 +109,7 @@ def accelerator() -> str | None:
 
 
 def _convolution(image: int, channels: int, batch: int) -> Callable[[], Any] | None:
-    """3x3, in PyTorch with channels last, for which processors have kernels of their own (oneDNN)."""
+    """A 3x3 convolution in PyTorch with channels last, for which oneDNN has special CPU kernels."""
     try:
         import torch
     except ImportError:
@@ -130,7 +130,10 @@ CONVOLUTIONS = ((32, 64, 32), (16, 128, 64))
 
 
 def works(gpu: bool, quick: bool = False) -> dict[str, tuple[float, Callable[[], Callable[[], Any] | None]]]:
-    """What is tried: the floating-point operations, and what makes it ready; nothing where the library is missing."""
+    """The operations to try: the number of floating-point operations, and a function that prepares the call.
+
+    That function returns None if its library is missing.
+    """
     kind = "bf16" if gpu else "f32"
     engines = {"XLA": _jax, "PyTorch": _torch} | ({} if gpu else {"NumPy": _numpy})
     found: dict[str, tuple[float, Callable[[], Callable[[], Any] | None]]] = {}
@@ -145,7 +148,7 @@ def works(gpu: bool, quick: bool = False) -> dict[str, tuple[float, Callable[[],
 
 
 def measured(quick: bool = False) -> Machine:
-    """Everything for 0.4 s; `quick`: the smallest products, for a shorter time."""
+    """Measure everything for 0.4 s each; `quick`: only the smallest products, for a shorter time."""
     seconds = 0.1 if quick else 0.4
     gpu = accelerator()
     seen: dict[str, float] = {}
@@ -158,13 +161,13 @@ def measured(quick: bool = False) -> Machine:
 
 
 def highest(machine: Machine) -> Machine:
-    """With the highest of the rates seen as its peak."""
+    """The machine with its highest measured rate as the peak."""
     fastest = max(machine.seen, key=lambda name: machine.seen[name])
     return dataclasses.replace(machine, flops=machine.seen[fastest], fastest=fastest)
 
 
 def _memory(seconds: float) -> tuple[float, float]:
-    """By PyTorch, whose loops use all cores, on arrays far beyond the caches; by NumPy without it."""
+    """Memory rates by PyTorch, whose loops use all cores, on arrays much larger than the caches; otherwise by NumPy."""
     elements = 1 << 26
     try:
         import torch
@@ -187,13 +190,13 @@ def _processor() -> str:
 
 
 def better(a: Machine, b: Machine) -> Machine:
-    """The higher rates of two measurements, since a busy machine shows less than it can do."""
+    """The higher rates of two measurements, because a busy machine is slower than its peak."""
     seen = {name: max(a.seen.get(name, 0.0), b.seen.get(name, 0.0)) for name in [*a.seen, *b.seen]}
     return highest(dataclasses.replace(a, copied=max(a.copied, b.copied), triad=max(a.triad, b.triad), seen=seen))
 
 
 def in_a_process_of_its_own(*, quick: bool = False) -> Machine:
-    """So that no library stays in this one."""
+    """Measure in a new process, so that this process imports no libraries."""
     command = [sys.executable, "-m", "benchmarks.arena.machine", *["quick"] * quick]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     return Machine(**json.loads(found.stdout.splitlines()[-1]))

@@ -1,4 +1,4 @@
-"""One workload: all contestants are started, compared, and timed in turn."""
+"""One workload: starts all contestants, compares their results, and times them in alternating rounds."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from benchmarks.contestants import CONTESTANTS, Contestant
 from benchmarks.workloads import STEPS, Workload
 
 GUESSED, GUESSED_LIKE = 3, 2
-"""Compared steps after which it is known how long one takes; of those who are like another."""
+"""The number of compared steps that determine the duration of a step; the second is for contestants with `like`."""
 LONG = 0.1
-"""Where the fastest takes so many seconds a step, the rest of the compared steps are those that are timed, by turns."""
+"""If the fastest takes at least this many seconds per step, the remaining compared steps are timed, in rounds."""
 FAR = 1.4
-"""Who took more than so many times what the fastest of its side took is left out of the workload after."""
+"""Contestants slower than the fastest of their side by more than this factor do not take part in the next workload."""
 CLOSE = 1.2
-"""A setting is tried with those who take at most so many times what the fastest of their side takes without it."""
+"""A setting is tried with contestants that are slower than the fastest of their side by at most this factor."""
 AMONG_THE_FIRST = 1.5
-"""So many times the shortest time to the first step of a side is measured again."""
+"""The time to the first step is measured again for contestants within this factor of the shortest of their side."""
 ENOUGH, PATIENCE = 5, 20.0
-"""After so many turns those stop that have lasted so many seconds."""
+"""Measuring stops after this many rounds, once it has taken this many seconds."""
 LONG_LEAVE = 1.5
-"""Before the first turn those leave whose steps are long, and so many times those of the fastest of their side."""
+"""With long steps, contestants slower than the fastest of their side by this factor are dropped before round one."""
 LEAVE = {"run": {1: 1.4, 3: 1.2}, "predict": {2: 1.4, 4: 1.2}}
-"""After so many turns those leave who take so many times what the fastest of their side takes."""
+"""After this many rounds, contestants slower than the fastest of their side by this factor are dropped."""
 PAUSE = 0.02
-"""Seconds until threads that spin for more work have gone to sleep."""
+"""Seconds to wait until worker threads that spin for more work have gone to sleep."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long it takes."""
+    """The number and the duration of rounds."""
 
     rounds: int = 7
     predictions: int = 7
-    """As many turns of inference."""
+    """The number of rounds of inference."""
     training: float = 0.25
     inference: float = 0.15
-    """Seconds of a turn, at least one step."""
+    """The seconds of a round; it has at least one step."""
     several_starts: bool = True
 
 
@@ -62,9 +62,9 @@ Playing: TypeAlias = tuple[Entry, Child]
 def play(
     workload: Workload, plan: Plan, contestants: Sequence[Contestant] = CONTESTANTS, *, fresh: bool = False
 ) -> Result:
-    """Raises nothing for a contestant that fails or is wrong: the entry says it.
+    """Run a workload. A contestant that fails or is wrong raises no error: its entry says so.
 
-    `fresh`: every contestant compiles anew, instead of finding what earlier runs have compiled.
+    `fresh`: every contestant compiles again, instead of using the caches of earlier runs.
     """
     began = time.monotonic()
     all_entries = [Entry(c) for c in contestants if c.trains(workload) or c.predicts(workload)]
@@ -84,7 +84,7 @@ def play(
         def enter(entries: Sequence[Entry], *, one_by_one: bool = False) -> list[Playing]:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 playing = list(pool.map(start, entries))
-            _say("  all are there")
+            _say("  all have started")
             with ThreadPoolExecutor(1 if one_by_one else os.cpu_count()) as pool:
                 list(pool.map(lambda pair: _check_in(pair[0], pair[1], workload), playing))
             for entry, child in playing:
@@ -93,10 +93,10 @@ def play(
 
         entries = [entry for entry in all_entries if not entry.contestant.like]
         _say(f"{workload.title}: {len(entries)} contestants")
-        # Where the time to the first step is asked nobody else runs meanwhile.
+        # If the time to the first step is measured, no other contestant runs meanwhile.
         playing = enter(entries, one_by_one=workload.starts > 1)
         for number in range(1, workload.starts if plan.several_starts else 1):
-            # The first to compute pays for memory that the machine does not have yet, and leaves it to the others.
+            # The first to compute pays for new memory of the virtual machine, which the others then reuse.
             _start_again(workload, entries[::-1] if number % 2 else entries, f"{caches}/{number}")
         promising = {entry.contestant.name for entry in entries if close(entry, entries, CLOSE)}
         like = [entry for entry in all_entries if entry.contestant.like in promising]
@@ -106,7 +106,7 @@ def play(
         entries = sorted([*entries, *like], key=all_entries.index)
         compare_outputs(workload, entries)
         _compare_and_train(workload, plan, entries, playing)
-        _say("  inference, by turns")
+        _say("  inference, in rounds")
         served = [pair for pair in playing if pair[0].contestant.predicts(workload)]
         _take_turns(served, "predict", plan.predictions, plan.inference, lambda entry: entry.inference)
     seconds = time.monotonic() - began
@@ -115,10 +115,10 @@ def play(
 
 
 def _compare_and_train(workload: Workload, plan: Plan, entries: list[Entry], playing: Sequence[Playing]) -> None:
-    """The rest of the losses, who of them is wrong, and the training of the others by turns."""
+    """Get the remaining losses, mark wrong contestants, and time the training of the others in rounds."""
     trained = [pair for pair in playing if pair[0].contestant.trains(workload)]
     if is_long(entries) and not workload.dropout:
-        _say("  the rest of the compared steps, by turns")
+        _say("  the remaining compared steps, in rounds")
         _take_compared(trained)
         compare_losses(workload, entries)
         for entry in entries:
@@ -131,18 +131,18 @@ def _compare_and_train(workload: Workload, plan: Plan, entries: list[Entry], pla
         elif not entry.contestant.like:
             _more_losses(entry, child, LOSSES)
     compare_losses(workload, entries)
-    _say("  training, by turns")
+    _say("  training, in rounds")
     _take_turns(trained, "run", plan.rounds, plan.training, lambda entry: entry.training)
 
 
 def close(entry: Entry, entries: Sequence[Entry], bound: float) -> bool:
-    """Whether its compared steps took at most so many times those of the fastest of its side."""
+    """Whether its compared steps are slower than those of the fastest of its side by at most the factor `bound`."""
     times = [other.each for other in entries if other.contestant.ours == entry.contestant.ours and other.each]
     return bool(entry.each) and entry.each <= bound * min(times)
 
 
-def leaked_tracer(result: Result, contestants: Sequence[Contestant]) -> list[Contestant]:
-    """Those who were not far behind the fastest of their side in training, and those like them."""
+def competitive(result: Result, contestants: Sequence[Contestant]) -> list[Contestant]:
+    """The contestants that were not far behind the fastest of their side in training, and their variants."""
     far: set[str] = set()
     for ours in (True, False):
         side = [entry for entry in result.entries if entry.training and entry.contestant.ours == ours]
@@ -152,7 +152,7 @@ def leaked_tracer(result: Result, contestants: Sequence[Contestant]) -> list[Con
 
 
 def is_long(entries: Sequence[Entry]) -> bool:
-    """Whether a step takes so long that one is a turn."""
+    """Whether steps are so long that each is a round of its own."""
     return min((entry.each for entry in entries if entry.each), default=0.0) >= LONG
 
 
@@ -161,7 +161,7 @@ def _say(text: str) -> None:
 
 
 def _asked(entry: Entry, ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """The answer; None if the contestant is out of it."""
+    """The answer; None if the contestant failed or is wrong."""
     if entry.missing is not None or entry.wrong is not None:
         return None
     try:
@@ -173,7 +173,7 @@ def _asked(entry: Entry, ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | 
 
 
 def _check_in(entry: Entry, child: Child, workload: Workload) -> None:
-    """Builds, and makes what is compared."""
+    """Build the model, and compute what is compared."""
     built = _asked(entry, lambda: child.ask("build"))
     if built and entry.contestant.trains(workload):
         _first_losses(entry, child, workload, built)
@@ -185,7 +185,7 @@ def _check_in(entry: Entry, child: Child, workload: Workload) -> None:
 
 
 def _first_losses(entry: Entry, child: Child, workload: Workload, built: dict[str, Any]) -> None:
-    """One; of those who take many a call, or tell their mean, all that are compared."""
+    """Get the first loss; or all compared losses, if a call takes several steps or returns only the mean."""
     entry.averaged = built["averaged"]
     found = _asked(entry, lambda: child.ask("losses", n=STEPS if built["steps"] > 1 and not entry.averaged else 1))
     if found:
@@ -195,7 +195,7 @@ def _first_losses(entry: Entry, child: Child, workload: Workload, built: dict[st
 
 
 def _more_losses(entry: Entry, child: Child, until: int) -> None:
-    """So many in all, while nobody else computes, so that it also shows how long steps are."""
+    """Get losses until there are `until`, while no other contestant runs, so that this also times the steps."""
     n = until - len(entry.losses)
     if entry.averaged or not entry.losses or n <= 0:
         return
@@ -206,7 +206,7 @@ def _more_losses(entry: Entry, child: Child, until: int) -> None:
 
 
 def _take_compared(playing: Sequence[Playing]) -> None:
-    """As many losses as are left to compare, one a turn."""
+    """Get the remaining losses to compare, one in each round."""
     for turn in range(LOSSES - GUESSED):
         for entry, child in playing if turn % 2 == 0 else reversed(playing):
             time.sleep(PAUSE)
@@ -218,7 +218,7 @@ def _take_compared(playing: Sequence[Playing]) -> None:
 
 
 def _start_again(workload: Workload, entries: list[Entry], caches: str) -> None:
-    """Fresh processes, for the time to the first step alone, of those who may be the first of their side."""
+    """Start new processes, only for the time to the first step, of contestants that may be the first of their side."""
     sides = [[entry for entry in entries if entry.first and entry.contestant.ours == ours] for ours in (True, False)]
     bounds = [AMONG_THE_FIRST * min((entry.first[0] for entry in side), default=0.0) for side in sides]
     again = [
@@ -227,7 +227,7 @@ def _start_again(workload: Workload, entries: list[Entry], caches: str) -> None:
         if entry.missing is None and entry.first and entry.first[0] <= bounds[not entry.contestant.ours]
     ]
     found: dict[str, str] = {}
-    for entry, child in again:  # all import side by side, and nobody computes before all are there
+    for entry, child in again:  # all import in parallel, and none computes before all have started
         try:
             child.answer()
         except Failed as failure:
@@ -248,7 +248,7 @@ def _start_again(workload: Workload, entries: list[Entry], caches: str) -> None:
 def _take_turns(
     playing: Sequence[Playing], what: str, rounds: int, seconds: float, times: Callable[[Entry], list[float]]
 ) -> None:
-    """Every one in turn, in one order and then in the other, so that drift favours nobody."""
+    """Time all contestants in alternating rounds, with the order reversed in every other round, against drift."""
     paces, guesses = dict[str, int](), dict[str, float]()
     for entry, child in playing:
         name = entry.contestant.name
@@ -258,7 +258,7 @@ def _take_turns(
         found = _asked(entry, lambda child=child: child.ask("pace", what=what, seconds=seconds))
         paces[name], guesses[name] = (found["n"], found["seconds"]) if found else (0, math.inf)
     entries = [entry for entry, _ in playing]
-    # One compared step, in memory that is not there yet, says too little of those who are like another.
+    # Contestants with `like` took only one compared step, in new memory, which is too little to drop them.
     long = [e for e in entries if what == "run" and e.each > seconds and not e.contestant.like]
     for entry in [e for e in long if not close(e, entries, LONG_LEAVE)]:
         times(entry).append(entry.each)
@@ -279,13 +279,13 @@ def _take_turns(
 
 
 def _usual(times: Sequence[float], guess: float) -> float:
-    """Of few turns the best, for one may have met a hiccup; then what was seen before counts too."""
+    """The median; for few rounds, the best including the earlier guess, because one round may have been disturbed."""
     if not times:
         return math.inf
     return statistics.median(times) if len(times) > 2 else min(*times, guess)
 
 
 def may_win(entry: Entry, playing: Sequence[Entry], taken: Mapping[str, float], bound: float) -> bool:
-    """Whether it may still be the best of its side; the turns that the others took say enough of them."""
+    """Whether it can still be the best of its side."""
     ours = [taken[other.contestant.name] for other in playing if other.contestant.ours == entry.contestant.ours]
     return taken[entry.contestant.name] <= bound * min(ours) < math.inf

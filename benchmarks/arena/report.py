@@ -1,4 +1,4 @@
-"""What was measured, as Markdown and as a picture."""
+"""The results as Markdown and as a plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.arena import headlines
 from benchmarks.arena.entry import Entry, Result
 from benchmarks.arena.machine import Machine
-from benchmarks.arena.picture import draw
+from benchmarks.arena.plot import draw
 from benchmarks.harness import Ratio, table
 
 LEVEL, AHEAD = 1.0, 0.8
@@ -18,24 +18,24 @@ LEVEL, AHEAD = 1.0, 0.8
 
 @dataclass(frozen=True)
 class Report:
-    """Of one run."""
+    """The report of one run."""
 
     machine: Machine | None
     results: Sequence[Result]
     rows: Sequence[Ratio]
-    """Of the benchmarks that compare by themselves and have a place among the headlines."""
+    """The rows of benchmarks with their own comparisons that are among the headlines."""
     details: Sequence[Ratio]
-    """Of those that have none."""
+    """The rows of the detailed benchmarks."""
     python: str
 
     @property
     def headlines(self) -> list[Ratio]:
-        """One a workload."""
+        """One row for each workload."""
         return [row for result in self.results for row in headlines.of_result(result)] + headlines.of_rows(self.rows)
 
     def text(self) -> str:
-        """All of it, as Markdown."""
-        parts = [self._machine(), _summary(self.headlines, headlines.replicate_like(self.rows))]
+        """The whole report as Markdown."""
+        parts = [self._machine(), _summary(self.headlines, headlines.not_counted(self.rows))]
         parts += [_workload(result, self.machine) for result in self.results]
         if self.rows:
             parts.append(f"## Starting, saving, loading, several devices\n\n{table(list(self.rows))}")
@@ -44,13 +44,13 @@ class Report:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def write(self, folder: Path) -> None:
-        """`benchmarks.md` and `benchmarks.svg`."""
+        """Write `benchmarks.md` and `benchmarks.svg`."""
         folder.mkdir(parents=True, exist_ok=True)
-        picture = "![Time of Phlox over that of the best peer, for each workload](benchmarks.svg)\n\n"
-        page = HEADER + (picture if self.headlines else "") + self.text()
+        plot = "![Time of Phlox over that of the best peer, for each workload](benchmarks.svg)\n\n"
+        page = HEADER + (plot if self.headlines else "") + self.text()
         (folder / "benchmarks.md").write_text(page, encoding="utf-8")
         if self.headlines:
-            draw(self.headlines, folder / "benchmarks.svg", headlines.replicate_like(self.rows))
+            draw(self.headlines, folder / "benchmarks.svg", headlines.not_counted(self.rows))
 
     def _machine(self) -> str:
         versions: dict[str, str] = {}
@@ -63,8 +63,8 @@ class Report:
             lines.insert(0, f"- {where}" + (f", {machine.accelerator}" if machine.accelerator else ""))
             seen = sorted(machine.seen.items(), key=lambda pair: -pair[1])
             lines.append(
-                f"- The peak, measured in this run: {machine.flops / 1e9:.0f} GFLOP/s, by {machine.fastest}. All that "
-                f"was tried: {', '.join(f'{name} {rate / 1e9:.0f}' for name, rate in seen)}"
+                f"- The peak, measured in this run: {machine.flops / 1e9:.0f} GFLOP/s, by {machine.fastest}. All "
+                f"measured rates: {', '.join(f'{name} {rate / 1e9:.0f}' for name, rate in seen)}"
             )
             lines.append(
                 f"- Memory: {machine.copied / 1e9:.0f} GB/s copying, {machine.triad / 1e9:.0f} GB/s in a triad, bytes "
@@ -80,29 +80,31 @@ HEADER = """# Benchmarks
 
 <!-- Written by `make bench`: changes made here are lost with the next run. -->
 
-Everybody computes the same: ten losses from the same weights, and the logits of one example, are compared. All are
-timed by turns in one run; where a step takes 0.1 s and more, the last seven of those that are compared are the turns.
-A ratio is the median over the turns, with its quartiles. Elsewhere, and with dropout, whose losses differ, who is much
-slower than the fastest of its side leaves early, and has no part in the headlines: by its first steps where they are
-long (1.5 times), after one turn of training or two of inference (1.4 times), or after two more (1.2 times); where one
-figure is all there are no quartiles. With dropout those are left out who took 1.4 times as long without it. Below 1.0
-Phlox is faster.
+All contestants compute the same: ten losses from the same weights, and the logits of one example, are compared. All are
+timed in alternating rounds in one run. If a step takes 0.1 s or more, the last seven compared steps are the rounds. A
+ratio is the median over the rounds, with its quartiles. Below 1.0 Phlox is faster.
+
+Slow contestants are dropped early, and are not in the headline table. A contestant is dropped if it is slower than the
+fastest of its side (Phlox, or the peers): by 1.5 times in its first steps, if these are long; by 1.4 times after one
+round of training or two of inference; or by 1.2 times after two more rounds. Where only one figure is shown, there are
+no quartiles. No contestant is dropped in this way where the compared steps are the rounds, except with dropout, where
+losses differ. Contestants that took 1.4 times as long as the fastest without dropout do not take part with dropout.
 
 *Memory kept* is a setting of the C library, for Phlox by `PHLOX_ALLOCATOR=keep` and for the peers by `GLIBC_TUNABLES`:
-freed memory waits for the next array. *rbg* is the faster random generator of JAX. Such a setting is tried with those
-who take at most 1.2 times as long as the fastest of their side without it; they only train, and are compared for two
-steps, or for nine where these are the turns. Where steps are long, Flax NNX takes part by its `split` alone: `nnx.jit`
-runs the same program, and dispatches it more slowly. How to read it all, and why each number is what it is:
-[performance](performance.md).
+freed memory is kept for the next array. *rbg* is JAX's faster random generator. Such a setting is tried with
+contestants that take at most 1.2 times as long as the fastest of their side without it. They only train, and are
+compared for two steps, or for nine if these are the rounds. If steps are long, Flax NNX takes part only by its `split`:
+`nnx.jit` runs the same program, and dispatches it more slowly. [Performance](performance.md) explains how to read the
+tables, and the reason for each number.
 
 """
 
 
 BESIDE = (
-    "Rows marked *not counted* are there to be known: their peer does better than that of the row above them, but does "
-    "less than a framework that trains models. NumPy by hand is the floor of what Python can do, a program written out "
-    "for this one model; onnxruntime runs a graph that another library has exported before; a dictionary of arrays is "
-    "what a file gives before it is in a model. The headline asks what a user of a framework waits for."
+    "Rows marked *not counted* are shown for comparison only: their peer is faster than that of the row above them, "
+    "but does less than a framework that trains models. NumPy by hand is the lower bound in Python, a program for this "
+    "one model; onnxruntime runs a graph that another library has exported before; a dictionary of arrays is the "
+    "content of a file before it is loaded into a model. The headlines compare what a user of a framework waits for."
 )
 
 
@@ -155,7 +157,7 @@ def _name(entry: Entry) -> str:
 
 
 def _compared(entry: Entry, entries: Sequence[Entry], times: headlines.Times) -> tuple[str, str]:
-    """The median, and the ratio to the best peer with its quartiles."""
+    """The median, and its ratio to the best peer with quartiles."""
     found = times(entry)
     if not found:
         return "", ""
@@ -177,7 +179,7 @@ def _shown(seconds: float) -> str:
 
 
 def _rates(result: Result, machine: Machine | None) -> list[str]:
-    """How much of the machine's peak the products of a step are, where a step is long."""
+    """The matrix products of a step as a share of the machine's peak, for long steps."""
     if machine is None or result.workload.kind == "tiny":
         return []
     flops = result.workload.flops
@@ -189,5 +191,5 @@ def _rates(result: Result, machine: Machine | None) -> list[str]:
             shares.append(f"{entry.contestant.name} {rate / 1e9:.0f} GFLOP/s, {rate / machine.flops:.0%} of the peak")
     if not shares:
         return []
-    name = "Model FLOP utilisation" if machine.accelerator else "Products"
-    return [f"- {name}, {flops / 1e9:.2f} GFLOP a step: {'; '.join(shares)}"]
+    name = "Model FLOP utilization" if machine.accelerator else "Products"
+    return [f"- {name}, {flops / 1e9:.2f} GFLOP per step: {'; '.join(shares)}"]

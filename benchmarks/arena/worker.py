@@ -1,6 +1,6 @@
-"""The process of one contestant: it reads requests, one a line as JSON, and answers them.
+"""The process of one contestant: it reads requests, one JSON object per line, and answers them.
 
-The first request says who it is and what it works on. What libraries print goes to the standard error.
+The first request selects the contestant and the workload. Output of libraries goes to standard error.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PACKAGES = ("phlox", "numpy", "jax", "torch", "flax", "optax", "equinox", "keras
 
 
 class Worker:
-    """Answers requests by the methods of these names."""
+    """Answers requests by the methods of the same names."""
 
     def __init__(self) -> None:
         self.contestant: Any = None
 
     def enter(self, workload: dict[str, Any], library: str, variant: str) -> dict[str, Any]:
-        """Imports the library; the versions of all that it brought."""
+        """Import the library; returns the versions of all imported packages."""
         from benchmarks.workloads import Workload
 
         options = {name: tuple(v) if isinstance(v, list) else v for name, v in workload["options"].items()}
@@ -36,12 +36,12 @@ class Worker:
         return {"versions": {name: _version(name) for name in PACKAGES if name in sys.modules}}
 
     def build(self) -> dict[str, Any]:
-        """The model is there afterwards."""
+        """Build the model."""
         self.contestant = self._library.Contestant(self._workload, self._variant)
         return {"averaged": self.contestant.averaged, "steps": self.contestant.steps}
 
     def losses(self, n: int) -> dict[str, Any]:
-        """Of the first steps; the seconds until the first was there, and of each later one."""
+        """The losses of the next n steps, the seconds of the first one, and of each later one."""
         start = time.perf_counter()
         found = self.contestant.losses(1)
         there = time.perf_counter()
@@ -50,9 +50,9 @@ class Worker:
         return {"losses": found, "seconds": there - start, "each": each, "mib": _peak()}
 
     def compared(self) -> dict[str, Any]:
-        """One more of them, timed as a turn."""
+        """One more loss, timed as a round."""
         gc.collect()
-        gc.freeze()  # so that the next collection has little to look at
+        gc.freeze()  # later collections then have little to traverse
         gc.disable()
         try:
             return self.losses(1)
@@ -60,29 +60,29 @@ class Worker:
             gc.enable()
 
     def outputs(self) -> dict[str, Any]:
-        """The logits, and the seconds until they were there."""
+        """The logits, and the seconds to compute them."""
         start = time.perf_counter()
         found = self.contestant.outputs()
         seconds = time.perf_counter() - start
         return {"outputs": found.ravel().tolist(), "shape": found.shape, "seconds": seconds}
 
     def pace(self, what: str, seconds: float) -> dict[str, Any]:
-        """How many steps or predictions take about so long, and the seconds of one; this also warms up."""
+        """The number of steps or predictions that take about `seconds`, and the seconds of one; this also warms up."""
         run: Callable[[int], None] = getattr(self.contestant, what)
         least = self.contestant.steps if what == "run" else 1
         n = least
         run(n)
         gc.collect()
-        gc.freeze()  # what is there stays: later collections need not look at it again
+        gc.freeze()  # later collections need not traverse existing objects
         while (took := _timed(run, n)) < seconds / 4 and n < 1_000_000:
             n *= 4
         return {"n": max(1, round(n * seconds / took / least)) * least, "seconds": took / n}
 
     def turn(self, what: str, n: int) -> dict[str, Any]:
-        """Seconds of one step or prediction, over n of them."""
+        """The seconds of one step or prediction, averaged over n."""
         run: Callable[[int], None] = getattr(self.contestant, what)
         if n > WARM * self.contestant.steps:
-            run(self.contestant.steps)  # what others have pushed out of the caches comes back
+            run(self.contestant.steps)  # refill the caches, which other processes have used meanwhile
         gc.collect()
         gc.disable()
         try:
@@ -114,7 +114,7 @@ def _version(name: str) -> str:
 
 
 def main() -> None:
-    """Until there are no more requests."""
+    """Answer requests until there are no more."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     worker = Worker()

@@ -1,1 +1,1 @@
-"""How each library trains a model and predicts with it: one file a library, for all models."""
+"""How each library trains a model and predicts with it: one file for each library, for all models."""

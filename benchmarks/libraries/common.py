@@ -1,4 +1,4 @@
-"""What every contestant is: training steps, and predictions of one example, by the library's own means."""
+"""The base class of contestants: training steps, and predictions of one example, in the library's own way."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 from benchmarks.workloads import Workload
 
 Handle = TypeVar("Handle")
-"""What a library gives for losses or logits, perhaps not ready yet."""
+"""A library's result for losses or logits, which may not be computed yet."""
 
 
 class Trainer(ABC, Generic[Handle]):
-    """The model is there, with the common weights; predictions are made with those, whatever was trained."""
+    """A model with the common weights. Predictions always use these weights, also after training."""
 
     library: ClassVar[str]
-    """As the files of the models are called."""
+    """The name of the library's files in `benchmarks.models`."""
 
     averaged: bool = False
-    """Whether the library only tells the mean of the losses of a call."""
+    """Whether the library returns only the mean of the losses of a call."""
 
     def __init__(self, workload: Workload, variant: str) -> None:
         self.workload, self.variant = workload, variant
         self.steps = 1
-        """Training steps of one call."""
+        """The number of training steps in one call."""
         self._unread: list[float] = []
 
     @abstractmethod
     def step(self) -> Handle:
-        """One call: the losses of its steps."""
+        """Make one call, and return the losses of its steps."""
 
     @abstractmethod
     def infer(self) -> Handle:
@@ -40,10 +40,10 @@ class Trainer(ABC, Generic[Handle]):
 
     @abstractmethod
     def array(self, handle: Handle) -> np.ndarray[Any, Any]:
-        """Read back, in f32."""
+        """The result as a NumPy array in f32."""
 
     def wait(self, handle: Handle) -> None:
-        """Until it is there."""
+        """Wait until the result is computed."""
 
     @cached_property
     def written(self) -> ModuleType:
@@ -59,21 +59,22 @@ class Trainer(ABC, Generic[Handle]):
         return maths.weights(sizes), x, y, example
 
     def losses(self, n: int) -> list[float]:
-        """Of the next n steps."""
+        """The losses of the next n steps."""
         while len(self._unread) < n:
             self._unread += np.ravel(self.array(self.step())).tolist()
         found, self._unread = self._unread[:n], self._unread[n:]
         return found
 
     def run(self, n: int) -> None:
-        """At least n steps, as a loop that reads its losses later, and the wait for the last."""
+        """Run at least n steps, as in a loop that reads its losses later, and wait for the last one."""
         step = self.step
         for _ in range(-(-n // self.steps) - 1):
             step()
         self.wait(step())
 
     def predict(self, n: int) -> None:
-        """n predictions, each awaited."""
+        """Make n predictions, and wait for each."""
+
         infer, wait = self.infer, self.wait
         for _ in range(n):
             wait(infer())

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """Equinox and Optax: `filter_jit`, everything but the data donated."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""Plain JAX and Optax: one jitted step whose state is donated; `32`: so many steps a call, by `lax.scan`."""
+# The other libraries are installed only for the benchmarks.
+"""Plain JAX and Optax: one jitted step whose state is donated; `32`: 32 steps per call, by `lax.scan`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.workloads import BETAS, DECAY, EPSILON, LR, STEPS, Workload
 
 
 def adamw() -> optax.GradientTransformation:
-    """As all contestants have it."""
+    """The optimizer with the settings of all contestants."""
     return optax.adamw(LR, b1=BETAS[0], b2=BETAS[1], eps=EPSILON, weight_decay=DECAY)
 
 
@@ -27,14 +27,14 @@ def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def cast(tree: Any, workload: Workload) -> Any:
-    """Floats to the workload's precision."""
+    """Cast floats to the workload's precision."""
     if not workload.bf16:
         return tree
     return jax.tree.map(lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
 class JaxTrainer(Trainer[jax.Array]):
-    """What all libraries on JAX share: how a result is awaited and read."""
+    """The base class of all libraries on JAX: how to wait for a result and read it."""
 
     @cached_property
     def arrays(self) -> tuple[Any, Any, Any]:

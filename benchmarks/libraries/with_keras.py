@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""Keras, on the engine that KERAS_BACKEND names: `fit`; `32`: with `steps_per_execution` of so many."""
+# The other libraries are installed only for the benchmarks.
+"""Keras, on the engine that KERAS_BACKEND names: `fit`; `32`: with `steps_per_execution=32`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from benchmarks.workloads import BETAS, DECAY, EPSILON, LR, Workload
 
 ON_JAX = keras.backend.backend() == "jax"
 ENOUGH = 16
-"""Steps that make up for what `fit` does before the first."""
+"""The number of steps that outweigh the start-up of `fit`."""
 UNCORRECTED = EPSILON * (1.0 - BETAS[1] ** 5) ** 0.5
-"""Keras adds its epsilon before the second moment is corrected for its beginning at zero: so it is that of the others
-in the middle of the ten steps that are compared."""
+"""Keras adds its epsilon before the bias correction of the second moment. With this value it equals the epsilon of the
+others in the middle of the ten compared steps."""
 
 
 class Contestant(Trainer[Any]):
@@ -32,7 +32,7 @@ class Contestant(Trainer[Any]):
         self.averaged = self.steps > 1
         self._repeated: dict[int, list[Any]] = {}
         if workload.bf16:
-            # With weights in bf16 its optimizers stand still: 0.999 ** step is rounded to one.
+            # With weights in bf16 its optimizers do not move: 0.999 ** step is rounded to one.
             keras.config.set_dtype_policy("mixed_bfloat16")
         self.model = self._model()
         beta_1, beta_2 = BETAS
@@ -48,7 +48,7 @@ class Contestant(Trainer[Any]):
         return self.written.model(self.workload.sizes, self.data[0])
 
     def _fit(self, n: int) -> float:
-        """n steps: the mean of their losses."""
+        """The mean of the losses of n steps."""
         if n not in self._repeated:
             x, y = self.data[1:3]
             self._repeated[n] = [np.tile(array, (n, *[1] * (array.ndim - 1))) for array in (x, y)]
@@ -62,7 +62,7 @@ class Contestant(Trainer[Any]):
         return self.model.train_on_batch(self.data[1], self.data[2])
 
     def run(self, n: int) -> None:
-        """By `fit`, unless it were mostly the start of `fit` that is measured."""
+        """Run by `fit`, unless its start-up would dominate the time."""
         if n >= ENOUGH or self.steps > 1:
             self._fit(-(-n // self.steps) * self.steps)
             return

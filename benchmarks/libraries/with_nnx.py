@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""Flax NNX, by both of its idioms: `split` once and `jax.jit`, as its guide to performance has it, and `nnx.jit`."""
+# The other libraries are installed only for the benchmarks.
+"""Flax NNX, by both of its idioms: `split` once and `jax.jit`, as in its performance guide, and `nnx.jit`."""
 
 from __future__ import annotations
 

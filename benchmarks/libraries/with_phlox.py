@@ -1,4 +1,4 @@
-"""Phlox: the step is one function; variants name the engine, `eager`, and how many steps a call takes."""
+"""Phlox: the step is one function; variants name the engine, `eager`, and the number of steps per call."""
 
 from __future__ import annotations
 

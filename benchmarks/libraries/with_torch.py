@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """PyTorch: fused AdamW, gradients set to None, images with channels last; `eager` or `compiled`."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One model a package, written once for every library as its users write it."""
+"""One package for each model, written once for every library in the way of its users."""

@@ -12,6 +12,7 @@ __all__ = [
     "CompileError",
     "ConfigError",
     "DataError",
+    "DataWarning",
     "DeviceError",
     "DonatedError",
     "EngineNotInstalledError",
@@ -119,6 +120,10 @@ class DonatedError(CompileError):
 
 class DataError(PhloxError, ValueError):
     """Input data (a file of images, a table) is missing, unreadable or of the wrong size."""
+
+
+class DataWarning(UserWarning):
+    """A row was left out, or a worker of a loader was replaced; the batches that are given out are right."""
 
 
 class RunError(PhloxError, ValueError):

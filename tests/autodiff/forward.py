@@ -78,7 +78,7 @@ class Forward(Decorator):
     def detach(self, x: Any) -> Any:
         return self.below(x)
 
-    def tracked(self, x: Any) -> Any:
+    def make_leaf(self, x: Any) -> Any:
         value = self.below(x)
         shape = self.inner.shape(value)
         size = math.prod(shape)

@@ -47,8 +47,8 @@ def test_rules_reach_the_inner_backend() -> None:
 def test_all_that_a_backend_says_is_forwarded(cls: type[Decorator], of_itself: set[str]) -> None:
     """What a backend says of itself and of arrays must not be the default, which knows nothing of what is decorated."""
     says = {name for name, value in vars(Backend).items() if callable(value) and not name.startswith("_")}
-    of_the_engine = {"is_leaked", "is_leaked_error", "check_scalar", "host_dtype", "entries", "piled"}
-    of_the_engine |= {"in_one_call", "put_entry", "with_autodiff"}
+    of_the_engine = {"is_leaked", "is_leaked_error", "check_scalar", "host_dtype", "unstack", "stack"}
+    of_the_engine |= {"in_one_call", "set_column", "with_autodiff"}
     assert says - set(vars(cls)) - set(vars(Decorator)) - OPERATIONS <= of_the_engine | of_itself
 
 

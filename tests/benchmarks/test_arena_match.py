@@ -313,7 +313,7 @@ def test_who_was_far_behind_is_left_out_of_the_workload_after() -> None:
     result.entries[4].training = [0.29] * 5
     everybody = [entry.contestant for entry in result.entries]
     everybody += [contestant("close, kept", like="close"), contestant("slow, kept", like="slow"), contestant("new")]
-    left = [one.name for one in match.leaked_tracer(result, everybody)]
+    left = [one.name for one in match.competitive(result, everybody)]
     assert left == ["Phlox", "JAX", "close", "dies", "close, kept", "new"]
 
 

@@ -93,7 +93,7 @@ def test_the_page_says_everything() -> None:
     text = report().text()
     assert "- 2 cores of AMD made up\n- Python 3.11.7, jax 0.10.2, torch 2.13.0" in text
     assert (
-        "200 GFLOP/s, by XLA, f32 product of 2048^3. All that was tried: XLA, f32 product of 2048^3 200, NumPy" in text
+        "200 GFLOP/s, by XLA, f32 product of 2048^3. All measured rates: XLA, f32 product of 2048^3 200, NumPy" in text
     )
     assert "| Phlox on JAX | PyTorch | 0.50 | 0.50 to 0.50 | yes |" in text
     assert "| Phlox on JAX | PyTorch | 2.00 | 2.00 to 2.00 | **no** |" in text

@@ -10,14 +10,14 @@ PROGRAM = """
 import faulthandler
 faulthandler.dump_traceback_later(600, exit=True)
 import jax, numpy as np
-from benchmarks.devices import DEVICES, EVERYWHERE, IN_SHARDS, SUBJECT, check, phlox_and_jax
+from benchmarks.devices import DEVICES, REPLICATED, SHARDED, SUBJECT, check, phlox_and_jax
 from benchmarks.libraries import with_phlox
 from benchmarks.workloads import Workload
 
 assert len(jax.devices()) == DEVICES
 workload = Workload("mlp", "MLP", "mlp", {"widths": (16, 512, 8), "batch": 16})
 expected = with_phlox.Contestant(workload, "jax").losses(5)
-for parameters, cut in ((EVERYWHERE, 0), (IN_SHARDS, 2)):
+for parameters, cut in ((REPLICATED, 0), (SHARDED, 2)):
     made = phlox_and_jax(workload, parameters)
     check(made)
     ours = phlox_and_jax(workload, parameters)[SUBJECT]
@@ -32,7 +32,7 @@ PLACES = """
 import faulthandler
 faulthandler.dump_traceback_later(600, exit=True)
 import jax, numpy as np, phlox as px
-from benchmarks.devices import EVERYWHERE, IN_SHARDS, placed
+from benchmarks.devices import REPLICATED, SHARDED, placed
 from phlox import nn, optim
 from phlox.backend import Autodiff, Jax
 
@@ -69,7 +69,7 @@ def train(step, state, batch, optimizer):
     assert [a.sharding for a in jax.tree.leaves(now)] == [a.sharding for a in jax.tree.leaves(state(model))]
     return losses
 
-for parameters, gathered in ((EVERYWHERE, 0), (IN_SHARDS, 3)):
+for parameters, gathered in ((REPLICATED, 0), (SHARDED, 3)):
     state, batch = placed(parameters)
     for config in (optim.AdamWConfig(), optim.AdafactorConfig()):
         expected = train(step, lambda tree: tree, lambda tree: tree, config.init())
@@ -87,7 +87,7 @@ ATTENTION = """
 import faulthandler
 faulthandler.dump_traceback_later(600, exit=True)
 import jax, numpy as np, phlox as px
-from benchmarks.devices import EVERYWHERE, IN_SHARDS, placed
+from benchmarks.devices import REPLICATED, SHARDED, placed
 from phlox import nn
 from phlox.backend import Autodiff, Jax
 
@@ -116,7 +116,7 @@ cases = [(plain, (x,), 2), (grouped, (x,), 2), (bare, (x,), 2), (plain, (x, othe
 for model, inputs, gathers in cases:
     model = model.init(0)
     loss, expected = gradients(model, *inputs)
-    for parameters in (EVERYWHERE, IN_SHARDS):
+    for parameters in (REPLICATED, SHARDED):
         state, batch = placed(parameters)
         there, arrays = state(model), [batch(one) for one in inputs]
         found_loss, found = px.compile(gradients)(there, *arrays)
@@ -125,7 +125,7 @@ for model, inputs, gathers in cases:
             np.testing.assert_allclose(mine.numpy(), one.numpy(), rtol=1e-3, atol=1e-6)
         flat = jax.jit(lambda model, *x: [g.primitive for g in gradients(model, *x)[1]])
         text = flat.lower(there, *arrays).compile().as_text()
-        assert text.count(" all-gather(") == gathers * (parameters == IN_SHARDS), (model, parameters)
+        assert text.count(" all-gather(") == gathers * (parameters == SHARDED), (model, parameters)
 """
 
 

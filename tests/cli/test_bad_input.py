@@ -73,7 +73,7 @@ def test_missing_or_damaged_predictions(own_run: Path, capsys: pytest.CaptureFix
     assert "predictions.npz: damaged" in capsys.readouterr().err
     np.savez(own_run / "predictions.npz", images=np.zeros((2, 9, 9)), probabilities=np.zeros((2, 10)))
     assert main(["verify", str(own_run)]) == 2
-    assert "none of this model" in capsys.readouterr().err
+    assert "do not fit this model" in capsys.readouterr().err
     (own_run / "predictions.npz").unlink()
     assert main(["verify", str(own_run)]) == 2
     assert "predictions.npz: is missing" in capsys.readouterr().err
@@ -81,7 +81,7 @@ def test_missing_or_damaged_predictions(own_run: Path, capsys: pytest.CaptureFix
 
 def test_no_run_folder(own_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path, part in (
-        ("runn", "did you mean"), ("zzz", "phlox demo --out"), ("file", "is no folder"), ("x" * 300, "too long"),
+        ("runn", "did you mean"), ("zzz", "phlox demo --out"), ("file", "is not a folder"), ("x" * 300, "too long"),
     ):  # fmt: skip
         (own_run.parent / "file").write_text("")
         assert main(["verify", str(own_run.parent / path)]) == 2
@@ -160,7 +160,7 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
     (["--seed", "-1"], "seed must lie in 0 to 2**64 - 1, got -1"),
     (["--config", "none.json"], "none.json does not exist"),
     (["--config", "own.json"], "a stretch of at least 0 and below 1"),
-    (["--out", ""], "names no folder"),
+    (["--out", ""], "cannot be the name of a folder"),
 ])  # fmt: skip
 def test_options_out_of_range(
     arguments: list[str], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -162,7 +162,7 @@ def test_without_names(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert load(tmp_path / "b.json").positional
     for arguments in (["--include", "0"], ["--exclude", "0"], ["--rename", "0=1"]):
         error = fails(capsys, tmp_path / "a.phlox", tmp_path / "c", *arguments)
-        assert "no names, only places" in error
+        assert "no names, only positions" in error
 
 
 def test_json(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +203,7 @@ def test_files_of_pytorch_numpy_and_in_shards(tmp_path: Path, capsys: pytest.Cap
     size = sum(path.stat().st_size for path in (tmp_path / "3").iterdir())
     assert f"(sharded, {size} B)" in shown[2]
     for name in ("x.pt", "x.npy"):
-        assert "and does not write them" in fails(capsys, tmp_path / "out", tmp_path / name)
+        assert "but does not write them" in fails(capsys, tmp_path / "out", tmp_path / name)
 
 
 def test_files_of_the_first_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +250,7 @@ def test_memory_is_that_of_one_tensor(
     (["source", "text.txt/x"], ["cannot save text.txt/x.safetensors", "Not a directory"]),
     (["source", "nowhere/x"], ["cannot save nowhere/x.safetensors", "No such file or directory"]),
     (["source", "/proc/x"], ["cannot save /proc/x.safetensors"]),
-    (["source", ""], ["names no file"]),
+    (["source", ""], ["is not the name of a file"]),
     (["source", "x" * 300], ["File name too long"]),
     (["source", "x.json", "--format", "msgpack"], ["x.json", "json", "msgpack", ".msgpack"]),
     (["source", "x.json.gz", "--compression", "zstd"], ["x.json.gz", "gzip", "zstd"]),

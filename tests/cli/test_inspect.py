@@ -170,13 +170,13 @@ def test_verify_finds_every_damage(file: Path, capsys: pytest.CaptureFixture[str
 def test_files_of_others_and_files_without_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_file({"x": np.ones(3)}, tmp_path / "theirs.safetensors", {"format": "pt"})
     out = inspect(capsys, tmp_path / "theirs.safetensors", "--verify")
-    assert "Written by  not Phlox, or it does not say so" in out and "Precision  " not in out
+    assert "Written by  unknown (no Phlox header)" in out and "Precision  " not in out
     assert out.endswith("this file has no checksums\n")
     found = json.loads(inspect(capsys, tmp_path / "theirs", "--json"))
     assert found["schema"] is None and found["phlox"] is None and found["metadata"] == {"format": "pt"}
     BinaryRecorder(compression="gzip", names=False).save(sample(), tmp_path / "bare")
     out = inspect(capsys, tmp_path / "bare")
-    assert "binary, gzip, schema" in out and "Names       none: the entries are known by their places" in out
+    assert "binary, gzip, schema" in out and "Names       none: the entries are identified by their positions" in out
     assert rows(out)[1][0] == "0"
     old = Path(__file__).parents[1] / "record" / "golden" / "schema1" / "safetensors.safetensors"
     out = inspect(capsys, old, "--verify")

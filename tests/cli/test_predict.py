@@ -86,4 +86,4 @@ def test_verify_notices_another_model(own_run: Path, capsys: pytest.CaptureFixtu
     np.savez(own_run / "predictions.npz", **changed)
     assert main(["verify", str(own_run)]) == 1
     _, err = capsys.readouterr()
-    assert err.count("\n") == 1 and "not of one run" in err
+    assert err.count("\n") == 1 and "not from the same run" in err

@@ -74,9 +74,9 @@ def test_a_program_is_run_as_it_is_and_compared(write: Write, capsys: pytest.Cap
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert err == "" and Path(script).read_bytes() == before
-    assert "  as it is: " in out and "  allocator keep: " in out and "on numpy:cpu" in out
-    assert "A step is a call of step. The fastest were run 2 times, in turn." in lines
-    table = [line for line in lines if line.startswith(("as it is  ", "allocator keep  "))]
+    assert "  unchanged: " in out and "  allocator keep: " in out and "on numpy:cpu" in out
+    assert "A step is a call of step. The fastest were run 2 times, alternating." in lines
+    table = [line for line in lines if line.startswith(("unchanged  ", "allocator keep  "))]
     assert len(table) == 2 and any(line.split()[3] == "ms" or "1.00" in line for line in table)
     assert len(Path("runs.txt").read_text().splitlines()) == 4
     content = json.loads(Path("tuned.json").read_text())
@@ -140,8 +140,8 @@ def test_of_several_functions_it_is_the_one_that_takes_the_time(write: Write) ->
 def test_a_device_is_tried_where_the_script_names_none(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--seconds", "0.02", "--rounds", "1", "--devices", "jax", write()]) == 0
     out = capsys.readouterr().out
-    assert "  as it is: " in out and "on numpy:cpu" in out
-    assert "  device jax: " in out and "on jax:cpu" in out and "other values" not in out
+    assert "  unchanged: " in out and "on numpy:cpu" in out
+    assert "  device jax: " in out and "on jax:cpu" in out and "different values" not in out
 
 
 @pytest.mark.parametrize("device", ["'numpy'", "px.backend.NumPy().device()"])
@@ -153,21 +153,21 @@ def test_a_script_that_names_its_device(device: str, write: Write, capsys: pytes
 
 def test_no_step_is_seen(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "--devices", "numpy", write("print('done')")]) == 0
-    assert "No step was seen; the time is that of the whole script." in capsys.readouterr().out
+    assert "No step was detected; the time is that of the whole script." in capsys.readouterr().out
 
 
 def test_values_that_differ_are_told_and_not_chosen(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     bent = " * (2.0 if settings.applied().allocator else 1.0)"
     assert main([*QUICK, "--devices", "numpy", write(bent=bent)]) == 0
     out = capsys.readouterr().out
-    assert "other values: " in out and "at step 1" in out and "Nothing was clearly faster" in out
+    assert "different values: " in out and "at step 1" in out and "Nothing was clearly faster" in out
 
 
 def test_values_that_differ_from_run_to_run_are_not_compared(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "--devices", "numpy", write(bent=" * __import__('random').random()")]) == 0
     out = capsys.readouterr().out
-    assert "Note: the values of two runs of the same differ (no seed?), so none were compared." in out
-    assert "other values" not in out
+    assert "Note: two runs of the same configuration disagreed (no seed?), so no values were compared." in out
+    assert "different values" not in out
 
 
 CRASH = """
@@ -199,18 +199,18 @@ def test_a_candidate_that_fails_is_a_line(case: str, write: Write, capsys: pytes
 def test_a_script_that_does_not_run(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, write("import phlox\nraise KeyError('weights')")]) == 1
     out = capsys.readouterr().out
-    assert "as it is: KeyError: 'weights'" in out and "does not run as it is, so there is nothing to compare" in out
+    assert "unchanged: KeyError: 'weights'" in out and "fails without any change, so there is nothing to compare" in out
 
 
 def test_a_run_that_takes_too_long(write: Write) -> None:
     trial = run(Program(write("import time\ntime.sleep(600)"), [], 0.02, 0.5), Settings(), None)
-    assert trial.problem == "no end of its steps' measurement within 0.5 s" and not trial.windows
+    assert trial.problem == "its steps were not measured within 0.5 s" and not trial.windows
 
 
 WRONG = {
     "no script": ([], "SCRIPT is missing"),
-    "missing": (["nowhere.py"], "nowhere.py: is missing; give a program of Python"),
-    "folder": (["."], ".: is no file"),
+    "missing": (["nowhere.py"], "nowhere.py: is missing; give a Python program"),
+    "folder": (["."], ".: is not a file"),
     "device": (["--devices", "tpu", "script.py"], "--devices: unknown device 'tpu' (known: jax, numpy, torch)"),
     "flags": (["--xla-flags", "fast", "script.py"], "--xla-flags holds flags of XLA, which begin with `--xla_`"),
     "folder to save": (["--save", "no/tuned.json", "script.py"], "no/tuned.json: the folder"),
@@ -239,7 +239,7 @@ def test_what_would_be_tried_and_what_can_be_set(write: Write, capsys: pytest.Ca
     script = write()
     assert main(["tune", "--dry-run", "--devices", "jax", "--xla-flags=--xla_mine=1", script]) == 0
     out = capsys.readouterr().out
-    assert "on jax too" in out and "    allocator keep\n" in out and "xla_flags mine=1" in out and "torch" not in out
+    assert "also on jax" in out and "    allocator keep\n" in out and "xla_flags mine=1" in out and "torch" not in out
     assert main(["tune", "--list"]) == 0
     assert "PHLOX_ALLOCATOR" in capsys.readouterr().out and not Path("runs.txt").exists()
 
@@ -248,7 +248,7 @@ def test_a_number_of_threads_that_is_given_elsewhere_stays(write: Write, capsys:
     # As it is for the tests: each library has one thread.
     assert main(["tune", "--dry-run", write()]) == 0
     out = capsys.readouterr().out
-    assert "is set, and goes before PHLOX_THREADS: no numbers of threads were tried" in out and "threads 1" not in out
+    assert "is set and overrides PHLOX_THREADS, so no thread counts were tried" in out and "threads 1" not in out
 
 
 def test_what_was_saved_holds_in_a_new_process(write: Write) -> None:
@@ -330,7 +330,7 @@ def test_the_page_shows_what_is_printed(write: Write) -> None:
     measured = block("console", "--save")
     names = [line.partition(": ")[0].strip() for line in measured[2 : measured.index("")]]
     singles = [line.strip() for line in shown[shown.index("  jax:") + 1 : -1]]
-    assert names == ["as it is", "device jax", *(f"device jax, {single}" for single in singles)]
+    assert names == ["unchanged", "device jax", *(f"device jax, {single}" for single in singles)]
 
 
 def test_the_page_names_every_setting_and_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -383,9 +383,9 @@ def test_what_is_faster_for_certain_is_chosen() -> None:
     text = results(search, None)
     assert text.index("device jax") < text.index("allocator keep") < text.index("threads 1") < text.index("crashed")
     assert advice(search, "tuned.json").splitlines() == [
-        "Fastest: threads 1, 0.55 of the present time. To have it, set",
+        "Fastest: threads 1, 0.55 of the present time. To use it, set",
         "  PHLOX_THREADS=1",
-        "or the file that now holds it: PHLOX_SETTINGS=tuned.json",
+        "or use the file that was written: PHLOX_SETTINGS=tuned.json",
     ]
 
 

@@ -107,7 +107,7 @@ def test_arrays_that_do_not_fit_are_refused(arrays: tuple[Any, ...]) -> None:
     ({"batch_size": 0}, "batch_size is 0"),
     ({"batch_size": 1, "seed": -1}, "seed is -1"),
     ({"batch_size": 1, "seed": 2**64}, "seed is 18446744073709551616"),
-    ({"batch_size": 5, "shuffle": True}, "4 rows make no batch of 5; give more rows"),
+    ({"batch_size": 5, "shuffle": True}, "4 rows do not fill a batch of 5; give more rows"),
 ])  # fmt: skip
 def test_numbers_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
@@ -115,7 +115,7 @@ def test_numbers_out_of_range_are_refused(options: dict[str, Any], message: str)
 
 
 def test_no_rows_are_refused() -> None:
-    with pytest.raises(DataError, match="0 rows make no batch"):
+    with pytest.raises(DataError, match="0 rows do not fill a batch"):
         Batches(np.zeros((0, 3)), batch_size=2)
 
 

@@ -141,5 +141,5 @@ def test_labels_that_do_not_fit_are_refused(labels: np.ndarray) -> None:
 
 @pytest.mark.parametrize(("count", "held_out", "part"), [(2, 0.2, "test"), (2, 0.9, "training"), (0, 0.5, "t")])
 def test_an_empty_part_is_refused(count: int, held_out: float, part: str) -> None:
-    with pytest.raises(DataError, match=f"leave the {part}.* part empty"):
+    with pytest.raises(DataError, match=f"leave the {part}.* set empty"):
         split(np.zeros((count, 8, 8)), np.zeros(count), held_out=held_out)

@@ -87,7 +87,7 @@ class TestNpz:
 
     def test_pickles_are_never_loaded(self, tmp_path: Path) -> None:
         path = npz(tmp_path / "x.npz", images=np.array([Bomb()], dtype=object))
-        with pytest.raises(DataError, match="holds Python objects"):
+        with pytest.raises(DataError, match="contains Python objects"):
             read_images(path)
         path.write_bytes(pickle.dumps(Bomb()))
         with pytest.raises(DataError, match="not a NumPy archive"):
@@ -97,7 +97,7 @@ class TestNpz:
     def test_an_entry_that_is_no_array(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
             archive.writestr("readme.txt", "hello")
-        with pytest.raises(DataError, match=r"entry 'readme.txt' is no array"):
+        with pytest.raises(DataError, match=r"entry 'readme.txt' is not an array"):
             read_images(tmp_path / "x.npz")
 
     def test_a_header_that_promises_too_much(self, tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ class TestCsv:
         ("1,2,3,4,-1\n", "line 1, column 5 is '-1'; give a label"),
         ("1,2,3,4,1e300\n", "line 1, column 5 is '1e300'; give a label"),
         ("1,2,3,4,seven\n", "line 1, column 5 is 'seven'; give a label"),
-        ("a,b,c,d\n", "holds no images"),
-        ("\n \n", "holds no images"),
+        ("a,b,c,d\n", "contains no images"),
+        ("\n \n", "contains no images"),
         (b"\xff\xfe1\x00", "not a text file in UTF-8"),
         ("9" * 200_000, "line 1 is not comma-separated text"),
     ])  # fmt: skip
@@ -218,12 +218,12 @@ class TestPng:
 
     def test_a_picture_cut_off_in_its_header(self, tmp_path: Path) -> None:
         (tmp_path / "x.png").write_bytes(GOOD_FILES["x.png"][:20])
-        with pytest.raises(DataError, match="not a PNG picture"):
+        with pytest.raises(DataError, match="not a PNG image"):
             read_images(tmp_path / "x.png")
 
     def test_another_format_under_this_name(self, tmp_path: Path) -> None:
         Image.new("L", (8, 8)).save(tmp_path / "x.png", format="GIF")
-        with pytest.raises(DataError, match="not a PNG picture"):
+        with pytest.raises(DataError, match="not a PNG image"):
             read_images(tmp_path / "x.png")
 
     def test_without_pillow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

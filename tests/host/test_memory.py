@@ -1,4 +1,4 @@
-"""Large pages that the system has to wait for are given up, many come at a time, and nothing else changes."""
+"""New memory is in small pages, many come in one call, and what is cast into it is the same."""
 
 from __future__ import annotations
 
@@ -18,24 +18,11 @@ import pytest
 import phlox as px
 from phlox import nn
 from phlox.backend import Jax, NumPy, Torch
-from phlox.host import float_casts, memory, thread_pool
-from phlox.module import Param, records
+from phlox.host import float_casts, memory
+from phlox.module import Param
 from phlox.record import Record
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for pages")
-PAGE = memory._PAGE
-HAS_LARGE_PAGES = memory._has_large_pages
-
-
-class Clock:
-    """In place of the module `time`: every look takes so many seconds."""
-
-    def __init__(self, step: float) -> None:
-        self.now, self.step = 1e6, step
-
-    def monotonic(self) -> float:
-        self.now += self.step
-        return self.now
 
 
 @pytest.fixture(autouse=True)
@@ -47,12 +34,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     def watched(*given: Any) -> Any:
         calls.append(given)
         done = madvise(*given)
-        assert done == 0 or given[2] == memory._POPULATE  # which older systems do not know
+        assert done == 0 or given[2] == memory._POPULATE_WRITE  # which older systems do not know
         return done
 
     monkeypatch.setattr(memory, "_madvise", lambda: watched)
-    monkeypatch.setattr(memory, "_slow_until", 0.0)
-    monkeypatch.setattr(memory, "_has_large_pages", lambda: True)
     return calls
 
 
@@ -73,112 +58,26 @@ def is_without_large_pages(place: int) -> bool:
     raise AssertionError("it is nowhere")
 
 
-def test_pages_that_come_quickly_are_taken_one_by_one(
-    asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "time", Clock(1e-5))
-    rest = np.ones(5 * PAGE, np.uint8)
-    start = -address(rest) % PAGE
-    buffer = memory.Buffer(rest)
-    for part, there in (
-        ((0, start), []),  # none of the whole ones begins there
-        ((start, start + 1), [start]),
-        ((start + 2, start + PAGE), [start, start + 2]),  # it may be the first to come to that page
-        (
-            (start + 3, start + 2 * PAGE + 1),
-            [start, start + 2, start + 3, start + PAGE, start + 2 * PAGE],
-        ),
-    ):
-        buffer.get_large_pages(*part)
-        assert buffer.has_large_pages and np.flatnonzero(rest == 0).tolist() == there
+@pytest.mark.parametrize("offset", [0, 1, mmap.PAGESIZE - 1])
+def test_a_large_buffer_is_in_small_pages(offset: int, asked: list[tuple[int, int, int]]) -> None:
+    whole = np.empty(2 * memory.LARGE, np.uint8)
+    bytes = whole[-address(whole) % mmap.PAGESIZE + offset :]
+    memory.Buffer(bytes)
+    assert asked == [(address(bytes) - offset, bytes.nbytes + offset, memory._NO_HUGE_PAGES)]
+    assert is_without_large_pages(address(bytes)) and is_without_large_pages(address(bytes) + bytes.nbytes - 1)
+    asked.clear()
+    memory.Buffer(bytes[: memory.LARGE - 1])
     assert not asked
 
 
-def test_memory_without_a_whole_large_page_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LARGE", 1)
-    rest = np.ones(3 * PAGE, np.uint8)
-    start = -address(rest) % PAGE
-    assert memory.Buffer(rest[start : start + PAGE]).has_large_pages
-    assert not memory.Buffer(rest[start + 1 : start + PAGE]).has_large_pages
-    assert not memory.Buffer(rest[start : start + PAGE - mmap.PAGESIZE]).has_large_pages
-    # All the same, the system counts in whole small pages: this one is there, and large.
-    assert memory.Buffer(rest[start : start + PAGE - 1]).has_large_pages
+# --- an arena for several
 
 
-@pytest.mark.parametrize(
-    ("said", "has"),
-    [("always [madvise] never", True), ("[always] madvise never", True), ("always madvise [never]", False)],
-)
-def test_whether_there_are_any_the_system_says(said: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda _: said)
-    assert HAS_LARGE_PAGES.__wrapped__() == has
-
-
-def test_where_the_system_says_nothing_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Path) -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_text", fail)
-    assert not HAS_LARGE_PAGES.__wrapped__()
-
-
-def test_where_the_system_has_none_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_has_large_pages", lambda: False)
-    assert not memory.Buffer.of(4 * memory.LARGE).has_large_pages and not memory.large_pages_come_quickly()
-
-
-@pytest.mark.parametrize("end", [0, 1, mmap.PAGESIZE - 1, mmap.PAGESIZE, PAGE - 1])
-@pytest.mark.parametrize("offset", [0, 1, PAGE - 1])
-def test_after_a_slow_one_there_are_no_more_of_them(
-    offset: int, end: int, asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(2 * memory._SLOW)
-    monkeypatch.setattr(memory, "time", clock)
-    rest = np.empty(7 * PAGE, np.uint8)
-    start = -address(rest) % PAGE
-    rest = rest[start + offset : start + 6 * PAGE - end]
-    buffer = memory.Buffer(rest)
-    buffer.get_large_pages(0, rest.size)
-    first, last = address(rest) + (-offset) % PAGE, address(rest) + rest.size + end - PAGE * (end >= mmap.PAGESIZE)
-    assert not buffer.has_large_pages and asked == [(first, last - first, memory._NO_LARGE_PAGES)]
-    assert is_without_large_pages(first) and is_without_large_pages(last - 1)
-    assert not memory.large_pages_come_quickly()
-
-    clock.step = 0.0
-    assert not memory.Buffer(rest).has_large_pages and len(asked) == 2  # without waiting again
-    clock.now += memory._PAUSE * 2 * memory._SLOW  # so long did it take
-    assert memory.large_pages_come_quickly()
-    other = memory.Buffer(rest)
-    other.get_large_pages(2 * PAGE, rest.size)
-    assert other.has_large_pages and len(asked) == 2
-
-
-def test_memory_that_has_met_a_slow_page_asks_for_no_more(
-    asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(2 * memory._SLOW)
-    monkeypatch.setattr(memory, "time", clock)
-    buffer = memory.Buffer.of(6 * PAGE)
-    buffer.get_large_pages(0, PAGE)
-    assert [what for *_, what in asked] == [memory._NO_LARGE_PAGES]
-    clock.step, clock.now = 0.0, clock.now + 1.0
-    buffer.bytes[:] = 1
-    buffer.get(2 * PAGE, 4 * PAGE)
-    assert [what for *_, what in asked] == [memory._NO_LARGE_PAGES, memory._POPULATE] and np.all(buffer.bytes == 1)
-    small = memory.Buffer.of(PAGE // 2)
-    small.get_large_pages(0, PAGE // 2)
-    assert len(asked) == 2
-
-
-# --- room for several
-
-
-def test_small_arrays_share_what_large_ones_have_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "time", Clock(1e-5))
+def test_small_arrays_share_what_large_ones_have_for_themselves() -> None:
     single = np.dtype(np.float32)
     shapes = [(3, 5), (1000, 400), (0, 7), (), (1 << 20, 2), (7,), (700, 900)]
-    room = memory.Arena(4 * math.prod(shape) for shape in shapes)
-    with room.used():
+    arena = memory.Arena(4 * math.prod(shape) for shape in shapes)
+    with arena.used():
         found = [memory.empty(shape, single) for shape in shapes]
     for number, (array, buffer, start) in enumerate(found):
         array[...] = number
@@ -193,10 +92,10 @@ def test_small_arrays_share_what_large_ones_have_for_themselves(monkeypatch: pyt
     assert id(buffer) not in kept and start == 0 and buffer.bytes.nbytes == alone.nbytes
 
 
-def test_room_consists_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arena_consists_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_CHUNK", 1000)
-    room = memory.Arena([2500])
-    found = [room.take(nbytes) for nbytes in (600, 300, 600, 3000, 600, 600, 600)]  # more than was said
+    arena = memory.Arena([2500])
+    found = [arena.take(nbytes) for nbytes in (600, 300, 600, 3000, 600, 600, 600)]  # more than was said
     for buffer, start in found:
         assert (address(buffer.bytes) + start) % memory._ALIGNMENT == 0
     sizes = [buffer.bytes.size - memory._ALIGNMENT for buffer, _ in found]
@@ -206,12 +105,12 @@ def test_room_consists_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_thread_has_a_chunk_of_its_own() -> None:
-    room = memory.Arena([1000] * 100)
+    arena = memory.Arena([1000] * 100)
     chunks: list[int] = []
 
     def work() -> None:
-        chunks.append(len({id(room.take(1000)[0]) for _ in range(3)}))
-        chunks.append(id(room.take(1000)[0]))
+        chunks.append(len({id(arena.take(1000)[0]) for _ in range(3)}))
+        chunks.append(id(arena.take(1000)[0]))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -220,12 +119,12 @@ def test_every_thread_has_a_chunk_of_its_own() -> None:
     assert chunks[0] == chunks[2] == 1 and chunks[1] != chunks[3]
 
 
-def test_what_threads_take_from_one_room_is_each_ones_own() -> None:
-    room = memory.Arena([1 << 20])
+def test_what_threads_take_from_one_arena_is_each_ones_own() -> None:
+    arena = memory.Arena([1 << 20])
     taken = [list[np.ndarray[Any, Any]]() for _ in range(4)]
 
     def work(number: int) -> None:
-        with room.used():
+        with arena.used():
             for size in range(1, 200):
                 array, _, _ = memory.empty((size,), np.dtype(np.int64))
                 array[...] = number
@@ -250,9 +149,7 @@ class Whole(px.Module):
 
 
 @pytest.mark.parametrize("backend", [NumPy(), Torch(), Jax()], ids=repr)
-@pytest.mark.parametrize("is_slow", [False, True], ids=["quick", "slow"])
-def test_a_model_that_is_cast_as_it_is_loaded(backend: Any, is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "time", Clock(1.0 if is_slow else 1e-5))
+def test_a_model_that_is_cast_as_it_is_loaded(backend: Any) -> None:
     rng = np.random.default_rng(0)
     arrays = {
         f"{i}.w": rng.normal(size=shape).astype(np.float16) for i, shape in enumerate([(1500, 900), (30, 7), (9,)])
@@ -279,71 +176,32 @@ def test_pages_come_together_with_what_they_hold(asked: list[tuple[int, int, int
     rest[10 * page] = 7
     buffer = memory.Buffer(rest)
     start, stop = 10 * page + 5, 100 * page + 1
-    buffer.get(start, start + memory._MANY - 1)  # not worth it
+    buffer.populate(start, start + memory._WORTH_A_CALL - 1)  # not worth it
     assert not asked
-    buffer.get(start, stop)
+    buffer.populate(start, stop)
     ((first, length, what),) = asked
-    assert first == address(rest) + 10 * page and first + length == address(rest) + stop and what == memory._POPULATE
+    assert (
+        first == address(rest) + 10 * page and first + length == address(rest) + stop and what == memory._POPULATE_WRITE
+    )
     if tuple(map(int, platform.release().split(".")[:2])) >= (5, 14):
         there = are_there(address(rest), rest.nbytes)
         assert [at for at, is_there in enumerate(there) if is_there] == list(range(10, 101))
     assert np.flatnonzero(rest).tolist() == [10 * page] and rest[10 * page] == 7
 
 
-@pytest.mark.parametrize("step", [0.0, 1.0], ids=["quick", "slow"])
-def test_what_is_cast_is_the_same(
-    step: float, asked: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "time", Clock(step))
+def test_what_is_cast_is_the_same(asked: list[tuple[int, int, int]]) -> None:
     numbers = np.random.default_rng(0).normal(size=(11, 300_007)).astype(np.float16)
     found = float_casts.recast(numbers, np.dtype(np.float32))
     assert found is not None and found.nbytes > memory.LARGE
     np.testing.assert_array_equal(found, numbers.astype(np.float32))
-    assert {what for *_, what in asked} == {memory._POPULATE, *([memory._NO_LARGE_PAGES] if step else [])}
+    assert {what for *_, what in asked} == {memory._POPULATE_WRITE, memory._NO_HUGE_PAGES}
     asked.clear()
     small = float_casts.recast(numbers[0], np.dtype(np.float32))
     assert small is not None and small.nbytes < memory.LARGE
-    assert {what for *_, what in asked} == {memory._POPULATE}
+    assert {what for *_, what in asked} == {memory._POPULATE_WRITE}
     parts = sorted((start, start + length) for start, length, _ in asked)
     assert parts[0][0] <= address(small) and address(small) + small.nbytes <= parts[-1][1]
     assert all(end >= start for (_, end), (start, _) in itertools.pairwise(parts))
     np.testing.assert_array_equal(small, numbers[0].astype(np.float32))
     asked.clear()
     assert float_casts.recast(numbers[0, :1000], np.dtype(np.float32)) is not None and not asked
-
-
-@pytest.mark.parametrize("by_integers", [False, True])
-@pytest.mark.parametrize("is_quick", [True, False])
-def test_large_pages_are_got_and_filled_by_one_thread(
-    is_quick: bool, by_integers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of one array, and of all those of a model; not so if casts take longer, and from the first slow page on."""
-    monkeypatch.setattr(thread_pool, "_cores", lambda: 2)
-    monkeypatch.setattr(memory, "time", Clock(1e-5 if is_quick else 1.0))
-    monkeypatch.setattr(records, "_WORTH", 1)
-    monkeypatch.setattr(float_casts, "SHARE", 1)
-    if by_integers:
-        monkeypatch.setattr(float_casts, "get_cast", lambda: None)
-    get, together = memory.Buffer.get, threading.Barrier(2, timeout=60)
-    threads, waited = set[int](), set[int]()
-    expected = 1 if is_quick and not by_integers else 2
-
-    def watched(buffer: memory.Buffer, start: int, stop: int) -> None:
-        here, is_alone = threading.get_ident(), buffer.has_large_pages and not by_integers
-        threads.add(here)
-        get(buffer, start, stop)
-        if not is_alone and here not in waited:
-            waited.add(here)
-            together.wait()  # or the other one would come too late
-
-    monkeypatch.setattr(memory.Buffer, "get", watched)
-    found = float_casts.recast(np.ones(9 << 20, np.float16), np.dtype(np.float32))
-    assert found is not None and np.all(found == 1)
-    assert len(threads) == expected
-    threads.clear()
-    waited.clear()
-    monkeypatch.setattr(memory, "_slow_until", 0.0 if is_quick else np.inf)
-    arrays = {f"parts.{i}.w": np.full(1 << 20, i, np.float16) for i in range(8)}
-    model = Whole([array.shape for array in arrays.values()], NumPy().device()).load_record(Record(arrays))
-    assert all(np.all(part.w.val().numpy() == i) for i, part in enumerate(model.parts))
-    assert len(threads) == expected

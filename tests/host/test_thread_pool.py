@@ -120,22 +120,17 @@ def test_who_spreads_takes_what_nobody_else_takes() -> None:
 @pytest.mark.parametrize("least", [1, 8, 1000])
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("large", [None, 0, 3, 100])
-@pytest.mark.parametrize("count", [0, 2, 1000])
+@pytest.mark.parametrize("most", [1, 2, 64])
 def test_each_gives_what_a_loop_would(
-    sizes: list[int], least: int, count: int, large: int | None, in_order: bool
+    sizes: list[int], least: int, most: int, large: int | None, in_order: bool
 ) -> None:
-    left = iter(range(count))
-
-    def alone() -> bool:
-        return next(left, -1) >= 0
-
-    found = parallel_map(lambda i: (i, sizes[i]), sizes, least, large=large, in_order=in_order, alone=alone)
+    found = parallel_map(lambda i: (i, sizes[i]), sizes, least, most, large=large, in_order=in_order)
     assert found == list(enumerate(sizes))
 
 
 def test_the_largest_comes_first() -> None:
     order: list[int] = []
-    parallel_map(order.append, [1, 5, 2, 4, 3], least=1, alone=lambda: True)
+    parallel_map(order.append, [1, 5, 2, 4, 3], least=1, most=1)
     assert order == [1, 3, 4, 2, 0]
 
 
@@ -167,7 +162,7 @@ def test_of_what_is_large_there_is_one_at_a_time() -> None:
 
 def test_in_order_means_what_is_not_large() -> None:
     order: list[int] = []
-    parallel_map(order.append, [1, 50, 2, 40, 60, 3], least=1, large=10, in_order=True, alone=lambda: True)
+    parallel_map(order.append, [1, 50, 2, 40, 60, 3], least=1, large=10, in_order=True, most=1)
     assert order == [4, 1, 3, 0, 2, 5]
 
 
@@ -181,22 +176,10 @@ def test_a_system_without_threads_does_it_all_the_same(monkeypatch: pytest.Monke
     assert found == [0, 2, 4, 6] and parallel_map(lambda i: i, [1, 2, 3], 1) == [0, 1, 2]
 
 
-def test_the_caller_is_alone_while_it_is_to_be() -> None:
-    before = threading.active_count()
-    order: list[int] = []
-    threads: set[int] = set()
-    together = threading.Barrier(3, timeout=60)
-
-    def work(i: int) -> None:
-        order.append(i)
-        if len(order) > 2:
-            threads.add(threading.get_ident())
-            together.wait()
-        else:
-            assert threading.active_count() == before
-
-    parallel_map(work, [1, 5, 2, 4, 3], least=1, most=3, alone=lambda: len(order) < 2)
-    assert order[:2] == [1, 3] and sorted(order) == [0, 1, 2, 3, 4] and len(threads) == 3
+def test_no_thread_is_started_for_one_at_a_time() -> None:
+    before, seen = threading.active_count(), set[int]()
+    parallel_map(lambda i: seen.add(threading.active_count()), [1, 5, 2, 4, 3], least=1, most=1)
+    assert seen == {before}
 
 
 def test_each_runs_no_more_at_the_same_time_than_it_may() -> None:
@@ -222,9 +205,9 @@ def test_the_first_that_fails_is_told_whichever_was_tried_first() -> None:
         if i in (1, 2, 4):
             raise ValueError(f"at {i}")
 
-    for least, alone in ((1, False), (1000, False), (1, True)):
+    for least, most in ((1, 64), (1000, 64), (1, 1)):
         with pytest.raises(ValueError, match="at 1$"):
-            parallel_map(work, [1, 1, 2, 5, 9], least, alone=lambda alone=alone: alone)
+            parallel_map(work, [1, 1, 2, 5, 9], least, most)
     assert {0, 1} <= set(tried[-5:])  # a loop would have done these before it failed
 
 

@@ -160,11 +160,11 @@ def test_config_out_of_range(wrong: dict[str, Any]) -> None:
 
 def test_texts_are_classified_by_the_pooler() -> None:
     bert = BertConfig(**SMALL, pooler=False)
-    with pytest.raises(ConfigError, match="give bert one, or say by_token=True"):
+    with pytest.raises(ConfigError, match="set pooler=True in bert, or by_token=True"):
         BertClassifierConfig(bert)
     with pytest.raises(ConfigError, match="classes must be at least one, got 0"):
         BertClassifierConfig(bert, classes=0, by_token=True)
-    with pytest.raises(ConfigError, match=r"make it with BertConfig\(pooler=True\)"):
+    with pytest.raises(ConfigError, match=r"create it with BertConfig\(pooler=True\)"):
         bert.init("numpy").pooled(px.ones((1, 2, 12)))
 
 

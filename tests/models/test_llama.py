@@ -213,7 +213,7 @@ def test_config_out_of_range(wrong: dict[str, Any]) -> None:
     [
         (lambda: LinearScaling(0.5), "factor must be at least one, got 0.5"),
         (lambda: Llama3Scaling(factor=0.0), "factor must be at least one, got 0.0"),
-        (lambda: Llama3Scaling(low=4.0, high=4.0), "low and high must be positive and low the lesser, got 4.0 and 4.0"),
+        (lambda: Llama3Scaling(low=4.0, high=4.0), "low and high must be positive and low below high, got 4.0 and 4.0"),
         (lambda: Llama3Scaling(context=0), "context must be at least one, got 0"),
     ],
     ids=["linear", "factor", "order", "context"],

@@ -17,7 +17,7 @@ from phlox import nn
 from phlox.backend import Autodiff, Jax
 from phlox.errors import ModuleError
 from phlox.module.fields import own_dict
-from phlox.module.serialization import Distant, _shell, text_of, wire_of
+from phlox.module.serialization import Distant, _shell, serializer_of, text_of
 from phlox.module.template import aux_of
 
 JAX = Jax().device()
@@ -59,7 +59,7 @@ def test_the_text_of_a_structure_says_all_that_makes_it_equal() -> None:
 def test_a_structure_from_a_file_is_compared_by_its_text() -> None:
     model = make()
     aux = aux_of(model.structure())
-    wire = wire_of(nn.Sequential)
+    wire = serializer_of(nn.Sequential)
     distant = wire.from_bytes(wire.to_bytes(aux))
     assert distant == aux and aux == distant and hash(distant) == hash(wire.from_bytes(text(model)))
     assert distant != aux_of(make(rate=0.25).structure())

@@ -84,7 +84,7 @@ def test_a_manifest_that_is_none_protects(tmp_path: Path, manifest: str) -> None
 def test_a_foreign_file_in_a_run_protects_it(tmp_path: Path, folder: str) -> None:
     make(tmp_path / folder)
     (tmp_path / folder / "mine.txt").write_text("keep me")
-    with pytest.raises(RunError, match=r"holds 'mine\.txt'"):
+    with pytest.raises(RunError, match=r"contains 'mine\.txt'"):
         RunFolder(tmp_path / "run", overwrite=True)
     assert names(tmp_path / folder) == ["mine.txt", "notes.txt", "run.json"]
 
@@ -104,7 +104,7 @@ def test_a_file_and_a_link_are_no_runs(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "file").write_text("x")
     for name in ("link", "file"):
-        with pytest.raises(RunError, match="is no folder of a run"):
+        with pytest.raises(RunError, match="is not the folder of a run"):
             RunFolder(tmp_path / name, overwrite=True)
     assert names(tmp_path / "real") == ["notes.txt", "run.json"] and (tmp_path / "file").read_text() == "x"
 
@@ -112,7 +112,7 @@ def test_a_file_and_a_link_are_no_runs(tmp_path: Path) -> None:
 def test_two_at_once(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run") as folder:
         folder.write("notes.txt", b"mine")
-        with pytest.raises(RunError, match="another training is writing there"):
+        with pytest.raises(RunError, match="another run is writing there"):
             RunFolder(tmp_path / "run")
         assert (folder.partial / "notes.txt").read_bytes() == b"mine"
     make(tmp_path / "run")
@@ -137,7 +137,7 @@ def test_killed_while_the_old_run_was_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "/"])
 def test_no_name(name: str) -> None:
-    with pytest.raises(RunError, match="names no folder"):
+    with pytest.raises(RunError, match="cannot be the name of a folder"):
         RunFolder(name)
 
 
@@ -150,11 +150,11 @@ def test_files_stay_inside(tmp_path: Path, name: str) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_parent_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(RunError, match="cannot be made"):
+    with pytest.raises(RunError, match="cannot be created"):
         RunFolder(tmp_path / "run")
 
 
 def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be made"):
+    with pytest.raises(RunError, match="cannot be created"):
         RunFolder(tmp_path / "file" / "run")

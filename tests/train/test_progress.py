@@ -30,7 +30,7 @@ def test_a_plain_line_an_epoch() -> None:
     log.epoch(report(2, held_out=False))
     log.stop()
     assert stream.getvalue().splitlines() == [
-        "epoch  1/12  loss 0.5000  accuracy 90.0%  held-out loss 0.2500  held-out accuracy 98.0%  1,234 images/s",
+        "epoch  1/12  loss 0.5000  accuracy 90.0%  validation loss 0.2500  validation accuracy 98.0%  1,234 images/s",
         "epoch  2/12  loss 0.2500  accuracy 90.0%  1,234 images/s",
     ]
 
@@ -62,7 +62,7 @@ def test_a_live_bar_fits_its_terminal(width: int, monkeypatch: pytest.MonkeyPatc
     if width >= 40:
         assert re.search(r"2/2.* loss 0\.25.* acc\w* 90\.0%.*/s.* 0:00", lines[-1]), lines[-1]
     assert ("━" in lines[-1]) == (width >= 80)
-    assert ("held-out" in lines[-1]) == (width >= 100)
+    assert ("val " in lines[-1]) == (width >= 100)
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 40])

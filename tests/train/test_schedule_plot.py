@@ -1,4 +1,4 @@
-"""Schedules as pictures."""
+"""Schedules as plots."""
 
 from __future__ import annotations
 
@@ -75,18 +75,18 @@ def test_a_file_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "lr.png").read_bytes() == picture and len(list(tmp_path.iterdir())) == 1
     with pytest.raises(RunError, match="missing.*cannot be written"):
         draw_schedule(COSINE, 100, path=tmp_path / "missing" / "lr.png")
-    with pytest.raises(RunError, match=r"lr\.pdf: the picture is a PNG; give its file a name that ends in \.png"):
+    with pytest.raises(RunError, match=r"lr\.pdf: the plot is a PNG; give its file a name that ends in \.png"):
         draw_schedule(COSINE, 100, path=tmp_path / "lr.pdf")
 
 
 def test_what_cannot_be_drawn() -> None:
     with pytest.raises(OptimizerError, match="steps must be a whole number of at least one, got 0"):
         draw_schedule(COSINE, 0)
-    with pytest.raises(OptimizerError, match="there are no schedules to draw"):
+    with pytest.raises(OptimizerError, match="there are no schedules to plot"):
         draw_schedule({}, 10)
     with pytest.raises(OptimizerError, match="FunctionLr: the rate at step 3 must be .* got -1"):
         draw_schedule(optim.FunctionLr(lambda step: 2.0 - step), 10)
-    with pytest.raises(OptimizerError, match="all rates are zero.*leave out log=True"):
+    with pytest.raises(OptimizerError, match="all rates are zero.*omit log=True"):
         draw_schedule(optim.ConstantLr(0.0), 10, log=True)
 
 

@@ -12,26 +12,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 EPSILON, MOMENTUM = 1e-5, 0.1
-"""Of batch normalisation; how much of the running statistics a new batch replaces."""
+"""Settings of batch normalization: epsilon, and the fraction of the running statistics that a batch replaces."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What decides the amount of work."""
+    """The sizes, which determine the amount of work."""
 
     batch: int = 64
     image: int = 32
     """Height and width."""
     channels: int = 3
     stages: tuple[int, ...] = (32, 64, 128)
-    """The width of each; all but the first begin by halving the image."""
+    """The width of each stage; all except the first begin by halving the image."""
     blocks: int = 2
-    """How many a stage."""
+    """The number of blocks in each stage."""
     classes: int = 10
 
 
 class Conv(NamedTuple):
-    """One convolution, its kernel `name` and the normalisation `name.norm` after it; padded by half the kernel."""
+    """One convolution, its kernel `name` and the normalization `name.norm` after it; padded by half the kernel."""
 
     name: str
     inputs: int
@@ -39,7 +39,7 @@ class Conv(NamedTuple):
     kernel: int
     stride: int
     image: int
-    """Height and width of what it gives."""
+    """The height and width of its output."""
 
 
 class Block(NamedTuple):
@@ -51,7 +51,7 @@ class Block(NamedTuple):
 
 
 def stem(sizes: Sizes) -> Conv:
-    """What comes before the blocks."""
+    """The convolution before the blocks."""
     return Conv("stem", sizes.channels, sizes.stages[0], 3, 1, sizes.image)
 
 
@@ -72,7 +72,7 @@ def blocks(sizes: Sizes) -> Iterator[Block]:
 
 
 def convolutions(sizes: Sizes) -> Iterator[Conv]:
-    """All of them."""
+    """All convolutions."""
     yield stem(sizes)
     for block in blocks(sizes):
         yield from (conv for conv in block if conv is not None)
@@ -89,7 +89,8 @@ def weights(sizes: Sizes) -> dict[str, Any]:
     for conv in convolutions(sizes):
         fan = conv.kernel**2 * conv.inputs
         found[conv.name] = draw((conv.kernel, conv.kernel, conv.inputs, conv.outputs), (2.0 / fan) ** 0.5)
-        last = conv.name.endswith("second")  # which begins small, so that training is steady (Goyal et al. 2017)
+        last = conv.name.endswith("second")  # starts small, for stable training (Goyal et al. 2017)
+
         found[f"{conv.name}.norm"] = draw((conv.outputs,), 0.05, 0.25 if last else 1.0)
         found[f"{conv.name}.norm_bias"] = draw((conv.outputs,), 0.1)
     width = sizes.stages[-1]

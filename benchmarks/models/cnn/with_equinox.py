@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """The residual network in Equinox: of one image, mapped over the batch under a name for its statistics."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.models import cnn
 
 
 class ConvNorm(eqx.Module):
-    """A convolution without a bias, and batch normalisation."""
+    """A convolution without a bias, and batch normalization."""
 
     conv: eqx.nn.Conv2d
     norm: eqx.nn.BatchNorm
@@ -27,11 +27,11 @@ class ConvNorm(eqx.Module):
 
     def __call__(self, x: jax.Array, state: Any) -> tuple[jax.Array, Any]:
         y, state = self.norm(self.conv(x), state)
-        return y.astype(x.dtype), state  # its statistics are f32, and make that of bf16
+        return y.astype(x.dtype), state  # its statistics are f32, and turn bf16 into f32
 
 
 class Block(eqx.Module):
-    """Two convolutions, and what goes past them."""
+    """Two convolutions and the shortcut."""
 
     first: ConvNorm
     second: ConvNorm
@@ -70,7 +70,7 @@ class ResNet(eqx.Module):
 
 
 def inputs(x: Any) -> Any:
-    """The images as the model takes them."""
+    """The images in the layout of the model."""
     return np.ascontiguousarray(np.moveaxis(x, -1, 1))
 
 

@@ -13,7 +13,7 @@ Arrays = dict[str, Any]
 
 
 def parameters(sizes: cnn.Sizes, weights: Arrays) -> tuple[Arrays, Arrays]:
-    """What is trained, and the running statistics."""
+    """The trained parameters, and the running statistics."""
     stats = {conv.name: (jnp.zeros(conv.outputs), jnp.ones(conv.outputs)) for conv in cnn.convolutions(sizes)}
     return {name: jnp.asarray(array) for name, array in weights.items()}, stats
 

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """The residual network in Keras."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.models import cnn
 
 
 def model(sizes: cnn.Sizes, weights: dict[str, Any]) -> keras.Model:
-    """With these weights."""
+    """The model with these weights."""
 
     def conv_norm(conv: cnn.Conv, x: Any) -> Any:
         padding = "same"

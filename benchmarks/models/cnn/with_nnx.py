@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """The residual network in Flax NNX."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.models import cnn
 
 
 class ConvNorm(nnx.Module):
-    """A convolution without a bias, and batch normalisation."""
+    """A convolution without a bias, and batch normalization."""
 
     def __init__(self, conv: cnn.Conv, rngs: nnx.Rngs) -> None:
         size, stride, pad = conv.kernel, conv.stride, conv.kernel // 2
@@ -27,7 +27,7 @@ class ConvNorm(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Two convolutions, and what goes past them."""
+    """Two convolutions and the shortcut."""
 
     def __init__(self, block: cnn.Block, rngs: nnx.Rngs) -> None:
         self.first, self.second = ConvNorm(block.first, rngs), ConvNorm(block.second, rngs)
@@ -54,7 +54,7 @@ class ResNet(nnx.Module):
 
 
 def model(sizes: cnn.Sizes, weights: dict[str, Any]) -> nnx.Module:
-    """With these weights."""
+    """The model with these weights."""
     net = ResNet(sizes, nnx.Rngs(0))
     layers: list[tuple[Any, Any]] = [(cnn.stem(sizes), net.stem)]
     for block, layer in zip(cnn.blocks(sizes), net.blocks, strict=True):

@@ -13,7 +13,7 @@ from phlox.record import Record
 
 
 class ConvNorm(px.Module):
-    """A convolution without a bias, and batch normalisation."""
+    """A convolution without a bias, and batch normalization."""
 
     def __init__(self, conv: cnn.Conv, device: px.Device) -> None:
         size, stride = conv.kernel, conv.stride
@@ -27,7 +27,7 @@ class ConvNorm(px.Module):
 
 
 class Block(px.Module):
-    """Two convolutions, and what goes past them."""
+    """Two convolutions and the shortcut."""
 
     def __init__(self, block: cnn.Block, device: px.Device) -> None:
         self.first, self.second = ConvNorm(block.first, device), ConvNorm(block.second, device)
@@ -57,12 +57,12 @@ class ResNet(px.Module):
 
 
 def inputs(x: Any) -> Any:
-    """The images as the model takes them."""
+    """The images in the layout of the model."""
     return np.ascontiguousarray(np.moveaxis(x, -1, 1))
 
 
 def model(sizes: cnn.Sizes, weights: dict[str, Any], device: px.Device) -> ResNet:
-    """With these weights."""
+    """The model with these weights."""
     found = {"head.weight": weights["head"], "head.bias": weights["head_bias"]}
     for conv in cnn.convolutions(sizes):
         place = conv.name

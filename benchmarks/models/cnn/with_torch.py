@@ -1,4 +1,4 @@
-"""The residual network in PyTorch, in its layout for images on processors, `channels_last`."""
+"""The residual network in PyTorch, in its layout for images on CPUs, `channels_last`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.models import cnn
 
 
 class ConvNorm(nn.Module):
-    """A convolution without a bias, and batch normalisation."""
+    """A convolution without a bias, and batch normalization."""
 
     def __init__(self, conv: cnn.Conv) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Two convolutions, and what goes past them."""
+    """Two convolutions and the shortcut."""
 
     def __init__(self, block: cnn.Block) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def inputs(x: Any) -> Any:
 
 
 def model(sizes: cnn.Sizes, weights: dict[str, Any]) -> ResNet:
-    """With these weights."""
+    """The model with these weights."""
     net = ResNet(sizes)
     layers = {"stem": net.stem}
     for at, block in enumerate(net.blocks):

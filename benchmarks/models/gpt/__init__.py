@@ -1,8 +1,7 @@
 """A causal transformer as GPT-2 is one, as every library here writes it.
 
-Normalisation comes first in each block, positions are learned, gelu is by tanh, and every product has a bias but that
-of the head. Dropout, where there is any, is of the embeddings, of the weights of attention, and of what each half of a
-block adds.
+It has pre-normalization, learned positions, gelu by tanh, and a bias in every linear layer except the head. Dropout, if
+there is any, applies to the embeddings, the attention weights, and the output of each half of a block.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Any
 import numpy as np
 
 EPSILON = 1e-5
-"""Of the normalisations."""
+"""The epsilon of the normalizations."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What decides the amount of work."""
+    """The sizes, which determine the amount of work."""
 
     layers: int = 4
     width: int = 256
@@ -62,7 +61,7 @@ def by_head(sizes: Sizes, weights: dict[str, Any], layer: int) -> list[tuple[Any
 
 
 def batch(sizes: Sizes) -> tuple[Any, Any]:
-    """Tokens int32 [batch, context], and those that follow them."""
+    """Tokens int32 [batch, context], and the next tokens."""
     tokens = np.random.default_rng(1).integers(0, sizes.vocabulary, (sizes.batch, sizes.context + 1)).astype(np.int32)
     return tokens[:, :-1].copy(), tokens[:, 1:].copy()
 
@@ -73,9 +72,9 @@ def example(sizes: Sizes) -> Any:
 
 
 def flops(sizes: Sizes) -> float:
-    """Of the products of a training step, one forwards and two backwards.
+    """The operations of the matrix products of a training step: one forward, two backward.
 
-    As is usual, those of attention count whole, although half of the scores are masked.
+    As usual, attention counts fully, although half of the scores are masked.
     """
     dense = 12 * sizes.width**2 * sizes.layers + sizes.width * sizes.vocabulary
     scores = 2 * sizes.context * sizes.width * sizes.layers

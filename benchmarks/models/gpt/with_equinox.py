@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """The transformer in Equinox, on its attention: of one text, mapped over the batch."""
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from benchmarks.models import gpt
 
 
 def _keys(key: Any, n: int) -> Any:
-    """So many keys, or as many times None, where nothing is drawn."""
+    """`n` keys, or `n` times None if nothing is drawn."""
     return [None] * n if key is None else jax.random.split(key, n)
 
 
 class Block(eqx.Module):
-    """Attention, and two layers for each token by itself."""
+    """Attention and an MLP."""
 
     norm_1: eqx.nn.LayerNorm
     attention: eqx.nn.MultiheadAttention
@@ -80,7 +80,7 @@ class Gpt(eqx.Module):
 
 
 def model(sizes: gpt.Sizes, weights: dict[str, Any]) -> tuple[Gpt, None]:
-    """With these weights; there is no state."""
+    """The model with these weights; it has no state."""
     w = weights
 
     def found(net: Gpt) -> list[Any]:

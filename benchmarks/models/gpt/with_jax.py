@@ -13,7 +13,7 @@ Arrays = dict[str, Any]
 
 
 def parameters(sizes: gpt.Sizes, weights: Arrays) -> tuple[Arrays, Arrays]:
-    """What is trained; there are no statistics."""
+    """The trained parameters; there are no statistics."""
     return {name: jnp.asarray(array) for name, array in weights.items()}, {}
 
 

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """The transformer in Keras, on its attention."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.models import gpt
 
 
 class Embedding(layers.Layer):
-    """Tokens [batch, n] to [batch, n, width]: of each its own, and that of its place."""
+    """Tokens [batch, n] to [batch, n, width]: the token embedding plus the position embedding."""
 
     def __init__(self, sizes: gpt.Sizes) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Embedding(layers.Layer):
 
 
 def model(sizes: gpt.Sizes, weights: dict[str, Any]) -> keras.Model:
-    """With these weights."""
+    """The model with these weights."""
     w, width, rate = weights, sizes.width, sizes.dropout
     named: dict[str, Any] = {}
 

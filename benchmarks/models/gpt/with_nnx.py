@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """The transformer in Flax NNX, on its attention."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.models import gpt
 
 
 class Block(nnx.Module):
-    """Attention, and two layers for each token by itself."""
+    """Attention and an MLP."""
 
     def __init__(self, sizes: gpt.Sizes, rngs: nnx.Rngs) -> None:
         width, rate = sizes.width, sizes.dropout
@@ -53,7 +53,7 @@ class Gpt(nnx.Module):
 
 
 def model(sizes: gpt.Sizes, weights: dict[str, Any]) -> nnx.Module:
-    """With these weights."""
+    """The model with these weights."""
     net, w = Gpt(sizes, nnx.Rngs(0)), weights
     net.tokens.embedding[...], net.places.embedding[...], net.head.kernel[...] = w["tokens"], w["places"], w["head"]
     norms, linears = {"norm": net.norm}, {}

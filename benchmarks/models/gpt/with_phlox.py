@@ -1,4 +1,4 @@
-"""The transformer in Phlox, which has it among its models."""
+"""The transformer in Phlox: `phlox.models.Gpt`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phlox.record import Record
 
 
 def model(sizes: gpt.Sizes, weights: dict[str, Any], device: px.Device) -> Gpt:
-    """With these weights."""
+    """The model with these weights."""
     found = {"tokens.weight": weights["tokens"], "positions": weights["places"], "head.weight": weights["head"]}
     norms = {"norm": "norm"}
     for layer in range(sizes.layers):

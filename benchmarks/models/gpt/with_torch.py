@@ -12,7 +12,7 @@ from benchmarks.models import gpt
 
 
 class Attention(nn.Module):
-    """Of each token to itself and those before it."""
+    """Causal self-attention."""
 
     def __init__(self, sizes: gpt.Sizes) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, and two layers for each token by itself."""
+    """Attention and an MLP."""
 
     def __init__(self, sizes: gpt.Sizes) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Gpt(nn.Module):
 
 
 def model(sizes: gpt.Sizes, weights: dict[str, Any]) -> Gpt:
-    """With these weights."""
+    """The model with these weights."""
     state = {"tokens.weight": weights["tokens"], "places.weight": weights["places"], "head.weight": weights["head"].T}
     pairs = {"norm": "norm"}
     for layer in range(sizes.layers):

@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sizes:
-    """What decides the amount of work."""
+    """The sizes, which determine the amount of work."""
 
     batch: int = 32
     steps: int = 64
@@ -25,7 +25,7 @@ class Sizes:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """How wide what goes into each layer is."""
+        """The input width of each layer."""
         return (self.embedding, *[self.width] * (self.layers - 1))
 
 
@@ -40,12 +40,12 @@ def weights(sizes: Sizes) -> dict[str, Any]:
     for layer, inputs in enumerate(sizes.inputs):
         found |= {f"{layer}.input": draw(inputs, 4 * width), f"{layer}.hidden": draw(width, 4 * width)}
         found[f"{layer}.bias"] = draw(4 * width)
-    # Larger than usual, so that gradients stand out from Adam's epsilon, which not all libraries add at one place.
+    # Larger than usual, so that gradients are large against Adam's epsilon, which libraries add at different places.
     return found | {"head": draw(width, sizes.vocabulary, bound=0.5), "head_bias": draw(sizes.vocabulary)}
 
 
 def batch(sizes: Sizes) -> tuple[Any, Any]:
-    """Tokens int32 [batch, steps], and those that follow them."""
+    """Tokens int32 [batch, steps], and the next tokens."""
     tokens = np.random.default_rng(1).integers(0, sizes.vocabulary, (sizes.batch, sizes.steps + 1)).astype(np.int32)
     return tokens[:, :-1].copy(), tokens[:, 1:].copy()
 

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """The language model of LSTMs in Equinox: its cell in `lax.scan`, of one text, mapped over the batch."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Language(eqx.Module):
 
 
 def model(sizes: lstm.Sizes, weights: dict[str, Any]) -> tuple[Language, None]:
-    """With these weights; there is no state."""
+    """The model with these weights; it has no state."""
 
     def found(net: Language) -> list[Any]:
         cells = [array for cell in net.cells for array in (cell.weight_ih, cell.weight_hh, cell.bias)]

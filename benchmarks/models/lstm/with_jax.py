@@ -1,4 +1,4 @@
-"""The language model of LSTMs in plain JAX: `lax.scan` over what all steps' inputs gave in one product."""
+"""The language model of LSTMs in plain JAX: `lax.scan` over input products, computed for all steps at once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Arrays = dict[str, Any]
 
 
 def parameters(sizes: lstm.Sizes, weights: Arrays) -> tuple[Arrays, Arrays]:
-    """What is trained; there are no statistics."""
+    """The trained parameters; there are no statistics."""
     return {name: jnp.asarray(array) for name, array in weights.items()}, {}
 
 
 def _layer(x: jax.Array, hidden: jax.Array) -> jax.Array:
-    """From what the inputs give, [n, batch, 4 width], to the states [n, batch, width]."""
+    """From the input products [n, batch, 4 width] to the states [n, batch, width]."""
 
     def step(carry: tuple[jax.Array, jax.Array], x: jax.Array) -> Any:
         h, c = carry

@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""The language model of LSTMs in Keras; its gates come in our order, the third of which it calls c."""
+# The other libraries are installed only for the benchmarks.
+"""The language model of LSTMs in Keras; its gates have our order, and it calls the third one c."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.models import lstm
 
 
 def model(sizes: lstm.Sizes, weights: dict[str, Any]) -> keras.Model:
-    """With these weights."""
+    """The model with these weights."""
     net = keras.Sequential(
         [
             keras.Input((sizes.steps,), dtype="int32"),

@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
-"""The language model of LSTMs in Flax NNX, on the cell that it says is the faster."""
+# The other libraries are installed only for the benchmarks.
+"""The language model of LSTMs in Flax NNX, on the cell that its documentation recommends for speed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Language(nnx.Module):
 
 
 def model(sizes: lstm.Sizes, weights: dict[str, Any]) -> nnx.Module:
-    """With these weights."""
+    """The model with these weights."""
     net = Language(sizes, nnx.Rngs(0))
     net.embedding.embedding[...] = weights["embedding"]
     for i, layer in enumerate(net.layers):

@@ -26,7 +26,7 @@ class Language(px.Module):
 
 
 def model(sizes: lstm.Sizes, weights: dict[str, Any], device: px.Device) -> Language:
-    """With these weights."""
+    """The model with these weights."""
     found = {
         "embedding.weight": weights["embedding"],
         "head.weight": weights["head"],

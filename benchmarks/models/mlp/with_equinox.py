@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """In Equinox."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """In Keras."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchmarks.models.mlp import Sizes
 
 
 def model(sizes: Sizes, weights: dict[str, Any]) -> keras.Model:
-    """With these weights."""
+    """The model with these weights."""
     *hidden, out = sizes.widths[1:]
     layers = [keras.layers.Dense(width, activation="relu") for width in hidden]
     found = keras.Sequential([keras.Input(sizes.widths[:1]), *layers, keras.layers.Dense(out)])

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """In Flax NNX."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Mlp(nnx.Module):
 
 
 def model(sizes: Sizes, weights: dict[str, Any]) -> nnx.Module:
-    """With these weights."""
+    """The model with these weights."""
     found = Mlp(sizes.widths, nnx.Rngs(0))
     for i, layer in enumerate(found.layers):
         layer.kernel[...], layer.bias[...] = weights[f"{i}.weight"], weights[f"{i}.bias"]

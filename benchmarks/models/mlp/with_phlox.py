@@ -27,7 +27,7 @@ class Mlp(px.Module):
 
 
 def model(sizes: Sizes, weights: dict[str, Any], device: px.Device) -> Mlp:
-    """With these weights."""
+    """The model with these weights."""
     found = Mlp(sizes.widths, device)
     found.load_record(Record({f"layers.{name}": array for name, array in weights.items()}))
     return found

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
-# The peers are installed beside Phlox only where benchmarks are run.
+# The other libraries are installed only for the benchmarks.
 """In PyTorch."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.models.mlp import Sizes
 
 
 def model(sizes: Sizes, weights: dict[str, Any]) -> nn.Module:
-    """With these weights."""
+    """The model with these weights."""
     layers: list[nn.Module] = []
     for i, (a, b) in enumerate(pairwise(sizes.widths)):
         linear = nn.Linear(a, b)

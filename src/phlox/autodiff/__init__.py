@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+from warnings import warn
+
 from phlox.autodiff.decorator import Autodiff
 from phlox.autodiff.tape import Node, Tracked, backpropagate
 
 __all__ = ["Autodiff", "Node", "Tracked", "backpropagate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "walk_back":
+        warn("`phlox.autodiff.walk_back` is called `backpropagate` now", DeprecationWarning, stacklevel=2)
+        return backpropagate
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

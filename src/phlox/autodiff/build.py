@@ -1,4 +1,4 @@
-"""From a derivative rule to an operation that records itself.
+"""From a derivative rule to an operation that puts itself on the tape.
 
 Three shapes of rule serve everything. `Unary` and `Binary` are elementwise and small: they are what a chain of little
 operations spends its time in, so they are built as one flat function each. `General` is any operation whose first
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from phlox.autodiff.tape import Cotangents, Node, Tracked, next_id
-from phlox.autodiff.taping import boxed, link, record_several, settled
+from phlox.autodiff.taping import boxed, new_node, settled, tape_several
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 
@@ -65,7 +65,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """z = f(x, y), broadcasting; either operand may be a number."""
+    """z = f(x, y), broadcasting; either operand may be a Python scalar."""
 
     lhs: Partial
     rhs: Partial
@@ -88,7 +88,7 @@ class MultiOutputRule:
     """An operation with several results, all of them floats; as `General`, but for these two.
 
     `forward` returns a tuple of results, and what the derivative needs; `backward(B, saved, gs, needed, *options)` gets
-    one gradient a result, None where nobody asked.
+    one gradient a result, None for a result that none has reached.
     """
 
     operands: int
@@ -100,7 +100,7 @@ Rule: TypeAlias = Unary | Binary | General | MultiOutputRule
 
 
 def build(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable[..., Any]:
-    """The operation `name` of `inner` as one that records itself when an operand is tracked, that is, a `box`."""
+    """The operation `name` of `inner`, which goes on the tape when an operand is tracked, that is, a `box`."""
     match rule:
         case Unary():
             return _unary(inner, box, getattr(inner, name), rule)
@@ -119,13 +119,13 @@ def _unary(
     saves_x, saves_y = "x" in rule.saves, "y" in rule.saves
     derivative = rule.derivative
 
-    def push(node: Node, g: Array, found: Cotangents) -> None:
+    def vjp(node: Node, g: Array, cotangents: Cotangents) -> None:
         x, y = node.saved
         dx = derivative(inner, g, x, y)
         parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
-        found[parent] = add(found[parent], dx) if parent in found else dx
+        cotangents[parent] = add(cotangents[parent], dx) if parent in cotangents else dx
 
-    to_parents = settled(push, box)
+    to_parents = settled(vjp, box)
 
     def operation(x: Array) -> Array:
         if type(x) is not box:
@@ -135,7 +135,7 @@ def _unary(
         node = _new(Node)
         node.id = next_id()
         node.parents = (x.node,)
-        node.push = to_parents
+        node.vjp = to_parents
         node.saved = (value if saves_x else None, y if saves_y else None)
         result = _new(box)
         result.value = y
@@ -165,27 +165,27 @@ def _binary(
     rhs_x, rhs_y, rhs_z = (letter in saves_rhs for letter in "xyz")
     shape, add = inner.shape, box.add
 
-    def push_lhs(node: Node, g: Array, found: Cotangents) -> None:
+    def vjp_lhs(node: Node, g: Array, cotangents: Cotangents) -> None:
         x, y, z, size, _ = node.saved
         d = lhs(inner, g, x, y, z)
         if size is not None:
             d = sum_to(inner, d, size)
         parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
-        found[parent] = add(found[parent], d) if parent in found else d
+        cotangents[parent] = add(cotangents[parent], d) if parent in cotangents else d
 
-    def push_rhs(node: Node, g: Array, found: Cotangents) -> None:
+    def vjp_rhs(node: Node, g: Array, cotangents: Cotangents) -> None:
         x, y, z, _, size = node.saved
         d = rhs(inner, g, x, y, z)
         if size is not None:
             d = sum_to(inner, d, size)
         parent = node.parents[-1].id  # pyright: ignore[reportOptionalMemberAccess]
-        found[parent] = add(found[parent], d) if parent in found else d
+        cotangents[parent] = add(cotangents[parent], d) if parent in cotangents else d
 
-    def push_both(node: Node, g: Array, found: Cotangents) -> None:
-        push_lhs(node, g, found)
-        push_rhs(node, g, found)
+    def vjp_both(node: Node, g: Array, cotangents: Cotangents) -> None:
+        vjp_lhs(node, g, cotangents)
+        vjp_rhs(node, g, cotangents)
 
-    to_lhs, to_rhs, to_both = settled(push_lhs, box), settled(push_rhs, box), settled(push_both, box)
+    to_lhs, to_rhs, to_both = settled(vjp_lhs, box), settled(vjp_rhs, box), settled(vjp_both, box)
 
     def operation(x: Array, y: Any) -> Array:
         if type(x) is box:
@@ -195,14 +195,14 @@ def _binary(
                 b = y.value
                 z = function(a, b)
                 node.parents = (x.node, y.node)
-                node.push = to_both
+                node.vjp = to_both
                 shape_a, shape_b = shape(a), shape(b)
                 kept = (a if both_x else None, b if both_y else None, z if both_z else None)
                 node.saved = (*kept, None, None) if shape_a == shape_b else (*kept, shape_a, shape_b)
             else:
                 z = function(a, y)
                 node.parents = (x.node,)
-                node.push = to_lhs
+                node.vjp = to_lhs
                 size = None if type(y) is float or type(y) is int else shape(a)
                 node.saved = (a if lhs_x else None, y if lhs_y else None, z if lhs_z else None, size, None)
         elif type(y) is box:
@@ -210,7 +210,7 @@ def _binary(
             z = function(x, b)
             node = _new(Node)
             node.parents = (y.node,)
-            node.push = to_rhs
+            node.vjp = to_rhs
             size = None if type(x) is float or type(x) is int else shape(b)
             node.saved = (x if rhs_x else None, b if rhs_y else None, z if rhs_z else None, None, size)
         else:
@@ -233,13 +233,13 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
     forward: Callable[..., Result] = rule.forward
     backward: Callable[..., Gradients] = rule.backward
 
-    def push(node: Node, g: Array, found: Cotangents) -> None:
+    def vjp(node: Node, g: Array, cotangents: Cotangents) -> None:
         saved, needed, options = node.saved
         for parent, d in zip(node.parents, backward(inner, saved, g, needed, *options), strict=True):
             if parent is not None and d is not None:
-                found[parent.id] = add(found[parent.id], d) if parent.id in found else d
+                cotangents[parent.id] = add(cotangents[parent.id], d) if parent.id in cotangents else d
 
-    to_parents = settled(push, box)
+    to_parents = settled(vjp, box)
 
     def operation(*arguments: Any) -> Array:
         parents: list[Node | None] = []
@@ -258,7 +258,7 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
         options = arguments[count:]
         y, saved = forward(inner, *values, *options)
         needed = tuple([parent is not None for parent in parents])
-        return boxed(box, y, link(tuple(parents), to_parents, (saved, needed, options)))
+        return boxed(box, y, new_node(tuple(parents), to_parents, (saved, needed, options)))
 
     return operation
 
@@ -273,7 +273,7 @@ def _multi_output(
         if not any(type(x) is box for x in operands):
             return function(*arguments)
         options = arguments[count:]
-        return record_several(
+        return tape_several(
             inner,
             box,
             operands,
@@ -285,7 +285,7 @@ def _multi_output(
 
 
 def as_general(function: Callable[..., Array], rule: Unary | Binary | General) -> General:
-    """A rule in the form that serves all."""
+    """Any rule as a `General` one."""
     if isinstance(rule, General):
         return rule
     if isinstance(rule, Unary):

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, cast
 
 from phlox.autodiff.build import build
 from phlox.autodiff.checkpoint import Again, checkpoint
-from phlox.autodiff.loop import Body, entries, scan
+from phlox.autodiff.loop import Body, scan, unstack
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Recomputed, build_recomputing
 from phlox.autodiff.rules import CONSTANT, RULES, WIDE
 from phlox.autodiff.tape import Cotangents, Node, Tracked, backpropagate, is_poisoned, is_spent, leaf, poisoned
-from phlox.autodiff.taping import Differentiate, Run, boxed, note, record, record_several
+from phlox.autodiff.taping import Differentiate, Run, boxed, operation_node, tape, tape_several
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
 from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen
@@ -37,9 +37,9 @@ class Autodiff(Decorator):
 
     Args:
         inner: the backend that computes.
-        recompute: keep no result of a cheap operation (elementwise, shapes) for the way back, but make it again when a
-            derivative needs it: gradient checkpointing as a strategy, for memory at the price of time. Gradients are
-            the same to the last bit. For whole blocks of a network see `phlox.checkpoint`.
+        recompute: keep no result of a cheap operation (elementwise, shapes) for the backward pass, but compute it again
+            when a derivative needs it: gradient checkpointing as a strategy, for memory at the price of time. Gradients
+            are the same to the last bit. For whole blocks of a network see `phlox.checkpoint`.
 
     >>> import phlox as px
     >>> from phlox.backend import Autodiff, NumPy
@@ -106,17 +106,17 @@ class Autodiff(Decorator):
     def value(self, x: Array) -> Array:
         return x.value if type(x) is self.box else x
 
-    def tracked(self, x: Array) -> Array:
+    def make_leaf(self, x: Array) -> Array:
         return leaf(self.box, self.value(x))
 
-    def another_leaf(self, x: Array) -> Array:
-        return leaf(self.box, x.value) if type(x) is self.box and x.node.push is None else x
+    def copy_leaf(self, x: Array) -> Array:
+        return leaf(self.box, x.value) if type(x) is self.box and x.node.vjp is None else x
 
     def node_of(self, x: Array) -> Node | None:
         return x.node if type(x) is self.box else None
 
     def is_leaf(self, x: Array) -> bool:
-        return type(x) is self.box and x.node.push is None
+        return type(x) is self.box and x.node.vjp is None
 
     def requires_grad(self, x: Array) -> bool:
         return type(x) is self.box and not is_spent(x.node)
@@ -148,7 +148,7 @@ class Autodiff(Decorator):
             raise found from error
 
     def tape_function(self, operands: tuple[Array, ...], run: Run, differentiate: Differentiate) -> tuple[Array, ...]:
-        return record_several(self.inner, self.box, operands, run, differentiate)
+        return tape_several(self.inner, self.box, operands, run, differentiate)
 
     def checkpoint(self, run: Again) -> Sequence[Array]:
         return checkpoint(self, run)
@@ -168,7 +168,7 @@ class Autodiff(Decorator):
             return _moved(self, x, target.inner, below)
         if type(x) is not self.box:
             return _moved(self.inner, x, target.inner, below)
-        node = note(
+        node = operation_node(
             self.inner,
             self.box,
             (x,),
@@ -196,8 +196,8 @@ class Autodiff(Decorator):
             return scan(self, body, carry, xs, length, reverse)
         return super().scan(body, carry, xs, length, reverse=reverse)
 
-    def entries(self, x: Array) -> Sequence[Array]:
-        return entries(self, x) if type(x) is self.box else self.inner.entries(x)
+    def unstack(self, x: Array) -> Sequence[Array]:
+        return unstack(self, x) if type(x) is self.box else self.inner.unstack(x)
 
     # --- operations whose operands come in a sequence, or which run foreign functions
 
@@ -218,7 +218,7 @@ class Autodiff(Decorator):
                 start += shape[axis]
             return tuple(parts)
 
-        return record(self.inner, self.box, tuple(arrays), run, differentiate)
+        return tape(self.inner, self.box, tuple(arrays), run, differentiate)
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
         if any(type(x) is self.box for x in arrays):
@@ -240,12 +240,12 @@ class Autodiff(Decorator):
         ) -> tuple[Array | None, ...]:
             found: list[Array | None] = []
             for place, wanted in enumerate(needed):
-                # Through call_native once more, so that with a tape below the gradient is itself recorded.
+                # Through call_native again, so that a tape below differentiates the gradient too.
                 one = _NativeGradient(self.inner, fn, place)
                 found.append(backend.call_native(one, g, *values) if wanted else None)
             return tuple(found)
 
-        return record(self.inner, self.box, arrays, run, differentiate)
+        return tape(self.inner, self.box, arrays, run, differentiate)
 
     def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
         return self.inner.native_vjp(fn, arrays, g)

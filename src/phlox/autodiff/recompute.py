@@ -1,4 +1,4 @@
-"""Gradient checkpointing as a strategy: no result of a cheap operation is kept for the way back.
+"""Gradient checkpointing as a strategy: no result of a cheap operation is kept for the backward pass.
 
 What a derivative needs is kept as it is only if it was expensive to compute; a cheap value is kept as a recipe, made of
 the cheap operations that lead to it from expensive values, and made again when it is needed. (Burn's balanced
@@ -15,7 +15,7 @@ from phlox.autodiff.rules.arithmetic import ARITHMETIC
 from phlox.autodiff.rules.shape import SHAPE
 from phlox.autodiff.rules.special import SPECIAL
 from phlox.autodiff.tape import Tracked
-from phlox.autodiff.taping import boxed, note
+from phlox.autodiff.taping import boxed, operation_node
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 
@@ -85,7 +85,7 @@ def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule)
         def differentiate(backend: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
             return backward(backend, _unpacked(saved), g, needed, *options)
 
-        result = boxed(box, y, note(inner, box, operands, _packed(saved, recipes), differentiate))
+        result = boxed(box, y, operation_node(inner, box, operands, _packed(saved, recipes), differentiate))
         if recipe is not None:
             cast(Any, result).recipe = recipe
         return result

@@ -1,4 +1,4 @@
-"""The nodes of one turn of a loop, taken apart into arrays and what can be made again around others."""
+"""The tape of one step of a loop as templates: its nodes without their arrays, to be filled with those of any step."""
 
 from __future__ import annotations
 
@@ -13,101 +13,102 @@ from phlox.backend.contract.backend import engine_of
 from phlox.backend.contract.types import Array
 
 
-class Hidden(Exception):
-    """A node keeps arrays where they cannot be reached."""
+class UnreachableArrays(Exception):
+    """A node keeps arrays where they cannot be found, as a closure over an object of an unknown class may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """The place of an array that a node has saved: which list, and where in it."""
+    """Stands in a template for a saved array: which list it is in, and where."""
 
     group: str
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A node that can be made again: what it has saved, with `Residual` in place of arrays."""
+class NodeTemplate:
+    """A node with `Residual` in place of each array that it has saved."""
 
     id: int
     parents: tuple[int | None, ...]
-    push: Vjp | None
+    vjp: Vjp | None
     saved: Any
 
     def node(self, nodes: dict[int, Node], arrays: Mapping[str, Sequence[Array]]) -> Node:
-        """The node around these arrays; `nodes` are those before it."""
+        """The node with these arrays in it; `nodes` are those made before."""
         parents = [None if number is None else nodes.get(number) or end(number) for number in self.parents]
-        return _node(self.id, tuple(parents), self.push, _filled(self.saved, arrays))
+        return _new_node(self.id, tuple(parents), self.vjp, _fill(self.saved, arrays))
 
 
 def end(number: int) -> Node:
-    """What stands for a node that is not walked back from."""
-    return _node(number, (), None, None)
+    """Stands for a node at which the backward pass ends."""
+    return _new_node(number, (), None, None)
 
 
-def _node(number: int, parents: tuple[Node | None, ...], push: Vjp | None, saved: Any) -> Node:
+def _new_node(number: int, parents: tuple[Node | None, ...], vjp: Vjp | None, saved: Any) -> Node:
     made = object.__new__(Node)
-    made.id, made.parents, made.push, made.saved = number, parents, push, saved
+    made.id, made.parents, made.vjp, made.saved = number, parents, vjp, saved
     return made
 
 
 class Saver:
-    """Takes nodes apart. `turn` gathers arrays of every turn, `outside` those that are the same in each.
+    """Makes templates of nodes, and lists the arrays that are taken out of them.
 
-    `entries` are those of the loop's own that are saved, by number.
+    `step` lists arrays that each step has of its own, `outside` those that are the same in all steps, and `entries`,
+    by number, which of the `xs` that the loop runs along.
     """
 
     def __init__(self, inner: Backend, start: int) -> None:
         self._inner, self._start = inner, start
-        self._program = inner.program()
+        self._program = inner.current_trace()
         self._engine = engine_of(inner)
         self._known: dict[int, tuple[Array, Callable[[], Residual]]] = {}
         self._seen: dict[int, Any] = {}
-        self.turn: list[Array] = []
+        self.step: list[Array] = []
         self.outside: list[Array] = []
         self.entries: list[int] = []
 
-    def know_entry(self, x: Array, number: int) -> None:
-        """This array is an entry of an array that the loop runs along."""
-        self._know(x, lambda: _residual("entry", self.entries, number))
+    def add_entry(self, x: Array, number: int) -> None:
+        """This array is the current entry of the x of this number."""
+        self._know(x, lambda: _add_residual("entry", self.entries, number))
 
-    def know_same(self, x: Array, outside: Array) -> None:
-        """This array is, in every turn, one from outside."""
-        self._know(x, lambda: _residual("outside", self.outside, outside))
+    def add_constant(self, x: Array, outside: Array) -> None:
+        """This array is the same in every step, and this is the one outside."""
+        self._know(x, lambda: _add_residual("outside", self.outside, outside))
 
     def _know(self, x: Array, keep: Callable[[], Residual]) -> None:
         self._known[id(x)] = x, keep
 
-    def take_apart(self, node: Node) -> Made:
-        """A node in a form that can be made again; `Hidden` where it cannot."""
-        if not is_free(node.push, self._engine.is_traced, self._seen):
-            raise Hidden
+    def template_of(self, node: Node) -> NodeTemplate:
+        """The template of a node; raises `UnreachableArrays` where there is none."""
+        if not is_free(node.vjp, self._engine.is_traced, self._seen):
+            raise UnreachableArrays
         numbers = tuple([None if parent is None else parent.id for parent in node.parents])
-        return Made(node.id, numbers, node.push, self._packed(node.saved))
+        return NodeTemplate(node.id, numbers, node.vjp, self._replace_arrays(node.saved))
 
-    def _packed(self, saved: Any) -> Any:
+    def _replace_arrays(self, saved: Any) -> Any:
         kind = cast("type[Any]", type(saved))
         if kind is tuple:
-            return tuple([self._packed(x) for x in saved])
+            return tuple([self._replace_arrays(x) for x in saved])
         if kind is list:
-            return [self._packed(x) for x in saved]
+            return [self._replace_arrays(x) for x in saved]
         if kind is dict:
-            return {key: self._packed(x) for key, x in saved.items()}
+            return {key: self._replace_arrays(x) for key, x in saved.items()}
         if self._inner.is_traced(saved):
             return self._array(saved)
         if not is_free(saved, self._engine.is_traced, self._seen):
-            raise Hidden
+            raise UnreachableArrays
         return saved
 
     def _array(self, x: Array) -> Residual:
         known = self._known.get(id(x))
         if known is None:
             if self._is_outside(x):
-                keep = _residual("outside", self.outside, x)
+                keep = _add_residual("outside", self.outside, x)
             elif getattr(self._inner.strip(x), "weak_type", False):
-                raise Hidden  # a number, which takes on the type of what it meets; an entry of an array would not
+                raise UnreachableArrays  # a traced scalar, which would not be weakly typed once the loop has saved it
             else:
-                keep = _residual("turn", self.turn, x)
+                keep = _add_residual("step", self.step, x)
         else:
             keep = known[1]()
         self._know(x, lambda: keep)
@@ -120,22 +121,22 @@ class Saver:
             if node is not None and node.id >= self._start:
                 return False
             value, backend = backend.value(value), lower
-        return self._inner.program_of(x) is not self._program
+        return self._inner.trace_of(x) is not self._program
 
 
-def _residual(group: str, arrays: list[Any], x: Any) -> Residual:
+def _add_residual(group: str, arrays: list[Any], x: Any) -> Residual:
     arrays.append(x)
     return Residual(group, len(arrays) - 1)
 
 
-def _filled(saved: Any, arrays: Mapping[str, Sequence[Array]]) -> Any:
+def _fill(saved: Any, arrays: Mapping[str, Sequence[Array]]) -> Any:
     kind = cast("type[Any]", type(saved))
     if kind is Residual:
         return arrays[saved.group][saved.number]
     if kind is tuple:
-        return tuple([_filled(x, arrays) for x in saved])
+        return tuple([_fill(x, arrays) for x in saved])
     if kind is list:
-        return [_filled(x, arrays) for x in saved]
+        return [_fill(x, arrays) for x in saved]
     if kind is dict:
-        return {key: _filled(x, arrays) for key, x in saved.items()}
+        return {key: _fill(x, arrays) for key, x in saved.items()}
     return saved

@@ -1,4 +1,4 @@
-"""The tape: nodes, and the walk back over them.
+"""The tape: nodes, and the backward pass over them.
 
 A tracked value is a value of the inner backend together with the node that says where it came from. Nodes hold what
 their derivative needs and nothing else, so a value that no derivative needs is freed as soon as the user drops it.
@@ -18,7 +18,7 @@ Cotangents: TypeAlias = dict[int, Array]
 """Gradients found so far, by node."""
 
 Vjp: TypeAlias = Callable[["Node", Array, Cotangents], None]
-"""`(node, gradient, found)`: add to `found` what the node's gradient means for its parents."""
+"""`(node, gradient, cotangents)`: add to `cotangents` what the node's gradient means for its parents."""
 
 next_id = count().__next__
 
@@ -26,14 +26,14 @@ next_id = count().__next__
 class Node:
     """One operation of the tape; `saved` is dropped once it has been used.
 
-    `push` is None for a leaf, which has saved how its gradient is settled, if it has to be.
+    `vjp` is None for a leaf, whose `saved` is the `settle` of its box.
     """
 
-    __slots__ = ("id", "parents", "push", "saved")
+    __slots__ = ("id", "parents", "saved", "vjp")
 
     id: int
     parents: tuple[Node | None, ...]
-    push: Vjp | None
+    vjp: Vjp | None
     saved: Any
 
 
@@ -49,9 +49,9 @@ class Tracked:
     value: Array
     node: Node
     add: ClassVar[Callable[[Array, Array], Array]]
-    """Adds up contributions to a gradient; at half precision the sum is wide until it is settled."""
+    """Adds two contributions to a gradient; at half precision the sum is f32 until it is settled."""
     settle: ClassVar[Callable[[Array], Array] | None] = None
-    """Makes a sum by `add` an array of the inner backend's own again, where it is not anyway."""
+    """Rounds a sum made by `add` to the inner backend's element type; None where it has that type already."""
     some_settle: ClassVar[bool] = False
     """Has any of the subclasses a `settle`?"""
 
@@ -61,41 +61,41 @@ class Tracked:
         return self.value.shape
 
 
-def _spent(node: Node, g: Array, found: Cotangents) -> None:
+def _spent(node: Node, g: Array, cotangents: Cotangents) -> None:
     raise AutodiffError(
-        "this graph has been walked back already and has freed what it saved; "
-        "call backward(retain_graph=True) the first time to walk it again"
+        "backward has run through this graph already, which freed what the graph had saved; "
+        "call backward(retain_graph=True) the first time to run it twice"
     )
 
 
-def _refuse(node: Node, g: Array, found: Cotangents) -> None:
+def _refuse(node: Node, g: Array, cotangents: Cotangents) -> None:
     raise AutodiffError(node.saved)
 
 
 def poisoned(box: type[Tracked], value: Array, why: str) -> Tracked:
-    """A value whose history is not to be had: a gradient that comes back to it is an error, which says why."""
+    """A value without its history: a gradient that reaches it raises `AutodiffError` with the message `why`."""
     result = leaf(box, value)
-    result.node.push = _refuse
+    result.node.vjp = _refuse
     result.node.saved = why
     return result
 
 
 def is_poisoned(node: Node) -> bool:
     """Is this the node of a `poisoned` value?"""
-    return node.push is _refuse
+    return node.vjp is _refuse
 
 
 def is_spent(node: Node) -> bool:
-    """Has it been walked back already?"""
-    return node.push is _spent
+    """Has the backward pass freed it already?"""
+    return node.vjp is _spent
 
 
 def leaf(box: type[Tracked], value: Array) -> Tracked:
-    """A value that gradients are wanted for."""
+    """A leaf of the tape: a value whose gradient is wanted."""
     node = object.__new__(Node)
     node.id = next_id()
     node.parents = ()
-    node.push = None
+    node.vjp = None
     node.saved = box.settle
     result = object.__new__(box)
     result.value = value
@@ -104,11 +104,11 @@ def leaf(box: type[Tracked], value: Array) -> Tracked:
 
 
 def backpropagate(
-    roots: Sequence[Node], found: Cotangents, *, retain: bool = False, until: Collection[int] = frozenset()
+    roots: Sequence[Node], cotangents: Cotangents, *, retain: bool = False, until: Collection[int] = frozenset()
 ) -> Cotangents:
-    """Complete `found`, the gradients of `roots`, by those of all leaves that they depend on.
+    """The backward pass: add to `cotangents`, which has the gradients of `roots`, those of all leaves behind them.
 
-    The nodes numbered in `until` are taken for leaves, and what is found for them need not be settled.
+    The nodes numbered in `until` count as leaves; their gradients are not settled.
     """
     seen = {root.id: root for root in roots}
     stack = list(roots)
@@ -122,21 +122,21 @@ def backpropagate(
                 stack.append(parent)
     for number in until:
         seen.pop(number, None)
-    # Numbers are given in the order of creation, so every node comes after its parents.
+    # Nodes are numbered as they are made, so a node's number is greater than those of its parents.
     for number in sorted(seen, reverse=True):
         node = seen[number]
-        push = node.push
-        if push is None:
+        vjp = node.vjp
+        if vjp is None:
             continue
-        g = found.pop(number, None)
+        g = cotangents.pop(number, None)
         if g is not None:
-            push(node, g, found)
+            vjp(node, g, cotangents)
         if not retain:
-            node.push = _spent
+            node.vjp = _spent
             node.saved = None
     if Tracked.some_settle:
-        for number, g in found.items():
+        for number, g in cotangents.items():
             node = seen.get(number)
-            if node is not None and node.push is None and node.saved is not None:
-                found[number] = node.saved(g)
-    return found
+            if node is not None and node.vjp is None and node.saved is not None:
+                cotangents[number] = node.saved(g)
+    return cotangents

@@ -1,4 +1,4 @@
-"""Putting operations on the tape: a node, and the values that carry it."""
+"""Putting operations on the tape: making nodes, and the values that carry them."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ Differentiate: TypeAlias = Callable[[Backend, Any, Any, Needed], Gradients]
 _new = object.__new__
 
 
-def link(parents: tuple[Node | None, ...], push: Vjp, saved: Any) -> Node:
+def new_node(parents: tuple[Node | None, ...], vjp: Vjp, saved: Any) -> Node:
     """A new node."""
     node = _new(Node)
     node.id = next_id()
     node.parents = parents
-    node.push = push
+    node.vjp = vjp
     node.saved = saved
     return node
 
 
 def boxed(box: type[Tracked], value: Array, node: Node) -> Tracked:
-    """A value with its history."""
+    """A tracked value: the array and the node that made it."""
     result = _new(box)
     result.value = value
     result.node = node
     return result
 
 
-def settled(push: Vjp, box: type[Tracked]) -> Vjp:
-    """What a node does with its gradient once that is settled; see `Tracked`."""
+def settled(vjp: Vjp, box: type[Tracked]) -> Vjp:
+    """The vjp of a node whose gradient has to be settled first; see `Tracked`."""
     settle = box.settle
     if settle is None:
-        return push
+        return vjp
 
-    def settled_push(node: Node, g: Any, found: Cotangents) -> None:
-        # A node of several results has a gradient for each, by place.
+    def settled_vjp(node: Node, g: Any, cotangents: Cotangents) -> None:
+        # The gradient of a node with several results is a dict, by place.
         shares = cast("dict[int, Array]", g)
-        push(node, {n: settle(share) for n, share in shares.items()} if type(g) is dict else settle(g), found)
+        vjp(node, {n: settle(share) for n, share in shares.items()} if type(g) is dict else settle(g), cotangents)
 
-    return settled_push
+    return settled_vjp
 
 
-def note(
+def operation_node(
     inner: Backend,
     box: type[Tracked],
     operands: tuple[Array, ...],
@@ -58,50 +58,50 @@ def note(
     differentiate: Differentiate,
     result: type[Tracked] | None = None,
 ) -> Node:
-    """A node whose parents are the operands' and whose gradient `differentiate` hands on to them.
+    """The node of an operation: its parents are the operands' nodes, and `differentiate` gives their gradients.
 
-    `result` is the class of its result where that is of another backend: so are the gradients that come to it.
+    `result` is the box of the result where that is on another backend, as its gradients then are too.
     """
     add = box.add
     needed = tuple(type(x) is box for x in operands)
 
-    def push(node: Node, g: Any, found: Cotangents) -> None:
+    def vjp(node: Node, g: Any, cotangents: Cotangents) -> None:
         for parent, d in zip(node.parents, differentiate(inner, node.saved, g, needed), strict=True):
             if parent is not None and d is not None:
-                found[parent.id] = add(found[parent.id], d) if parent.id in found else d
+                cotangents[parent.id] = add(cotangents[parent.id], d) if parent.id in cotangents else d
 
-    return link(tuple(x.node if type(x) is box else None for x in operands), settled(push, result or box), saved)
+    return new_node(tuple(x.node if type(x) is box else None for x in operands), settled(vjp, result or box), saved)
 
 
-def record(
+def tape(
     inner: Backend, box: type[Tracked], operands: tuple[Array, ...], run: Run, differentiate: Differentiate
 ) -> Array:
-    """Run on the values of `operands`, of which one at least is tracked, and record how to differentiate it."""
+    """`run(*operands)` on the tape; at least one operand is tracked."""
     y, saved = run(*(x.value if type(x) is box else x for x in operands))
-    return boxed(box, y, note(inner, box, operands, saved, differentiate))
+    return boxed(box, y, operation_node(inner, box, operands, saved, differentiate))
 
 
-def record_several(
+def tape_several(
     inner: Backend, box: type[Tracked], operands: tuple[Array, ...], run: Run, differentiate: Differentiate
 ) -> tuple[Array, ...]:
-    """As `record`, for a tuple of results; a gradient that nobody asked for reaches `differentiate` as None."""
+    """As `tape`, for a tuple of results; `differentiate` gets None for a result that no gradient has reached."""
     results, saved = run(*(x.value if type(x) is box else x for x in operands))
     count = len(results)
 
     def gather(backend: Backend, saved: Any, shares: dict[int, Array], needed: Needed) -> Gradients:
         return differentiate(backend, saved, tuple(shares.get(place) for place in range(count)), needed)
 
-    return parts(box, results, note(inner, box, operands, saved, gather))
+    return split_results(box, results, operation_node(inner, box, operands, saved, gather))
 
 
-def parts(box: type[Tracked], values: tuple[Array, ...], whole: Node) -> tuple[Array, ...]:
-    """The results of a node that has several: its gradient is a dict of theirs, by place."""
-    # Each has a node of its own, made after that of all of them and so walked back before it.
-    return tuple(boxed(box, value, link((whole,), _share, place)) for place, value in enumerate(values))
+def split_results(box: type[Tracked], values: tuple[Array, ...], whole: Node) -> tuple[Array, ...]:
+    """The results of a node that has several; the gradient of that node is a dict of theirs, by place."""
+    # Each result has a node of its own. It is made after the shared one, so the backward pass comes to it first.
+    return tuple(boxed(box, value, new_node((whole,), _share, place)) for place, value in enumerate(values))
 
 
-def _share(node: Node, g: Array, found: Cotangents) -> None:
+def _share(node: Node, g: Array, cotangents: Cotangents) -> None:
     whole = node.parents[0]
     assert whole is not None
-    shares: Any = found.setdefault(whole.id, {})
+    shares: Any = cotangents.setdefault(whole.id, {})
     shares[node.saved] = g

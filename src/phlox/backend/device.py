@@ -27,21 +27,21 @@ class Device:
     backend: Backend
     name: str
     spread: Any = field(default=None, compare=False, repr=False)
-    """Of an array on several devices, of which `name` is the first: what the engine knows them all by.
+    """The engine's sharding, for an array on several devices, of which `name` is the first.
 
-    What is made on such a device lies whole on each of them.
+    What is made on such a device is replicated on all of them.
     """
 
     def __str__(self) -> str:
-        others = "" if self.spread is None else self.backend.others(self)
+        others = "" if self.spread is None else self.backend.other_device_names(self)
         return f"{self.backend.name}:{self.name}{others}"
 
     def on(self, backend: Backend) -> Device:
-        """The same place, as another backend of its engine has it."""
+        """The same device, of another backend of its engine."""
         return replace(self, backend=backend)
 
     def holds(self, other: Device) -> bool:
-        """Need nothing move that is on the other one, to be here? What is on several is also on the first of them."""
+        """Is what is on `other` here, too, and need not move? An array on several devices is also on the first."""
         return self == other and (self.spread is None or self.spread == other.spread)
 
     def __repr__(self) -> str:
@@ -50,18 +50,18 @@ class Device:
 
 if TYPE_CHECKING:
     DeviceLike: TypeAlias = Device | Backend | str
-else:  # a type while a program runs too, for annotations that are evaluated
+else:  # a type at run time too, for annotations that are evaluated
     DeviceLike = Device | ForwardRef("Backend", module="phlox.backend.contract.backend") | str
-"""What stands for a device: the device, a backend (its default device) or a name (`"jax"`, `"torch:gpu:0"`)."""
+"""A device, a backend (its default device) or a name (`"jax"`, `"torch:gpu:0"`)."""
 
 _default: ContextVar[Device | None] = ContextVar("phlox_default_device", default=None)
 
 
 def as_device(device: DeviceLike | None) -> Device:
-    """Resolve what stands for a device; None is the ambient default.
+    """Resolve a device, backend or name to a device; None is the ambient default.
 
-    That is the one of `default_device`, outside of any the one that the environment variable PHLOX_DEVICE names, and
-    where that is not set `"numpy"`.
+    The default is that of `default_device`, else the one that the environment variable PHLOX_DEVICE names, else
+    `"numpy"`.
     Raises `DeviceError` for an unknown name and `EngineNotInstalledError` where the engine is missing.
 
     >>> as_device("numpy")

@@ -1,4 +1,4 @@
-"""Which differentiated functions the running code is inside of: each has a level of tape of its own."""
+"""The functions under differentiation that the running code is inside of; each has a tape of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Level:
     backend: Backend
     """The backend of the leaves."""
     leaves: Callable[[], Collection[int]]
-    """The numbers of the nodes of the leaves."""
+    """The ids of the nodes of the leaves."""
 
 
 _levels: ContextVar[tuple[Level, ...]] = ContextVar("phlox_differentiated", default=())
@@ -36,7 +36,7 @@ def entered(level: Level) -> AbstractContextManager[tuple[Level, ...]]:
 
 
 def resumed(found: tuple[Level, ...]) -> AbstractContextManager[tuple[Level, ...]]:
-    """Within this scope these are the levels: none in a program of its own; those of before in a second run."""
+    """Within this scope these are the levels: none in a new trace; the earlier ones when a function is run again."""
     return scope(_levels, found)
 
 
@@ -48,7 +48,7 @@ def depth(backend: Backend) -> int:
 
 
 def has_history(backend: Backend, x: Any) -> bool:
-    """Does any tape of the backend follow this array?"""
+    """Has this array a history on any tape of the backend?"""
     while (lower := backend.without_tape()) is not None:
         if backend.node_of(x) is not None:
             return True
@@ -57,5 +57,5 @@ def has_history(backend: Backend, x: Any) -> bool:
 
 
 def is_followed(backend: Backend, x: Any) -> bool:
-    """Has this array a history inside of a function that is being differentiated, which must not be cut there?"""
+    """Has this array a history that a function under differentiation needs?"""
     return bool(_levels.get()) and has_history(backend, x)

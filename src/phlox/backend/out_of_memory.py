@@ -1,4 +1,4 @@
-"""Out of memory: one error in place of the different ones that the engines raise."""
+"""Out of memory: one error in place of those of the engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def out_of_memory(what: str, backend: Backend | None, error: Exception) -> OutOfMemoryError | None:
-    """The error to raise where an engine, or Python, had no memory for `what`; None for any other error."""
+    """The error to raise if `error` says that there is no memory for `what`; None for any other error."""
     if isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"{what}: {error}")
     if not (isinstance(error, MemoryError) if backend is None else backend.is_out_of_memory(error)):
@@ -27,7 +27,7 @@ def out_of_memory(what: str, backend: Backend | None, error: Exception) -> OutOf
 
 
 def _asked(text: str) -> str | None:
-    """The first amount of memory that is named, in units that one can read."""
+    """The first amount of memory that the text names, in a readable unit."""
     found = _AMOUNT.search(text)
     if found is None:
         return None

@@ -1,7 +1,7 @@
 """PyTrees: the classes that are nodes, and the one table of containers by which every walk over values goes.
 
-Engines that know PyTrees are imported by nothing but their own files; so classes are announced here, and an engine that
-is loaded picks them up (`register_node`, `listen`).
+Only an engine's own files import the engine; so classes are registered here, and an engine takes them over once it is
+imported.
 
 The arguments and results of functions, the states of optimizers and the fields of modules are containers (lists,
 tuples, dicts, dataclasses) around leaves. What a leaf is, and which containers are walked through, each of these says
@@ -22,17 +22,17 @@ from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias, cast
 
 
-class Wire(NamedTuple):
-    """How the structure of a node goes into the file of an exported program, and comes back."""
+class StructureSerializer(NamedTuple):
+    """How the structure of a node is written to the file of an exported program, and read back."""
 
     to_bytes: Callable[[Any], bytes]
     from_bytes: Callable[[bytes], Any]
     shell: Callable[[Any, Iterable[Any]], Any]
-    """From (structure, leaves), for a structure that has come back: a node that has both."""
+    """From (structure, leaves), for a structure that was read back: a node with both."""
 
 
-class Node(NamedTuple):
-    """How a class is taken apart and put together."""
+class PyTreeNode(NamedTuple):
+    """How a class is flattened and unflattened."""
 
     cls: type[Any]
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]
@@ -41,31 +41,31 @@ class Node(NamedTuple):
     """From (structure, leaves); leaves may be tracers of any type."""
     flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]] | None = None
     """To ((key, leaf), ...) and the structure, the keys being strings or numbers."""
-    wire: Wire | None = None
-    """How the structure is written into a file."""
+    serializer: StructureSerializer | None = None
+    """How the structure is written to a file."""
     integers: Callable[[Any], Iterable[str]] | None = None
-    """Of a structure, the names of leaves that have no derivative."""
+    """From a structure, the names of the leaves that are integers, and so have no derivative."""
 
 
-_nodes: list[Node] = []
-_listeners: list[Callable[[Node], None]] = []
+_nodes: list[PyTreeNode] = []
+_listeners: list[Callable[[PyTreeNode], None]] = []
 
 
-def register_node(node: Node) -> None:
-    """Announce a class as a PyTree node; its subclasses are announced by themselves."""
+def register_node(node: PyTreeNode) -> None:
+    """Register a class as a PyTree node; its subclasses are registered by themselves."""
     _nodes.append(node)
     for listener in _listeners:
         listener(node)
 
 
-def meet_engines() -> None:
-    """Announce to an engine that the user has imported, though no backend of Phlox has needed it yet."""
+def register_with_imported_engines() -> None:
+    """Register with an engine that the user has imported, though no backend of Phlox has needed it yet."""
     if not _listeners and sys.modules.get("jax") is not None:
         import_module("phlox.backend.jax")
 
 
-def listen(listener: Callable[[Node], None]) -> None:
-    """Tell an engine of all classes announced so far and from now on."""
+def add_listener(listener: Callable[[PyTreeNode], None]) -> None:
+    """Call the listener for all classes registered so far and from now on."""
     for node in _nodes:
         listener(node)
     _listeners.append(listener)

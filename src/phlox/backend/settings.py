@@ -1,7 +1,7 @@
 """Settings of the process: by environment variables, or by a file of them that `phlox tune` has written.
 
 They are read once, when Phlox is imported; none of them changes what a program computes beyond the rounding of its
-engine. What an engine reads when it starts is in vain once it has started: so import Phlox before it is used.
+engine. An engine reads some of them only when it starts: so import Phlox before it is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phlox.host import allocator
 from phlox.host.threads import set_threads
 
 FILE = "PHLOX_SETTINGS"
-"""The environment variable that names a file of settings. A variable that is set itself goes before what is in it."""
+"""The environment variable that names a file of settings. Other variables override the file."""
 
 VARIABLES: dict[str, str] = {
     "device": "PHLOX_DEVICE",
@@ -33,19 +33,19 @@ VARIABLES: dict[str, str] = {
 
 _CHOICES = {"allocator": (allocator.KEEP, allocator.SYSTEM), "torch_codegen": ("inductor", "none")}
 _NOTES = "measured"
-"""A key of a file that is for people to read."""
+"""A key of a file for remarks, which are not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is set; None leaves it as it is.
+    """The settings; None leaves the default.
 
     Attributes:
         device: the default device of tensors and modules that are made without one, as `"jax"` or `"torch:gpu:0"`.
         allocator: `keep` lets the C library (glibc) keep freed memory for the next arrays, `system` leaves it alone.
-        threads: with how many the engines compute.
-        xla_flags: flags of XLA, separated by spaces; one that stands in XLA_FLAGS is obeyed instead.
-        torch_codegen: who makes code of a compiled function on PyTorch: `inductor`, or `none`.
+        threads: the number of threads that engines compute with.
+        xla_flags: flags of XLA, separated by spaces; those in XLA_FLAGS override them.
+        torch_codegen: the code generator for compiled functions on PyTorch: `inductor`, or `none`.
 
     >>> Settings(allocator="keep", threads=2).variables()
     {'PHLOX_ALLOCATOR': 'keep', 'PHLOX_THREADS': '2'}
@@ -58,22 +58,22 @@ class Settings:
     torch_codegen: str | None = None
 
     def given(self) -> dict[str, Any]:
-        """What is set, by its key in a file."""
+        """The settings that are not None, by key."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     def variables(self) -> dict[str, str]:
-        """The environment variables that say the same."""
+        """The same as environment variables."""
         return {VARIABLES[key]: str(value) for key, value in self.given().items()}
 
     def over(self, others: Settings) -> Settings:
-        """These, and those of `others` that are not set here."""
+        """These settings, with those of `others` where these are None."""
         return Settings(**{**others.given(), **self.given()})
 
 
 def read_environment(environment: Mapping[str, str]) -> Settings:
-    """The settings of environment variables; those of the file that one of them names come after the others.
+    """The settings of environment variables; overriding those of the file that one of them names.
 
-    Raises `ConfigError`, which names the variable, or the file and the key, for a value that is none of the setting.
+    Raises `ConfigError`, which names the variable, or the file and the key, for an invalid value.
 
     >>> read_environment({"PHLOX_THREADS": "many"})
     Traceback (most recent call last):
@@ -82,7 +82,7 @@ def read_environment(environment: Mapping[str, str]) -> Settings:
     found: dict[str, Any] = {}
     for key, variable in VARIABLES.items():
         text = environment.get(variable, "")
-        if text:  # one that is empty is not set
+        if text:  # an empty one counts as not set
             value: object = int(text) if key == "threads" and text.isdecimal() else text
             found[key] = checked(key, value, f"the environment variable {variable}")
     path = environment.get(FILE)
@@ -112,7 +112,7 @@ def read_file(path: str | Path) -> Settings:
 
 
 def as_file(settings: Settings, measured: Mapping[str, object]) -> str:
-    """The text of a file with these settings, and with remarks that are not read again."""
+    """The text of a file with these settings and remarks."""
     return json.dumps({**settings.given(), _NOTES: dict(measured)}, indent=2) + "\n"
 
 

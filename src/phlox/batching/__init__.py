@@ -1,4 +1,4 @@
-"""Floor 2: a batch axis as a decorator of backends, beside the tape; what `phlox.vmap` is made of."""
+"""Floor 2: a batch axis as a decorator of backends, as the tape is one; `phlox.vmap` is made of it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """From a batching rule to an operation on mapped arrays.
 
-A rule says what an operation on one example is for all of them at once, the batch being the first axis. Most operations
-are of a few shapes: elementwise, along named axes, on stacks of matrices, on a first axis that a batch can be folded
-into. `General` is any other.
+A rule says how an operation on one example is carried out for all of them at once, with the batch as the first axis.
+Few sorts of rules serve most operations: elementwise ones, those along given axes, those on stacks of matrices, and
+those whose first axis the batch can be folded into. `GeneralRule` is any other.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Elementwise:
-    """The first `operands` arguments, some of which may be numbers or None, broadcast."""
+class ElementwiseRule:
+    """The first `operands` arguments, some of which may be scalars or None, broadcast."""
 
     operands: int
 
 
 @dataclass(frozen=True, slots=True)
-class Along:
+class AxisRule:
     """One operand; the options at these places (0 is the first after it) are axes, one or several."""
 
     places: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stacked:
-    """Operands whose leading axes, but for the last `rank` of each, are a stack; they may be of different depth."""
+class MatrixRule:
+    """All axes of each operand but the last `rank` are batch axes already; their number may differ."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """The first axis of each of the first `operands` arguments, and of the result, counts what is independent."""
+class FoldedRule:
+    """The first axis of the first `operands` arguments and of the result is a batch axis already."""
 
     operands: int
 
 
 @dataclass(frozen=True, slots=True)
-class General:
+class GeneralRule:
     """`(M, *arguments)`, one of the first `operands` arguments (or of those in a sequence) being mapped."""
 
     operands: int
@@ -54,13 +54,13 @@ class General:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class RandomRule:
     """`(M, *arguments)`, always called: a random draw."""
 
     function: Callable[..., Any]
 
 
-Rule: TypeAlias = Elementwise | Along | Stacked | Folded | General | Drawn
+Rule: TypeAlias = ElementwiseRule | AxisRule | MatrixRule | FoldedRule | GeneralRule | RandomRule
 
 _new = object.__new__
 
@@ -69,26 +69,26 @@ def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
     """The operation `name` of `M.inner` as one on mapped arrays; without any, it is the inner backend's."""
     function = getattr(M.inner, name)
     match rule:
-        case Elementwise(1):
+        case ElementwiseRule(1):
             return _unary(M, function)
-        case Elementwise(2):
+        case ElementwiseRule(2):
             return _binary(M, function)
-        case Elementwise(count):
+        case ElementwiseRule(count):
             return _elementwise(M, function, count)
-        case Along(places):
+        case AxisRule(places):
             return _along(M, function, places)
-        case Stacked(ranks):
+        case MatrixRule(ranks):
             return _stacked(M, function, ranks)
-        case Folded(count):
+        case FoldedRule(count):
             return _folded(M, function, count)
-        case General(count, rewritten):
+        case GeneralRule(count, rewritten):
             return _general(M, function, count, rewritten)
-        case Drawn(rewritten):
+        case RandomRule(rewritten):
             return lambda *arguments: rewritten(M, *arguments)
 
 
 def is_scalar(x: Any) -> bool:
-    """A Python number or None, which has no shape."""
+    """Is it a Python scalar or None, which have no shape?"""
     return x is None or isinstance(x, (int, float))
 
 
@@ -148,7 +148,7 @@ def _elementwise(M: Batched, function: Callable[..., Array], count: int) -> Call
 
 
 def shifted(axes: Any) -> Any:
-    """An axis, or several, of an example, as axes of the batch."""
+    """An axis, or several, of an example, as axes of the inner array."""
     return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
 
 
@@ -175,7 +175,7 @@ def _stacked(M: Batched, function: Callable[..., Any], ranks: tuple[int, ...]) -
             return function(*arguments)
         if count == 1:
             return M.boxed_all(function(operands[0].value, *arguments[1:]))
-        # The stacks broadcast: every operand gets the batch, and as many axes after it as the deepest needs.
+        # The batch axes broadcast: every operand gets the hidden one, and as many after it as the longest shape has.
         depth = max([len(M.shape(x)) - rank for x, rank in zip(operands, ranks, strict=True)])
         size = M.size(operands)
         values = [M.raised(M.spread(x, size), 1 + depth + rank) for x, rank in zip(operands, ranks, strict=True)]
@@ -208,14 +208,14 @@ def _folded(M: Batched, function: Callable[..., Array], count: int) -> Callable[
 
 
 def fold(M: Batched, x: Array, size: int) -> Array:
-    """All examples of x one after the other along the first axis of one."""
+    """The batch axis of x folded into the first axis of an example."""
     value = M.spread(x, size)
     n, first, *rest = M.inner.shape(value)
     return M.inner.reshape(value, (n * first, *rest))
 
 
 def unfold(M: Batched, value: Array, size: int) -> Array:
-    """What `fold` has made one axis as the batch and the first axis of an example."""
+    """The inverse of `fold`."""
     rows, *rest = M.inner.shape(value)
     return M.boxed(M.inner.reshape(value, (size, rows // size if size else 0, *rest)))
 

@@ -1,4 +1,4 @@
-"""`Batched(B)`: the backend B, an operation on one example being carried out on all of a batch at once."""
+"""`Batched(B)`: the backend B where an operation on one example is carried out for the whole batch at once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from phlox.lazy import lend
 
 
 class Mapped:
-    """An array that is another one for every example: the batch is the first axis of `value`, and not seen.
+    """An array with a hidden batch axis, the first axis of `value`: each example has its own.
 
-    Batches that lie one in the other have a subclass each, by which they tell their arrays apart.
+    Nested batches have a subclass each, by which they tell their arrays apart.
     """
 
     __slots__ = ("value",)
@@ -46,17 +46,17 @@ def _box(level: int) -> type[Mapped]:
 
 
 class Batched(Decorator):
-    """The backend `inner` on a batch: every array is one example's, and what is done to it is done to all of them.
+    """The backend `inner` with a batch: an array looks like one example's, and operations apply to all examples.
 
-    This is what `phlox.vmap` is made of, and needs no other engine's help. An array that is the same for all examples
-    stays the inner backend's own, so constants cost nothing and are not computed more than once. An operation has a
-    rule that carries it out on the whole batch, or is made of operations that have; what runs foreign functions goes
-    from example to example. The decorator composes, with itself and with the tape: on `Batched(Autodiff(B))` the tape
-    outside sees a batch, on `Autodiff(Batched(B))` every example has a gradient of its own.
+    `phlox.vmap` is made of this; engines need not know of it. An array that is the same for all examples stays the
+    inner backend's own, so constants cost nothing and are computed once. An operation has a rule for the whole batch,
+    or is made of operations that have one; other libraries' functions are called for one example after the other. The
+    decorator composes with itself and with the tape: on `Batched(Autodiff(B))` the tape sees the whole batch, on
+    `Autodiff(Batched(B))` every example has a gradient of its own.
     """
 
     box: type[Mapped]
-    """The class of its arrays that differ from example to example."""
+    """The class of its arrays that have the batch axis."""
     _made: ClassVar[dict[Backend, Batched]] = {}
 
     def __new__(cls, inner: Backend) -> Batched:
@@ -68,7 +68,7 @@ class Batched(Decorator):
         self.float_element = inner.float_element
         self.int_element = inner.int_element
         self.compiles = inner.compiles
-        # A function in training is so for every example, if the tape lies below the batch.
+        # With a tape below the batch, training mode is on inside of the batch too.
         self.differentiates = inner.differentiates
         self.batched = inner.batched + 1
         self.box = box = _box(self.batched)
@@ -110,7 +110,7 @@ class Batched(Decorator):
         return self.boxed(found)
 
     def raised(self, value: Array, rank: int) -> Array:
-        """The inner array with axes of size one after the batch, up to this rank."""
+        """The inner array with axes of size one after the batch axis, up to this rank."""
         sizes = self.inner.shape(value)
         missing = rank - len(sizes)
         return value if missing <= 0 else self.inner.reshape(value, (sizes[0], *(1,) * missing, *sizes[1:]))
@@ -120,13 +120,13 @@ class Batched(Decorator):
         return self.inner.shape(next(x for x in operands if type(x) is self.box).value)[0]
 
     def spread(self, x: Array, size: int) -> Array:
-        """The inner array of all examples, be they the same."""
+        """The inner array with the batch axis, broadcast if x has none."""
         if type(x) is self.box:
             return x.value
         return self.inner.broadcast_to(x, (size, *self.inner.shape(x)))
 
     def moved(self, value: Array, source: int, target: int) -> Array:
-        """The inner array with one axis elsewhere."""
+        """The inner array with one axis moved."""
         order = [axis for axis in range(len(self.inner.shape(value))) if axis != source]
         order.insert(target, source)
         return value if source == target else self.inner.permute_dims(value, tuple(order))
@@ -143,14 +143,14 @@ class Batched(Decorator):
     def value(self, x: Array) -> Array:
         return self._like(x, self.inner.value(self.below(x)))
 
-    def tracked(self, x: Array) -> Array:
-        return self._like(x, self.inner.tracked(self.below(x)))
+    def make_leaf(self, x: Array) -> Array:
+        return self._like(x, self.inner.make_leaf(self.below(x)))
 
     def node_of(self, x: Array) -> Any:
         return self.inner.node_of(self.below(x))
 
-    def another_leaf(self, x: Array) -> Array:
-        return self._like(x, self.inner.another_leaf(self.below(x)))
+    def copy_leaf(self, x: Array) -> Array:
+        return self._like(x, self.inner.copy_leaf(self.below(x)))
 
     def is_leaf(self, x: Array) -> bool:
         return self.inner.is_leaf(self.below(x))
@@ -165,7 +165,7 @@ class Batched(Decorator):
         )
 
     def strip(self, x: Array) -> Array:
-        """The array without its history; a batch stays one."""
+        """The array without its history; a batched one stays batched."""
         return self._like(x, self.inner.strip(self.below(x)))
 
     def full_precision(self) -> Backend:
@@ -179,7 +179,7 @@ class Batched(Decorator):
         return (*self.inner.batch_of(x.value), self.inner.shape(x.value)[0])
 
     def _known(self, x: Array) -> Array:
-        """An array that is the same for all examples; `UnsupportedError` for another, whose values are many."""
+        """x, if it is the same for all examples; `UnsupportedError` otherwise, since it has no one value."""
         if type(x) is self.box:
             raise self._escape(x)
         return x
@@ -207,7 +207,7 @@ class Batched(Decorator):
         return self._like(x, self.inner.as_numbers(self.below(x)))
 
     def is_traced(self, x: Array) -> bool:
-        """Is there no one value to be had? An array of a batch has many."""
+        """Has it no one value? A tracer has none, and a batched array has many."""
         return type(x) is self.box or self.inner.is_traced(x)
 
     # --- devices
@@ -240,7 +240,7 @@ class Batched(Decorator):
     def rounded(self, x: Array) -> Array:
         return self._like(x, self.inner.rounded(self.below(x)))
 
-    # --- what goes from example to example
+    # --- one example after the other
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
         return each(self, lambda *ones: self.inner.on_host(kinds, fn, *ones), arrays)

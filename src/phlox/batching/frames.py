@@ -1,4 +1,4 @@
-"""The batches that the running code is inside of."""
+"""The calls of `phlox.vmap` that the running code is inside of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Randomness: TypeAlias = Literal["different", "same"]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One `phlox.vmap` that is being carried out."""
+    """One running call of `phlox.vmap`."""
 
     backend: Batched
     size: int
@@ -42,7 +42,7 @@ def outside() -> AbstractContextManager[tuple[Frame, ...]]:
 
 
 def innermost() -> Frame | None:
-    """The batch that the running code sees one example of."""
+    """The innermost batch, of which the running code sees one example."""
     frames = _frames.get()
     return frames[-1] if frames else None
 
@@ -57,7 +57,7 @@ def frame_of(backend: Batched) -> Frame | None:
 
 
 def seen_from_inside(place: Device) -> Device:
-    """A device as the innermost batch has it, so that what is drawn there is one example's."""
+    """The device on the backend of the innermost batch, so that what is drawn there is one example's."""
     frame = innermost()
     if frame is None:
         return place

@@ -1,4 +1,4 @@
-"""Loops: one example after the other, for functions that know of no batch; and one loop for all examples."""
+"""Loops: over the examples, for functions without a batched form; and `scan` for all examples at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
 
 Body: TypeAlias = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]]
-"""`(carry, x) -> (carry, y)`, a turn of a loop."""
+"""`(carry, x) -> (carry, y)`, a step of a loop."""
 
 
 def each(M: Batched, fn: Callable[..., Any], arrays: Sequence[Array]) -> Any:
@@ -26,7 +26,7 @@ def each(M: Batched, fn: Callable[..., Any], arrays: Sequence[Array]) -> Any:
     if size == 0:
         raise UnsupportedError("this goes from example to example inside phlox.vmap, and there is none in the batch")
     found = [fn(*[_example(M, x, number) for x in arrays]) for number in range(size)]
-    return _together(M, found)
+    return _stacked_results(M, found)
 
 
 def _example(M: Batched, x: Array, number: int) -> Array:
@@ -36,14 +36,14 @@ def _example(M: Batched, x: Array, number: int) -> Array:
     return M.inner.index(x.value, (number, *[slice(0, size, 1) for size in shape[1:]]))
 
 
-def _together(M: Batched, found: list[Any]) -> Any:
-    """Results of all examples, be they arrays or structures of them."""
+def _stacked_results(M: Batched, found: list[Any]) -> Any:
+    """The results of all examples, arrays or nested containers of them, as batched ones."""
     first = found[0]
     if isinstance(first, (tuple, list)):
-        parts = [_together(M, list(part)) for part in zip(*found, strict=True)]
+        parts = [_stacked_results(M, list(part)) for part in zip(*found, strict=True)]
         return type(cast("list[Any]", first))(parts)
     if isinstance(first, dict):
-        return {key: _together(M, [one[key] for one in found]) for key in cast("dict[Any, Any]", first)}
+        return {key: _stacked_results(M, [one[key] for one in found]) for key in cast("dict[Any, Any]", first)}
     shapes = {M.inner.shape(one) for one in found}
     if len(shapes) > 1:
         raise UnsupportedError(
@@ -53,8 +53,8 @@ def _together(M: Batched, found: list[Any]) -> Any:
     return M.boxed(M.inner.concat([M.inner.reshape(one, (1, *M.inner.shape(one))) for one in found], 0))
 
 
-class _Differs(Exception):
-    """Some of the carry, the same for all examples so far, is another one for each after a turn."""
+class _BatchedCarry(Exception):
+    """Some of the carry, the same for all examples at the start, differs between them after a step."""
 
     def __init__(self, sizes: dict[int, int]) -> None:
         self.sizes = sizes
@@ -68,7 +68,7 @@ def scan(
     while True:
         try:
             return _scan(M, body, start, xs, length, reverse)
-        except _Differs as found:
+        except _BatchedCarry as found:
             for place, size in found.sizes.items():
                 start[place] = M.boxed(M.spread(start[place], size))
 
@@ -76,22 +76,22 @@ def scan(
 def _scan(
     M: Batched, body: Body, start: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """The same; what of the carry has a batch now has it all along, and nothing else: `_Differs`."""
+    """As `scan`; raises `_BatchedCarry` if some of the carry gets a batch axis that it had not at the start."""
     sizes = [M.size([x]) if type(x) is M.box else None for x in start]
     in_carry, in_xs = [size is not None for size in sizes], [type(x) is M.box for x in xs]
-    in_ys: list[bool] = []  # found out when the body runs
+    in_ys: list[bool] = []  # set when the body runs
 
-    def turn(state: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[list[Array], list[Array]]:
+    def step(state: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[list[Array], list[Array]]:
         after, ys = body(_boxed(M, state, in_carry), _boxed(M, one, in_xs))
         wider = {i: M.size([x]) for i, x in enumerate(after) if type(x) is M.box and not in_carry[i]}
         if wider:
-            raise _Differs(wider)
+            raise _BatchedCarry(wider)
         in_ys[:] = [type(y) is M.box for y in ys]
         inside = [x if size is None else M.spread(x, size) for x, size in zip(after, sizes, strict=True)]
         return inside, _values(M, ys)
 
     along = [M.moved(x.value, 1, 0) if type(x) is M.box else x for x in xs]
-    state, found = M.inner.scan(turn, _values(M, start), along, length, reverse=reverse)
+    state, found = M.inner.scan(step, _values(M, start), along, length, reverse=reverse)
     ys = [M.moved(y, 1, 0) if flag else y for y, flag in zip(found, in_ys, strict=True)]
     return _boxed(M, state, in_carry), _boxed(M, ys, in_ys)
 

@@ -1,7 +1,7 @@
-"""Which backends meet: the order of decorators over one engine.
+"""Operands on different backends: the order of decorators over one engine.
 
 An array of a backend is a constant on every backend that has the same decorators and more: a tape where there was
-none, a batch that it does not depend on. No array is changed for that, so tensors from outside may be used inside
+none, a batch that it does not depend on. No array is converted for that, so tensors from outside may be used inside
 `phlox.vmap` and inside functions that are differentiated.
 """
 
@@ -15,21 +15,21 @@ from phlox.backend.contract import Backend
 @lru_cache(maxsize=4096)
 def is_below(lower: Backend, upper: Backend) -> bool:
     """Are arrays of `lower` constants on `upper`, another backend?"""
-    from phlox.batching.decorator import Batched  # only where there are decorators: it is not small
+    from phlox.batching.decorator import Batched  # imported late, since it is slow to import
 
     inner = upper.inner
     if inner is None:
         return False
     if inner is lower or is_below(lower, inner):
         return True
-    # A tape may lie below the batch that was not there when the array was made.
+    # There may be a new tape below the batch since the array was made.
     same_batch = isinstance(upper, Batched) and isinstance(lower, Batched) and lower.batched == upper.batched
     return same_batch and is_below(lower.inner, inner)
 
 
 @lru_cache(maxsize=4096)
 def joined(one: Backend, other: Backend) -> Backend | None:
-    """The least backend on which arrays of both are at home; None where there is no such one."""
+    """The smallest backend on which arrays of both can be used; None where there is none."""
     from phlox.batching.decorator import Batched
 
     if one is other or is_below(other, one):

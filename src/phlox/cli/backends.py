@@ -1,4 +1,4 @@
-"""`phlox backends`: which operations each backend has, and how it comes by them."""
+"""`phlox backends`: which operations each backend supports, and how."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from pathlib import Path
 from typing import Any, cast
 
 from phlox.backend import Backend, backend_names, load_backend
-from phlox.backend.contract.support_table import Matrix
+from phlox.backend.contract.support_table import SupportTable
 from phlox.cli.command import DONE, Command
 from phlox.errors import DataError, DeviceError, EngineNotInstalledError
 
 MARK = "<!-- phlox backends --markdown -->"
-"""Where the table begins in a page."""
+"""The table of a page starts after this line."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--backend", action="append", metavar="NAME", help="only this one (may be given repeatedly)")
-    parser.add_argument("--float", metavar="ELEMENT", help="float elements: f64, f32 (default), bf16 or f16")
-    parser.add_argument("--int", metavar="ELEMENT", help="integer elements: i64 or i32 (default)")
-    parser.add_argument("--markdown", action="store_true", help="as tables of Markdown")
-    parser.add_argument("--into", metavar="FILE", help="write them into a page, after its mark, as docs/backends.md")
+    parser.add_argument("--float", metavar="ELEMENT", help="float dtype: f64, f32 (default), bf16 or f16")
+    parser.add_argument("--int", metavar="ELEMENT", help="integer dtype: i64 or i32 (default)")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    parser.add_argument(
+        "--into", metavar="FILE", help="write the tables into a page, after its marker, such as docs/backends.md"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command, and return the exit status."""
+    """Run the command, and return the exit status."""
     names = options.backend or backend_names()
     elements = {key: value for key, value in (("float", options.float), ("int", options.int)) if value is not None}
-    found = Matrix({name: backend(name, elements) for name in names})
+    found = SupportTable({name: backend(name, elements) for name in names})
     if options.into is not None:
         write_into(Path(options.into), found.markdown())
         print(f"wrote the table into {options.into}")
@@ -41,15 +43,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_into(page: Path, table: str) -> None:
-    """Put the table in place of all that follows the mark of a page."""
+    """Replace everything after the marker of a page by the table."""
     head, mark, _ = page.read_text(encoding="utf-8").partition(MARK)
     if not mark:
-        raise DataError(f"{page}: no line {MARK!r}, after which the table goes")
+        raise DataError(f"{page}: has no line {MARK!r}; add it where the table should start")
     page.write_text(f"{head}{mark}\n\n{table}\n", encoding="utf-8")
 
 
 def backend(name: str, elements: dict[str, str]) -> Backend | None:
-    """The backend of this name with these element types, or None where its engine is not installed."""
+    """The backend of this name with these dtypes, or None if its engine is not installed."""
     try:
         cls = load_backend(name)
     except EngineNotInstalledError:
@@ -57,7 +59,7 @@ def backend(name: str, elements: dict[str, str]) -> Backend | None:
     try:
         return cast(Any, cls)(**elements)
     except TypeError:
-        raise DeviceError(f"{name} has no choice of {' and '.join(elements)} elements") from None
+        raise DeviceError(f"{name}: the {' and '.join(elements)} dtype of this backend is fixed") from None
 
 
 def missing(names: list[str]) -> list[str]:
@@ -72,9 +74,9 @@ def missing(names: list[str]) -> list[str]:
 
 
 COMMAND = Command(
-    description="Print every operation of the contract by family and how each backend comes by it: native (a "
-    "function of its own), derived (from other operations) or - (unsupported). At half precision, f32 marks what "
-    "is computed in single precision and rounded once.",
+    description="Print every operation of the contract by family, and how each backend implements it: native (by a "
+    "function of its own), derived (from other operations) or - (unsupported). At half precision, f32 marks the "
+    "operations that are computed in single precision and rounded once.",
     arguments=arguments,
     run=run,
 )

@@ -1,4 +1,4 @@
-"""What a command of `phlox` is: its arguments, and the function that carries it out."""
+"""`Command`: the arguments of a `phlox` command, and the function that runs it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ DONE, DIFFERENT, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, in a file of its name; what it is called and a line about it are in `phlox.cli.main.COMMANDS`."""
+    """One command, in a file of its name. `phlox.cli.main.COMMANDS` has its name and one line about it."""
 
     description: str
-    """At the top of its help."""
+    """The text at the top of its help."""
     arguments: Callable[[argparse.ArgumentParser], None]
     """Declares its arguments."""
     run: Callable[[argparse.Namespace], int]
-    """Carries it out and returns the exit status. What it raises becomes a sentence, see `phlox.cli.main.main`."""
+    """Runs the command and returns the exit status. An error becomes one sentence, see `phlox.cli.main.main`."""
     intermixed: bool = False
-    """Whether options may stand among several positional arguments."""
+    """Whether options may appear between several positional arguments."""
 
 
 class Parser(argparse.ArgumentParser):
     """Reports a wrong option in one line, without the usage before it.
 
-    `module`: of the `COMMAND` whose arguments it reads, imported only then: what another command needs costs nothing.
+    `module`: the module of the `COMMAND` whose arguments it parses. It is imported only then, so the imports of other
+    commands cost nothing.
     """
 
     module: str | None = None
@@ -40,11 +41,11 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] -- the declared one is overloaded
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """As argparse does, but that a command knows all of its arguments."""
+        """As in argparse, but an argument that the command does not know is an error."""
         if self.module is None:
             return super().parse_known_args(args, namespace)
         command: Command = importlib.import_module(self.module).COMMAND
-        self.module = None  # so that what argparse calls from here on is its own
+        self.module = None  # argparse calls this method again, and must then get its own behaviour
         self.description = command.description
         self.set_defaults(run=command.run)
         command.arguments(self)
@@ -56,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(text: str) -> int:
-    """A whole number from 0, as the type of an argument."""
+    """A non-negative integer, as the type of an argument."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more")
     return int(text)

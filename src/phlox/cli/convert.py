@@ -1,4 +1,4 @@
-"""`phlox convert`: a record in another format, precision or compression, or under other names."""
+"""`phlox convert`: write a record in another format, precision or compression, or with other names."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ COMPRESSIONS: dict[str, Compression | None] = {"none": None, "gzip": "gzip", "zs
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("source", metavar="SRC", help="of any format and compression, with or without its suffix")
-    add("target", metavar="DST", help="its end says the format and compression: .safetensors, .json.gz, ...")
+    add("source", metavar="SRC", help="a file of any format and compression, with or without its suffix")
+    add("target", metavar="DST", help="its suffix selects the format and compression: .safetensors, .json.gz, ...")
     add("--precision", choices=FLOATS, default="as-is", help="of floats: %(choices)s (default: as-is)", metavar="NAME")
     add("--ints", choices=INTS, default="as-is", help="of ints: %(choices)s (default: as-is)", metavar="NAME")
     add(
         "--format",
         choices=[recorder.format for recorder in RECORDERS],
         metavar="NAME",
-        help="%(choices)s (default: what the end of DST says, or safetensors)",
+        help="%(choices)s (default: by the suffix of DST, or safetensors)",
     )
-    add("--compression", choices=COMPRESSIONS, metavar="NAME", help="%(choices)s (default: what the end of DST says)")
+    add("--compression", choices=COMPRESSIONS, metavar="NAME", help="%(choices)s (default: by the suffix of DST)")
     add(
         "--include", action="append", metavar="PATTERN", help="only these entries: encoder, '**.bias', ... (repeatable)"
     )
-    add("--exclude", action="append", metavar="PATTERN", help="all but these entries (repeatable)")
-    add("--rename", action="append", metavar="REGEX=NEW", help="replace what matches in each path (repeatable)")
-    add("--no-names", action="store_true", help="binary: leave out paths, ids and aliases")
+    add("--exclude", action="append", metavar="PATTERN", help="all entries except these (repeatable)")
+    add("--rename", action="append", metavar="REGEX=NEW", help="replace each match in every path (repeatable)")
+    add("--no-names", action="store_true", help="binary: omit paths, ids and aliases")
     add("--pretty", action="store_true", help="json: with line breaks")
     add("--decimal", action="store_true", help="json: numbers as decimals, not as base64")
     add("--overwrite", action="store_true", help="replace DST, which may be SRC, once the new file is complete")
@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command, and return the exit status."""
+    """Run the command, and return the exit status."""
     recorder = _recorder(options)
     target = _target(Path(options.target), recorder)
     if target.is_dir():
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     file = opened(options.source, options)
     record = _renamed(_selected(file.record, options), options)
     for path, why in record.unreadable.items():
-        raise RecordError(f"{options.source}: {path}: {why}; leave it out with --exclude '{path}'")
+        raise RecordError(f"{options.source}: {path}: {why}; omit it with --exclude '{path}'")
     written = recorder.save(record, target)
     before = ", ".join(filter(None, (file.format, file.compression, size_text(file.size))))
     after = ", ".join(filter(None, (recorder.format, recorder.compression, size_text(written.stat().st_size))))
@@ -75,12 +75,12 @@ def _recorder(options: argparse.Namespace) -> Recorder:
     given = next((recorder for recorder in RECORDERS if recorder.format == options.format), None)
     if named and given and named is not given:
         raise RecordError(
-            f"{target}: has the end of {named.format}, not of {given.format}; leave out --format, "
+            f"{target}: has the suffix of {named.format}, not of {given.format}; omit --format, "
             f"or give a name that ends in {given.suffix}"
         )
     if not named and (reader := next((reader for reader in READERS if reader.has_ending(target.name)), None)):
         formats = ", ".join(recorder.suffix for recorder in RECORDERS)
-        raise RecordError(f"{target}: Phlox reads {reader.format} files, and does not write them; it writes {formats}")
+        raise RecordError(f"{target}: Phlox reads {reader.format} files but does not write them; it writes {formats}")
     recorder = given or named or SafetensorsRecorder
     extra: dict[str, Any] = {}
     for flag, owner, settings in (
@@ -110,15 +110,15 @@ def _compression(target: Path, recorder: type[Recorder], given: str | None) -> C
     if given is None:
         return named
     if named not in (None, COMPRESSIONS[given]):
-        raise RecordError(f"{target}: has the end of {named}, which --compression {given} contradicts")
+        raise RecordError(f"{target}: has the suffix of {named}, which contradicts --compression {given}")
     return COMPRESSIONS[given]
 
 
 def _target(path: Path, recorder: Recorder) -> Path:
-    """The path with the end that the recorder would give it."""
+    """The path with the suffix that the recorder adds."""
     end = SUFFIXES[recorder.compression]
     if not path.name:
-        raise RecordError(f"{path}: names no file")
+        raise RecordError(f"{path}: is not the name of a file")
     for suffix in recorder.suffixes():
         if path.name.endswith(suffix + end):
             return path
@@ -145,7 +145,7 @@ def _renamed(record: Record, options: argparse.Namespace) -> Record:
     remap: dict[str, str] = {}
     rules: list[str] = options.rename or []
     for rule in rules:
-        regex, sign, new = rule.rpartition("=")  # rather a regex has a = than a path
+        regex, sign, new = rule.rpartition("=")  # a regex is more likely to contain a = than a path
         if not sign or not regex or regex in remap:
             raise RecordError(
                 f"--rename {rule!r}: expected REGEX=NEW, and each REGEX once, such as '[.]gamma$=.weight'"
@@ -163,13 +163,13 @@ def _renamed(record: Record, options: argparse.Namespace) -> Record:
 
 def _check_named(record: Record, source: str, option: str) -> None:
     if record.positional:
-        raise RecordError(f"{source}: its entries have no names, only places; {option} cannot choose among them")
+        raise RecordError(f"{source}: its entries have no names, only positions; {option} cannot select any")
 
 
 COMMAND = Command(
-    description="Write the record in SRC to DST in another format, precision or compression, a tensor at a time; "
-    "ids, aliases, metadata and values come along. Reads what phlox.record.load reads, PyTorch and NumPy files "
-    "included. A compressed SRC is unpacked into memory.",
+    description="Write the record in SRC to DST in another format, precision or compression, one tensor at a time. "
+    "Ids, aliases, metadata and values are kept. Reads everything that phlox.record.load reads, including PyTorch "
+    "and NumPy files. A compressed SRC is decompressed into memory.",
     arguments=arguments,
     run=run,
 )

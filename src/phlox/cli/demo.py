@@ -1,4 +1,4 @@
-"""`phlox demo`: train, test, save, and check what was saved in a new process."""
+"""`phlox demo`: train, test and save a model, and verify the saved model in a new process."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     add("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, torch:gpu:0, ...")
-    add("--compile", action="store_true", help="run each step as one program, where the engine can (jax)")
-    add("--epochs", type=int, metavar="N", help="how often to go through the data (default: 80)")
-    add("--seed", type=int, metavar="N", help="another seed, other weights (default: 0)")
-    add("--config", metavar="FILE", help="a config.json to train by, from another run or your own")
+    add("--compile", action="store_true", help="compile each step into one program, where the engine can (jax)")
+    add("--epochs", type=int, metavar="N", help="number of passes over the data (default: 80)")
+    add("--seed", type=int, metavar="N", help="seed of the random numbers (default: 0)")
+    add("--config", metavar="FILE", help="a config.json to use, from another run or your own")
     add("--out", default="runs/demo", metavar="DIR", help="where to save the run (default: runs/demo)")
     add("--overwrite", action="store_true", help="replace the run in DIR, once the new one is complete")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command, and return the exit status."""
+    """Run the command, and return the exit status."""
     from phlox.backend import as_device
     from phlox.models import DigitsTraining
     from phlox.train import RunFolder, progress
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
     recipe = _recipe(options)
     device = as_device(options.device)
-    require_matplotlib()  # before the training rather than after it
+    require_matplotlib()  # fail before the training, not after it
     bar = progress(unit="images")
     training = DigitsTraining(recipe, device, compile=options.compile)
     with RunFolder(options.out, overwrite=options.overwrite) as folder:
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             path = training.run(folder, [bar])
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"what was written so far is in {folder.partial}") from None
+            raise KeyboardInterrupt(f"the files written so far are in {folder.partial}") from None
     last = training.learner.history[-1]
     tested = len(training.data.test_labels)
     correct = round(last.held_out["accuracy"] * tested)
@@ -71,26 +71,26 @@ def _recipe(options: argparse.Namespace) -> DigitsRecipe:
 
 
 def _headline(training: DigitsTraining, device: Device, seed: int, *, compile: bool) -> str:
-    how = "" if not compile else ", compiled" if device.backend.compiles else ", which has no compiler"
+    how = "" if not compile else ", compiled" if device.backend.compiles else ", which cannot compile"
     images, tests = len(training.data.train_labels), len(training.data.test_labels)
     size = training.learner.model.num_params()
     return (
-        f"Handwritten digits: {images:,} to train on, {tests} to test on\n"
+        f"Handwritten digits: {images:,} for training, {tests} for testing\n"
         f"Model: {size:,} parameters, on {device}{how}, seed {seed}"
     )
 
 
 def _program() -> str:
-    """How this program was called, to be called again."""
+    """How this program was called, so that a hint can call it in the same way."""
     if Path(sys.argv[0]).name != "phlox":
         return "python -m phlox"
     return "phlox" if shutil.which("phlox") else sys.argv[0]
 
 
 def _verify_in_new_process(path: Path) -> int:
-    """`phlox verify` on the folder; what it says is shown, and its exit status returned."""
+    """Run `phlox verify` on the folder, print its output, and return its exit status."""
     environment: dict[str, Any] = {**os.environ}
-    # The same Phlox, wherever it was imported from, and nothing from the folder that we happen to be in (-P).
+    # Use the Phlox that this process imported, and import nothing from the current folder (-P).
     sources = [str(Path(phlox.__path__[0]).parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sources))
     command = [sys.executable, "-P", "-m", "phlox.cli", "verify", str(path.absolute())]
@@ -102,8 +102,8 @@ def _verify_in_new_process(path: Path) -> int:
 
 
 COMMAND = Command(
-    description="Train a small convolutional network on handwritten digits, test it on a fifth that it has not "
-    "seen, save it, and check in a new process that what was saved predicts the same.",
+    description="Train a small convolutional network on handwritten digits, test it on the fifth of the data that "
+    "was kept for testing, save it, and check in a new process that the saved model predicts the same.",
     arguments=arguments,
     run=run,
 )

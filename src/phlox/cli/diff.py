@@ -27,7 +27,7 @@ def tolerance(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no finite number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of 0 or more")
     return number
 
 
@@ -44,15 +44,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--atol", type=tolerance, default=0.0, metavar="X", help="see --rtol; default 0")
     parser.add_argument(
-        "--strict", action="store_true", help="differ where precisions, ids, aliases or metadata do, too"
+        "--strict", action="store_true", help="count differences in precisions, ids, aliases and metadata too"
     )
-    parser.add_argument("--limit", type=whole, metavar="N", help="show the first N of each list")
-    parser.add_argument("--json", action="store_true", help="as a JSON object")
+    parser.add_argument("--limit", type=whole, metavar="N", help="show only the first N of each list")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
     reading_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command, and return the exit status."""
+    """Run the command, and return the exit status."""
     first, second = opened(options.first, options), opened(options.second, options)
     found = difference(first.record, second.record, rtol=options.rtol, atol=options.atol)
     agree = found.ok and not (options.strict and _notes(found))
@@ -69,7 +69,7 @@ def _limited(one: Any, limit: int | None) -> Any:
 
 
 def _notes(found: RecordDifference) -> list[str]:
-    """What differs besides the entries."""
+    """What differs apart from the entries."""
     changes = {
         "precisions": found.precisions, "ids": found.ids or found.renamed, "aliases": found.aliases,
         "metadata": found.metadata, "names": found.other_names,
@@ -78,7 +78,7 @@ def _notes(found: RecordDifference) -> list[str]:
 
 
 class _Page:
-    """What is printed of a difference."""
+    """The printed report of a difference."""
 
     def __init__(self, first: RecordFile, second: RecordFile, found: RecordDifference, limit: int | None) -> None:
         self.first, self.second, self.found, self.limit = first, second, found, limit
@@ -89,7 +89,7 @@ class _Page:
         if found.by_position:
             lines.append("One of them has no names: the entries are compared in order")
         if found.other_names:
-            lines.append("They were not written of the same names: these may be other entries")
+            lines.append("They were not written with the same names: entries at the same position may be unrelated")
         lines += self._missing("Only in A", found.only_first, self.first.record)
         lines += self._missing("Only in B", found.only_second, self.second.record)
         lines += self._changes("Cannot be read", found.unreadable)
@@ -100,7 +100,7 @@ class _Page:
         lines += self._tensors("Tensors that differ within the tolerance", found.within)
         lines += self._changes("Other aliases", found.aliases)
         lines += self._changes("Other metadata", found.metadata)
-        # One line each: they often differ in every tensor.
+        # Only one line each, because they often differ in every tensor.
         notes = [*_precisions(found.precisions), *_ids(found.ids)]
         return [*lines, *([""] if notes else []), *notes, "", self._verdict(agree)]
 
@@ -157,7 +157,7 @@ def _about(file: RecordFile) -> str:
 
 
 def _described(record: Record, path: str) -> list[str]:
-    if path not in record:  # of a record without names, beyond those of the other
+    if path not in record:  # a record without names may have more entries than the other one
         return ["", "", ""]
     entry = record[path]
     if not isinstance(entry, TensorEntry):
@@ -207,8 +207,8 @@ def _ids(changes: Sequence[Change]) -> list[str]:
 
 COMMAND = Command(
     description="Compare two records entry by entry, of any formats and precisions, two tensors at a time. Exit status "
-    "1 if they differ: if one has an entry that the other lacks, or of another kind, shape or value. Precisions, ids, "
-    "aliases and metadata are told, and count with --strict alone.",
+    "1 if they differ: if one has an entry that the other lacks, or an entry differs in kind, shape or value. "
+    "Differences in precisions, ids, aliases and metadata are shown, and count only with --strict.",
     arguments=arguments,
     run=run,
 )

@@ -1,4 +1,4 @@
-"""`phlox inspect`: what is in the file of a record, without reading its tensors."""
+"""`phlox inspect`: the contents of a record file, without reading its tensors."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _MAY_HAVE_CHECKSUMS = ("pytorch", "npz", "sharded")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("file", metavar="FILE", help="of any format and compression, with or without its suffix")
+    parser.add_argument("file", metavar="FILE", help="a file of any format and compression, with or without its suffix")
     parser.add_argument(
         "pattern", metavar="PATTERN", nargs="*", default=[], help="only these entries: encoder, '**.bias', '!head'"
     )
-    parser.add_argument("--sort", choices=["name", "size"], help="by name, or the largest first (default: as in FILE)")
+    parser.add_argument("--sort", choices=["name", "size"], help="by name, or largest first (default: as in FILE)")
     parser.add_argument("--limit", type=whole, metavar="N", help="show the first N entries")
     parser.add_argument(
         "--stats",
         action="store_true",
-        help="least, greatest and mean element, and how many are not finite, of the tensors shown",
+        help="show minimum, maximum, mean and number of non-finite elements of each tensor shown",
     )
     parser.add_argument("--verify", action="store_true", help="read every tensor and check the checksums")
-    parser.add_argument("--json", action="store_true", help="as a JSON object")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
     reading_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command, and return the exit status."""
+    """Run the command, and return the exit status."""
     file = opened(options.file, options)
     record = file.record
     paths, lost = _chosen(record, options.pattern)
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _chosen(record: Record, patterns: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The entries that are meant, and why those that are unreadable are so."""
+    """The selected entries, and the selected unreadable entries with the reason."""
     if not patterns:
         return record.paths(), dict(record.unreadable)
     names = {path: [path] for path in (*record, *record.unreadable)}
@@ -104,7 +104,7 @@ def _checked(file: RecordFile) -> str:
 def _verify(file: RecordFile) -> None:
     found = damages(file.record)
     if found:
-        others = f" (and {count_text(len(found) - 1, 'other tensor')} cannot be read, either)" if len(found) > 1 else ""
+        others = f" (and {count_text(len(found) - 1, 'other tensor')} cannot be read either)" if len(found) > 1 else ""
         raise RecordError(f"{found[0].reason}{others}")
 
 
@@ -112,13 +112,13 @@ def _about(file: RecordFile) -> str:
     header = file.record.header
     rows = [["File", str(file.path)], ["Format", ", ".join(filter(None, (file.format, file.compression)))]]
     if header is None:
-        rows.append(["Written by", "not Phlox, or it does not say so"])
+        rows.append(["Written by", "unknown (no Phlox header)"])
     else:
         rows[-1][1] += f", schema {header.schema}"
         rows += [["Written by", f"Phlox {header.phlox}"], ["Precision", header.precision]]
     rows.append(["Size", size_text(file.size)])
     if file.record.positional:
-        rows.append(["Names", "none: the entries are known by their places"])
+        rows.append(["Names", "none: the entries are identified by their positions"])
     lines = [table(rows)]
     if file.record.metadata:
         lines += ["", "Metadata"]
@@ -130,7 +130,7 @@ def _about(file: RecordFile) -> str:
 
 def _entries(record: Record, paths: Sequence[str], found: dict[str, Statistics] | None) -> str:
     if found is None:
-        spare = (1,)  # the precision tells it
+        spare = (1,)  # the precision implies it
         heads, right = ["path", "kind", "shape", "precision", "bytes", "id or value"], range(4, 5)
         rows = [_row(path, record[path]) for path in paths]
     else:
@@ -223,8 +223,8 @@ def _as_json(
 
 
 COMMAND = Command(
-    description="Print format, metadata, entries, shapes, precisions and sizes of the file of a record, be it one of "
-    "Phlox, safetensors, PyTorch or NumPy. Reads no tensor, unless --stats or --verify asks for it.",
+    description="Print format, metadata, entries, shapes, precisions and sizes of a record file of Phlox, "
+    "safetensors, PyTorch or NumPy. Reads no tensor unless --stats or --verify is given.",
     arguments=arguments,
     run=run,
     intermixed=True,

@@ -1,4 +1,4 @@
-"""Reading the command line, and what becomes of errors: one sentence, and an exit status."""
+"""Parses the command line, and turns errors into one sentence and an exit status."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from phlox.version import __version__
 COMMANDS = {
     "demo": "train a small convolutional network on handwritten digits",
     "predict": "classify images from a file with the model of a run",
-    "verify": "check that a saved model predicts what it did when it was trained",
+    "verify": "check that a saved model still makes the predictions it made after training",
     "convert": "write a record in another format, precision or compression",
-    "inspect": "show what is in the file of a record",
+    "inspect": "show the contents of a record file",
     "diff": "show how two records differ",
-    "backends": "show which operations each backend has, and how",
-    "tune": "find the settings with which a program runs fastest here",
+    "backends": "show which operations each backend supports, and how",
+    "tune": "find the fastest settings for a program on this machine",
 }
-"""The commands in the order of the help, and a line about each; each is the `COMMAND` of the module of its name."""
+"""The commands in the order of the help, with one line about each. Each is the `COMMAND` of the module of its name."""
 
 REMEDIES = {
     "verify=False reads it": "--ignore-checksums reads it",
@@ -32,18 +32,18 @@ REMEDIES = {
     "remap: ": "--rename: ",
     " (a function that gives None for it)": " (--exclude)",
 }
-"""What to do about an error in Python -> what to do about it here."""
+"""The remedy that an error names for Python -> the remedy on the command line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command line (`sys.argv` if None) and return the exit status.
+    """Run a command line (`sys.argv` if None) and return the exit status.
 
-    0: done. 1: what was compared differs: the predictions of `verify`, the records of `diff`. 2: wrong input, and one
-    sentence on the standard error says what, where, and what to do. 130: interrupted.
+    0: done. 1: a comparison found a difference: in the predictions of `verify`, in the records of `diff`. 2: wrong
+    input; one sentence on standard error says what, where, and what to do. 130: interrupted.
     """
     options = parser().parse_args(arguments)
     if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
-        reconfigure(errors="backslashreplace")  # names may have letters that the terminal has not
+        reconfigure(errors="backslashreplace")  # names may contain characters that the terminal cannot show
     try:
         status = options.run(options)
         sys.stdout.flush()
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"phlox: interrupted{detail}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing more can be written, not even at the exit.
+        # The reader has closed the pipe; nothing more can be written, not even at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DIFFERENT

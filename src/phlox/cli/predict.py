@@ -15,7 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command, and return the exit status."""
+    """Run the command, and return the exit status."""
     from phlox.data import read_images
     from phlox.models import DigitsRun
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     description="Classify images from a file with the model of a run. Prints the digit and its probability for "
-    "each, and the accuracy where the file has labels.",
+    "each image, and the accuracy if the file has labels.",
     arguments=arguments,
     run=run,
 )

@@ -1,4 +1,4 @@
-"""What the commands share that read records: their options, opening a file, and what they give as JSON."""
+"""Shared by the commands that read records: their options, opening a file, and JSON output."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from phlox.record.values import to_json
 
 
 def reading_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say how files are read."""
+    """Declare the options for reading files."""
     parser.add_argument(
         "--max-bytes",
         type=whole,
         metavar="N",
-        help="the most that a compressed file may unpack to (default: 64 times its size, at least 1 GiB)",
+        help="the largest size that a compressed file may decompress to (default: 64 times its size, at least 1 GiB)",
     )
     parser.add_argument("--ignore-checksums", action="store_true", help="read a file that another program has changed")
 
 
 def opened(path: str, options: argparse.Namespace) -> RecordFile:
-    """The record in a file, read as the options say; no tensor is read."""
+    """The record in a file, opened with these options; no tensor is read."""
     return open_file(path, max_bytes=options.max_bytes, verify=not options.ignore_checksums)
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold, of dataclasses, named tuples and floats that are not finite (as in files: `to_json`)."""
+    """Dataclasses, named tuples and non-finite floats as JSON values (floats as in files: `to_json`)."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):

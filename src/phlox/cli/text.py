@@ -1,4 +1,4 @@
-"""How the commands show things: tables that fit the terminal, sizes, names that cannot disturb it."""
+"""Text for the terminal: tables that fit its width, sizes, and escaped names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 _LEAST = 20
-"""Columns of the terminal that a cut cell keeps."""
+"""The columns of the terminal that a truncated cell keeps at least."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` with what is not printable escaped: a name from a stranger's file may hold what moves a cursor.
+    """`text` with unprintable characters escaped: a name from an untrusted file may contain terminal escape codes.
 
     >>> printable("a\\x1b[2J\\n")
     'a\\\\x1b[2J\\\\n'
@@ -22,7 +22,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def size_text(count: int) -> str:
-    """A number of bytes, to three digits.
+    """A number of bytes, with three significant digits.
 
     >>> [size_text(count) for count in (0, 999, 1000, 27_796, 999_950, 5 * 10**9)]
     ['0 B', '999 B', '1.00 kB', '27.8 kB', '1.00 MB', '5.00 GB']
@@ -38,7 +38,7 @@ def size_text(count: int) -> str:
 
 
 def count_text(count: int, one: str, several: str | None = None) -> str:
-    """A number and what it counts.
+    """A count and its noun.
 
     >>> count_text(1, "entry", "entries"), count_text(1200, "tensor")
     ('1 entry', '1,200 tensors')
@@ -47,7 +47,7 @@ def count_text(count: int, one: str, several: str | None = None) -> str:
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal; None where the output goes elsewhere, which takes all of it."""
+    """The width of the terminal; None if the output goes elsewhere and has no limit."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -60,10 +60,10 @@ def table(
     width: int | None = None,
     indent: int = 0,
 ) -> str:
-    """Rows of cells in columns, those of `right` aligned to the right, those without content left out.
+    """Rows of cells in columns. The columns in `right` are aligned to the right; empty columns are omitted.
 
-    Where `width` is too narrow, columns of `spare` are left out in their order; then the widest cells are cut at their
-    end, and last the first ones, paths, at their beginning.
+    If `width` is too small, the columns in `spare` are omitted in their order. Then the widest cells are truncated at
+    their end, and finally those of the first column, which are paths, at their beginning.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     kept = [i for i in range(max(map(len, cells), default=0)) if any(row[i : i + 1] not in ([], [""]) for row in cells)]

@@ -1,4 +1,4 @@
-"""`phlox tune`: find the settings with which a program's steps are fastest on this machine."""
+"""`phlox tune`: find the settings that make a program's steps fastest on this machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from phlox.record.io.files import atomic_write
 _VALUES = {
     "device": "a device: numpy, jax, torch, torch:gpu:0, ...",
     "allocator": "keep, system",
-    "threads": "a whole number from 1",
-    "xla_flags": "flags of XLA: --xla_...",
+    "threads": "an integer from 1",
+    "xla_flags": "XLA flags: --xla_...",
     "torch_codegen": "inductor, none",
 }
 
@@ -27,26 +27,28 @@ _VALUES = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("script", nargs="?", metavar="SCRIPT", help="a program of Python that trains or predicts, as it is")
-    add("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments; options of tune go before SCRIPT")
-    add("--devices", metavar="NAMES", help="default devices to try, with commas between; all backends unless given")
+    add("script", nargs="?", metavar="SCRIPT", help="a Python program that trains or predicts, unchanged")
+    add("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments; options of tune come before SCRIPT")
+    add("--devices", metavar="NAMES", help="default devices to try, separated by commas (default: all backends)")
     add(
         "--xla-flags",
         action="append",
         default=[],
         metavar="FLAGS",
-        help="also to try: --xla-flags=--xla_...; repeatable",
+        help="XLA flags to try as well: --xla-flags=--xla_... (repeatable)",
     )
-    add("--seconds", type=_positive, default=2.0, metavar="S", help="how long steps are measured, a run (default: 2)")
-    add("--rounds", type=_rounds, default=3, metavar="N", help="how often the fastest are measured (default: 3)")
-    add("--limit", type=_positive, default=120.0, metavar="S", help="the most that a run may take (default: 120)")
-    add("--save", metavar="FILE", help=f"write what was found, for {FILE}=FILE; phlox-tuning.json is a good name")
-    add("--dry-run", action="store_true", help="only say what would be tried")
-    add("--list", action="store_true", help="show all settings, and those that hold now")
+    add(
+        "--seconds", type=_positive, default=2.0, metavar="S", help="how long to measure steps in each run (default: 2)"
+    )
+    add("--rounds", type=_rounds, default=3, metavar="N", help="how often to measure the fastest (default: 3)")
+    add("--limit", type=_positive, default=120.0, metavar="S", help="time limit of a run (default: 120)")
+    add("--save", metavar="FILE", help=f"write the settings found, for {FILE}=FILE; for example phlox-tuning.json")
+    add("--dry-run", action="store_true", help="only show what would be tried")
+    add("--list", action="store_true", help="show all settings, and their present values")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command, and return the exit status."""
+    """Run the command, and return the exit status."""
     if options.list:
         print(report.listing(applied(), {key: [VARIABLES[key], _VALUES[key]] for key in VARIABLES}))
         return DONE
@@ -56,19 +58,17 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     if options.save is not None:
         _see_whether_it_can_be_written(Path(options.save))
-    print(
-        f"Measuring {options.script}, which runs again and again; whatever it writes, it writes each time.", flush=True
-    )
+    print(f"Measuring {options.script}. It runs many times, and writes its output files each time.", flush=True)
     try:
         search.go()
     except KeyboardInterrupt:
         if any(one.trials for one in search.configurations):
             print(f"\n{report.results(search, terminal_width())}", flush=True)
-            raise KeyboardInterrupt("nothing was written; the table holds what is known so far") from None
+            raise KeyboardInterrupt("nothing was written; the table shows the results so far") from None
         raise
     print(f"\n{report.results(search, terminal_width())}\n")
     if search.present.problem:
-        print("The script does not run as it is, so there is nothing to compare.")
+        print("The script fails without any change, so there is nothing to compare.")
         return DIFFERENT
     if options.save is not None:
         best = search.best().settings.over(applied())
@@ -83,7 +83,7 @@ def _search(options: argparse.Namespace) -> Search:
         raise DataError("SCRIPT is missing: the program to measure; `phlox tune --list` shows what can be set")
     script = Path(options.script)
     if not script.is_file():
-        raise DataError(f"{script}: is {'no file' if script.exists() else 'missing'}; give a program of Python")
+        raise DataError(f"{script}: is {'not a file' if script.exists() else 'missing'}; give a Python program")
     for flags in options.xla_flags:
         checked("xla_flags", flags, "--xla-flags")
     devices = None if options.devices is None else [name.strip() for name in options.devices.split(",")]
@@ -102,15 +102,16 @@ def _search(options: argparse.Namespace) -> Search:
 def _say_what_would_be_tried(search: Search) -> None:
     devices = search.other_devices()
     present = applied().device or "numpy"
-    print("First as it is" + (f"; where SCRIPT names no device, on {', '.join(devices)} too" if devices else ""))
-    print("Then, on the fastest of these, one by one")
+    print("First unchanged" + (f"; if SCRIPT names no device, also on {', '.join(devices)}" if devices else ""))
+    print("Then, on the fastest of these, each of")
     for name in (present, *devices):
         tried = [Configuration(one).name for one in search.worth_trying(name.partition(":")[0])]
         print(f"  {name}:")
         for one in tried:
             print(f"    {one}")
     print(
-        f"Then together what helped; and the fastest {count_text(search.rounds, 'time')} in turn with what is there now"
+        "Then all that helped together, and finally the fastest, alternating with the present configuration, "
+        f"{count_text(search.rounds, 'time')}"
     )
     for note in dict.fromkeys(search.notes):
         print(f"Note: {note}.")
@@ -126,7 +127,7 @@ def _see_whether_it_is_known(name: str) -> None:
 
 def _see_whether_it_can_be_written(path: Path) -> None:
     if path.exists():
-        read_file(path)  # what is no file of settings is not overwritten
+        read_file(path)  # fails if it is not a settings file, which is then not overwritten
     elif not path.absolute().parent.is_dir():
         raise DataError(f"{path}: the folder {path.absolute().parent} is missing")
 
@@ -137,21 +138,21 @@ def _positive(text: str) -> float:
     except ValueError:
         found = math.nan
     if not 0.0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return found
 
 
 def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 1 or more")
     return int(text)
 
 
 COMMAND = Command(
-    description="Run a program several times, each time with other settings (device, allocator, threads, flags of "
-    "XLA, code on PyTorch) and in a process of its own, until its steps have been measured; compare, and say what "
-    "to set. The program is run as it is: calls of functions made by phlox.compile are its steps, or else those of "
-    "optimizers. What it writes, it writes each time.",
+    description="Run a program several times, each time with other settings (device, allocator, threads, XLA flags, "
+    "code generation on PyTorch) and in a new process, until its steps have been measured. Compare, and print what to "
+    "set. The program runs unchanged. Its steps are the calls of functions that phlox.compile returned or, without "
+    "any, the steps of its optimizers. Each run writes the program's output files again.",
     arguments=arguments,
     run=run,
 )

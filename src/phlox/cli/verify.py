@@ -1,4 +1,4 @@
-"""`phlox verify`: does a saved model predict what it did when it was trained?"""
+"""`phlox verify`: does a saved model still make the predictions that it made after training?"""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the command, and return the exit status."""
+    """Run the command, and return the exit status."""
     from phlox.models import DigitsRun
 
     digits = DigitsRun(options.run_folder, options.device)
     found = digits.verify()
-    ties = ", the others are ties within the rounding" if found.ok and found.agreeing < found.images else ""
+    ties = ", the others are ties within rounding" if found.ok and found.agreeing < found.images else ""
     print(f"model built from config and record on {digits.device}; no initializer ran")
     print(f"{found.agreeing} of {found.images} predictions agree{ties}")
     print(f"largest difference in probability: {found.largest_difference:.1e}")
@@ -28,15 +28,15 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     print(
         f"phlox: {digits.path}: the predictions differ by more than half precision explains; "
-        "config, record and predictions are not of one run",
+        "config, record and predictions are not from the same run",
         file=sys.stderr,
     )
     return DIFFERENT
 
 
 COMMAND = Command(
-    description="Build the model of a run from its config and record, and compare its predictions on the images "
-    "tested on with those of the model that was trained. Exit status 1 if they do not agree.",
+    description="Build the model of a run from its config and record, and compare its predictions on the test images "
+    "with the predictions that were saved after training. Exit status 1 if they do not agree.",
     arguments=arguments,
     run=run,
 )

@@ -1,13 +1,49 @@
-"""Data: the handwritten digits that come with Phlox, images from files, mini-batches. All of it is plain NumPy."""
+"""Data: sources of rows, loaders of batches, augmentation, on NumPy alone; and the digits that come with Phlox."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from phlox.data.augment import RandomAffine
 from phlox.data.batches import Batches, Transform
 from phlox.data.digits import Digits, Split, load_digits, split
+from phlox.data.draws import Draws
 from phlox.data.files import Images, read_images
+from phlox.data.loader import Loader, SkippedRow
+from phlox.data.order import ByLength, ClassBalanced, InOrder, Order, Shuffled, Weighted
+from phlox.data.sources import Arrays, Concat, Mapped, Source, Subset, TokenWindows, as_source, split_rows
 from phlox.lazy import lazily
 
-__all__ = ["Batches", "Digits", "Images", "RandomAffine", "Split", "Transform", "load_digits", "read_images", "split"]
+if TYPE_CHECKING:
+    from phlox.data.collate import Pack, Pad
+    from phlox.data.image_folder import ImageFolder
+    from phlox.data.images import (
+        CenterCrop,
+        ColorJitter,
+        CutMix,
+        ImageTransform,
+        Mixup,
+        Normalize,
+        RandomCrop,
+        RandomFlip,
+        RandomResizedCrop,
+        Resize,
+    )
 
-__getattr__, __dir__ = lazily(__name__, {})
+__all__ = [
+    "Arrays", "Batches", "ByLength", "CenterCrop", "ClassBalanced", "ColorJitter", "Concat", "CutMix", "Digits",
+    "Draws", "ImageFolder", "ImageTransform", "Images", "InOrder", "Loader", "Mapped", "Mixup", "Normalize", "Order",
+    "Pack", "Pad", "RandomAffine", "RandomCrop", "RandomFlip", "RandomResizedCrop", "Resize", "Shuffled",
+    "SkippedRow", "Source", "Split", "Subset", "TokenWindows", "Transform", "Weighted", "as_source", "load_digits",
+    "read_images", "split", "split_rows",
+]  # fmt: skip
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "collate": "Pack Pad",
+        "image_folder": "ImageFolder",
+        "images": "CenterCrop ColorJitter CutMix ImageTransform Mixup Normalize RandomCrop RandomFlip "
+        "RandomResizedCrop Resize",
+    },
+)

@@ -1,40 +1,42 @@
-"""Random distortions of images, for training on more variety than there is data."""
+"""Data augmentation: random distortions of images."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from phlox.backend.threefry.generator import fold_in, random_uniform
+from phlox.data.draws import Draws
+from phlox.data.images import ImageTransform
 from phlox.errors import DataError
 
 _SUB_STREAM = int.from_bytes(b"warp")
 
 
 @dataclass(frozen=True)
-class RandomAffine:
-    """Shifts, turns and stretches each image of a batch a little, by bilinear interpolation; outside is zero.
+class RandomAffine(ImageTransform):
+    """Shifts, rotates and stretches each image of a batch a little, by bilinear interpolation; outside is zero.
 
-    A transform for `Batches`: it changes the first array of a batch, images `[n, channels, height, width]`, and passes
-    the others on. What it does to an image depends on `seed`, the step and the place in the batch alone.
+    A transform for a `Loader`: it changes the images of a batch, floats `[n, channels, height, width]`, and passes the
+    rest on. What it does to an image depends on the loader's seed, the epoch and the number of the row alone. In
+    `Batches` it depends on `seed`, the step and the place in the batch.
 
     Args:
-        shift: the most that an image moves in each direction, in pixels.
-        turn: the most that it turns, in degrees.
-        stretch: the most that its height and its width each grow or shrink, as a proportion.
-        seed: of the distortions; from 0 to `2**64 - 1`.
+        shift: the largest shift in each direction, in pixels.
+        turn: the largest rotation, in degrees.
+        stretch: the largest relative change of the height, and of the width.
+        seed: of the distortions in `Batches`; from 0 to `2**64 - 1`.
 
     Raises:
-        DataError: a number is out of range.
+        DataError: an argument is out of range.
 
     >>> import numpy as np
     >>> images = np.eye(8, dtype=np.float32)[None, None]
-    >>> distort = RandomAffine(shift=1.0, seed=1)
-    >>> bool((distort(5, (images,))[0] == distort(5, (images,))[0]).all())
-    True
+    >>> RandomAffine(shift=1.0)((images,), Draws(seed=0, epoch=0, rows=np.array([7])))[0].shape
+    (1, 1, 8, 8)
     """
 
     shift: float = 0.5
@@ -50,14 +52,15 @@ class RandomAffine:
         if not 0 <= self.seed < 2**64:
             raise DataError(f"{self}: give a seed of 0 to 2**64 - 1")
 
-    def __call__(self, step: int, batch: tuple[npt.NDArray[Any], ...]) -> tuple[npt.NDArray[Any], ...]:
-        images, *others = batch
-        if images.ndim != 4 or images.dtype.kind != "f":
-            raise DataError(
-                f"RandomAffine: got {images.dtype} images of shape {images.shape}; "
-                "give floats of shape [n, channels, height, width]"
-            )
-        return self._distorted(images, self._draw(step, len(images))), *others
+    def __call__(self, batch: Any, draws: Any) -> Any:
+        if isinstance(batch, int):  # `(step, batch)`, as `Batches` calls it
+            images, *others = cast("tuple[Any, ...]", draws)
+            return self._distorted(images, self._draw(batch, len(images))), *others
+        return super().__call__(batch, draws)
+
+    def apply(self, images: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
+        draw = draws.uniform("affine", -1.0, 1.0, size=5)
+        return self._distorted(images, draw.T.reshape(5, -1, 1, 1))
 
     def _draw(self, step: int, count: int) -> npt.NDArray[np.float32]:
         key = fold_in((self.seed >> 32, self.seed & 0xFFFFFFFF), _SUB_STREAM)
@@ -65,6 +68,11 @@ class RandomAffine:
         return random_uniform(state, (5, count, 1, 1), np.dtype(np.float32)) * np.float32(2.0) - np.float32(1.0)
 
     def _distorted(self, images: npt.NDArray[Any], draw: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        if images.ndim != 4 or images.dtype.kind != "f":
+            raise DataError(
+                f"RandomAffine: got {images.dtype} images of shape {images.shape}; "
+                "give floats of shape [n, channels, height, width]"
+            )
         count, _, height, width = images.shape
         angle, taller, wider, down, right = draw
         angle, down, right = angle * np.float32(np.pi / 180.0 * self.turn), down * self.shift, right * self.shift

@@ -1,4 +1,4 @@
-"""Mini-batches of arrays, in an order that depends on nothing but the seed and the epoch."""
+"""Mini-batches of arrays, in an order that depends only on the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phlox.backend.threefry.generator import fold_in, random_permutation
 from phlox.errors import DataError
 
 Transform: TypeAlias = Callable[[int, tuple[npt.NDArray[Any], ...]], tuple[npt.NDArray[Any], ...]]
-"""`(step, batch)` to the batch that is given out, such as `RandomAffine`; `step` counts batches through all epochs."""
+"""`(step, batch)` to the batch to return, such as `RandomAffine`; `step` counts batches through all epochs."""
 
 _LAST_SEED = 2**64 - 1
 _LAST_EPOCH = 2**32 - 2  # the position after it is reserved for sub-streams
@@ -20,28 +20,28 @@ _SUB_STREAM = int.from_bytes(b"data")
 
 
 class Batches:
-    """Mini-batches of arrays that belong together row by row, such as images and labels.
+    """Mini-batches of arrays with corresponding rows, such as images and labels.
 
-    It holds no position: `epoch(e, start=i)` gives the batches of epoch `e` from batch `i` on, always the same ones, so
-    a run that writes down `(e, i)` resumes exactly there. Epochs may be read at once, in any order, by several threads.
+    It has no state: `epoch(e, start=i)` always returns the same batches, those of epoch `e` from batch `i` on. So a run
+    that saves `(e, i)` resumes exactly there. Several threads may read epochs at the same time, in any order.
 
-    Shuffled, epoch `e` is in the order of the Threefry permutation at position `e` of a sub-stream of the seed's own:
-    the same on every machine and for every backend, and unrelated to what else is drawn with that seed. NumPy's global
-    generator is left alone.
+    If shuffled, epoch `e` has the order of the Threefry permutation at position `e` of a separate sub-stream of the
+    seed. It is the same on every machine and for every backend, and independent of other draws with that seed. NumPy's
+    global generator is not used.
 
     Args:
         arrays: at least one array `[n, ...]`, all of the same length `n`.
-        batch_size: rows in a batch.
-        shuffle: whether each epoch has an order of its own; otherwise each is in the order of the arrays.
-        seed: of the shuffling; from 0 to `2**64 - 1`.
-        drop_last: whether a last batch of fewer rows is left out. By default it is when shuffling, which is training:
-            all steps then have one shape and one weight, and each epoch leaves out other rows. Unshuffled, which is
-            evaluation, every row counts and is kept.
-        transform: what each batch goes through, `(step, batch) -> batch`; such as `RandomAffine`. The step of batch `i`
-            of epoch `e` is `e * len(self) + i`.
+        batch_size: the number of rows in a batch.
+        shuffle: whether each epoch has its own order; otherwise each has the order of the arrays.
+        seed: the seed of the shuffling, from 0 to `2**64 - 1`.
+        drop_last: whether to omit a last batch with fewer rows. By default it is omitted if `shuffle` is True, as in
+            training: all steps then have the same shape and weight, and each epoch omits other rows. Without shuffling,
+            as in evaluation, it is kept by default, so that every row counts.
+        transform: a function that is applied to each batch, `(step, batch) -> batch`, such as `RandomAffine`. The step
+            of batch `i` of epoch `e` is `e * len(self) + i`.
 
     Raises:
-        DataError: no array, lengths that differ, no rows, or a number out of range.
+        DataError: there is no array, lengths differ, there are no rows, or an argument is out of range.
 
     >>> import numpy as np
     >>> batches = Batches(np.arange(5), batch_size=2)
@@ -79,8 +79,8 @@ class Batches:
             raise DataError(f"Batches: seed is {seed}; give 0 to 2**64 - 1")
         if len(self) == 0:
             raise DataError(
-                f"Batches: {self.num_rows} rows make no batch of {batch_size}; give more rows, a smaller batch_size, "
-                "or drop_last=False"
+                f"Batches: {self.num_rows} rows do not fill a batch of {batch_size}; "
+                "give more rows, a smaller batch_size, or drop_last=False"
             )
 
     def __len__(self) -> int:
@@ -89,18 +89,18 @@ class Batches:
         return full + (rest > 0 and not self.drop_last)
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[tuple[npt.NDArray[Any], ...]]:
-        """The batches of an epoch, from batch `start` on: of each array `[batch_size, ...]`.
+        """The batches of an epoch, from batch `start` on, with shape `[batch_size, ...]` for each array.
 
         Unshuffled batches are views of the arrays, not copies.
 
         Args:
-            epoch: counted from 0; unshuffled, all epochs are alike.
-            start: the first batch to give, counted from 0; `len(self)` gives none.
+            epoch: the number of the epoch, from 0; without shuffling, all epochs are the same.
+            start: the first batch, counted from 0; `len(self)` gives no batches.
 
         Raises:
             DataError: `epoch` or `start` is out of range.
         """
-        # Not itself a generator, so that a wrong number is reported here and not at the first batch.
+        # This method is not a generator itself, so that a wrong argument is reported here and not at the first batch.
         if not 0 <= epoch <= _LAST_EPOCH:
             raise DataError(f"Batches: epoch is {epoch}; give 0 to 2**32 - 2")
         if not 0 <= start <= len(self):

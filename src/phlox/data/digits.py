@@ -1,4 +1,4 @@
-"""The UCI handwritten digits that come with Phlox, and a split of labelled data into a training and a test part.
+"""The UCI handwritten digits that come with Phlox, and a split of labelled data into a training and a test set.
 
 Source, licence (CC BY 4.0) and checksum of the data are in `DIGITS.md` beside this file.
 """
@@ -34,7 +34,7 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """The 1,797 handwritten digits that come with Phlox, in arrays of the caller's own.
+    """The 1,797 handwritten digits that come with Phlox, in new arrays.
 
     Raises:
         DataError: the data file of the installation is missing or damaged.
@@ -54,13 +54,13 @@ def load_digits() -> Digits:
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); install Phlox again") from error
     if hashlib.sha256(data).hexdigest() != SHA256:
-        raise DataError(f"{file}: damaged, its checksum is not that of the digits; install Phlox again")
+        raise DataError(f"{file}: damaged, its checksum is not that of the digits data; install Phlox again")
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return Digits(arrays["images"], arrays["labels"])
 
 
 class Split(NamedTuple):
-    """A training and a test part; each row of what was split is in exactly one of them."""
+    """A training and a test set; each row of the data is in exactly one of them."""
 
     train_images: npt.NDArray[Any]
     train_labels: npt.NDArray[Any]
@@ -69,20 +69,20 @@ class Split(NamedTuple):
 
 
 def split(images: npt.ArrayLike, labels: npt.ArrayLike, held_out: float = 0.2, seed: int = 0) -> Split:
-    """Split labelled images into a training and a test part, each label in the same proportion.
+    """Split labelled images into a training and a test set, each label in the same proportion.
 
-    Of the `n` images of a label, `held_out * n`, rounded half up, go to the test part: those that come first when
-    ordered by the SHA-256 of the text `"{seed}:{index}"`, where `index` is the image's place in `images`. So the split
-    is the same with every version of Python and NumPy and on every machine. Both parts keep the order of `images`.
+    Of the `n` images of a label, `held_out * n`, rounded half up, go to the test set. They are the first ones in the
+    order of the SHA-256 of the text `"{seed}:{index}"`, where `index` is the image's index in `images`. So the split
+    is the same with every version of Python and NumPy and on every machine. Both sets keep the order of `images`.
 
     Args:
-        images: `[n, ...]`, of any element type.
-        labels: `[n]`, integers (or anything that NumPy can tell apart).
-        held_out: the proportion of the test part, between 0 and 1, both excluded.
+        images: `[n, ...]`, of any dtype.
+        labels: `[n]`, integers (or anything that NumPy can compare).
+        held_out: the fraction of the test set, between 0 and 1, both excluded.
         seed: another seed gives another split.
 
     Raises:
-        DataError: the two lengths differ, `labels` has more than one axis, or one of the parts would be empty.
+        DataError: the two lengths differ, `labels` has more than one axis, or one of the sets would be empty.
 
     >>> digits = load_digits()
     >>> parts = split(digits.images, digits.labels)
@@ -92,10 +92,11 @@ def split(images: npt.ArrayLike, labels: npt.ArrayLike, held_out: float = 0.2, s
     images, labels = np.asarray(images), np.asarray(labels)
     if labels.ndim != 1 or images.shape[:1] != labels.shape:
         raise DataError(
-            f"split: labels of shape {labels.shape} do not fit images of shape {images.shape}; give one label an image"
+            f"split: labels of shape {labels.shape} do not fit images of shape {images.shape}; "
+            "give one label for each image"
         )
     if not 0.0 < held_out < 1.0:
-        raise DataError(f"split: held_out is {held_out}; give a proportion between 0 and 1, such as 0.2")
+        raise DataError(f"split: held_out is {held_out}; give a fraction between 0 and 1, such as 0.2")
     test = np.zeros(len(labels), dtype=np.bool_)
     for label in np.unique(labels):
         members = _in_hashed_order(np.flatnonzero(labels == label).tolist(), seed)
@@ -103,7 +104,7 @@ def split(images: npt.ArrayLike, labels: npt.ArrayLike, held_out: float = 0.2, s
     if test.all() or not test.any():
         raise DataError(
             f"split: {len(labels)} images with held_out={held_out} leave the {'training' if test.all() else 'test'} "
-            "part empty; give more images, or another held_out"
+            "set empty; give more images, or another held_out"
         )
     return Split(images[~test], labels[~test], images[test], labels[test])
 

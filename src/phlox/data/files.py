@@ -1,4 +1,4 @@
-"""Images of one channel from files that a user gives: `.npz`, `.csv` and `.png`."""
+"""Reads images of one channel from a user's files: `.npz`, `.csv` and `.png`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Images(NamedTuple):
 
     Attributes:
         images: `float32 [n, 1, height, width]`, from 0 (paper) to 1 (ink).
-        labels: `int64 [n]`, or None where the file has none.
+        labels: `int64 [n]`, or None if the file has no labels.
     """
 
     images: npt.NDArray[np.float32]
@@ -32,25 +32,25 @@ class Images(NamedTuple):
 
 
 def read_images(path: str | os.PathLike[str], *, size: tuple[int, int] = (8, 8), maximum: float = 16.0) -> Images:
-    """Read images of one channel, scaled to [0, 1], from a file whose suffix says what it is.
+    """Read images of one channel, scaled to [0, 1]. The suffix of the file selects the format.
 
-    - `.npz`, a NumPy archive: the array named `images`, or the only array beside `labels`; of shape `[n, h, w]`,
+    - `.npz`, a NumPy archive: the array named `images`, or the only array besides `labels`, of shape `[n, h, w]`,
       `[n, 1, h, w]`, `[n, h * w]`, or `[h, w]` for a single image. An array `labels`, `[n]`, is optional.
-    - `.csv`, comma-separated text in UTF-8: a line an image, `h * w` values row by row, and the label after them if
-      there is one more (the layout of the UCI digits). Empty lines, and a first line without any number, are skipped.
-    - `.png`: one image, its grey level from 0 (black, paper) to the brightest (white, ink). Colours are turned into
-      grey, transparent points are paper. Needs Pillow, which comes with `phlox[train]`.
+    - `.csv`, comma-separated text in UTF-8: one line for each image, with `h * w` values row by row, and the label as
+      an optional last value (the layout of the UCI digits). Empty lines, and a first line without numbers, are skipped.
+    - `.png`: one image, with grey levels from 0 (black, paper) to the brightest (white, ink). Colours are converted to
+      grey, transparent pixels are paper. Needs Pillow, which comes with `phlox[train]`.
 
-    Nothing in a file is ever run: archives with Python objects (pickles) are refused.
+    Nothing in a file is ever executed: archives with Python objects (pickles) are an error.
 
     Args:
         path: the file.
-        size: height and width, in pixels, that each image must have.
-        maximum: the value of full ink in `.npz` and `.csv` files; values go from 0 to it. Pictures have their own.
+        size: the height and width, in pixels, that each image must have.
+        maximum: the value of full ink in `.npz` and `.csv` files; values go from 0 to it. PNG images have their own.
 
     Raises:
-        DataError: the file is missing, damaged, empty, of another kind or size, or holds something that is no number
-            from 0 to `maximum`; the message says where.
+        DataError: the file is missing, damaged, empty, of another format or size, or contains something that is not a
+            number from 0 to `maximum`; the message says where.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -80,7 +80,7 @@ def _read_npz(path: Path, data: bytes, size: tuple[int, int], maximum: float) ->
     arrays = _load_npz(path, data)
     candidates = ["images"] if "images" in arrays else [name for name in arrays if name != "labels"]
     if len(candidates) != 1:
-        raise DataError(f"{path}: holds the arrays {sorted(arrays)}; name the one with the images 'images'")
+        raise DataError(f"{path}: contains the arrays {sorted(arrays)}; name the one with the images 'images'")
     images = _as_images(path, candidates[0], arrays[candidates[0]], size, maximum)
     labels = arrays.get("labels")
     if labels is None:
@@ -88,7 +88,7 @@ def _read_npz(path: Path, data: bytes, size: tuple[int, int], maximum: float) ->
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
         raise DataError(
             f"{path}: array 'labels' is {labels.dtype} of shape {labels.shape}; "
-            f"give one integer an image, shape ({len(images)},), or leave the array out"
+            f"give one integer for each image, shape ({len(images)},), or omit the array"
         )
     return Images(images, labels.astype(np.int64))
 
@@ -99,16 +99,16 @@ def _load_npz(path: Path, data: bytes) -> Mapping[str, npt.NDArray[Any]]:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             contents: dict[str, Any] = {name: archive[name] for name in archive.files}
-    # A damaged archive fails in a dozen ways: zip structure, checksum, inflating, array header, length, memory.
+    # A damaged archive fails in many ways: zip structure, checksum, inflating, array header, length, memory.
     except Exception as error:
         if "allow_pickle" in str(error):
             raise DataError(
-                f"{path}: holds Python objects (a pickle), which Phlox never loads; save arrays of numbers"
+                f"{path}: contains Python objects (a pickle), which Phlox never loads; save arrays of numbers"
             ) from error
-        raise DataError(f"{path}: a damaged NumPy archive ({error or type(error).__name__}); write it anew") from error
+        raise DataError(f"{path}: a damaged NumPy archive ({error or type(error).__name__}); write it again") from error
     for name, array in contents.items():
         if not isinstance(array, np.ndarray):
-            raise DataError(f"{path}: entry '{name}' is no array; write the archive with numpy.savez")
+            raise DataError(f"{path}: entry '{name}' is not an array; write the archive with numpy.savez")
     return contents
 
 
@@ -121,14 +121,14 @@ def _as_images(
     if values.shape[1:] not in (size, (1, *size), (height * width,)):
         raise DataError(
             f"{path}: array '{name}' has shape {values.shape}; the model takes {_pixels(size)}: "
-            f"give shape (n, {height}, {width}), resized if need be"
+            f"give shape (n, {height}, {width}), resized if necessary"
         )
     if len(values) == 0:
         raise DataError(f"{path}: array '{name}' has no images; give one or more")
     if values.dtype.kind not in "biuf":
         raise DataError(f"{path}: array '{name}' is {values.dtype}; give numbers from 0 to {maximum:g}")
     values = values.reshape(len(values), height, width)
-    wrong = np.argwhere(~((values >= 0) & (values <= maximum)))  # so that NaN is wrong too
+    wrong = np.argwhere(~((values >= 0) & (values <= maximum)))  # written so that NaN counts as wrong too
     if len(wrong) > 0:
         image, row, column = wrong[0].tolist()
         raise DataError(
@@ -162,12 +162,15 @@ def _read_csv(path: Path, data: bytes, size: tuple[int, int], maximum: float) ->
                     f"give {count} values separated by commas, or {count + 1} with the label last"
                 )
             if rows and len(rows[0]) != len(cells):
-                raise DataError(f"{place} has {len(cells)} values, but those before have {len(rows[0])}; give one kind")
+                raise DataError(
+                    f"{place} has {len(cells)} values, but those before have {len(rows[0])}; "
+                    "give the same number in every line"
+                )
             rows.append(_parse_row(place, cells, count, maximum))
     except csv.Error as error:
         raise DataError(f"{path}: line {reader.line_num} is not comma-separated text ({error})") from error
     if not rows:
-        raise DataError(f"{path}: holds no images; give a line of {count} values for each")
+        raise DataError(f"{path}: contains no images; give a line of {count} values for each")
     values = np.array(rows, dtype=np.float64)
     labels = values[:, count].astype(np.int64) if values.shape[1] > count else None
     return Images(_scale(values[:, :count].reshape(-1, *size), maximum), labels)
@@ -198,26 +201,26 @@ def _number(cell: str) -> float | None:
 
 
 def _read_png(path: Path, data: bytes, size: tuple[int, int], maximum: float) -> Images:
-    del maximum  # a picture says itself what its brightest level is
+    del maximum  # the pixel format of a PNG determines its brightest level
     if not data.startswith(_PNG_START) or len(data) < 24:
-        raise DataError(f"{path}: not a PNG picture; save it as PNG anew")
-    # The size stands at a fixed place in the header. Read here, a huge picture is refused before it is unpacked.
+        raise DataError(f"{path}: not a PNG image; save it as PNG again")
+    # The size is at a fixed position in the header. Reading it here rejects a huge image before it is decompressed.
     width, height = struct.unpack(">II", data[16:24])
     if (height, width) != size:
         raise DataError(f"{path} is {width}x{height} pixels; the model takes {_pixels(size)}; resize it first")
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError(f"{path}: reading pictures needs Pillow; pip install 'phlox[train]'") from error
+        raise DataError(f"{path}: reading PNG images needs Pillow; pip install 'phlox[train]'") from error
     try:
-        with Image.open(io.BytesIO(data), formats=["PNG"]) as picture:
-            if picture.mode.startswith("I"):  # 16 bits a point, which conversion to 8 would clip
-                return Images(_scale(np.asarray(picture)[None], 65535.0), None)
-            paper = Image.new("RGBA", picture.size, "black")
-            grey = Image.alpha_composite(paper, picture.convert("RGBA")).convert("L")
-    # A damaged picture raises whatever the decoder stumbles over: OSError, SyntaxError, ValueError, zlib.error, ...
+        with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+            if image.mode.startswith("I"):  # 16 bits per pixel, which a conversion to 8 would clip
+                return Images(_scale(np.asarray(image)[None], 65535.0), None)
+            paper = Image.new("RGBA", image.size, "black")
+            grey = Image.alpha_composite(paper, image.convert("RGBA")).convert("L")
+    # A damaged image raises any error of the decoder: OSError, SyntaxError, ValueError, zlib.error, ...
     except Exception as error:
-        raise DataError(f"{path}: a damaged picture ({error or type(error).__name__}); save it anew") from error
+        raise DataError(f"{path}: a damaged image ({error or type(error).__name__}); save it again") from error
     return Images(_scale(np.asarray(grey)[None], 255.0), None)
 
 

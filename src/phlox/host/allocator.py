@@ -1,4 +1,4 @@
-"""The memory of large arrays: kept for the next ones, or given back to the system each time, as the C library does.
+"""Memory of freed large arrays: kept for the next ones, or returned to the system, as the C library does by itself.
 
 glibc asks the system for every block of more than some 32 MB and gives it back when it is freed, and has small areas
 for other threads, such as XLA's, that shrink as soon as they can; the next array then pays for each page again. Kept,
@@ -14,10 +14,10 @@ from typing import Any
 KEEP, SYSTEM = "keep", "system"
 
 DEFAULT = SYSTEM
-"""What a process does that says nothing."""
+"""The default."""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
-"""glibc's own numbers of what can be set, from its malloc.h."""
+"""glibc's codes of the options, from its malloc.h."""
 
 _KEPT: tuple[tuple[int, int], ...] = (
     (_MMAP_MAX, 0),  # no block is a mapping of its own, which would be given back when it is freed
@@ -28,7 +28,7 @@ _KEPT: tuple[tuple[int, int], ...] = (
 
 
 def keep_memory() -> bool:
-    """Let freed blocks wait for the next array; False, and nothing done, where the C library is not glibc.
+    """Keep freed blocks for the next arrays; False, and nothing is done, where the C library is not glibc.
 
     It holds for the whole process until its end. Threads that have allocated before keep their areas, so it comes
     before an engine starts its own.
@@ -40,7 +40,7 @@ def keep_memory() -> bool:
 
 
 def has_glibc() -> bool:
-    """Is there anything to set here?"""
+    """Is the C library glibc, whose options can be set?"""
     return _mallopt() is not None
 
 

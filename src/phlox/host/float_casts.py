@@ -1,11 +1,10 @@
-"""float32 to the 16-bit floats and back: the same bits as NumPy's casts give, in a fraction of the time.
+"""Casts between float32 and the 16-bit floats: the same bits as NumPy's casts, in a fraction of the time.
 
-By the processor's instructions where there are some for it, and otherwise by integers, if it is float16.
+By the processor's own instructions where it has them (`simd_casts`), and otherwise, for float16, by integer arithmetic.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -18,20 +17,20 @@ from phlox.host.simd_casts import get_cast
 from phlox.host.thread_pool import parallel_for
 
 _BLOCK = 1 << 16
-"""Elements at a time: few enough to stay in the cache, many enough that threads seldom wait for the interpreter."""
+"""Elements at a time: few enough to stay in the cache, many enough to wait little for the interpreter lock."""
 SHARE = 1 << 18
 """Elements that are worth a thread."""
 _QUICKER = 8
-"""Instructions take so many times as many of both."""
+"""With the processor's instructions, blocks and shares are so many times as large."""
 THREADS = 2
-"""Each takes ten bytes for an element of its block."""
+"""At most: each needs ten bytes for an element of its block."""
 _EXPONENT = np.uint32(0x7F800000)
 _LEAST = np.full(_BLOCK, 0x38800000, np.uint32)
 """The exponent of 2**-14, the least normal float16; below, float16 has the same spacing all the way."""
 _MOST = np.uint32(0x47000000)
 """The exponent of 2**15, the largest of float16."""
 _THIRTEEN = np.uint32(13)
-"""By so many bits a float32 is longer, and has the exponents to add as many to one."""
+"""The mantissa of a float32 is longer by so many bits."""
 _UP = np.uint32(13 << 23)
 _REBIASED = np.uint16((0x38800000 + (13 << 23) >> 13) & 0xFFFF)
 _SIGN = np.uint16(0x8000)
@@ -45,13 +44,13 @@ _IN_PLACE = np.uint32(0x8FFFE000)
 
 
 Part = Callable[[int, int], bool]
-"""Casts the elements from `start` to `stop`, of at most a block by integers; False where that is left to NumPy."""
+"""Casts the elements from `start` to `stop`, by integers at most a block; False where NumPy has to do it."""
 
 
 def _prepared(source: NDArray[Any], target: NDArray[Any]) -> Part:
-    """The cast from one contiguous array to the other: to the nearest, ties to even.
+    """The cast from one contiguous array to the other, rounding to nearest even.
 
-    NumPy has to do it where a half would not be finite, and by integers where one is not.
+    NumPy has to do it where a half would not be finite; by integers also where one is not.
     """
     prepare, is_rounded = get_cast(), target.dtype != _SINGLE
     if prepare is None:
@@ -72,7 +71,7 @@ def _is_finite(half: NDArray[Any]) -> bool:
 
 
 def has_instructions() -> bool:
-    """Whether there is a library that knows those of the processor."""
+    """Is there a library that casts by the processor's instructions?"""
     return get_cast() is not None
 
 
@@ -86,11 +85,6 @@ def _from_half_by_integers(half: NDArray[np.float16], single: NDArray[np.float32
     bits &= _IN_PLACE
     single *= _SCALE
     return True
-
-
-def takes_only_memory(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Does a cast take no more time than its memory does? Then one thread is enough for large pages, see `fresh`."""
-    return (source, target) in _FAST and has_instructions()
 
 
 def _to_half_by_integers(single: NDArray[np.float32], half: NDArray[np.float16]) -> bool:
@@ -124,9 +118,9 @@ _FAST = {(_SINGLE, _HALF), (_HALF, _SINGLE), (_SINGLE, _BRAIN), (_BRAIN, _SINGLE
 
 
 def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """`array.astype(dtype)`; None for other element types, and if not all are finite, before and after.
+    """`array.astype(dtype)`; None for other element types, and if an element is not finite before or after.
 
-    Instructions have an answer for infinities and NaN too, if no float32 has to be told from an infinity.
+    With the processor's instructions a cast to float32 takes infinities and NaN too.
     """
     pair = (array.dtype, dtype)
     if pair not in _FAST or (_BRAIN in pair and not has_instructions()):
@@ -138,26 +132,14 @@ def recast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     cast = _prepared(array.reshape(-1), result.reshape(-1))
     refused: list[bool] = []
     step, width = times * _BLOCK, dtype.itemsize
-    waiting = deque(range(0, array.size, step))
 
-    def one(at: int) -> None:
-        stop = min(at + step, array.size)
-        buffer.get(before + at * width, before + stop * width)
-        if not cast(at, stop):
-            refused.append(True)
-
-    def work(start: int, _stop: int) -> None:
-        # One from the front and one from the back: pages that lie side by side are got by one thread, which waits less
-        # for the other, and none is the last for long.
-        take = waiting.pop if start else waiting.popleft
-        while not refused:
-            try:
-                at = take()
-            except IndexError:
+    def work(start: int, stop: int) -> None:
+        for at in range(start, stop, step):
+            end = min(at + step, stop)
+            buffer.populate(before + at * width, before + end * width)
+            if refused or not cast(at, end):
+                refused.append(True)
                 return
-            one(at)
 
-    while waiting and buffer.has_large_pages and has_instructions() and not refused:
-        one(waiting.popleft())
-    parallel_for(work, step * len(waiting), times * SHARE, THREADS)
+    parallel_for(work, array.size, times * SHARE, THREADS)
     return None if refused else result

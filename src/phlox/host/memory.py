@@ -1,4 +1,4 @@
-"""New memory for arrays, in pages that the system has at hand, and many at a time."""
+"""New memory for arrays that are about to be written: many of its pages are asked for in one call."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import ctypes
 import math
 import mmap
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
-from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -22,117 +20,67 @@ from phlox.host.mmap import address_of
 from phlox.host.signal_guard import scope
 
 LARGE = 1 << 22
-"""Bytes of an array for which NumPy asks for large pages."""
-_PAGE = 1 << 21
-"""Bytes of a large page."""
-_SLOW = 0.002
-"""Seconds for one of them: 0.1 to 0.4 ms where it is there, 4.5 to 9 where the host of the machine has to give it.
-
-Hosts do so for virtual machines that report what is free (virtio-balloon's free page reporting). Small pages are those
-that were in use a moment ago: as many bytes take 0.7 ms.
-"""
-_PAUSE = 20
-"""For so many times as long as one was waited for no more are asked for: a twentieth of the time is lost at most."""
-_MANY = 1 << 17
-"""Bytes of a part for which it is worth asking for all its pages at once."""
-_NO_LARGE_PAGES, _POPULATE = 15, 23
-"""MADV_NOHUGEPAGE and MADV_POPULATE_WRITE of Linux; the latter is not known before Linux 5.14."""
+"""Bytes from which an array has memory of its own. From this size on NumPy asks for large pages."""
+_WORTH_A_CALL = 1 << 17
+"""Bytes for which it is worth asking for all pages at once."""
+_NO_HUGE_PAGES, _POPULATE_WRITE = 15, 23
+"""MADV_NOHUGEPAGE and MADV_POPULATE_WRITE of Linux; the latter is known from version 5.14 on."""
 
 _CHUNK, _ALIGNMENT = 1 << 25, 64
-"""Bytes of what small arrays share, and of what each of them begins at a multiple of."""
-
-_slow_until = 0.0
-
-
-def large_pages_come_quickly() -> bool:
-    """Are there large pages that nobody had to wait for lately?
-
-    It is best then if a single thread gets and fills them: several take as long (8 ms for 134 MB that are cast, of
-    which the pages take 5.5), and what a thread has let go of the system keeps for the core that it ran on, so that
-    others may have to wait.
-    """
-    return _has_large_pages() and time.monotonic() >= _slow_until
-
-
-@cache
-def _has_large_pages() -> bool:
-    """Does the system give large pages to those who ask, as NumPy does?"""
-    try:
-        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
-    except OSError:
-        return False
+"""Bytes of a chunk that small arrays share, and of what the address of each is a multiple of."""
 
 
 class Buffer:
-    """Bytes that have no values yet, of one array or of several small ones; the system is asked for them in parts.
+    """Bytes without values yet, of one array or of several small ones.
 
-    Several threads may do so at a time, each for parts of its own.
+    They are in small pages. NumPy asks for large ones, which are quicker to get where the system has them at hand; but
+    where a virtual machine has to get them from its host, each may take milliseconds, and a first load took three to
+    four times as long with them.
+
+    Several threads may populate parts of it at the same time.
 
     Args:
         bytes: a new array, of which nothing has been written yet.
     """
 
-    __slots__ = ("_first", "_last", "_place", "bytes", "has_large_pages")
+    __slots__ = ("_address", "bytes")
 
     def __init__(self, bytes: NDArray[np.uint8]) -> None:
         self.bytes = bytes
-        self._place = place = address_of(bytes)
-        # The system counts in whole small pages: what ends in the last of a large page has that large page.
-        whole = -(-(place + bytes.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._first, self._last = -(-place // _PAGE) * _PAGE, whole // _PAGE * _PAGE
-        self.has_large_pages = bytes.nbytes >= LARGE and self._first < self._last and _has_large_pages()
-        """Does what is not there yet come in large pages? Not so once the system had to wait for one, anywhere."""
-        if self.has_large_pages and time.monotonic() < _slow_until:
-            self._refuse_large_pages()
+        self._address = address_of(bytes)
+        if bytes.nbytes >= LARGE:
+            self._advise(0, bytes.nbytes, _NO_HUGE_PAGES)
 
     @staticmethod
     def of(nbytes: int) -> Buffer:
         """So many bytes."""
         return Buffer(np.empty(nbytes, np.uint8))
 
-    def get(self, start: int, stop: int) -> None:
-        """Gets the pages of a part that is to be written to.
+    def populate(self, start: int, stop: int) -> None:
+        """Get the pages of a part that is about to be written, in one call in place of a page fault for each.
 
-        What they hold stays, so that they may be those of other parts too. Where the system does not know how, or
-        cannot, they come when they are written to.
+        Values that are there already stay, for a page may be shared with other parts. Where the system does not know
+        the call, or refuses it, the pages come when they are written to.
         """
-        self.get_large_pages(start, stop)
-        if stop - start >= _MANY and sys.platform == "linux":
-            first = (self._place + start) // mmap.PAGESIZE * mmap.PAGESIZE
-            _madvise()(first, self._place + stop - first, _POPULATE)
+        if stop - start >= _WORTH_A_CALL:
+            self._advise(start, stop, _POPULATE_WRITE)
 
-    def get_large_pages(self, start: int, stop: int) -> None:
-        """Gets those of them that are large, if the system has them at hand; writes to nothing but this part."""
-        global _slow_until
-        if not self.has_large_pages:
-            return
-        place, end = max(self._first, self._place + start), min(self._last, self._place + stop)
-        while place < end:
-            begin = time.monotonic()
-            if begin >= _slow_until:
-                self.bytes[place - self._place] = 0
-                waited = time.monotonic() - begin
-                if waited >= _SLOW:
-                    _slow_until = begin + _PAUSE * waited
-            if begin < _slow_until:
-                self._refuse_large_pages()
-                return
-            place = (place // _PAGE + 1) * _PAGE
-
-    def _refuse_large_pages(self) -> None:
-        self.has_large_pages = False
-        _madvise()(self._first, self._last - self._first, _NO_LARGE_PAGES)
+    def _advise(self, start: int, stop: int, advice: int) -> None:
+        """`madvise` for all pages of a part, as far as the system knows it."""
+        if sys.platform == "linux":
+            first = (self._address + start) // mmap.PAGESIZE * mmap.PAGESIZE
+            _madvise()(first, self._address + stop - first, advice)
 
 
 class Arena:
-    """Memory for many arrays that are made one after the other, so that small ones are in large pages too.
+    """Memory for many arrays that are made one after the other: small ones share chunks.
 
-    It consists of chunks, each of which is there as long as any of the arrays that share it. Every thread has one of
-    its own, for pages that lie side by side are waited for by whoever gets one of them; and nearly all are asked of the
-    system at once, for who asks for memory waits until nobody gets pages.
+    A chunk lives as long as any of the arrays in it. Every thread has a chunk of its own, since threads that write to
+    neighbouring pages wait for each other; and nearly all chunks are allocated at the start, since an allocation waits
+    for the page faults of other threads.
 
     Args:
-        sizes: the bytes of each; those of large ones do not count.
+        sizes: the bytes of each array; large ones, which have memory of their own, do not count.
     """
 
     def __init__(self, sizes: Iterable[int]) -> None:
@@ -142,11 +90,11 @@ class Arena:
         self._rest: dict[int, tuple[Buffer, int]] = {}
 
     def used(self) -> AbstractContextManager[Arena | None]:
-        """Within this, `empty` takes from here what is not large."""
+        """Within this scope, `empty` takes small arrays from here."""
         return scope(_arena, self)
 
     def take(self, nbytes: int) -> tuple[Buffer, int]:
-        """A chunk, and where in it so many bytes begin, which are nobody else's."""
+        """A chunk, and where in it so many bytes begin that no other array has."""
         thread, needed = get_ident(), _rounded(nbytes)
         chunk, start = self._rest.get(thread, (None, 0))
         if chunk is None or start + needed > chunk.bytes.size:
@@ -170,10 +118,10 @@ _arena: ContextVar[Arena | None] = ContextVar("phlox_arena", default=None)
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[NDArray[Any], Buffer, int]:
-    """A contiguous array without values, the memory that it is in, and where in that it begins."""
+    """A contiguous array without values, the buffer that it is in, and where in that it begins."""
     nbytes, arena = math.prod(shape) * dtype.itemsize, _arena.get()
-    memory, start = (Buffer.of(nbytes), 0) if arena is None or nbytes >= LARGE else arena.take(nbytes)
-    return memory.bytes[start : start + nbytes].view(dtype).reshape(shape), memory, start
+    buffer, start = (Buffer.of(nbytes), 0) if arena is None or nbytes >= LARGE else arena.take(nbytes)
+    return buffer.bytes[start : start + nbytes].view(dtype).reshape(shape), buffer, start
 
 
 @cache

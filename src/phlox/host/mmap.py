@@ -1,4 +1,4 @@
-"""Files in memory whose pages an engine may take over as its own, instead of copying them."""
+"""Memory-mapped files, whose pages an engine may use as its own arrays, without a copy."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 
 @final
 class Pages(mmap.mmap):
-    """A file in memory, private: whoever writes there writes to a copy of the page, and the file stays as it is.
+    """A private (copy-on-write) mapping of a file: writing to it does not change the file.
 
-    It is to be shown read-only, for all that look at one page see what is written there. An engine that has no
-    read-only arrays may take the memory all the same (`taken_over`): no operation of the contract writes to arrays.
+    Arrays over it are read-only, since all that share a page see what is written there. An engine without read-only
+    arrays may use the memory all the same (`taken_over`): no operation of the contract writes to arrays.
     """
 
     @property
     def address(self) -> int:
-        """Where in memory they begin."""
+        """The address of the first page."""
         return address_of(np.frombuffer(self, np.uint8))
 
 
 def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """The very memory of a read-only array, to be written to, if it is that of `Pages`, which live as long as it does.
+    """A writeable array over the memory of a read-only one, if that is of `Pages`; it keeps them alive. Else None.
 
     >>> import numpy as np
     >>> taken_over(np.ones(2)) is None
@@ -43,5 +43,5 @@ def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
 
 
 def address_of(array: np.ndarray[Any, Any]) -> int:
-    """Where in memory its first element is."""
+    """The address of its first element."""
     return array.__array_interface__["data"][0]

@@ -1,7 +1,7 @@
-"""Ctrl-C at any moment: `SignalGuard` holds it back, `commit` is all or nothing, `scope` sets a variable back.
+"""Ctrl-C at any moment: `SignalGuard` defers it, `commit` is all or nothing, `scope` restores a variable.
 
 Python runs the handler of a signal between any two instructions of the main thread, and the one of Ctrl-C raises
-`KeyboardInterrupt` there. Where half of a model has been written to, the handler has to wait.
+`KeyboardInterrupt` there. While a model is half updated, the handler has to wait.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _T = TypeVar("_T")
 _signals: Any = sys.modules.get("_signal", signal)
 _signal, _getsignal = _signals.signal, _signals.getsignal
 _HELD = (int(signal.SIGINT), int(signal.SIGTERM))
-"""Ctrl-C, and what asks a process to end: programs that save their state then have a handler for it."""
+"""Ctrl-C, and the request to terminate, for which programs that save their state have a handler."""
 
 
 class SignalGuard:
-    """A scope in which handlers of Ctrl-C and SIGTERM wait; those that are the user's own are called afterwards, too.
+    """A scope that defers the Python handlers of Ctrl-C and SIGTERM to its end.
 
-    A signal that has no handler in Python does at once what it always does. On another thread than the main one, where
-    no handlers run, and inside another guard this is an ordinary scope. Handlers are called as often as signals came.
+    A signal without a Python handler acts at once. On other threads than the main one, where no handlers run, and
+    inside another guard it does nothing. A handler is called once for each signal that has come.
 
     Args:
-        holds: asked when a signal comes: whether it has to wait. It is not asked any more once `hold` was called.
-        undo: called where a handler has raised an exception at the end, before that goes on: the caller then does not
-            get what it waits for.
+        holds: called when a signal comes: must it wait? Not called any more after `hold`.
+        undo: called where a handler raises at the end, before the exception goes on: the caller then does not get the
+            result.
     """
 
     __slots__ = ("_before", "_came", "_holds", "_mine", "undo")
@@ -45,7 +45,7 @@ class SignalGuard:
         self._mine: Any = None
 
     def hold(self) -> None:
-        """From now on signals wait in any case."""
+        """From now on all signals wait."""
         self._holds = None
 
     def deliver(self) -> None:
@@ -91,11 +91,11 @@ class SignalGuard:
             self._mine = None  # or the two would be a cycle
 
     def must_wait(self) -> bool:
-        """Has a signal that has come to wait?"""
+        """Must a signal that comes now wait?"""
         return self._holds is None or self._holds()
 
     def interrupted(self) -> None:
-        """A handler has raised an exception at the end."""
+        """Called when a handler has raised an exception at the end."""
         if self.undo is not None:
             self.undo()
 
@@ -106,7 +106,7 @@ class SignalGuard:
             self._before[number](number, frame)
 
     def _restore(self, numbers: list[int]) -> None:
-        """Put all handlers back, whatever one of them raises meanwhile."""
+        """Restore all handlers, whatever one of them raises meanwhile."""
         if numbers:
             try:
                 if _getsignal(numbers[0]) is self._mine:
@@ -117,9 +117,9 @@ class SignalGuard:
 
 @contextmanager
 def scope(variable: ContextVar[_T], value: _T) -> Generator[_T]:
-    """A scope in which a context variable has another value; it gives that value.
+    """A scope in which a context variable has another value, which it yields.
 
-    Wherever Ctrl-C comes, the variable is set back, at the latest when the traceback is dropped.
+    Wherever Ctrl-C comes, the variable is restored, at the latest when the traceback is dropped.
 
     >>> depth = ContextVar("depth", default=0)
     >>> with scope(depth, 1) as one:
@@ -137,7 +137,7 @@ def scope(variable: ContextVar[_T], value: _T) -> Generator[_T]:
 
 
 def commit(apply: Callable[[], _T], undo: Callable[[], object]) -> _T:
-    """`apply()`, for which signals wait; where it fails or is interrupted, `undo()` follows: all of it, or nothing."""
+    """`apply()` with signals deferred; `undo()` follows if it fails or is interrupted: all or nothing."""
     with SignalGuard(undo=undo):
         try:
             return apply()
@@ -147,12 +147,12 @@ def commit(apply: Callable[[], _T], undo: Callable[[], object]) -> _T:
 
 
 class Prepared(Generic[_T]):
-    """A change that nothing stands against any more: calling it makes it, all of it or nothing.
+    """A change that is fully checked: calling it applies it, all or nothing.
 
     Args:
-        apply: makes it.
-        keep: called before, it gives the function that takes back whatever has been done of it. None where that cannot
-            be: Ctrl-C then waits until it is done, and an error leaves a part of it.
+        apply: applies it.
+        keep: called before that, returns the function that undoes whatever part was applied. None where it cannot be
+            undone: Ctrl-C then waits until it is done, and an error leaves a part of it applied.
     """
 
     __slots__ = ("_apply", "_keep", "_undo")
@@ -164,7 +164,7 @@ class Prepared(Generic[_T]):
 
     @property
     def can_be_undone(self) -> bool:
-        """Can it be taken back?"""
+        """Can it be undone?"""
         return self._keep is not None
 
     def __call__(self) -> _T:
@@ -175,6 +175,6 @@ class Prepared(Generic[_T]):
         return commit(self._apply, self._undo)
 
     def undo(self) -> None:
-        """Take it back."""
+        """Undo it."""
         if self._undo is not None:
             self._undo()

@@ -1,4 +1,4 @@
-"""The processor's own instructions for casts between float32 and the 16-bit floats, which `numkong` knows."""
+"""Casts between float32 and the 16-bit floats by the processor's own instructions, which the library `numkong` has."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SINGLE, _HALF, _BRAIN = HOST_DTYPES["f32"], HOST_DTYPES["f16"], HOST_DTYPES["bf
 _CODES = {_SINGLE: 1 << 11, _HALF: 1 << 12, _BRAIN: 1 << 13}
 """Of `nk_dtype_t`, in numkong/types.h."""
 _KNOWN = np.array([0.0, -1.5, 57344.0, 2.0**-24, np.inf, *range(64)], np.float32)
-"""What shows whether codes mean what they meant."""
+"""Values that show whether the codes still mean what they did."""
 _CAST, _UNKNOWN, _AVX2 = ord("-"), 0, 1 << 2
 """Of `nk_kernel_kind_t`, `nk_dtype_t` and `nk_capability_t`, the last as it is in version 7."""
 _PARAMETERS = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int)
-"""From where and its type, how many, to where and its type."""
+"""Source address and type, count, target address and type."""
 
 
 @functools.cache
 def get_cast() -> Cast | None:
-    """What casts all pairs of the three types, if there is a library that knows how."""
+    """The cast between any two of the three types; None without the library."""
     try:
         numkong = importlib.import_module("numkong")
     except ImportError:
@@ -40,7 +40,7 @@ def get_cast() -> Cast | None:
 
 
 def _by_name(numkong: ModuleType) -> Cast:
-    """The same by the library's interface for Python."""
+    """The cast by the library's Python interface."""
 
     def cast(source: NDArray[Any], target: NDArray[Any]) -> Callable[[int, int], object]:
         name = target.dtype.name
@@ -50,7 +50,7 @@ def _by_name(numkong: ModuleType) -> Cast:
 
 
 def _by_address(numkong: ModuleType) -> Cast | None:
-    """The same by the library's interface for C, which leaves the interpreter to other threads; None without it."""
+    """The cast by the library's C interface, which releases the interpreter lock; None without it."""
     try:
         library = ctypes.CDLL(numkong._numkong.__file__)
         function = _by_avx2(library, numkong.__version__) or library.nk_cast

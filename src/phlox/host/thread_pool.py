@@ -1,6 +1,6 @@
-"""Work on host memory, spread over the cores: NumPy and zlib use one, and let other threads run while they do.
+"""Work on host memory on several cores: NumPy and zlib use one, and release the interpreter lock while they do.
 
-A thread takes a tenth of a millisecond and more to begin, so that it has to be worth it.
+Starting a thread takes a tenth of a millisecond or more, so there is one only where it is worth that.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _T = TypeVar("_T")
 
 
 def parallel_for(work: Callable[[int, int], None], size: int, least: int, most: int = 64) -> None:
-    """Calls `work(start, stop)` for parts that make up `range(size)`, on as many cores as there are for it.
+    """Calls `work(start, stop)` for parts that make up `range(size)`, on as many cores as this process may use.
 
-    Context variables are the caller's in every thread. Within what is spread already, whatever threads have nothing
-    left to do take parts, and the caller all others.
+    Context variables are the caller's in every thread. Inside a `parallel_for` or `parallel_map` no more threads are
+    started: those that are idle take parts, and the caller takes all others.
 
     Args:
         work: must be able to run in several threads.
         size: of the whole.
-        least: of a part that is worth a thread.
-        most: parts, for instance since each needs memory of its own.
+        least: the size of a part that is worth a thread.
+        most: the number of parts at most, for instance since each needs memory of its own.
 
-    Raises what a part raises, the first one that does, when all have ended.
+    Raises what the first part that fails raises, once all have ended.
 
     >>> import numpy as np
     >>> squares = np.arange(6)
     >>> def work(start, stop):
     ...     squares[start:stop] **= 2
-    >>> spread(work, len(squares), least=2)
+    >>> parallel_for(work, len(squares), least=2)
     >>> squares.tolist()
     [0, 1, 4, 9, 16, 25]
     """
@@ -59,24 +59,22 @@ def parallel_map(
     *,
     large: int | None = None,
     in_order: bool = False,
-    alone: Callable[[], bool] = bool,
 ) -> list[_T]:
     """`[work(0), work(1), ...]`, several at the same time, the largest first.
 
-    What one of them would spread is taken by threads for which nothing else is left.
+    The parts of a `parallel_for` inside of `work` are taken by threads that have nothing else to do.
 
     Args:
         work: must be able to run in several threads.
-        sizes: for each how much there is to do.
-        least: what is worth a thread, of all of it together.
-        most: at the same time.
-        large: what is larger than this comes one after the other, for instance since each takes so much memory.
-        in_order: what is not large comes as it is given.
-        alone: while it says so, the caller takes one after the other, and no thread is begun.
+        sizes: how much there is to do for each.
+        least: the amount, of all of it together, that is worth a thread.
+        most: how many run at the same time at most.
+        large: those larger than this run one after the other, for instance since each takes so much memory.
+        in_order: those that are not large start in the order given.
 
-    Raises what the first one raises that fails, as a loop would; some of those after it have been tried by then.
+    Raises what the first one that fails raises, as a loop would; some of those after it have been tried by then.
 
-    >>> each(lambda i: 10 * i, [1, 1, 1], least=2)
+    >>> parallel_map(lambda i: 10 * i, [1, 1, 1], least=2)
     [0, 10, 20]
     """
     to_do = sum(sizes)
@@ -99,15 +97,12 @@ def parallel_map(
                 failed[i] = error
 
     most = min(most, _cores()) if _pool.get() is None else 1
-    done = 0
-    while done < len(places) and (to_do < 2 * least or most < 2 or alone()):
-        take(places[done])
-        to_do -= sizes[places[done]]
-        done += 1
-    if done < len(places):
-        tasks = [partial(take, i) for i in places[done:]]
-        if one_by_one > done:
-            tasks[: one_by_one - done] = [partial(take, *places[done:one_by_one])]
+    if most < 2:
+        take(*places)
+    else:
+        tasks = [partial(take, i) for i in places]
+        if one_by_one:
+            tasks[:one_by_one] = [partial(take, *places[:one_by_one])]
         with _Pool(tasks, min(most, to_do // least)):
             pass
     if failed:
@@ -116,9 +111,9 @@ def parallel_map(
 
 
 class _Pool:
-    """Threads that take tasks until there are none, and then parts of what others share, until nobody is at work.
+    """Threads that take tasks until none is left, and then parts of what others share, until all are idle.
 
-    Entered by a thread that is one of them from when it leaves.
+    The thread that enters the scope becomes one of them when it leaves it.
     """
 
     def __init__(self, tasks: Sequence[Callable[[], None]], count: int) -> None:
@@ -151,7 +146,7 @@ class _Pool:
             raise self._stopped_by
 
     def share(self, work: Callable[[int, int], None], size: int, count: int) -> None:
-        """`work` in so many parts, of which the caller takes the first, and all that no idle thread takes."""
+        """`work` in so many parts: the caller takes the first, and all that no idle thread takes."""
         shared = _Shared(work, size, count)
         first = shared.left.popleft()
         with self._changed:
@@ -213,7 +208,7 @@ class _Shared:
         self._context = contextvars.copy_context()
 
     def run(self, part: int) -> None:
-        """Does this part; what it raises is kept."""
+        """Run this part, and keep what it raises."""
         start, stop = self._size * part // self._count, self._size * (part + 1) // self._count
         try:
             self._context.copy().run(self._work, start, stop)
@@ -223,9 +218,9 @@ class _Shared:
 
 
 _pool: contextvars.ContextVar[_Pool | None] = contextvars.ContextVar("phlox_pool", default=None)
-"""The threads that the caller is one of."""
+"""The pool that the caller's thread is part of."""
 
 
 def _cores() -> int:
-    """How many this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""How many threads the engines compute with. Each reads it from a variable of its own when it starts, or is told."""
+"""The engines' number of threads, set by environment variables, which they read at the start, or by their own calls."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
-_OBEYED: dict[str, tuple[str, ...]] = {
+_ENGINE_VARIABLES: dict[str, tuple[str, ...]] = {
     "numpy": ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"),
     "torch": ("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
-    "jax": ("NPROC",),  # as many as XLA takes for the processors of the machine
+    "jax": ("NPROC",),  # which XLA takes for the number of processors
 }
-"""The variables that each engine reads when it starts."""
+"""The environment variables that each engine reads when it starts."""
 
-VARIABLES = tuple({name: None for names in _OBEYED.values() for name in names})
+VARIABLES = tuple({name: None for names in _ENGINE_VARIABLES.values() for name in names})
 """All of them."""
 
 _SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
-"""What OpenBLAS calls its function, by who built it."""
+"""The names of OpenBLAS's function in the builds of different distributors."""
 
 
 def set_threads(number: int, environment: MutableMapping[str, str]) -> None:
-    """Let every engine compute with this many threads; a variable of its own, where it is set, is obeyed instead."""
+    """Let every engine compute with this many threads, except those whose own variable is set."""
     given = {name for name in VARIABLES if environment.get(name)}
-    told = [engine for engine, names in _OBEYED.items() if not given.intersection(names)]
-    for engine in told:
-        environment[_OBEYED[engine][0]] = str(number)
-    # Those that have started have read their variables.
-    if "numpy" in told and "numpy" in sys.modules:
-        _tell_openblas(number)
-    if "torch" in told and "torch" in sys.modules:
+    unset = [engine for engine, names in _ENGINE_VARIABLES.items() if not given.intersection(names)]
+    for engine in unset:
+        environment[_ENGINE_VARIABLES[engine][0]] = str(number)
+    # Engines that have started do not read the variables again.
+    if "numpy" in unset and "numpy" in sys.modules:
+        _set_openblas_threads(number)
+    if "torch" in unset and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(number)
 
 
-def _tell_openblas(number: int) -> None:
-    """Tell the OpenBLAS that this process has loaded, where the system can say which that is."""
+def _set_openblas_threads(number: int) -> None:
+    """Set it in the OpenBLAS that this process has loaded, where the system says which that is."""
     try:
         mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -1,4 +1,4 @@
-"""Other people's models and weights: PyTorch state dicts and the files of the Hugging Face world."""
+"""Models and weights of other libraries: PyTorch state dicts and Hugging Face folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole models, each built from its config, and how they are trained."""
+"""Complete models, each built from its config, and their training recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A BERT: a transformer that sees the whole text, and two models with a head on it."""
+"""BERT: a bidirectional transformer, and two models with a head on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.operands import expect
 
 Mask = Tensor[Any, Any, Any]
-"""Bool or Int [batch, n]: true, or not zero, where there is a token, and not padding."""
+"""Bool or Int [batch, n]: true, or not zero, for tokens; false, or zero, for padding."""
 
 
 class BertConfig(Config):
@@ -28,29 +28,29 @@ class BertConfig(Config):
     """
 
     vocabulary: int = 256
-    """How many tokens there are; 256 for bytes."""
+    """The number of different tokens; 256 for bytes."""
     context: int = 128
-    """How many tokens it sees at most."""
+    """The largest number of tokens in a text."""
     n_layers: int = 4
     d_model: int = 256
     n_heads: int = 4
     d_hidden: int | None = None
-    """Of the layers between attentions; 4 d_model unless given."""
+    """The width of the hidden layer of the MLP; by default 4 d_model."""
     segments: int = 2
-    """How many kinds of segments (question and answer, say) tokens may belong to."""
+    """The number of segment types (for example question and answer)."""
     dropout: float = 0.1
-    """Of the embeddings and of what each block adds."""
+    """The dropout rate of the embeddings and of the output of each block."""
     attention_dropout: float | None = None
-    """Of the weights of attention, where it is not `dropout`."""
+    """The dropout rate of the attention weights; by default `dropout`."""
     padding_index: int | None = 0
-    """The token whose embedding begins at zero and is not trained, if there is one."""
+    """The token whose embedding starts at zero and is not trained, if there is one."""
     pooler: bool = True
-    """Is there a layer that makes one vector of a text? See `Bert.pooled`."""
+    """Whether there is a layer that computes one vector for a text, see `Bert.pooled`."""
     activation: ActivationName = "gelu"
     epsilon: float = 1e-12
-    """Of the normalisations."""
+    """The epsilon of the normalizations."""
     init_std: float = 0.02
-    """The deviation of weights at the beginning."""
+    """The standard deviation of the initial weights."""
 
     def validate(self) -> None:
         names = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "d_hidden", "segments")
@@ -61,7 +61,7 @@ class BertConfig(Config):
         check_positive(epsilon=self.epsilon, init_std=self.init_std)
 
     def init(self, device: DeviceLike | None = None) -> Bert:
-        """The model; its parameters are made when first used."""
+        """The model; its parameters are created when they are first used."""
         return Bert(self, device)
 
 
@@ -88,9 +88,9 @@ class BertBlock(Module):
 
 
 class Bert(Module):
-    """A transformer that sees the tokens before and after, with normalisation last in each block (Devlin et al. 2018).
+    """A bidirectional transformer with post-normalization (Devlin et al. 2018).
 
-    Weights begin normal with deviation 0.02, biases at zero.
+    Weights start normally distributed with standard deviation 0.02, biases at zero.
     """
 
     def __init__(self, config: BertConfig, device: DeviceLike | None = None) -> None:
@@ -111,10 +111,10 @@ class Bert(Module):
 
         Args:
             tokens: n is at most the context.
-            mask: [batch, n], Bool or Int: true or not zero where there is a token; what is padding is not attended to.
-            segments: [batch, n]: the segment of each token; the first, 0, unless given.
+            mask: [batch, n], Bool or Int: true or not zero for tokens; padding is not attended to.
+            segments: [batch, n]: the segment of each token; by default the first, 0.
 
-        Raises `ShapeError` or `KindError` for tensors that are none of these.
+        Raises `ShapeError` or `KindError` for tensors of other shapes or kinds.
         """
         self._check(tokens, mask, segments)
         n, table = tokens.shape[1], self.positions.val()
@@ -129,12 +129,12 @@ class Bert(Module):
         return x
 
     def pooled(self, hidden: Tensor) -> Tensor:
-        """One vector for each text, made of that of its first token: [batch, n, d_model] to [batch, d_model].
+        """One vector for each text, computed from that of its first token: [batch, n, d_model] to [batch, d_model].
 
         Raises `ConfigError` for a model without a pooler.
         """
         if self.pooler is None:
-            raise ConfigError("Bert: this model has no pooler; make it with BertConfig(pooler=True)")
+            raise ConfigError("Bert: this model has no pooler; create it with BertConfig(pooler=True)")
         return self.pooler(hidden[:, 0]).tanh()
 
     def _check(self, tokens: Tokens, mask: Mask | None, segments: Tokens | None) -> None:
@@ -153,7 +153,7 @@ class Bert(Module):
 
 
 class BertMaskedLmConfig(Config):
-    """Hyper-parameters of `BertMaskedLm`: those of its `Bert`, whose pooler it does not need.
+    """Hyper-parameters of `BertMaskedLm`: those of its `Bert`, which needs no pooler.
 
     >>> import phlox as px
     >>> bert = BertConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2, pooler=False)
@@ -164,12 +164,12 @@ class BertMaskedLmConfig(Config):
     bert: BertConfig
 
     def init(self, device: DeviceLike | None = None) -> BertMaskedLm:
-        """The model; its parameters are made when first used."""
+        """The model; its parameters are created when they are first used."""
         return BertMaskedLm(self, device)
 
 
 class BertMaskedLm(Module):
-    """A `Bert` that says which tokens were masked; its head is the transpose of the embedding, after one layer more."""
+    """A `Bert` that predicts masked tokens. Its head is one more layer, and then the transpose of the embedding."""
 
     def __init__(self, config: BertMaskedLmConfig, device: DeviceLike | None = None) -> None:
         self.config, inner = config, config.bert
@@ -179,7 +179,7 @@ class BertMaskedLm(Module):
         self.bias = Param.deferred((inner.vocabulary,), Zeros(), device=device)
 
     def __call__(self, tokens: Tokens, *, mask: Mask | None = None, segments: Tokens | None = None) -> Tensor:
-        """Logits of the token at each place, [batch, n, vocabulary]; see `Bert`."""
+        """Logits of the token at each position, [batch, n, vocabulary]; see `Bert`."""
         x = self.transform(self.bert(tokens, mask=mask, segments=segments))
         x = self.norm(ACTIVATIONS[self.config.bert.activation](x))
         return functional.linear(x, self.bert.tokens.weight.val().T, self.bias.val())
@@ -187,12 +187,12 @@ class BertMaskedLm(Module):
     def loss(
         self, tokens: Tokens, targets: Tokens, *, mask: Mask | None = None, segments: Tokens | None = None
     ) -> Tensor:
-        """The mean negative log-likelihood, in nats, of `targets` [batch, n]; where they are -100 is not counted."""
+        """The mean negative log-likelihood, in nats, of `targets` [batch, n]; targets of -100 are ignored."""
         return functional.cross_entropy(self(tokens, mask=mask, segments=segments), targets, ignore_index=-100)
 
 
 class BertClassifierConfig(Config):
-    """Hyper-parameters of `BertClassifier`: those of its `Bert`, which needs a pooler unless it goes by token.
+    """Hyper-parameters of `BertClassifier`: those of its `Bert`, which needs a pooler unless `by_token` is True.
 
     >>> import phlox as px
     >>> bert = BertConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2)
@@ -203,23 +203,23 @@ class BertClassifierConfig(Config):
     bert: BertConfig
     classes: int = 2
     by_token: bool = False
-    """Is each token classified, rather than the text?"""
+    """Whether each token is classified, and not the whole text."""
     dropout: float | None = None
-    """Of what is classified, where it is not that of `bert`."""
+    """The dropout rate before the head; by default that of `bert`."""
 
     def validate(self) -> None:
         check_counts(classes=self.classes)
         check_rates(dropout=self.dropout)
         if not (self.by_token or self.bert.pooler):
-            raise ValueError("a text is classified by what the pooler makes of it: give bert one, or say by_token=True")
+            raise ValueError("classifying a text needs the pooler: set pooler=True in bert, or by_token=True")
 
     def init(self, device: DeviceLike | None = None) -> BertClassifier:
-        """The model; its parameters are made when first used."""
+        """The model; its parameters are created when they are first used."""
         return BertClassifier(self, device)
 
 
 class BertClassifier(Module):
-    """A `Bert` that puts texts, or each of their tokens, into classes."""
+    """A `Bert` that classifies texts, or each of their tokens."""
 
     def __init__(self, config: BertClassifierConfig, device: DeviceLike | None = None) -> None:
         self.config, inner = config, config.bert

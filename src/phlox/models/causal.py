@@ -1,4 +1,4 @@
-"""What all models share that predict the next token: blocks on a residual stream, a cache, a loss, generating."""
+"""The base of causal language models: blocks on a residual stream, a KV cache, a loss, and generation."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from phlox.tensor.functional.operands import expect
 
 Tokens: TypeAlias = Tensor[Any, Any, Int]
 CausalCache: TypeAlias = tuple[KeyValueCache, ...]
-"""What a model keeps of the tokens before: one cache a layer."""
+"""The keys and values of the previous tokens: one cache for each layer."""
 
 
 class CausalConfig(Config):
     """The sizes of a `CausalModel`."""
 
     vocabulary: int = 256
-    """How many tokens there are; 256 for bytes."""
+    """The number of different tokens; 256 for bytes."""
     context: int = 128
-    """How many tokens it sees at most."""
+    """The largest number of tokens that the model can see."""
     n_layers: int = 4
     d_model: int = 256
     n_heads: int = 4
     n_kv_heads: int | None = None
-    """How many heads keys and values have; see `MultiHeadAttention`."""
+    """The number of heads of keys and values, see `MultiHeadAttention`."""
     d_hidden: int | None = None
-    """Of the layers between attentions; 4 d_model unless given."""
+    """The width of the hidden layer of the MLP; by default 4 d_model."""
 
     def validate(self) -> None:
         names = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_hidden")
@@ -42,14 +42,14 @@ class CausalConfig(Config):
 
     @property
     def hidden_width(self) -> int:
-        """The width of the layers between attentions."""
+        """The width of the hidden layer of the MLP."""
         return 4 * self.d_model if self.d_hidden is None else self.d_hidden
 
 
 class CausalBlock(Module):
-    """x + attention(norm_1(x)), and of that x + mlp(norm_2(x)): [batch, n, d_model] to the same.
+    """y = x + attention(norm_1(x)), then y + mlp(norm_2(y)): [batch, n, d_model] to the same.
 
-    Abstract: a subclass makes the layers, and says in `mlp` what comes between attentions.
+    Abstract: a subclass creates the layers and defines `mlp`.
     """
 
     norm_1: LayerNorm | RmsNorm
@@ -72,7 +72,7 @@ class CausalBlock(Module):
         return x + self.dropout(self.mlp(self.norm_2(x)))
 
     def mlp(self, x: Tensor) -> Tensor:
-        """What is computed of each token by itself: [..., d_model] to the same."""
+        """The layers that are applied to each token separately: [..., d_model] to the same."""
         raise NotImplementedError
 
 
@@ -81,9 +81,9 @@ B = TypeVar("B", bound=CausalBlock)
 
 
 class CausalModel(Module, Generic[C, B]):
-    """A transformer that sees the tokens before and predicts the next one.
+    """A transformer that predicts the next token from the previous ones.
 
-    Abstract: a subclass makes the layers, and says in `embed` what goes into the first block.
+    Abstract: a subclass creates the layers, and defines `embed`, which returns the input of the first block.
     """
 
     config: C
@@ -91,10 +91,10 @@ class CausalModel(Module, Generic[C, B]):
     blocks: list[B]
     norm: LayerNorm | RmsNorm
     head: Linear | None
-    """None where the head is the transpose of the embedding (Press, Wolf 2017)."""
+    """None if the head is the transpose of the embedding (Press, Wolf 2017)."""
 
     def embed(self, tokens: Tokens, cache: KeyValueCache | None = None) -> Tensor:
-        """Tokens [batch, n], which follow those in the cache if there is one, as [batch, n, d_model]."""
+        """Embed tokens [batch, n] as [batch, n, d_model]. With a cache, they follow the tokens in it."""
         raise NotImplementedError
 
     @overload
@@ -102,10 +102,10 @@ class CausalModel(Module, Generic[C, B]):
     @overload
     def __call__(self, tokens: Tokens, *, cache: CausalCache) -> tuple[Tensor, CausalCache]: ...
     def __call__(self, tokens: Tokens, *, cache: CausalCache | None = None) -> Any:
-        """Tokens Int [batch, n] to the logits of the next one at each place, [batch, n, vocabulary].
+        """Tokens Int [batch, n] to the logits of the next token at each position, [batch, n, vocabulary].
 
-        With a cache, from `init_cache` or an earlier call, the tokens follow those that it holds, and the cache with
-        these is returned too. Raises `ShapeError` for more tokens than the context.
+        With a cache, from `init_cache` or an earlier call, the tokens follow those in the cache, and the extended cache
+        is returned too. Raises `ShapeError` for more tokens than the context.
         """
         if cache is None:
             return self._logits(self.hidden(tokens))
@@ -118,7 +118,7 @@ class CausalModel(Module, Generic[C, B]):
         return self._logits(self.norm(x)), tuple(later)
 
     def hidden(self, tokens: Tokens) -> Tensor:
-        """What the head makes logits of: Int [batch, n] to [batch, n, d_model], normalised."""
+        """The normalized hidden state, which is the input of the head: Int [batch, n] to [batch, n, d_model]."""
         self._check(tokens)
         x = self.embed(tokens)
         for block in self.blocks:
@@ -126,7 +126,7 @@ class CausalModel(Module, Generic[C, B]):
         return self.norm(x)
 
     def loss(self, tokens: Tokens, targets: Tokens) -> Tensor:
-        """The mean negative log-likelihood, in nats, of `targets` [batch, n], each the token after that at its place.
+        """The mean negative log-likelihood, in nats, of `targets` [batch, n]: at each position, the next token.
 
         >>> import phlox as px
         >>> from phlox.models import GptConfig
@@ -138,7 +138,7 @@ class CausalModel(Module, Generic[C, B]):
         return functional.cross_entropy(self(tokens), targets)
 
     def init_cache(self, batch_size: int, capacity: int | None = None) -> CausalCache:
-        """An empty cache for so many sequences at once; its capacity is the context unless it is to be less."""
+        """An empty cache for `batch_size` sequences; by default its capacity is the context."""
         return tuple(
             block.attention.init_cache(batch_size, self.config.context if capacity is None else capacity)
             for block in self.blocks

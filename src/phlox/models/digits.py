@@ -19,13 +19,13 @@ class DigitsConfig(Config):
     """
 
     channels: tuple[int, int] = (24, 48)
-    """Of the two convolutions."""
+    """The output channels of the two convolutions."""
     kernel: int = 3
-    """Height and width of their kernels; odd, so that the images keep their size."""
+    """The height and width of their kernels; odd, so that the images keep their size."""
     dropout: float = 0.3
     classes: int = 10
     size: tuple[int, int] = (8, 8)
-    """Height and width of the images, in pixels; multiples of 4, for they are halved twice."""
+    """The height and width of the images, in pixels; multiples of 4, because they are halved twice."""
 
     def validate(self) -> None:
         for name, numbers in (("channels", self.channels), ("classes", (self.classes,)), ("size", self.size)):
@@ -39,7 +39,7 @@ class DigitsConfig(Config):
             raise ValueError(f"size must be multiples of 4, got {self.size}")
 
     def init(self, device: DeviceLike | None = None) -> DigitsNet:
-        """The network; its parameters are made when first used."""
+        """The network; its parameters are created when they are first used."""
         return DigitsNet(self, device)
 
 
@@ -60,7 +60,7 @@ class DigitsNet(Module):
         self.head = Linear(second * (height // 4) * (width // 4), config.classes, device=device)
 
     def __call__(self, images: Tensor) -> Tensor:
-        # Pooling first: the activation then sees a quarter of the numbers.
+        # Pooling first: the activation then has only a quarter of the elements.
         x = self.pool(self.conv_1(images)).gelu(approximate=True)
         x = self.pool(self.conv_2(x)).gelu(approximate=True)
         return self.head(self.dropout(x.flatten(1)))

@@ -1,4 +1,4 @@
-"""Generating with a model of the next token: drawn one by one, the keys and values of those before kept."""
+"""Text generation with a causal model: tokens are drawn one by one, with a KV cache."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def generate(
 ) -> Tokens:
     """Continue each prompt by `length` tokens: Int [batch, n] to [batch, n + length], or [n] to [n + length].
 
-    The model is used without dropout. Each token takes one step through it, which on a backend with a compiler is one
-    program for all places, prompts and temperatures. Draws come from the ambient stream: a seed gives the same text,
-    compiled or not, on every backend (but where rounding decides between two tokens).
+    Dropout is off. Each token takes one step through the model. On a backend with a compiler, this step is one program
+    for all positions, prompts and temperatures. Draws come from the ambient stream: a seed gives the same text,
+    compiled or not, on every backend (unless rounding decides between two tokens).
 
-    Text may grow beyond the context of the model: whenever the context is full, the model goes on from its last half.
-    So each token is drawn in the light of at least that many before it.
+    The text may become longer than the context of the model: whenever the context is full, the model continues from
+    its last half. So at least half a context of previous tokens determines each new token.
 
     Args:
         model: a `Gpt`, a `Llama`, or another `CausalModel`.
-        prompt: at least one token; of a longer one than the context, the end counts.
-        length: how many tokens to add.
-        temperature: by which logits are divided: below one likely tokens come more often; at zero, always the
-            likeliest.
-        top_k: draw among the k likeliest tokens only, and those as likely as the k-th.
-        compile: use the backend's compiler, if it has one?
+        prompt: at least one token; if it is longer than the context, only its end is used.
+        length: the number of tokens to add.
+        temperature: the logits are divided by it. Below one, likely tokens become more frequent; at zero, the most
+            likely token is always chosen.
+        top_k: draw only among the k most likely tokens, and those as likely as the k-th.
+        compile: whether to use the backend's compiler, if it has one.
 
-    Raises `KindError`, `ShapeError`, `RangeError` or `IndexRangeError` for a prompt or number that is none of these.
+    Raises `KindError`, `ShapeError`, `RangeError` or `IndexRangeError` for an invalid prompt or argument.
 
     >>> import phlox as px
     >>> from phlox.models import GptConfig
@@ -69,7 +69,7 @@ def generate(
         else:
             window = concat(pieces, 1)[:, -(context if number == 0 else max(1, context // 2)) :]
             filled = window.shape[1]
-            if compile and place.backend.compiles:  # at one length, so that one program serves all
+            if compile and place.backend.compiles:  # pad to a fixed length, so that one program serves all
                 window = window.pad(((0, 0), (0, context - filled)))
             token, cache = fill(model, window, filled, *how)
         pieces.append(token)
@@ -84,7 +84,7 @@ def _next(logits: Tensor, temperature: float | None, top_k: int | None) -> Token
     logits = logits / temperature
     if top_k is not None:
         ranks = arange(logits.shape[-1], device=logits.device)
-        # The least of the k likeliest; k may be a stand-in for a number here, at which nothing can be cut off.
+        # The smallest of the k largest logits. k may be a traced scalar here, so no slice can end at it.
         least = where(ranks < top_k, logits.sort(descending=True), math.inf).min(-1, keepdims=True)
         logits = where(logits < least, -math.inf, logits)
     return random.categorical(logits)
@@ -93,17 +93,17 @@ def _next(logits: Tensor, temperature: float | None, top_k: int | None) -> Token
 def _filled(
     model: CausalModel[Any, Any], tokens: Tokens, count: int, temperature: float | None, top_k: int | None
 ) -> tuple[Tokens, CausalCache]:
-    """The token after the first `count` of these, and the cache of those; what follows them is padding."""
+    """The token after the first `count` of these, and the cache of those; the rest is padding."""
     logits, cache = model(tokens, cache=model.init_cache(tokens.shape[0]))
     end = arange(1, device=tokens.device) + count
-    # Padding is in the cache too, behind its position, where it is overwritten before it is seen.
+    # The cache contains padding too, after its position. It is overwritten before it is attended to.
     return _next(logits.take(end - 1, 1), temperature, top_k), tuple(one._replace(position=end[0]) for one in cache)
 
 
 def _stepped(
     model: CausalModel[Any, Any], token: Tokens, cache: CausalCache, temperature: float | None, top_k: int | None
 ) -> tuple[Tokens, CausalCache]:
-    """The token after these [batch, 1] and those in the cache, and the cache with these."""
+    """The token after those in the cache and these [batch, 1], and the extended cache."""
     logits, cache = model(token, cache=cache)
     return _next(logits, temperature, top_k), cache
 

@@ -1,4 +1,4 @@
-"""A GPT: a causal transformer that predicts the next token."""
+"""GPT: a causal transformer that predicts the next token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phlox.nn import Dropout, Embedding, KeyValueCache, LayerNorm, MultiHeadAtte
 from phlox.tensor import Tensor
 
 GptCache = CausalCache
-"""What a GPT keeps of the tokens before: one cache a layer."""
+"""The keys and values of the previous tokens: one cache for each layer."""
 
 
 class GptConfig(CausalConfig):
@@ -25,22 +25,22 @@ class GptConfig(CausalConfig):
     """
 
     dropout: float = 0.0
-    """Of the embeddings, of the weights of attention, and of what each block adds."""
+    """The dropout rate of the embeddings, of the attention weights, and of the output of each block."""
     bias: bool = True
-    """Have linear layers and normalisations one? The head has none."""
+    """Whether linear layers and normalizations have a bias. The head has none."""
     tied: bool = False
-    """Is the head the transpose of the embedding (Press, Wolf 2017)?"""
+    """Whether the head is the transpose of the embedding (Press, Wolf 2017)."""
     rotary: bool = False
-    """Do queries and keys turn with their positions, instead of positions having a learned embedding?"""
+    """Whether positions use rotary encoding instead of a learned embedding."""
     embedding_dropout: float | None = None
-    """Of the embeddings, where it is not `dropout`."""
+    """The dropout rate of the embeddings; by default `dropout`."""
     attention_dropout: float | None = None
-    """Of the weights of attention, where it is not `dropout`."""
+    """The dropout rate of the attention weights; by default `dropout`."""
     epsilon: float = 1e-5
-    """Of the normalisations."""
+    """The epsilon of the normalizations."""
     activation: ActivationName = "gelu_tanh"
     init_std: float = 0.02
-    """The deviation of weights at the beginning."""
+    """The standard deviation of the initial weights."""
 
     def validate(self) -> None:
         super().validate()
@@ -53,12 +53,12 @@ class GptConfig(CausalConfig):
         check_positive(epsilon=self.epsilon, init_std=self.init_std)
 
     def init(self, device: DeviceLike | None = None) -> Gpt:
-        """The model; its parameters are made when first used."""
+        """The model; its parameters are created when they are first used."""
         return Gpt(self, device)
 
 
 class GptBlock(CausalBlock):
-    """A block with layer normalisation and one hidden layer between attentions: [batch, n, d_model] to the same."""
+    """A block with layer normalization, attention and an MLP of one hidden layer: [batch, n, d_model] to the same."""
 
     def __init__(self, config: GptConfig, device: DeviceLike | None = None) -> None:
         d_model, std = config.d_model, config.init_std
@@ -89,10 +89,10 @@ class GptBlock(CausalBlock):
 
 
 class Gpt(CausalModel[GptConfig, GptBlock]):
-    """A transformer that sees the tokens before, with normalisation first in each block (Radford et al. 2019).
+    """A causal transformer with pre-normalization (Radford et al. 2019).
 
-    Weights begin as those of GPT-2: normal with deviation 0.02, those whose result is added to the residual stream
-    smaller by sqrt(2 n_layers); biases at zero.
+    Weights are initialized as in GPT-2: normal with standard deviation 0.02, divided by sqrt(2 n_layers) for layers
+    whose result is added to the residual stream. Biases start at zero.
     """
 
     def __init__(self, config: GptConfig, device: DeviceLike | None = None) -> None:

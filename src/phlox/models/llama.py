@@ -1,4 +1,4 @@
-"""A Llama: a causal transformer with RMS normalisation, rotary positions, shared keys and gated hidden layers."""
+"""Llama: a causal transformer with RMS normalization, rotary positions, grouped-query attention and a gated MLP."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class LlamaConfig(CausalConfig):
     """
 
     d_head: int | None = None
-    """The width of a head; d_model / n_heads unless given."""
+    """The width of a head; by default d_model / n_heads."""
     attention_bias: bool = False
-    """Have the four projections of attention one?"""
+    """Whether the four projections of attention have a bias."""
     hidden_bias: bool = False
-    """Have the layers between attentions one?"""
+    """Whether the layers of the MLP have a bias."""
     tied: bool = False
-    """Is the head the transpose of the embedding (Press, Wolf 2017)?"""
+    """Whether the head is the transpose of the embedding (Press, Wolf 2017)."""
     rotary_base: float = 10000.0
     """See `RotaryEncoding`."""
     rotary_scaling: RotaryScaling | None = None
-    """How positions are encoded beyond the context of the first training, if they are."""
+    """How positions beyond the context of the original training are encoded, if they are."""
     activation: ActivationName = "silu"
-    """Of the gate."""
+    """The activation of the gate."""
     epsilon: float = 1e-6
-    """Of the normalisations."""
+    """The epsilon of the normalizations."""
     attention_dropout: float = 0.0
-    """Of the weights of attention."""
+    """The dropout rate of the attention weights."""
     padding_index: int | None = None
-    """The token whose embedding begins at zero and is not trained, if there is one."""
+    """The token whose embedding starts at zero and is not trained, if there is one."""
     init_std: float = 0.02
-    """The deviation of weights at the beginning."""
+    """The standard deviation of the initial weights."""
 
     def validate(self) -> None:
         super().validate()
@@ -65,12 +65,12 @@ class LlamaConfig(CausalConfig):
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
     def init(self, device: DeviceLike | None = None) -> Llama:
-        """The model; its parameters are made when first used."""
+        """The model; its parameters are created when they are first used."""
         return Llama(self, device)
 
 
 class LlamaBlock(CausalBlock):
-    """A block with RMS normalisation and a gated layer between attentions: [batch, n, d_model] to the same."""
+    """A block with RMS normalization, attention and a gated MLP: [batch, n, d_model] to the same."""
 
     def __init__(self, config: LlamaConfig, device: DeviceLike | None = None) -> None:
         d_model, d_hidden, width, std = config.d_model, config.hidden_width, config.head_width, config.init_std
@@ -102,10 +102,10 @@ class LlamaBlock(CausalBlock):
 
 
 class Llama(CausalModel[LlamaConfig, LlamaBlock]):
-    """A transformer that sees the tokens before, with rotary positions and gated layers (Touvron et al. 2023).
+    """A causal transformer with rotary positions and a gated MLP (Touvron et al. 2023).
 
-    Heads of queries may share keys and values, as from the second version on. Weights begin normal with deviation 0.02,
-    biases at zero.
+    Query heads may share keys and values, as since Llama 2. Weights start normally distributed with standard deviation
+    0.02, biases at zero.
     """
 
     def __init__(self, config: LlamaConfig, device: DeviceLike | None = None) -> None:
@@ -124,5 +124,5 @@ class Llama(CausalModel[LlamaConfig, LlamaBlock]):
             self.head = dense(config.d_model, config.vocabulary, config.init_std, bias=False, device=device)
 
     def embed(self, tokens: Tokens, cache: KeyValueCache | None = None) -> Tensor:
-        """See `CausalModel.embed`; positions come in with attention."""
+        """See `CausalModel.embed`; the attention layers encode the positions."""
         return self.tokens(tokens)

@@ -1,4 +1,4 @@
-"""What the transformers here are made of: dense layers that begin alike, and activations by name."""
+"""Parts that the transformers share: dense layers with their initialization, and activations by name."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ ACTIVATIONS: dict[ActivationName, Callable[[Tensor], Tensor]] = {
 
 
 def dense(d_input: int, d_output: int, std: float, *, bias: bool, device: DeviceLike | None) -> Linear:
-    """A `Linear` whose weights begin normal with this deviation, and its biases, if it has any, at zero."""
+    """A `Linear` whose weights start normally distributed with this standard deviation, and its bias at zero."""
     return Linear(d_input, d_output, bias=bias, initializer=Normal(std=std), bias_initializer=Zeros(), device=device)
 
 
 def check_counts(**counts: int | None) -> None:
-    """ValueError unless each is at least one, or None."""
+    """Raise ValueError unless each count is at least one, or None."""
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"{name} must be at least one, got {count}")
 
 
 def check_rates(**rates: float | None) -> None:
-    """ValueError unless each is a rate of dropout that leaves something, or None."""
+    """Raise ValueError unless each is a dropout rate below one, or None."""
     for name, rate in rates.items():
         if rate is not None and not 0.0 <= rate < 1.0:
             raise ValueError(f"{name} must lie in [0, 1), got {rate}")
 
 
 def check_positive(**numbers: float) -> None:
-    """ValueError unless each is above zero."""
+    """Raise ValueError unless each is above zero."""
     for name, number in numbers.items():
         if not number > 0.0:
             raise ValueError(f"{name} must be positive, got {number}")

@@ -1,4 +1,4 @@
-"""Training `DigitsNet` on the handwritten digits: from one config to a folder that holds the run."""
+"""Training `DigitsNet` on the handwritten digits: from one config to the folder of a run."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ CONFIG, RECORD, METRICS = "config.json", "model.safetensors", "metrics.jsonl"
 CURVES, PREDICTIONS = "curves.png", "predictions.npz"
 
 INK = 16
-"""The value of full ink in the digits; the network sees 0 to 1."""
+"""The value of full ink in the digits; the network's inputs go from 0 to 1."""
 
 _TOLERANCE = 0.01
-"""How far probabilities may be from the trained model's, since the record is at half precision."""
+"""The tolerance of probabilities compared with the trained model's; the record is at half precision."""
 
 
 class DigitsRecipe(Config):
-    """All that a training on the digits depends on.
+    """All settings of a training on the digits.
 
     >>> DigitsRecipe(epochs=5).batch_size
     64
@@ -46,17 +46,17 @@ class DigitsRecipe(Config):
     model: DigitsConfig = DigitsConfig()
     optimizer: AdamWConfig = AdamWConfig(weight_decay=0.05)
     lr: float = 0.008
-    """At the first step; it falls along half a cosine to zero at the last."""
+    """The learning rate of the first step; it falls along half a cosine to zero at the last."""
     epochs: int = 80
     batch_size: int = 64
     shift: float = 0.7
-    """Of the random distortions, as are `turn` and `stretch`: see `RandomAffine`."""
+    """A setting of the random distortions, like `turn` and `stretch`: see `RandomAffine`."""
     turn: float = 10.0
     stretch: float = 0.1
     held_out: float = 0.2
-    """The proportion of the images that is tested on. It is the same for every seed."""
+    """The fraction of the images that are used for testing. They are the same for every seed."""
     seed: int = 0
-    """Of the weights, the dropout, the order of the images and their distortions."""
+    """The seed of the weights, the dropout, the order of the images and their distortions."""
 
     def validate(self) -> None:
         for name, number in (("epochs", self.epochs), ("batch_size", self.batch_size)):
@@ -67,23 +67,23 @@ class DigitsRecipe(Config):
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed must lie in 0 to 2**64 - 1, got {self.seed}")
         if self.model.size != (8, 8) or self.model.classes < 10:
-            raise ValueError("model: the digits are 8x8 pixels and of 10 classes")
+            raise ValueError("model: the digits have 8x8 pixels and 10 classes")
 
 
 class DigitsTraining:
-    """A training on the digits, ready to run: data, model, optimizer and schedule as the recipe has them.
+    """A training on the digits, ready to run: data, model, optimizer and schedule of the recipe.
 
-    Weights and dropout masks are those of the recipe's seed, the same on every device; the ambient random stream is
-    left alone.
+    The recipe's seed determines weights and dropout masks, which are the same on every device. The ambient random
+    stream is not used.
 
     Args:
-        recipe: all that the result depends on.
-        device: where to train; the default device if None.
-        compile: whether each step is one program, on backends that have a compiler.
+        recipe: all settings that determine the result.
+        device: the device to train on; the default device if None.
+        compile: whether each step is compiled into one program, on backends with a compiler.
 
     Attributes:
-        data: the digits as they were split, values 0 to 16.
-        learner: holds the model.
+        data: the split digits, with values from 0 to 16.
+        learner: the learner, which has the model.
     """
 
     def __init__(self, recipe: DigitsRecipe, device: DeviceLike | None = None, *, compile: bool = False) -> None:
@@ -117,9 +117,9 @@ class DigitsTraining:
     def run(self, folder: RunFolder, loggers: Sequence[Logger] = ()) -> Path:
         """Train, write everything into `folder`, complete it, and return its path.
 
-        It then holds the recipe (`config.json`), the record of the model at half precision (`model.safetensors`), the
-        metrics (`metrics.jsonl`), the learning curves (`curves.png`), and the images tested on, with their labels and
-        what the trained model makes of them (`predictions.npz`).
+        It then contains the recipe (`config.json`), the record of the model at half precision (`model.safetensors`),
+        the metrics (`metrics.jsonl`), the learning curves (`curves.png`), and the test images with their labels and the
+        predictions of the trained model (`predictions.npz`).
         """
         folder.write(CONFIG, self.recipe.to_json().encode() + b"\n")
         history = self.fit([MetricsFile(folder.writer(METRICS)), *loggers])
@@ -134,7 +134,7 @@ class DigitsTraining:
 
 
 def scaled(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Images `[n, height, width]` from 0 to 16 as the network takes them: `[n, 1, height, width]` from 0 to 1."""
+    """Images `[n, height, width]` from 0 to 16 as inputs of the network: `[n, 1, height, width]` from 0 to 1."""
     return (images / np.float32(INK)).astype(np.float32)[:, None]
 
 
@@ -151,28 +151,28 @@ def classify(model: DigitsNet, images: npt.NDArray[Any]) -> npt.NDArray[np.float
 
 @dataclass(frozen=True)
 class Verification:
-    """How the predictions of a model from its record compare with those of the model that was trained."""
+    """How the predictions of a loaded model compare with those of the model that was trained."""
 
     images: int
     agreeing: int
-    """Images of the same class."""
+    """The number of images for which both predict the same class."""
     largest_difference: float
-    """Of all probabilities."""
+    """The largest difference of any probability."""
     ok: bool
-    """No probability is off by more than half precision explains, and so no class that was not nearly a tie."""
+    """Whether all differences are within the rounding of half precision; classes then differ only for near ties."""
 
 
 class DigitsRun:
-    """A run folder that is complete, and the model in it: built from config and record, no initializer runs.
+    """A complete run folder and its model, which is built from config and record; no initializer runs.
 
     Args:
         path: the folder.
-        device: where the model is to be.
+        device: the device of the model.
 
     Raises:
-        RunError: there is no such folder, or it lacks the config or the record.
-        ConfigError: `config.json` is no recipe; lists what is wrong, by key.
-        RecordError: the record is damaged, or that of another model.
+        RunError: there is no such folder, or the config or the record is missing.
+        ConfigError: `config.json` is not a recipe; the error lists what is wrong, by key.
+        RecordError: the record is damaged, or belongs to another model.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: DeviceLike | None = None) -> None:
@@ -195,22 +195,22 @@ class DigitsRun:
             return classify(self.model, images)
 
     def verify(self) -> Verification:
-        """Compare with what the trained model made of the images tested on; see `Verification`.
+        """Compare with the trained model's predictions for the test images; see `Verification`.
 
         Raises:
             RunError: `predictions.npz` is missing.
-            DataError: it is damaged, or of another kind.
+            DataError: it is damaged, or has other contents.
         """
         path = _check_there(self.path, PREDICTIONS)
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
                 images, trained = arrays["images"], arrays["probabilities"]
-        except Exception as error:  # zip structure, checksum, array headers, ...: each has its own
-            raise DataError(f"{path}: damaged ({error}); train anew") from error
+        except Exception as error:  # zip structure, checksum, array headers, ...: each has its own error
+            raise DataError(f"{path}: damaged ({error}); train again") from error
         if images.shape[1:] != self.recipe.model.size or trained.shape != (len(images), self.recipe.model.classes):
             raise DataError(
                 f"{path}: images of shape {images.shape} and probabilities of shape {trained.shape} "
-                "are none of this model; train anew"
+                "do not fit this model; train again"
             )
         ours = self.predict(scaled(images))
         agreeing = int((ours.argmax(axis=-1) == trained.argmax(axis=-1)).sum())
@@ -224,11 +224,11 @@ def _check_there(folder: Path, name: str) -> Path:
         return path
     if folder.is_dir():
         raise RunError(
-            f"{path}: is missing, so {folder} is no complete run; give a folder that `phlox demo` has written"
+            f"{path}: is missing, so {folder} is not a complete run; give a folder that `phlox demo` has written"
         )
     if os.path.lexists(folder):
-        raise RunError(f"{folder}: is no folder; give the folder of a run")
+        raise RunError(f"{folder}: is not a folder; give the folder of a run")
     siblings = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()] if folder.parent.is_dir() else []
     close = get_close_matches(folder.name, siblings, 1)
-    hint = f"; did you mean {folder.parent / close[0]}?" if close else "; make one with: phlox demo --out RUN_DIR"
+    hint = f"; did you mean {folder.parent / close[0]}?" if close else "; create one with: phlox demo --out RUN_DIR"
     raise RunError(f"{folder}: there is no such folder{hint}")

@@ -1,4 +1,4 @@
-"""Rotary encoding beyond the context that a model was first trained at: pairs turn slower than they did."""
+"""Rotary encoding beyond the context of the original training: rotation frequencies are scaled down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phlox.tensor.functional.operands import expect
 
 
 class LinearScaling(Config):
-    """Every pair turns slower by `factor`: positions are squeezed into those known (Chen et al. 2023)."""
+    """Divides all frequencies by `factor`, which interpolates positions into the trained range (Chen et al. 2023)."""
 
     factor: float
 
@@ -23,32 +23,33 @@ class LinearScaling(Config):
             raise ValueError(f"factor must be at least one, got {self.factor}")
 
     def scaled(self, turn: float) -> float:
-        """By how much a pair turns from one position to the next that would turn by `turn`, in radians."""
+        """The scaled rotation of a pair from one position to the next, from the unscaled `turn`, in radians."""
         return turn / self.factor
 
 
 class Llama3Scaling(Config):
-    """Slow pairs turn slower by `factor`, fast ones as before, and those between in between (Llama 3.1, 2024).
+    """Divides low frequencies by `factor`, keeps high ones, and interpolates between them (Llama 3.1, 2024).
 
-    A pair is fast that turns around `high` times or more within the former context, and slow up to `low` times.
+    A frequency is high if its pair makes `high` full rotations or more within the original context, and low if it
+    makes at most `low`.
     """
 
     factor: float = 8.0
     low: float = 1.0
     high: float = 4.0
     context: int = 8192
-    """The former one."""
+    """The context of the original training."""
 
     def validate(self) -> None:
         if not self.factor >= 1.0:
             raise ValueError(f"factor must be at least one, got {self.factor}")
         if not 0.0 < self.low < self.high:
-            raise ValueError(f"low and high must be positive and low the lesser, got {self.low} and {self.high}")
+            raise ValueError(f"low and high must be positive and low below high, got {self.low} and {self.high}")
         if self.context < 1:
             raise ValueError(f"context must be at least one, got {self.context}")
 
     def scaled(self, turn: float) -> float:
-        """By how much a pair turns from one position to the next that would turn by `turn`, in radians."""
+        """The scaled rotation of a pair from one position to the next, from the unscaled `turn`, in radians."""
         rounds = self.context * turn / (2 * math.pi)
         kept = min(1.0, max(0.0, (rounds - self.low) / (self.high - self.low)))
         return turn * (kept + (1.0 - kept) / self.factor)
@@ -58,7 +59,7 @@ RotaryScaling: TypeAlias = LinearScaling | Llama3Scaling
 
 
 class ScaledRotaryEncoding(RotaryEncoding):
-    """A `RotaryEncoding` of pairs half of d_head apart whose turns are scaled; at full precision likewise.
+    """A `RotaryEncoding` with scaled frequencies. Its pairs are d_head / 2 apart, and it computes at full precision.
 
     >>> import phlox as px
     >>> plain, slower = RotaryEncoding(4), ScaledRotaryEncoding(4, scaling=LinearScaling(2.0))
@@ -72,7 +73,7 @@ class ScaledRotaryEncoding(RotaryEncoding):
         self.scaling = scaling
 
     def __call__(self, x: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> Tensor:
-        """x [..., n, d_head] turned; `positions`, Int, broadcast to [..., n], and are 0 to n - 1 unless given."""
+        """x [..., n, d_head] rotated; `positions`, Int, broadcast to [..., n], and are 0 to n - 1 by default."""
         name, half = "ScaledRotaryEncoding", self.d_head // 2
         expect(name, Float, x=x)
         expect(name, Int, positions=positions)
@@ -81,8 +82,8 @@ class ScaledRotaryEncoding(RotaryEncoding):
         full = x.to_full_precision()
         if positions is None:
             positions = arange(x.shape[-2], device=full.device)
-        turns = [self.scaling.scaled(self.base ** (-2.0 * i / self.d_head)) for i in range(half)]
-        angles = positions.to_full_precision().float().expand_dims(-1) * tensor(turns, device=full.device)
+        steps = [self.scaling.scaled(self.base ** (-2.0 * i / self.d_head)) for i in range(half)]
+        angles = positions.to_full_precision().float().expand_dims(-1) * tensor(steps, device=full.device)
         cos, sin = angles.cos(), angles.sin()
         a, b = full[..., :half], full[..., half:]
         return concat([a * cos - b * sin, a * sin + b * cos], -1).from_full_precision(x)

@@ -128,7 +128,7 @@ class Deferred:
         if engine.is_tracing():
             # A part of the program it can only be if it was declared in it, and its value is meant to be always the
             # same, which a seed says.
-            if key is None or self.program is None or engine.program() is not self.program:
+            if key is None or self.program is None or engine.current_trace() is not self.program:
                 raise ModuleError(
                     f"a parameter of shape {self.shape} is first used inside a transformation of JAX or PyTorch and "
                     "cannot be made there; call model.init() before or, where the model is created inside, "

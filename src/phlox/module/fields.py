@@ -7,7 +7,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakValueDictionary
 
-from phlox.backend.pytree import meet_engines
+from phlox.backend.pytree import register_with_imported_engines
 from phlox.errors import ModuleError
 from phlox.other_names import MODULE, OPTIONS, of_object, refuse_options
 
@@ -84,7 +84,7 @@ class Fields(_Slots):
     __orig_class__ = property()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        meet_engines()
+        register_with_imported_engines()
         if kwargs and not OPTIONS.keys().isdisjoint(kwargs):
             refuse_options(cls, kwargs)
         self = super().__new__(cls)

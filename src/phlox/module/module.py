@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import without_autodiff
 from phlox.backend.levels import is_followed, levels
-from phlox.backend.pytree import Node, register_node
+from phlox.backend.pytree import PyTreeNode, register_node
 from phlox.backend.threefry.generator import fold_in
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import Prepared
@@ -19,7 +19,7 @@ from phlox.module.error_location import located
 from phlox.module.fields import RESERVED, Fields, Watched, fields_of, set_slot
 from phlox.module.param import Param, undo_of
 from phlox.module.select import Selector, select
-from phlox.module.serialization import wire_of
+from phlox.module.serialization import serializer_of
 from phlox.module.structure import Structure, build
 from phlox.module.template import Aux, flatten, flatten_with_keys, integers_of, unflatten
 from phlox.random.stream import key_of
@@ -101,7 +101,7 @@ class Module(Fields):
             cls.__call__ = located(call)
         elif "forward" in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
             cls.__call__ = _only_forward
-        register_node(Node(cls, _flatten, unflatten, _flatten_with_keys, wire_of(cls), integers_of))
+        register_node(PyTreeNode(cls, _flatten, unflatten, _flatten_with_keys, serializer_of(cls), integers_of))
 
     def structure(self) -> Structure:
         """What the module is made of; kept until a part of it changes."""

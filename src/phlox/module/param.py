@@ -153,7 +153,7 @@ class Param(Watched):
         if fans is None:
             fans = (shape[0], shape[-1]) if shape else (1, 1)
         place = _full(as_device(device)) if full_precision else as_device(device)
-        program = engine_of(place.backend).program()
+        program = engine_of(place.backend).current_trace()
         deferred = Deferred(shape, as_initializer(initializer), fans, place, current().substream(), program)
         return cls._made(None, deferred, new_id(), trained, trained, full_precision)
 
@@ -183,7 +183,7 @@ class Param(Watched):
     ) -> Param:
         """A parameter around an engine's array."""
         backend = ops.backend
-        primitive = backend.tracked(array) if trained and backend.differentiates else array
+        primitive = backend.make_leaf(array) if trained and backend.differentiates else array
         return cls._made(wrap(ops, primitive), None, id, trained, trainable, full_precision)
 
     @classmethod
@@ -358,7 +358,7 @@ class Param(Watched):
         if not self._is_traced():
             return False
         tensor = self.val()
-        return tensor.backend.program_of(tensor.primitive) is backend.program()
+        return tensor.backend.trace_of(tensor.primitive) is backend.current_trace()
 
     def _is_traced(self) -> bool:
         return self._tensor is not None and self._tensor.backend.is_traced(self._tensor.primitive)
@@ -488,7 +488,7 @@ class Param(Watched):
         if value is None or not value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
             return
         if not is_followed(value.backend, value.primitive):  # a function around is differentiated towards it
-            self._tensor = value._with(value.backend.another_leaf(value.primitive))  # pyright: ignore[reportPrivateUsage]
+            self._tensor = value._with(value.backend.copy_leaf(value.primitive))  # pyright: ignore[reportPrivateUsage]
 
     def __copy__(self) -> Param:
         return self.copy()

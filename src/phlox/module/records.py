@@ -6,7 +6,7 @@ import math
 import mmap
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
@@ -17,8 +17,7 @@ from phlox.backend import Backend, Device, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import ModuleError, PhloxError, RecordError
-from phlox.host.float_casts import takes_only_memory
-from phlox.host.memory import Arena, large_pages_come_quickly
+from phlox.host.memory import Arena
 from phlox.host.signal_guard import Prepared
 from phlox.host.thread_pool import parallel_map
 from phlox.module.own_records import meant_paths, outside, prepare_children, record_of, refuse_positional, without
@@ -297,21 +296,13 @@ def _cast(
     new = sizes if at_once else [n for n, place in zip(sizes, places, strict=True) if not place.param.is_initialized]
     arena = Arena(new if any(new) else ())
 
-    @cache
-    def are_light() -> bool:
-        to_cast = zip(sizes, places, entries, strict=True)
-        return all(takes_only_memory(entry.tensor.dtype, place.dtype) for size, place, entry in to_cast if size)
-
-    def alone() -> bool:
-        return large_pages_come_quickly() and are_light()
-
     def new_value(i: int) -> Tensor[Any, Any, Any] | None:
         if not sizes[i] or (not at_once and places[i].param.is_initialized):
             return make(places[i], entries[i])
         with arena.used():
             return make(places[i], entries[i])
 
-    return parallel_map(new_value, sizes, _WORTH, large=LARGE, alone=alone)
+    return parallel_map(new_value, sizes, _WORTH, large=LARGE)
 
 
 def _ids(module: Module, places: list[_Place], entries: list[TensorEntry]) -> list[ParamId]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from phlox.backend import Backend, Device
-from phlox.backend.pytree import Wire
+from phlox.backend.pytree import StructureSerializer
 from phlox.errors import ModuleError
 from phlox.module.fields import postpone
 from phlox.module.param import new_id
@@ -25,9 +25,9 @@ from phlox.module.template import Aux, Template, live_templates
 from phlox.tensor import Tensor
 
 
-def wire_of(cls: type[Any]) -> Wire:
+def serializer_of(cls: type[Any]) -> StructureSerializer:
     """How the structure of modules of this class goes into a file and comes back."""
-    return Wire(_to_bytes, partial(Distant, cls), _shell)
+    return StructureSerializer(_to_bytes, partial(Distant, cls), _shell)
 
 
 class Distant:

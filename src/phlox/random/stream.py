@@ -169,7 +169,7 @@ class TracedStream(Stream):
         return self.start + np.array([0, 0, self.position], np.uint32)
 
     def check(self, backend: Backend) -> None:
-        if backend.program_of(self.start) is not backend.program():
+        if backend.trace_of(self.start) is not backend.current_trace():
             raise RandomnessError(
                 "a random draw inside a raw JAX transformation (jax.jit, lax.scan, lax.cond, jax.checkpoint) that is "
                 "itself inside a program would repeat each time that is run; use phlox.scan or phlox.checkpoint, draw "

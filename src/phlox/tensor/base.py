@@ -180,8 +180,8 @@ class TensorBase:
                     f"{name}: {ops.kind.__name__} tensors do not mix with the {'int' if other.whole else 'float'} that "
                     f"is an argument; convert with {'.int()' if other.whole else '.float()'} first"
                 )
-            return other.meet(ops.backend, ops.kind)
-        if ops.backend.is_scalar(other):
+            return other.as_operand(ops.backend, ops.kind)
+        if ops.backend.is_traced_scalar(other):
             return other
         if isinstance(other, np.ndarray):
             raise KindError(f"{name}: a tensor and a NumPy array do not mix; make it a tensor with phlox.tensor(...)")

@@ -67,7 +67,7 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
         if not hasattr(own, "dtype"):  # a function, a device, or whatever else an operation is given
             continue
         if engine_of(backend).is_leaked(own):
-            return leaked_tracer(f"{name}: a tensor", backend.program_of(array))
+            return leaked_tracer(f"{name}: a tensor", backend.trace_of(array))
         if backend.is_donated(own):
             return donated(f"{name}: a tensor was", own)
     if backend.is_trace_error(error):

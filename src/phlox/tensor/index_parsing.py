@@ -275,8 +275,8 @@ def _entry(x: TensorBase, entry: Any) -> Any:
             kind = Bool if host.dtype.kind == "b" else Int
             return _array(x, kind, backend.from_host(host, kind, x.device))
     elif isinstance(entry, TracedScalar) and entry.whole:
-        return _array(x, Int, backend.int_add(backend.int_full((), 0, x.device), entry.meet(backend, Int)))
-    elif backend.is_scalar(entry) and backend.kind_of(entry) is Int:
+        return _array(x, Int, backend.int_add(backend.int_full((), 0, x.device), entry.as_operand(backend, Int)))
+    elif backend.is_traced_scalar(entry) and backend.kind_of(entry) is Int:
         return _array(x, Int, entry)
     elif not isinstance(entry, (bool, np.bool_)):
         try:

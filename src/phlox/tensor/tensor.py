@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from phlox.backend import Backend, Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.levels import is_followed, levels
-from phlox.backend.pytree import Node, Wire, register_node
+from phlox.backend.pytree import PyTreeNode, StructureSerializer, register_node
 from phlox.errors import AutodiffError, BackendError, KindError, ShapeError
 from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
@@ -126,7 +126,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         """
         if self.kind is not Float:
             raise KindError(f"{self.kind.__name__} tensors have no gradients; convert with .float() first")
-        return self._with(self._ops.backend.tracked(self.primitive))
+        return self._with(self._ops.backend.make_leaf(self.primitive))
 
     def is_require_grad(self) -> builtins.bool:
         """Does this tensor depend on a leaf of the tape (or is one)?"""
@@ -322,4 +322,6 @@ def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:
     return wrap(ops, next(iter(leaves)))
 
 
-register_node(Node(Tensor, _flatten, _unflatten, wire=Wire(ops_to_bytes, ops_from_bytes, _unflatten)))
+register_node(
+    PyTreeNode(Tensor, _flatten, _unflatten, serializer=StructureSerializer(ops_to_bytes, ops_from_bytes, _unflatten))
+)

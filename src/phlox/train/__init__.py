@@ -1,4 +1,4 @@
-"""Training: the learner, what it measures, who is told of it, and the folder that a run leaves behind."""
+"""Training: the learner, metrics, loggers, and the folder of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning curves as a picture."""
+"""Plots of learning curves."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from phlox.errors import ExtraNotInstalledError, RunError
 from phlox.train.logger import EpochReport
 
-_COLOURS = {"train": "#8a94a6", "held out": "#d9480f"}
+_COLOURS = {"train": "#8a94a6", "validation": "#d9480f"}
 _INK = "#2b2f36"
 
 
 def draw_curves(history: Sequence[EpochReport], *, title: str = "") -> bytes:
-    """The learning curves of a training as a PNG picture: a panel for the loss and one for each metric.
+    """Plot the learning curves of a training as a PNG: one panel for the loss and one for each metric.
 
     Raises:
         ExtraNotInstalledError: matplotlib is not installed.
@@ -35,12 +35,12 @@ def draw_curves(history: Sequence[EpochReport], *, title: str = "") -> bytes:
 
 
 def require_matplotlib() -> Any:
-    """Matplotlib's `Figure`, which draws without a window; ExtraNotInstalledError where it is not installed."""
+    """Matplotlib's `Figure`, which draws without a window; ExtraNotInstalledError if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ExtraNotInstalledError(
-            "pictures need matplotlib, which is not installed; install it with: pip install 'phlox[train]'"
+            "plots need matplotlib, which is not installed; install it with: pip install 'phlox[train]'"
         ) from error
     return Figure
 
@@ -51,15 +51,15 @@ def _panel(axes: Any, history: Sequence[EpochReport], name: str) -> None:
     epochs = [report.epoch for report in history]
     curves = {"train": [report.train[name] for report in history]}
     if all(name in report.held_out for report in history):
-        curves["held out"] = [report.held_out[name] for report in history]
+        curves["validation"] = [report.held_out[name] for report in history]
     for label, values in curves.items():
         marker = "o" if len(values) == 1 else None
         last = f"{values[-1]:.1%}" if name == "accuracy" else f"{values[-1]:.3g}"
-        axes.plot(epochs, values, color=_COLOURS[label], linewidth=1.6, marker=marker, label=f"{label}, at last {last}")
+        axes.plot(epochs, values, color=_COLOURS[label], linewidth=1.6, marker=marker, label=f"{label}, last {last}")
     axes.set_title(name, loc="left", fontsize=10, color=_INK)
     axes.set_xlabel("epoch", color=_INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    # The first epochs are far off; what matters is how the others approach the end.
+    # Leave the first epochs out of the limits: their values are far from the later ones, which matter more.
     late = [value for values in curves.values() for value in values[len(values) // 8 :]]
     if name == "accuracy":
         low, high = min(late), max(max(values) for values in curves.values())

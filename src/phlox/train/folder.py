@@ -1,4 +1,4 @@
-"""`RunFolder`: where a training run leaves its files, all of them or none."""
+"""`RunFolder`: the folder that a training run writes, completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from phlox.version import __version__
 
 try:
     import fcntl
-except ImportError:  # Windows has none; two trainings into one folder are then not told apart
+except ImportError:  # not on Windows; there, two runs that write the same folder are not detected
     fcntl = None
 
 MANIFEST = "run.json"
-_TEMPORARY = re.compile(r"\.phlox-[0-9a-f-]+\.tmp")  # what `atomic_write` leaves behind when killed
+_TEMPORARY = re.compile(r"\.phlox-[0-9a-f-]+\.tmp")  # temporary files that a killed `atomic_write` leaves
 
 
 class RunFolder:
-    """The folder of a training run, which takes its name only when the run is complete.
+    """The folder of a training run, which gets its name only when the run is complete.
 
-    While the run goes on, its files are in `NAME.partial` beside it, each of them whole at any moment. `complete` gives
-    the folder its name. A run that is interrupted, or killed, leaves `NAME.partial` behind; the next run of that name
-    takes its place. With `overwrite`, an older run of that name stays untouched until the new one is complete.
+    During the run, its files are in `NAME.partial` beside it; each file is complete at any moment. `complete` renames
+    the folder. A run that is interrupted or killed leaves `NAME.partial` behind; the next run of that name replaces
+    it. With `overwrite`, an older run of that name stays untouched until the new one is complete.
 
-    What a run has written is listed in its `run.json`. A folder without it, or with other files in it, is nobody's to
-    delete: it is refused.
+    `run.json` lists the files that a run has written. A folder without it, or with other files, is never deleted:
+    it is an error.
 
     Args:
-        path: of the folder to be.
+        path: the path of the folder.
         overwrite: whether a run of that name may be replaced.
 
     Raises:
-        RunError: the folder exists already and `overwrite` is False, it is none that a run has written, another
-            process is writing it, or the system refuses to make it.
+        RunError: the folder exists already and `overwrite` is False, it was not written by a run, another process is
+            writing it, or the system cannot create it.
 
     >>> import tempfile
     >>> base = Path(tempfile.mkdtemp())
@@ -58,7 +58,7 @@ class RunFolder:
         self.files: list[str] = []
         self._lock: int | None = None
         if not self.path.name or self.path.name == "..":
-            raise RunError(f"{self.path}: names no folder that could be made; give another, such as runs/first")
+            raise RunError(f"{self.path}: cannot be the name of a folder; give another, such as runs/first")
         try:
             self.partial.parent.mkdir(parents=True, exist_ok=True)
             self._enter()
@@ -69,14 +69,14 @@ class RunFolder:
         except BaseException as error:
             self.close()
             with contextlib.suppress(OSError):
-                self.partial.rmdir()  # if it is empty, that is
+                self.partial.rmdir()  # only if it is empty
             if isinstance(error, OSError):
                 reason = error.strerror or error
-                raise RunError(f"{self.partial}: cannot be made ({reason}); give another folder") from error
+                raise RunError(f"{self.partial}: cannot be created ({reason}); give another folder") from error
             raise
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all, in place of one of that name; RunError where the system refuses."""
+        """Write a file, completely or not at all, and replace one of that name; RunError if the system cannot."""
         path = self.file(name)
         try:
             with atomic_write(path) as file:
@@ -89,17 +89,17 @@ class RunFolder:
         return lambda data: self.write(name, data)
 
     def file(self, name: str) -> Path:
-        """Where the file `name` is to be written now, by one that writes files whole itself, as recorders do."""
+        """The path to which to write the file `name`, for writers that are atomic themselves, as recorders are."""
         if Path(name).name != name or name in ("", "..", MANIFEST):
             raise RunError(f"{name!r} cannot be a file of a run; give a plain name other than {MANIFEST}")
         if name not in self.files:
-            # Listed first: a file that is listed and missing does no harm, one that is there and not listed does.
+            # List the file before it is written: a listed file may be missing, but an unlisted one is an error.
             self.files.append(name)
             self._write_manifest()
         return self.partial / name
 
     def complete(self) -> Path:
-        """Give the folder its name, in place of an older run if that was allowed, and return its path."""
+        """Give the folder its name, replace an older run if that is allowed, and return the path."""
         try:
             self._check_target()
             if self.path.exists():
@@ -108,13 +108,13 @@ class RunFolder:
             self._recover()
         except OSError as error:
             raise RunError(
-                f"{self.path}: cannot be put in place ({error.strerror}); the run is in {self.partial}"
+                f"{self.path}: cannot be renamed ({error.strerror}); the run is in {self.partial}"
             ) from error
         self.close()
         return self.path
 
     def close(self) -> None:
-        """Let others write. What was not completed stays in `NAME.partial`."""
+        """Release the lock. A run that is not complete stays in `NAME.partial`."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -132,7 +132,7 @@ class RunFolder:
         return self.path.with_name(self.path.name + ".replaced")
 
     def _recover(self) -> None:
-        """An older run stands aside under another name for the moment between two renamings; see to it."""
+        """Finish a replacement that was interrupted: between two renames, the older run has another name."""
         if self._replaced.exists() and not self.path.exists():
             self._replaced.rename(self.path)
         elif self._replaced.exists():
@@ -145,11 +145,11 @@ class RunFolder:
         if not self.overwrite:
             raise RunError(f"{self.path}: exists already; give another folder, or --overwrite to replace the run in it")
         if self.path.is_symlink() or not self.path.is_dir():
-            raise RunError(f"{self.path}: is no folder of a run, so it is not overwritten; give another folder")
+            raise RunError(f"{self.path}: is not the folder of a run, so it is not overwritten; give another folder")
         _check_deletable(self.path)
 
     def _enter(self) -> None:
-        """Make the folder and lock it. The lock is on the folder itself, and goes with the process."""
+        """Create the folder and lock it. The lock is on the folder itself, and ends with the process."""
         while True:
             self.partial.mkdir(exist_ok=True)
             if fcntl is None:
@@ -159,12 +159,12 @@ class RunFolder:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(
-                    f"{self.partial}: another training is writing there; wait for it, or give another folder"
+                    f"{self.partial}: another run is writing there; wait for it, or give another folder"
                 ) from None
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._lock), self.partial.stat()):
                     return
-            self.close()  # it was completed by another process in between
+            self.close()  # another process completed it in between
 
     def _write_manifest(self) -> None:
         text = json.dumps({"phlox": __version__, "files": self.files}, indent=2)
@@ -173,7 +173,7 @@ class RunFolder:
 
 
 def _listed(folder: Path) -> set[str] | None:
-    """The files that a run says it has written; None where the folder is no run's."""
+    """The files listed by a run; None if the folder is not that of a run."""
     try:
         manifest: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return {MANIFEST, *map(str, manifest["files"])} if "phlox" in manifest else None
@@ -186,18 +186,19 @@ def _check_deletable(folder: Path) -> None:
     listed = _listed(folder) if entries else set[str]()
     if listed is None:
         raise RunError(
-            f"{folder}: holds no {MANIFEST}, so it is no folder of a run and is not overwritten; give another folder"
+            f"{folder}: contains no {MANIFEST}, so it is not the folder of a run and is not overwritten; "
+            "give another folder"
         )
     foreign = sorted(entry.name for entry in entries if entry.name not in listed or entry.is_dir())
     if foreign:
         raise RunError(
-            f"{folder}: holds {foreign[0]!r}, which no run has written, so it is not overwritten; "
+            f"{folder}: contains {foreign[0]!r}, which no run has written, so it is not overwritten; "
             "move that away, or give another folder"
         )
 
 
 def _clear(folder: Path) -> None:
-    """Delete what a run has written, the list of it last: a deletion that was interrupted can be taken up again."""
+    """Delete the files of a run, and their list last, so that an interrupted deletion can be resumed."""
     _check_deletable(folder)
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == MANIFEST):
         entry.unlink()

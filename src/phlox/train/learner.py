@@ -1,4 +1,4 @@
-"""`Learner`: a model, an optimizer, a schedule and a loss, joined to a training loop."""
+"""`Learner`: a training loop for a model, an optimizer, a schedule and a loss."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Tensors = tuple[Tensor[Any, Any, Any], ...]
 class Learner(Generic[M]):
     """Trains a model.
 
-    Of each batch the first array goes into the model, the others are the targets: the loss and the metrics are called
-    with the model's output and those.
+    The first array of each batch is the model's input, and the others are the targets. The loss and the metrics are
+    called with the model's output and the targets.
 
     Args:
-        model: on any backend; it is trained on `Autodiff` of it, unless it is on a backend that differentiates.
-        optimizer: changes the model by its gradients.
-        schedule: gives the learning rate of each step.
-        loss: `(output, *targets)` to one number, the smaller the better.
-        metrics: by name, further numbers to be measured.
-        compile: whether steps are run as one program each, on backends that have a compiler.
+        model: a model on any backend. It is trained on `Autodiff` of its backend, unless that differentiates already.
+        optimizer: updates the model by its gradients.
+        schedule: returns the learning rate of each step.
+        loss: `(output, *targets)` to a scalar, which training minimizes.
+        metrics: further scalars to measure, by name.
+        compile: whether each step is compiled into one program, on backends with a compiler.
 
     Attributes:
-        model: as it is after the last step, with a tape; `learner.model.valid()` is ready for use.
+        model: the model after the last step, with a tape; use `learner.model.valid()` for inference.
         history: the reports of all epochs.
 
     >>> import numpy as np
@@ -66,11 +66,11 @@ class Learner(Generic[M]):
         self.history: list[EpochReport] = []
         self._measures = {"loss": loss, **(metrics or {})}
         self._update = compiled(self._step, donate=("model", "optimizer")) if compile else self._step
-        self._judge = compiled(self._measure) if compile else self._measure
+        self._evaluate = compiled(self._measure) if compile else self._measure
 
     @property
     def device(self) -> Device:
-        """Where the model is, and batches are brought."""
+        """The device of the model, to which batches are moved."""
         params = self.model.params()
         params = [param for param in params if not param.full_precision] or params
         return params[0].device if params else as_device(None)
@@ -80,7 +80,8 @@ class Learner(Generic[M]):
     ) -> list[EpochReport]:
         """Train for `epochs` further epochs, and return the history.
 
-        Loggers are told of every step and epoch, in their order. However the training ends, they are told to stop.
+        `held_out` is the validation data; the loss and the metrics are measured on it after each epoch. Loggers are
+        called after every step and epoch, in their order. Their `stop` is called however the training ends.
 
         Raises:
             RunError: the loss is no longer finite.
@@ -103,22 +104,22 @@ class Learner(Generic[M]):
         return self.history
 
     def evaluate(self, batches: Batches) -> dict[str, float]:
-        """The loss and the metrics over all batches, without dropout; every row counts alike."""
-        model, place = self.model.valid(), self.device
-        if place.backend.inner is not None:
-            place = place.on(place.backend.inner)
+        """The loss and the metrics over all batches, in inference mode; all rows have the same weight."""
+        model, device = self.model.valid(), self.device
+        if device.backend.inner is not None:
+            device = device.on(device.backend.inner)
         means = {name: Mean() for name in self._measures}
         for arrays in batches.epoch():
-            _count(means, self._judge(model, _brought(arrays, place)), len(arrays[0]))
+            _count(means, self._evaluate(model, _to_device(arrays, device)), len(arrays[0]))
         return {name: mean.value() for name, mean in means.items()}
 
     def _epoch(self, epoch: int, batches: Batches, held_out: Batches | None, loggers: Sequence[Logger]) -> EpochReport:
         means = {name: Mean() for name in self._measures}
-        place, rows, begun = self.device, 0, perf_counter()
+        device, rows, begun = self.device, 0, perf_counter()
         lr: Rate = 0.0
         for step, arrays in enumerate(batches.epoch(epoch), start=1):
             lr = self.schedule.step()
-            self.model, measured = self._update(self.model, self.optimizer, lr, _brought(arrays, place))
+            self.model, measured = self._update(self.model, self.optimizer, lr, _to_device(arrays, device))
             _count(means, measured, len(arrays[0]))
             rows += len(arrays[0])
             report = StepReport(epoch + 1, step, lr, means)
@@ -130,8 +131,8 @@ class Learner(Generic[M]):
             raise RunError(
                 f"epoch {epoch + 1}: the loss is {train['loss']}; lower the learning rate, or clip the gradients"
             )
-        judged = {} if held_out is None else self.evaluate(held_out)
-        return EpochReport(epoch + 1, (epoch + 1) * len(batches), lr, train, judged, seconds, rows / seconds)
+        validation = {} if held_out is None else self.evaluate(held_out)
+        return EpochReport(epoch + 1, (epoch + 1) * len(batches), lr, train, validation, seconds, rows / seconds)
 
     def _step(self, model: M, optimizer: Optimizer, lr: Rate, batch: Tensors) -> tuple[M, dict[str, Any]]:
         inputs, *targets = batch
@@ -149,12 +150,12 @@ class Learner(Generic[M]):
 
 
 def _called(model: Any, inputs: Tensor[Any, Any, Any]) -> Any:
-    """The model's output; that `Module` leaves its call to its subclasses is beyond a type checker."""
+    """The model's output. A type checker does not know that subclasses of `Module` define `__call__`."""
     return model(inputs)
 
 
-def _brought(arrays: Sequence[Any], place: Device) -> Tensors:
-    return tuple(tensor(array, device=place) for array in arrays)
+def _to_device(arrays: Sequence[Any], device: Device) -> Tensors:
+    return tuple(tensor(array, device=device) for array in arrays)
 
 
 def _count(means: Mapping[str, Mean], measured: Mapping[str, Any], rows: int) -> None:

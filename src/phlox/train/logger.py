@@ -1,4 +1,4 @@
-"""Who is told how a training goes: the interface, and a file of metrics."""
+"""`Logger`, the interface for following a training, and `MetricsFile`, which writes metrics to a file."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from phlox.train.metrics import Mean
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is about to be done."""
+    """The size of a training, before it starts."""
 
     epochs: int
     steps: int
-    """Of an epoch."""
+    """Steps in each epoch."""
     batch_size: int
     first_epoch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step that was just taken. Reading `means` waits for the engine; do so only as often as somebody looks."""
+    """A step that has just been taken. Reading `means` waits for the engine, so read it only when it is shown."""
 
     epoch: int
     step: int
-    """In this epoch, from 1."""
+    """The number of the step in this epoch, from 1."""
     lr: Rate
     means: Mapping[str, Mean]
-    """Over this epoch so far."""
+    """The means over this epoch so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class EpochReport:
 
     epoch: int
     steps: int
-    """Since the beginning of the training."""
+    """The number of steps since the beginning of the training."""
     lr: Rate
-    """At the last step."""
+    """The learning rate of the last step."""
     train: dict[str, float]
-    """The loss and the metrics, each a mean over the epoch's batches as they were trained on."""
+    """The loss and the metrics, each the mean over the epoch's batches during training."""
     held_out: dict[str, float]
-    """The same over the held-out data after the epoch, without dropout; empty where there is none."""
+    """The same on the validation data after the epoch, in inference mode; empty without validation data."""
     seconds: float
-    """Spent on the steps."""
+    """The time of the steps."""
     rate: float
-    """Rows (images, say) a second."""
+    """Rows (for example images) per second."""
 
     def flat(self) -> dict[str, float]:
-        """All numbers under one name each: `train_loss`, `held_out_accuracy`, ...; rates by group as `lr_head`."""
+        """All values in one dict: `train_loss`, `held_out_accuracy`, ...; learning rates of groups as `lr_head`."""
         measured = {f"train_{name}": value for name, value in self.train.items()}
         measured |= {f"held_out_{name}": value for name, value in self.held_out.items()}
         rates = (
@@ -66,7 +66,7 @@ class EpochReport:
 
 
 class Logger:
-    """Is told how a training goes; override what you need.
+    """Follows a training: override the methods that you need.
 
     >>> class Shout(Logger):
     ...     def epoch(self, report):
@@ -74,24 +74,24 @@ class Logger:
     """
 
     def start(self, plan: Plan) -> None:
-        """Before the first step."""
+        """Called before the first step."""
 
     def step(self, report: StepReport) -> None:
-        """After each step."""
+        """Called after each step."""
 
     def epoch(self, report: EpochReport) -> None:
-        """After each epoch."""
+        """Called after each epoch."""
 
     def stop(self) -> None:
-        """At the end, also when the training was interrupted or has failed."""
+        """Called at the end, also if the training was interrupted or has failed."""
 
 
 @dataclass
 class MetricsFile(Logger):
-    """Writes a line of JSON for every epoch (https://jsonlines.org).
+    """Writes one line of JSON for every epoch (https://jsonlines.org).
 
-    `write` is given the whole text after each epoch, so that it can replace the file in one go: whoever reads it, at
-    any moment, finds whole lines. `RunFolder.writer(name)` is such a function.
+    `write` gets the whole text after each epoch, so that it can replace the file atomically: a reader finds only
+    complete lines at any moment. `RunFolder.writer(name)` is such a function.
 
     >>> texts = []
     >>> log = MetricsFile(lambda data: texts.append(data))

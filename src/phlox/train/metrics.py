@@ -1,4 +1,4 @@
-"""What is measured of a batch, and its mean over many."""
+"""Metrics of a batch, and their mean over many batches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from phlox.errors import ShapeError
 from phlox.tensor import Tensor
 
 Measure: TypeAlias = Callable[..., Tensor[Any, Any, Any]]
-"""`(output of the model, *targets)` to one number, a Float tensor: a loss, or a metric, as a mean over the rows."""
+"""`(output of the model, *targets)` to a scalar Float tensor: a loss or a metric, as the mean over the rows."""
 
 
 def accuracy(logits: Tensor, labels: Tensor[Any, Any, Int]) -> Tensor:
-    """The proportion of rows of `logits` [..., classes] whose greatest entry is at the label [...].
+    """The fraction of rows of `logits` [..., classes] whose largest entry is at the label [...].
 
     >>> import phlox as px
     >>> accuracy(px.tensor([[0.1, 0.9], [0.8, 0.2]]), px.tensor([1, 1])).item()
@@ -22,16 +22,16 @@ def accuracy(logits: Tensor, labels: Tensor[Any, Any, Int]) -> Tensor:
     """
     if labels.shape != logits.shape[:-1]:
         raise ShapeError(
-            f"accuracy: labels of shape {labels.shape} do not fit logits of shape {logits.shape}; one label a row is "
-            f"of shape {logits.shape[:-1]}"
+            f"accuracy: labels of shape {labels.shape} do not fit logits of shape {logits.shape}; give one label for "
+            f"each row, of shape {logits.shape[:-1]}"
         )
     return (logits.argmax(axis=-1) == labels).float().mean()
 
 
 class Mean:
-    """The weighted mean of numbers that come one after the other.
+    """The weighted mean of values that are added one after the other.
 
-    Tensors are read only when the mean is asked for, so adding one never waits for an asynchronous engine.
+    Tensors are read only when the mean is requested, so adding one never waits for an asynchronous engine.
 
     >>> mean = Mean()
     >>> mean.add(1.0, weight=3)
@@ -46,11 +46,11 @@ class Mean:
         self._unread: list[tuple[Any, float]] = []
 
     def add(self, value: Tensor[Any, Any, Any] | float, weight: float = 1.0) -> None:
-        """Count `value`, a number or a tensor of one, `weight` times."""
+        """Add `value`, a number or a scalar tensor, with this weight."""
         self._unread.append((value, weight))
 
     def value(self) -> float:
-        """The mean so far; of nothing, NaN."""
+        """The mean so far; NaN if nothing was added."""
         for value, weight in self._unread:
             self._total += float(value) * weight
             self._weight += weight

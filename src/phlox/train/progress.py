@@ -1,4 +1,4 @@
-"""How a training is shown: a live bar on a terminal, otherwise a line an epoch."""
+"""Shows the progress of a training: a live bar on a terminal, otherwise one line for each epoch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _INTERVAL = 0.1
-"""Seconds between two looks at the numbers, since reading them waits for the engine."""
+"""Seconds between two updates of the bar, because reading metrics waits for the engine."""
 _BAR = 8
-"""Columns of the terminal that are the least for a bar."""
+"""The smallest width of a bar, in columns of the terminal."""
 
 
 def progress(stream: TextIO | None = None, *, unit: str = "rows") -> Logger:
-    """A live bar where `stream` (the standard output if None) is a terminal, otherwise a plain line an epoch.
+    """A live bar if `stream` (standard output if None) is a terminal, otherwise one plain line for each epoch.
 
     Args:
-        stream: where it is shown.
-        unit: what the rows of a batch are, for the rate.
+        stream: the stream to write to.
+        unit: what a row of a batch is, for the rate.
 
     Raises:
-        ExtraNotInstalledError: a live bar is called for, and rich is not installed.
+        ExtraNotInstalledError: `stream` is a terminal, and rich is not installed.
     """
     target = sys.stdout if stream is None else stream
     live = target.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
@@ -35,7 +35,7 @@ def progress(stream: TextIO | None = None, *, unit: str = "rows") -> Logger:
 
 
 class PlainProgress(Logger):
-    """A line an epoch."""
+    """One line for each epoch."""
 
     def __init__(self, stream: TextIO | None = None, *, unit: str = "rows") -> None:
         self.stream = sys.stdout if stream is None else stream
@@ -48,13 +48,13 @@ class PlainProgress(Logger):
     def epoch(self, report: EpochReport) -> None:
         parts = [f"epoch {report.epoch:{len(str(self._plan.epochs))}}/{self._plan.epochs}"]
         parts += [_shown(name, value) for name, value in report.train.items()]
-        parts += [f"held-out {_shown(name, value)}" for name, value in report.held_out.items()]
+        parts += [f"validation {_shown(name, value)}" for name, value in report.held_out.items()]
         self.stream.write("  ".join([*parts, f"{report.rate:,.0f} {self.unit}/s"]) + "\n")
         self.stream.flush()
 
 
 class RichProgress(Logger):
-    """A bar that lives on a terminal: epoch, loss, metrics, rate and time left, as wide as there is room."""
+    """A live bar on a terminal: epoch, loss, metrics, rate and remaining time, as far as the width allows."""
 
     def __init__(self, stream: TextIO | None = None, *, unit: str = "rows") -> None:
         try:
@@ -69,7 +69,7 @@ class RichProgress(Logger):
         self._task: Any = None
         self._plan = Plan(0, 0, 0)
         self._begun = self._looked = 0.0
-        self._judged: dict[str, float] = {}
+        self._validation: dict[str, float] = {}
 
     def start(self, plan: Plan) -> None:
         from rich.progress import Progress
@@ -87,8 +87,8 @@ class RichProgress(Logger):
             self._looked = perf_counter()
 
     def epoch(self, report: EpochReport) -> None:
-        self._judged = report.held_out
-        # The numbers of a training that is over stay on the terminal, so they are the last epoch's, whole.
+        self._validation = report.held_out
+        # The last line stays on the terminal, so it shows the complete means of the last epoch.
         if report.epoch == self._plan.epochs:
             self._show(report.epoch, self._plan.steps, report.train)
 
@@ -109,8 +109,8 @@ class RichProgress(Logger):
         rate, left = done * plan.batch_size / max(seconds, 1e-9), _clock((total - done) * seconds / max(done, 1))
         head, full = f"epoch {epoch}/{plan.epochs}", [_shown(name, value) for name, value in values.items()]
         last = [f"{rate:,.0f} {self.unit}/s", f"{left} left"] if done else []
-        judged = [f"held-out {_shown(name, self._judged[name])}" for name in [*self._judged][-1:]]
-        wide, tail = "  ".join([*full, *judged, *last]), "  ".join([*full, *last])
+        validation = [f"val {_shown(name, self._validation[name])}" for name in [*self._validation][-1:]]
+        wide, tail = "  ".join([*full, *validation, *last]), "  ".join([*full, *last])
         width, bar = self.console.width, True
         if len(head) + len(wide) + _BAR + 2 <= width:
             tail = wide

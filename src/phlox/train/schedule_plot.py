@@ -1,4 +1,4 @@
-"""Learning-rate schedules as a picture."""
+"""Plots of learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ def draw_schedule(
     title: str = "",
     log: bool = False,
 ) -> bytes:
-    """The learning rates of the first `steps` steps as a PNG picture; the schedule is asked, and not advanced.
+    """Plot the learning rates of the first `steps` steps as a PNG. The schedule is not advanced.
 
-    Without matplotlib there is `LrSchedule.sketch`.
+    `LrSchedule.sketch` needs no matplotlib.
 
     Args:
-        schedule: one, or several by the names that are to be written beside their lines. A `GroupedLr` has a line for
-            each group.
-        steps: how many, beginning with the first of all.
-        path: a file to be written, too, whole or not at all.
-        title: above the picture.
-        log: whether rates are drawn to a logarithmic scale, on which there is no rate of zero.
+        schedule: one schedule, or several by the names for the legend. A `GroupedLr` has a line for each group.
+        steps: the number of steps, from the first one.
+        path: a file to write as well, completely or not at all.
+        title: the title of the plot.
+        log: whether the axis of the rates is logarithmic; rates of zero are then not drawn.
 
     Raises:
         ExtraNotInstalledError: matplotlib is not installed.
-        OptimizerError: there is nothing to draw, or a rate is negative or not finite.
+        OptimizerError: there is nothing to plot, or a rate is negative or not finite.
         RunError: the file cannot be written, or its name does not end in ".png".
 
     >>> from phlox import optim
@@ -49,7 +48,7 @@ def draw_schedule(
     b'PNG'
     """
     if path is not None and Path(path).suffix.lower() != ".png":
-        raise RunError(f"{path}: the picture is a PNG; give its file a name that ends in .png")
+        raise RunError(f"{path}: the plot is a PNG; give its file a name that ends in .png")
     lines = _lines(schedule, steps)
     figure = require_matplotlib()(figsize=(6.4, 3.6), dpi=150, layout="constrained")
     axes = figure.subplots()
@@ -63,21 +62,21 @@ def draw_schedule(
     return buffer.getvalue()
 
 
-def _write(path: Path, picture: bytes) -> None:
+def _write(path: Path, plot: bytes) -> None:
     try:
         with atomic_write(path) as file:
-            file.write(picture)
+            file.write(plot)
     except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror or error}); give another place") from error
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}); give another path") from error
 
 
 def _lines(
     schedule: LrSchedule[Any] | Mapping[str, LrSchedule[Any]], steps: int
 ) -> dict[str, tuple[list[int], list[float]]]:
-    """The steps and the rates of every line, by what is written beside it."""
+    """The steps and the rates of every line, by its label."""
     named = {"": schedule} if isinstance(schedule, LrSchedule) else schedule
     if not named:
-        raise OptimizerError("there are no schedules to draw; give one, or several by name")
+        raise OptimizerError("there are no schedules to plot; give one, or several by name")
     lines: dict[str, tuple[list[int], list[float]]] = {}
     for name, one in named.items():
         points, curves = curves_of(one, steps)
@@ -90,9 +89,9 @@ def _draw(axes: Any, lines: Mapping[str, tuple[list[int], list[float]]], log: bo
     from matplotlib.ticker import MaxNLocator
 
     if log and not any(rate > 0.0 for _, rates in lines.values() for rate in rates):
-        raise OptimizerError("all rates are zero, and none can be drawn to a logarithmic scale; leave out log=True")
+        raise OptimizerError("all rates are zero, which a logarithmic axis cannot show; omit log=True")
     for number, (label, (points, rates)) in enumerate(lines.items()):
-        # A rate holds for its step alone: what jumps is not to look like a slope.
+        # A rate is constant within its step: draw a jump as a jump, not as a slope.
         axes.step(
             points, rates, where="post", color=_COLOURS[number % len(_COLOURS)], linewidth=1.6,
             marker="o" if len(points) == 1 else None, label=label or None,

@@ -113,7 +113,7 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             found.append(_map(lambda spec: spec, again(*values, **named), _RESULT))
         return []
 
-    blanks = [engine.blank(spec.shape, spec.kind, spec.device.on(engine)) for spec in specs]
+    blanks = [engine.abstract_array(spec.shape, spec.kind, spec.device.on(engine)) for spec in specs]
     try:
         engine.trace_only(body, [], [np.zeros(3, np.uint32), *blanks])
     except Exception as error:

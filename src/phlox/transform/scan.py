@@ -156,7 +156,7 @@ class _Loop:
 
     def run(self) -> tuple[Any, Any]:
         """As an ordinary loop."""
-        entries = [[x._with(one) for one in x.backend.entries(x.primitive)] for x in self.along.tensors]  # pyright: ignore[reportPrivateUsage]
+        entries = [[x._with(one) for one in x.backend.unstack(x.primitive)] for x in self.along.tensors]  # pyright: ignore[reportPrivateUsage]
         carry, rows = self.start, list[_TreeLeaves]()
         for number in reversed(range(self.length)) if self.reverse else range(self.length):
             x = self.along.build(iter([one[number] for one in entries]))
@@ -177,7 +177,7 @@ class _Loop:
         stream, start, along = random.current(), self.start.tensors, self.along.tensors
         self._check_engine(backend, [*start, *along], [*self.start.paths(), *self.along.paths()])
         tracer = checks.tracer()
-        checked = tracer is not None and backend.program_of(tracer) is backend.program()
+        checked = tracer is not None and backend.trace_of(tracer) is backend.current_trace()
         last: list[Any] = []
 
         def body(state: tuple[Any, ...], one: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -185,7 +185,7 @@ class _Loop:
             carry = self.start.build(map(_around, [backend] * len(start), start, state[1:]))
             x = self.along.build(map(_around, [backend] * len(along), along, one))
             # Traced: an optimizer from outside would be left with what ends with the loop.
-            with scope(tracing, rng), random.stream(rng), checks.gathering(checked, state[0]) as gathered:
+            with scope(tracing, rng), random.stream(rng), checks.collecting(checked, state[0]) as collected:
                 after, y = self._step(carry, x)
             found = [*after.tensors, *y.tensors]
             higher = _highest(found, backend)
@@ -193,17 +193,17 @@ class _Loop:
                 self.raised = False
                 raise _Higher(self, higher)
             self._check_engine(backend, found, [*after.paths(), *y.paths()])
-            last[:] = after, y, rng.position, gathered
+            last[:] = after, y, rng.position, collected
             ys = [x.primitive for x in y.tensors]
-            return [rng.words(), *(x.primitive for x in after.tensors)], [*ys, *gathered.numbers]
+            return [rng.words(), *(x.primitive for x in after.tensors)], [*ys, *collected.values]
 
         state, entries = [stream.words(), *(x.primitive for x in start)], [x.primitive for x in along]
         (_, *carry), found = backend.scan(body, state, entries, self.length, reverse=self.reverse)
-        after, y, draws, gathered = last
+        after, y, draws, collected = last
         stream.skip(draws * self.length, backend)
         count = len(y.tensors)
-        if gathered.checks:
-            checks.pass_on(gathered, [backend.strip(x) for x in found[count:]])
+        if collected.checks:
+            checks.add_from_loop(collected, [backend.strip(x) for x in found[count:]])
         ends = after.build(map(_around, [backend] * len(carry), after.tensors, carry))
         return ends, y.build(map(_around, [backend] * count, y.tensors, found[:count]))
 

@@ -430,7 +430,7 @@ def test_a_bert_made_without_a_pooler(transformers: Any, tmp_path: Path) -> None
     assert not found.config.pooler
     expected = Theirs(model, tmp_path)(input_ids=TOKENS)
     np.testing.assert_allclose(ours(found, tokens=TOKENS), expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ConfigError, match=r"no pooler; make it with BertConfig\(pooler=True\)"):
+    with pytest.raises(ConfigError, match=r"no pooler; create it with BertConfig\(pooler=True\)"):
         found.pooled(found(px.tensor(TOKENS, device="numpy")))
 
 
@@ -507,18 +507,18 @@ def test_a_config_there_and_back(config: Any, tmp_path: Path) -> None:
 # --- bad input
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "type": ("gpt2", {"model_type": "mamba"}, "models of the type 'mamba' are not supported; these are: bert, gpt2"),
+    "type": ("gpt2", {"model_type": "mamba"}, "models of the type 'mamba' are not supported; supported are: bert"),
     "no type": ("gpt2", {"model_type": ...}, "model_type is missing"),
-    "head": ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel is not supported; of gpt2"),
+    "head": ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel is not supported; the supp"),
     "odd head": ("gpt2", {"architectures": [["x"]]}, "architecture .* is not supported"),
     "gelu": ("gpt2", {"activation_function": "quick_gelu"}, "activation activation_function='quick_gelu' is not"),
-    "scale": ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights=False is not supported: scores"),
+    "scale": ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights=False is not supported: attention scores"),
     "by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=True is not supported: each"),
     "crossed": ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True is not supported: the model would"),
     "untied base": ("gpt2 base", {"tie_word_embeddings": False}, "GPT2Model has no head"),
     "untied llama": ("llama", {"architectures": ["LlamaModel"]}, "LlamaModel has no head"),
     "quantised": ("llama", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
-    "code": ("llama", {"auto_map": {"AutoModel": "m.M"}}, "auto_map=.* is not supported: the model brings code"),
+    "code": ("llama", {"auto_map": {"AutoModel": "m.M"}}, "auto_map=.* is not supported: the model contains its own"),
     "pruned": ("bert", {"pruned_heads": {"0": [1]}}, "pruned_heads=.* is not supported"),
     "rope": ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn' are not supported"),
     "old rope": ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type='dynamic' are not"),
@@ -528,9 +528,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "relative": ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not"),
     "decoder": ("bert", {"is_decoder": True}, "is_decoder=True is not supported: each token"),
     "untied bert": ("bert masked", {"tie_word_embeddings": False}, "tie_word_embeddings=False is not supported"),
-    "text": ("bert", {"hidden_size": "12"}, "hidden_size must be a whole number, got '12'"),
-    "half": ("bert", {"hidden_size": 12.5}, "hidden_size must be a whole number, got 12.5"),
-    "true": ("bert", {"hidden_size": True}, "hidden_size must be a whole number, got True"),
+    "text": ("bert", {"hidden_size": "12"}, "hidden_size must be an integer, got '12'"),
+    "half": ("bert", {"hidden_size": 12.5}, "hidden_size must be an integer, got 12.5"),
+    "true": ("bert", {"hidden_size": True}, "hidden_size must be an integer, got True"),
     "huge": ("bert", {"layer_norm_eps": 10**400}, "layer_norm_eps is beyond the range of a float"),
     "zero": ("bert", {"num_attention_heads": 0}, "n_heads must be at least one, got 0"),
     "heads": ("llama", {"num_attention_heads": 3}, "n_heads|d_model"),
@@ -564,14 +564,14 @@ MISFITS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], dict[s
         "bert", lambda w: w | {"pooler.dense.bias": np.ones(12, np.int32)}, {},
         "pooler.dense.bias: the record has an int tensor, the module expects a float tensor",
     ),
-    "layers": ("gpt2", lambda w: w, {"n_layer": 10**9}, "there are 1000000000 layers, but the file"),
+    "layers": ("gpt2", lambda w: w, {"n_layer": 10**9}, "config.json has 1000000000 layers, but the file"),
     "fewer layers": ("gpt2", lambda w: w, {"n_layer": 1}, r"transformer\.h\.1\.\*\*: 12 entries in the record, but"),
     "huge": ("gpt2", lambda w: w, {"vocab_size": 10**15}, r"wte.weight: .* expects \(1000000000000000, 12\)"),
     "beyond": ("gpt2", lambda w: w, {"vocab_size": 10**30}, "10{30}"),
     "wide heads": ("llama 3", lambda w: w, {"head_dim": 2 * 10**9}, r"q_proj.weight: .* \(8000000000, 16\)"),
     "not tied": (
         "gpt2", lambda w: w | {"lm_head.weight": w["transformer.wte.weight"] + 1}, {},
-        "lm_head.weight differs from transformer.wte.weight, which by tie_word_embeddings",
+        "lm_head.weight differs from transformer.wte.weight, but tie_word_embeddings",
     ),
     "nothing": ("gpt2", lambda w: {"x": np.ones(1, np.float32)}, {"n_layer": 1}, "transformer.wte|wte.weight: missing"),
 }  # fmt: skip
@@ -589,11 +589,11 @@ def test_weights_that_do_not_fit(case: str, made: Callable[[str], Theirs], tmp_p
 FOLDERS: dict[str, tuple[Callable[[Path], Any], type[PhloxError], str]] = {
     "none": (lambda f: (f / "config.json").unlink(), ConfigError, "config.json does not exist"),
     "no json": (lambda f: (f / "config.json").write_text('{"model_type": '), ConfigError, "not valid JSON at line 1"),
-    "a list": (lambda f: (f / "config.json").write_text("[1]"), ConfigError, "holds no JSON object"),
+    "a list": (lambda f: (f / "config.json").write_text("[1]"), ConfigError, "does not contain a JSON object"),
     "deep": (lambda f: (f / "config.json").write_text('{"a":' * 10**5), ConfigError, "nested too deeply"),
     "large": (lambda f: (f / "config.json").write_text(" " * (2**24 + 1)), ConfigError, "has 16777217 bytes"),
     "binary": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), ConfigError, "not UTF-8"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), RecordError, "there are no weights, in none of model"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), RecordError, "there are no weights; looked for model"),
     "cut": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-5]),
         RecordError, "model.safetensors: ",
@@ -616,12 +616,12 @@ UNSAVED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "bias": (lambda: GptConfig(bias=False).init("numpy"), {}, "a Gpt with bias=False"),
     "grouped": (lambda: GptConfig(n_kv_heads=1).init("numpy"), {}, "a Gpt with n_kv_heads=1"),
     "pooler": (lambda: BertMaskedLmConfig(BertConfig()).init("numpy"), {}, "a BertMaskedLm with a pooler"),
-    "other": (lambda: px.nn.Linear(2, 2), {}, "Linear is none of the models that transformers has too"),
+    "other": (lambda: px.nn.Linear(2, 2), {}, "Linear has no counterpart in transformers"),
     "labels": (
         lambda: BertClassifierConfig(BertConfig(), classes=3).init("numpy"), {"id2label": {"0": "no", "1": "yes"}},
         "id2label in config does not name 3 classes",
     ),
-    "no json": (lambda: GptConfig().init("numpy"), {"x": object()}, "config holds what JSON does not"),
+    "no json": (lambda: GptConfig().init("numpy"), {"x": object()}, "config has a value that JSON cannot express"),
 }  # fmt: skip
 
 
@@ -641,5 +641,5 @@ def test_config_from_reads_a_dict() -> None:
     assert config.bert == BertConfig(
         vocabulary=30522, context=512, n_layers=1, d_model=768, n_heads=12, d_hidden=3072, pooler=False
     )
-    with pytest.raises(ConfigError, match=r"^config.json: n_layer must be a whole number, got 'x'$"):
+    with pytest.raises(ConfigError, match=r"^config.json: n_layer must be an integer, got 'x'$"):
         huggingface.config_from({"model_type": "gpt2", "n_layer": "x"})

@@ -360,7 +360,7 @@ def test_precision_of_what_is_saved(tmp_path: Path) -> None:
 
 
 def test_no_pickle_is_written(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"end \.safetensors"):
+    with pytest.raises(RecordError, match=r"suffix \.safetensors"):
         pytorch.save(nn.Linear(2, 3), tmp_path / "model.pt")
 
 
@@ -383,7 +383,7 @@ def test_all_problems_are_told_in_both_names() -> None:
     assert "layers.2.gamma: missing from the record" in text
     assert "2.wieght: in the record, but not in the module" in text
     assert "layers.0.weight is 0.weight" in text and "layers.2.gamma is 2.weight" in text
-    assert "Did you mean '2.weight' by '2.wieght'?" in text
+    assert "Did you mean '2.weight' with '2.wieght'?" in text
     np.testing.assert_array_equal(model.into_record()["layers.0.weight"].tensor.read(), before)
 
 
@@ -403,17 +403,17 @@ def test_shapes_that_cannot_be() -> None:
 def test_a_prefix() -> None:
     state = {"model.0.weight": np.ones((3, 2), np.float32), **state_of("model.0.bias", "step")}
     model = nn.Sequential([nn.Linear(2, 3)])
-    with pytest.raises(RecordError, match=r"Their names all have 'model' before: give prefix='model'"):
+    with pytest.raises(RecordError, match=r"All names in the state dict have the prefix 'model': give prefix='model'"):
         pytorch.load_state_dict(model, state)
     assert pytorch.load_state_dict(model, state, prefix="model").ok
-    with pytest.raises(RecordError, match=r"nothing in the state dict lies below 'modle'; did you mean 'model"):
+    with pytest.raises(RecordError, match=r"nothing in the state dict is below 'modle'; did you mean 'model"):
         pytorch.load_state_dict(model, state, prefix="modle")
 
 
 def test_names_of_ours_are_not_taken_for_theirs() -> None:
     """Their layout is another: a square matrix would be loaded the wrong way round, without a word."""
     model = nn.Sequential([nn.Linear(3, 3)])
-    with pytest.raises(RecordError, match=r"layers.0.weight: what Phlox calls so is 0.weight in PyTorch"):
+    with pytest.raises(RecordError, match=r"layers.0.weight: this is a Phlox name, for 0.weight in PyTorch"):
         pytorch.load_state_dict(model, model.into_record(), strict=False)
 
 

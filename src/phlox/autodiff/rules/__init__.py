@@ -29,7 +29,7 @@ WIDE: frozenset[str] = frozenset({
     *REDUCTION, *LINALG, *FUNCTIONS, "float_scatter", "rfft", "irfft", "float_pow", "float_rsqrt", "float_reciprocal",
     "float_fmod", "float_mod", "float_tan", "float_log1p", "float_expm1", "float_log2", "float_log10",
 }) - _ONE_STEP - DECOMPOSITIONS.keys()  # fmt: skip
-"""Whose derivatives take several steps or add up: at half precision they are computed in f32 and rounded once.
+"""Operations whose derivatives take several steps or accumulate: at half precision they are computed in f32.
 
 Those of `NN` and `CONV` are left to the engines, and so are products of matrices. Those of decompositions divide by
 differences of singular values, and know equal ones by how they are rounded.

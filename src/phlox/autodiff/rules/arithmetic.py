@@ -32,14 +32,14 @@ def _power_exponent(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array
 
 
 def _chosen(B: Backend, g: Array, mine: Array, other: Array, z: Array) -> Array:
-    """The share of a greatest (or least) operand: all if it alone is the result z, half in a tie, and all of a NaN."""
+    """An operand's share of maximum or minimum: all if it alone is the result z, half in a tie, all if it is NaN."""
     won = B.bool_into_float(B.bool_or(B.float_equal(mine, z), B.bool_not(B.float_equal(mine, mine))))
     tie = B.bool_into_float(B.float_equal(mine, other))
     return B.float_mul(g, B.float_sub(won, B.float_mul(tie, 0.5)))
 
 
 def _clip(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
-    """To x within the bounds, they included; to a bound where it is the result and x is not."""
+    """To x within the bounds (inclusive); to a bound where the result is the bound and not x."""
     x, low, high = saved
     dx = dlow = dhigh = None
     if needed[0]:

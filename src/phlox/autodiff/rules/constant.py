@@ -1,4 +1,4 @@
-"""Operations on floats whose results are constants to a derivative: comparisons, places, conversions to other kinds."""
+"""Operations on floats with derivative zero: comparisons, indices, conversions to other kinds."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _tall_qr(B: Backend, q: Array, r: Array, gq: Array, gr: Array) -> Array:
 
 
 def _differences(B: Backend, x: Array) -> Array:
-    """x_j - x_i at (i, j), or infinity where that is no more than rounding leaves of equal numbers."""
+    """x_j - x_i at (i, j), or infinity where the two are equal up to rounding."""
     *batch, n = B.shape(x)
     gap = B.float_sub(B.expand_dims(x, (len(batch),)), B.expand_dims(x, (len(batch) + 1,)))
     if 0 in B.shape(x):

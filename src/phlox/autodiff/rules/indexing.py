@@ -1,4 +1,4 @@
-"""Reading and writing at places given by integers. Reading is linear and comes with its transpose, linear too."""
+"""Gathering and scattering. Gathering is linear and comes with its transpose, which is linear too."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _add(B: Backend, g: Array, needed: Needed, positions: Array) -> Gradients:
 
 
 def _set(B: Backend, g: Array, needed: Needed, positions: Array, shape: Shape) -> Gradients:
-    """Nothing to what was overwritten: by the updates, or by later ones."""
+    """Zero for elements that were overwritten, and for updates that later ones overwrote."""
     dx = B.float_scatter(g, positions, _zeros(B, shape, g), "set") if needed[0] else None
     if not needed[2]:
         return dx, None

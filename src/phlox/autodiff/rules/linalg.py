@@ -154,7 +154,7 @@ def _pinv(B: Backend, saved: Any, g: Array, needed: Needed, rtol: float) -> Grad
 
 
 def _column(B: Backend, g: Array) -> Array:
-    """One number a matrix, beside the matrices."""
+    """One scalar a matrix, reshaped to broadcast with the matrices."""
     rank = len(B.shape(g))
     return B.expand_dims(g, (rank, rank + 1))
 

@@ -1,4 +1,4 @@
-"""Composites of neural networks: the backend itself holds the forward and backward of each; see `contract.nn`."""
+"""Composites of neural networks: the backend has a forward and a backward function for each; see `contract.nn`."""
 
 from __future__ import annotations
 

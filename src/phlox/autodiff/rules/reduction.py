@@ -13,7 +13,7 @@ from phlox.backend.contract.types import Array, Axes, Shape
 
 
 def spread(B: Backend, g: Array, shape: Shape, axes: Axes) -> Array:
-    """A reduced gradient, over the shape that was reduced."""
+    """The gradient of a reduction, broadcast to the shape that was reduced."""
     kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     return B.broadcast_to(B.reshape(g, kept), shape)
 
@@ -60,7 +60,7 @@ def _count(shape: Shape, axes: Axes) -> int:
 
 
 def _mean(B: Backend, shape: Shape, g: Array, needed: object, axes: Axes, keepdims: bool) -> tuple[Array]:
-    # Of nothing there is nothing to divide.
+    # Without elements there is nothing to divide by.
     return (spread(B, B.float_mul(g, 1.0 / max(_count(shape, axes), 1)), shape, axes),)
 
 
@@ -84,7 +84,7 @@ def _std_forward(B: Backend, x: Array, axes: Axes, correction: float, keepdims: 
 def _std(
     B: Backend, saved: Any, g: Array, needed: object, axes: Axes, correction: float, keepdims: bool
 ) -> tuple[Array]:
-    """Where all are equal, zero: the derivative has no limit there."""
+    """Zero where all elements are equal, since the derivative has no limit there."""
     x, y = saved
     flat = B.float_equal(y, 0.0)
     return (_deviation(B, x, B.where(flat, 0.0, B.float_div(g, B.where(flat, 1.0, y))), axes, correction),)
@@ -108,7 +108,7 @@ def _below(B: Backend, x: Array, axis: int) -> Array:
 
 
 def _delayed(B: Backend, x: Array, axis: int) -> Array:
-    """Moved along an axis by one, ones coming in."""
+    """Shifted along an axis by one, padded with ones."""
     shape = B.shape(x)
     if shape[axis] == 0:
         return x
@@ -194,7 +194,7 @@ def _cumprod(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
 
 
 def _cumextreme(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
-    """To the latest of those that are the extreme so far, as PyTorch has it."""
+    """To the latest element that is the extreme so far, as in PyTorch."""
     shape = B.shape(x)
     places = B.int_arange(0, shape[axis], 1, B.device_of(x))
     places = B.broadcast_to(B.reshape(places, (shape[axis], *(1 for _ in shape[axis + 1 :]))), shape)

@@ -1,4 +1,4 @@
-"""Moving elements about. Each operation is linear and comes with its transpose, which is linear too."""
+"""Shapes and slices. Each operation is linear and comes with its transpose, which is linear too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorting: a permutation of the elements, and so its own transpose backwards."""
+"""Sorting: a permutation of the elements, whose transpose is the inverse permutation."""
 
 from __future__ import annotations
 

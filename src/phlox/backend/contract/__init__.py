@@ -8,6 +8,6 @@ from phlox.backend.contract.engine import EngineBackend
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps, ShapeOps
 from phlox.lazy import lend
 
-lend(["phlox.backend.device", "phlox.backend.registry"], Backend=Backend)
+lend(["phlox.backend.contract.taping", "phlox.backend.device", "phlox.backend.registry"], Backend=Backend)
 
 __all__ = ["Backend", "BoolOps", "Decorator", "EngineBackend", "FloatOps", "IntOps", "RandomOps", "ShapeOps"]

@@ -11,16 +11,14 @@ import numpy as np
 from phlox.backend.contract.shape import ShapingOps
 from phlox.backend.contract.types import Array
 from phlox.backend.kind import Float, Int
-from phlox.host.dtypes import INT_RANGES, IntElement
+from phlox.host.dtypes import INT_RANGES
 
 
 class ArithmeticOps(ShapingOps):
-    """What Python's operators mean, elementwise, for each kind."""
-
-    int_element: IntElement
+    """Python's operators, elementwise, for each kind."""
 
     def _floats(self, lhs: Any, rhs: Any) -> tuple[Array, Array]:
-        """Two operands, of which one may be a number, both as arrays."""
+        """Two operands, one of which may be a Python scalar, both as arrays."""
         if isinstance(rhs, (int, float)):
             return lhs, self.float_full((), rhs, self.device_of(lhs))
         if isinstance(lhs, (int, float)):
@@ -28,7 +26,7 @@ class ArithmeticOps(ShapingOps):
         return lhs, rhs
 
     def _ints(self, lhs: Any, rhs: Any) -> tuple[Array, Array]:
-        """Two operands, of which one may be a number, both as arrays."""
+        """Two operands, one of which may be a Python scalar, both as arrays."""
         if isinstance(rhs, int):
             return lhs, self.int_full((), rhs, self.device_of(lhs))
         if isinstance(lhs, int):
@@ -172,7 +170,7 @@ class ArithmeticOps(ShapingOps):
         return self.on_host(Int, function, *self._ints(lhs, rhs))
 
     def int_not(self, x: Array) -> Array:
-        """Every bit turned: -1 - x."""
+        """Every bit inverted: -1 - x."""
         return self.int_sub(-1, x)
 
     def int_left_shift(self, lhs: Array, rhs: Any) -> Array:

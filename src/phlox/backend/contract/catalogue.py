@@ -1,12 +1,13 @@
-"""The operations of the contract by name: what is required, what is derived, and what each engine makes of it."""
+"""The operations of the contract by name: which are required, which derived, and which native on an engine."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.backend import Backend
-from phlox.backend.contract.core import CoreOps
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps, ShapeOps
+from phlox.backend.contract.tracing import TracingOps
 from phlox.errors import BackendError
 
 Provision: TypeAlias = Literal["native", "derived", "unsupported"]
@@ -16,14 +17,15 @@ _REQUIRED = (ShapeOps, FloatOps, IntOps, BoolOps, RandomOps)
 REQUIRED: frozenset[str] = frozenset(name for family in _REQUIRED for name in family.__annotations__)
 """What a backend must have."""
 
-_FAMILIES = [cls for cls in Backend.__mro__ if issubclass(cls, CoreOps) and cls not in (Backend, CoreOps)]
+_NO_FAMILIES = (Backend, ArrayOps, TracingOps)
+_FAMILIES = [cls for cls in Backend.__mro__ if issubclass(cls, ArrayOps) and cls not in _NO_FAMILIES]
 
 DERIVED: dict[str, type[Any]] = {
     name: family
     for family in reversed(_FAMILIES)
     for name, value in vars(family).items()
     if not name.startswith("_") and (callable(value) or isinstance(value, staticmethod))
-} | {"detach": CoreOps}
+} | {"detach": ArrayOps}
 """What is defined in terms of other operations, and the family that defines it."""
 
 OPERATIONS: frozenset[str] = REQUIRED | DERIVED.keys()
@@ -45,12 +47,12 @@ def families() -> dict[str, list[str]]:
 
 
 def whole(name: str) -> str:
-    """The operation that this one is part of, as `f_forward` and `f_backward` are of a composite `f`; or itself."""
+    """The composite `f` that `f_forward` or `f_backward` is part of; any other operation itself."""
     return next((cut for suffix in _PARTS if (cut := name.removesuffix(suffix)) != name and cut in OPERATIONS), name)
 
 
 def provision(backend: Backend, name: str) -> Provision:
-    """How a backend comes by an operation: by a function of its own, by the contract's definition, or not at all.
+    """How a backend implements an operation: natively, by the contract's definition, or not at all.
 
     A composite is native where any of its functions is.
     """
@@ -64,7 +66,7 @@ def provision(backend: Backend, name: str) -> Provision:
 
 def _is_derived(backend: Backend, name: str) -> bool:
     own = vars(backend).get(name)
-    if own is not None and not hasattr(own, "__wrapped__"):  # what is only wrapped is what the class has
+    if own is not None and not hasattr(own, "__wrapped__"):  # a wrapped function is the class's own
         return False
     owner = next((cls for cls in type(backend).__mro__ if name in vars(cls)), None)
     return owner is DERIVED.get(name, Backend)

@@ -15,10 +15,10 @@ from phlox.errors import UnsupportedError
 
 
 class Decorator(Backend):
-    """A backend whose arrays are the inner one's, some of them in a box that says more.
+    """A backend whose arrays are the inner one's, some of them in a box that adds something.
 
-    What the inner backend says of devices, numbers and programs holds for this one too; what it says of an array is
-    asked of the array in the box. A decorator overrides what its boxes change.
+    Questions about devices, scalars and traces go to the inner backend; those about an array go to it with the array
+    out of the box. A decorator overrides what its boxes change.
     """
 
     inner: Backend  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -30,7 +30,7 @@ class Decorator(Backend):
         return x.value if type(x) is self.box else x
 
     def spec(self) -> tuple[str, dict[str, Any]]:
-        """Its name (see `phlox.backend.register_decorator`) and options, with which a file says that it was there."""
+        """Its name (see `phlox.backend.register_decorator`) and options, as an exported program stores them."""
         raise UnsupportedError(f"{self!r} has no name by which an exported program could ask for it")
 
     # --- devices
@@ -41,8 +41,8 @@ class Decorator(Backend):
     def device_of(self, x: Array) -> Device:
         return self.inner.device_of(self.below(x)).on(self)
 
-    def others(self, device: Device) -> str:
-        return self.inner.others(device)
+    def other_device_names(self, device: Device) -> str:
+        return self.inner.other_device_names(device)
 
     # --- values
 
@@ -103,10 +103,10 @@ class Decorator(Backend):
     def is_donated(self, x: Array) -> bool:
         return self.inner.is_donated(self.below(x))
 
-    # --- numbers
+    # --- traced scalars
 
-    def is_scalar(self, value: object) -> bool:
-        return self.inner.is_scalar(value)
+    def is_traced_scalar(self, value: object) -> bool:
+        return self.inner.is_traced_scalar(value)
 
     def scalar_expm1(self, x: Any) -> Any:
         return self.inner.scalar_expm1(x)
@@ -120,8 +120,8 @@ class Decorator(Backend):
     def promote_scalar(self, x: Any, kind: type[Kind]) -> Any:
         return self.inner.promote_scalar(x, kind)
 
-    def scalar_of(self, x: Any, whole: bool) -> Any:
-        return self.inner.scalar_of(x, whole)
+    def scalar_from_argument(self, x: Any, whole: bool) -> Any:
+        return self.inner.scalar_from_argument(x, whole)
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
         return self.inner.on_scalars(op, whole, *operands)
@@ -132,7 +132,7 @@ class Decorator(Backend):
     def concrete_scalar(self, x: Any) -> Any:
         return self.inner.concrete_scalar(x)
 
-    # --- programs
+    # --- tracing and compiling
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return self.inner.compile(fn, release)
@@ -140,14 +140,14 @@ class Decorator(Backend):
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         self.inner.trace_only(fn, donated, kept)
 
-    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
-        return self.inner.blank(shape, kind, device)
+    def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+        return self.inner.abstract_array(shape, kind, device)
 
-    def program(self) -> object | None:
-        return self.inner.program()
+    def current_trace(self) -> object | None:
+        return self.inner.current_trace()
 
-    def program_of(self, x: Array) -> object | None:
-        return self.inner.program_of(self.below(x))
+    def trace_of(self, x: Array) -> object | None:
+        return self.inner.trace_of(self.below(x))
 
     def is_tracing(self) -> bool:
         return self.inner.is_tracing()
@@ -158,8 +158,8 @@ class Decorator(Backend):
     def is_traced(self, x: Array) -> bool:
         return self.inner.is_traced(self.below(x))
 
-    def gathers_checks(self, x: Array) -> bool:
-        return self.inner.gathers_checks(self.below(x))
+    def collects_checks(self, x: Array) -> bool:
+        return self.inner.collects_checks(self.below(x))
 
     def is_donated_error(self, error: Exception) -> bool:
         return self.inner.is_donated_error(error)

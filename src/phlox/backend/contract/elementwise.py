@@ -7,7 +7,6 @@ from typing import Any
 
 from phlox.backend.contract.special import SpecialOps
 from phlox.backend.contract.types import Array
-from phlox.host.dtypes import FloatElement
 
 _SINC_SLOPE = tuple((-1.0) ** n * 2 * n / math.factorial(2 * n + 1) for n in range(8, 0, -1))
 """The derivative of sin(x) / x, divided by x, in powers of x^2 from the highest."""
@@ -15,8 +14,6 @@ _SINC_SLOPE = tuple((-1.0) ** n * 2 * n / math.factorial(2 * n + 1) for n in ran
 
 class ElementwiseOps(SpecialOps):
     """One element of the result from one of each operand."""
-
-    float_element: FloatElement
 
     # --- powers and logarithms
 

@@ -37,7 +37,7 @@ class EngineBackend(Backend):
         return made.setdefault(key, self)
 
     def setup(self) -> None:
-        """Prepare what depends on the element types; called once for each value."""
+        """Prepare what depends on the element types; called once for each backend."""
 
     def full_precision(self) -> Backend:
         return type(self)(int=self.int_element) if self.float_element in HALF_ELEMENTS else self
@@ -51,13 +51,13 @@ class EngineBackend(Backend):
         return f"{type(self).__name__}({', '.join(given)})"
 
     def casts_on_all_cores(self) -> bool:
-        """Does it cast a host array of floats on all cores by itself?"""
+        """Does this engine cast a host array of floats on all cores by itself?"""
         return False
 
     def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-        """A host array of floats at another element type, in less time than NumPy takes and with the same numbers.
+        """A host array of floats cast to another element type faster than NumPy does, with the same values.
 
-        None where there is no such way, or where a number would become infinite. Which NaN becomes of one is left open.
+        None where there is no faster way, or where a value would become infinite. The payload of a NaN may differ.
         """
         return recast(array, dtype)
 

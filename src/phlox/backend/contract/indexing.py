@@ -1,4 +1,4 @@
-"""Reading and writing at places given by integers, derived."""
+"""Gathering and scattering by integer indices, derived."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from phlox.backend.contract.reduction import ReductionOps
+from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.types import Array, Arrays, Index, Shape
 from phlox.backend.kind import Float, Int
 from phlox.errors import IndexRangeError
 
 Mode: TypeAlias = Literal["set", "add", "mul", "min", "max"]
-"""What a write makes of the element that is there and those that come; of several to set, the last one wins."""
+"""How updates combine with the element at their position; of several to set, the last one wins."""
 
 
-class IndexingOps(ReductionOps):
+class IndexingOps(ArithmeticOps):
     """Gathering and scattering."""
 
-    # --- basic indices
+    # --- basic indexing
 
     def index_set(self, x: Array, values: Array, index: Index) -> Array:
-        """x with `values` in place of what `index` would read."""
+        """x with `values` in place of the elements that `index` reads."""
         shape = self.shape(x)
         hit = self._laid_out(self.bool_full(self.shape(values), True, self.device_of(x)), shape, index, False)
         return self.where(hit, self._laid_out(values, shape, index, 0), x)
@@ -39,7 +39,7 @@ class IndexingOps(ReductionOps):
         counts = tuple(len(range(*entry.indices(size))) for entry, size in zip(steps, shape, strict=True))
         x = self.reshape(values, counts)
         if any(count > 1 and entry.step > 1 for count, entry in zip(counts, steps, strict=True)):
-            # Every element gets an axis of its own, on which the gap after it fits.
+            # Every element gets a new axis, which is padded by the gap after it.
             gaps = [entry.step - 1 if count > 1 else 0 for count, entry in zip(counts, steps, strict=True)]
             x = self.reshape(values, tuple(size for count in counts for size in (count, 1)))
             x = self.pad(x, tuple(width for gap in gaps for width in ((0, 0), (0, gap))), fill)
@@ -53,10 +53,10 @@ class IndexingOps(ReductionOps):
         )
         return self.pad(x, widths, fill)
 
-    # --- places given by an array
+    # --- indices in an array
 
     def float_scatter(self, x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
-        """x [n, ...] with `updates` [k, ...] written at the rows `positions` [k]; all that fall on one row combine."""
+        """x [n, ...] with `updates` [k, ...] written at the rows `positions` [k]; updates of one row combine."""
         return self.on_host(Float, partial(scatter, mode=mode), x, positions, updates)
 
     def int_scatter(self, x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
@@ -68,14 +68,14 @@ class IndexingOps(ReductionOps):
         return self.int_into_bool(self.int_scatter(self.bool_into_int(x), positions, self.bool_into_int(updates), mode))
 
     def int_last_update(self, positions: Array, size: int) -> Array:
-        """For each of `positions` [k] in an axis of `size`, the place in the list of the last one equal to it."""
+        """For each of `positions` [k] in an axis of `size`, the index in the list of the last equal one."""
         device = self.device_of(positions)
         places = self.int_arange(0, self.shape(positions)[0], 1, device)
         last = self.int_scatter(self.int_full((size,), -1, device), positions, places, "max")
         return self.take(last, positions, 0)
 
     def int_ravel_index(self, indices: Arrays, sizes: Shape) -> Array:
-        """The places, in reading order, of the elements with these indices, one an axis, which broadcast.
+        """The flat, row-major positions of the elements with these indices, one array an axis, which broadcast.
 
         Negative ones count from the end. Where one is out of range, the place is out of range too.
         """
@@ -89,7 +89,7 @@ class IndexingOps(ReductionOps):
         return self.where(outside, math.prod(sizes), places)
 
     def int_places_along(self, indices: Array, axis: int, shape: Shape) -> Array:
-        """The places in an array of `shape`, in reading order, that `take_along_axis` reads at `indices`."""
+        """The flat, row-major positions in an array of `shape` that `take_along_axis` reads at `indices`."""
         device = self.device_of(indices)
         grid: list[Array] = []
         for a, size in enumerate(self.shape(indices)):
@@ -114,7 +114,7 @@ class IndexingOps(ReductionOps):
         return self.reshape(self.float_scatter(zeros, places, self.reshape(g, self.shape(places)), "add"), shape)
 
     def bool_flatnonzero(self, x: Array) -> Array:
-        """The places where x, of rank 1, holds. Their number depends on the values, so there is none under a trace."""
+        """The indices of the true elements of x [n]. Their number depends on the values, so it cannot be traced."""
         return self.on_host(Int, np.flatnonzero, x)
 
 
@@ -142,7 +142,7 @@ def scatter(
     if updates.ndim == 1 or positions.size < 16:
         combine.at(out, positions, updates)
         return out
-    # Rows are combined several times faster group by group than one by one.
+    # Combining whole groups of rows is several times faster than row by row.
     places = np.where(positions < 0, positions + size, positions)
     order = np.argsort(places, kind="stable")
     places = places[order]

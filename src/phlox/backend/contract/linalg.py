@@ -11,17 +11,17 @@ from collections.abc import Callable
 from functools import partial
 
 from phlox.backend.contract import decompositions as host
+from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.matrices import (
-    Layout,
+    MatmulPlan,
     arranged,
     diagonal,
     identity,
     last,
-    layout,
+    matmul_plan,
     products_without,
     transposed,
 )
-from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes
 from phlox.backend.kind import Float
 
@@ -32,7 +32,7 @@ NEARLY = 0.99
 """Which share of the largest component another must have to be taken for as large."""
 
 
-class LinalgOps(SortingOps):
+class LinalgOps(ElementwiseOps):
     """Products, decompositions and solutions of stacks of matrices [..., m, n]."""
 
     # --- products
@@ -43,12 +43,12 @@ class LinalgOps(SortingOps):
         The result's axes are those of `batch`, the others of x in order, the others of y in order.
         """
         if max([self.shape(x)[axis] for axis in summed[0]], default=0) >= _LONG:
-            plan = layout(self.shape(x), self.shape(y), batch, summed)
+            plan = matmul_plan(self.shape(x), self.shape(y), batch, summed)
             if plan.m == plan.n == 1:
                 return self._long_dot(x, y, plan)
         return self._dot_general(self.float_matmul, self.float_mul, x, y, batch, summed)
 
-    def _long_dot(self, x: Array, y: Array, plan: Layout) -> Array:
+    def _long_dot(self, x: Array, y: Array, plan: MatmulPlan) -> Array:
         """Products of long vectors: as a sum, which engines add up in pairs, where they multiply one by one."""
         left = arranged(self, x, plan.order_x, plan.matrices_x)
         right = arranged(self, y, plan.order_y, plan.matrices_y)
@@ -70,7 +70,7 @@ class LinalgOps(SortingOps):
         batch: tuple[Axes, Axes],
         summed: tuple[Axes, Axes],
     ) -> Array:
-        plan = layout(self.shape(x), self.shape(y), batch, summed)
+        plan = matmul_plan(self.shape(x), self.shape(y), batch, summed)
         left = arranged(self, x, plan.order_x, plan.matrices_x)
         right = arranged(self, y, plan.order_y, plan.matrices_y)
         product = (matmul if plan.sums else multiply)(left, right)

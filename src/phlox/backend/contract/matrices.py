@@ -1,4 +1,4 @@
-"""Diagonals and triangles of stacks of matrices, and the layout of their products, in operations of the contract."""
+"""Diagonals and triangles of batches of matrices, and `dot_general` as a matmul, in operations of the contract."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def triangle(B: ShapingOps, x: Array, lower: bool, *, strict: bool = False) -> A
 
 
 def identity(B: ShapingOps, n: int, like: Array) -> Array:
-    """The identity matrix, beside `like`."""
+    """The identity matrix, on the device of `like`."""
     return diagonal_matrix(B, B.float_full((n,), 1.0, B.device_of(like)))
 
 
@@ -78,8 +78,8 @@ def products_without(B: ShapingOps, x: Array, count: int) -> Array:
     return B.float_prod(kept, (len(batch) + count,), False)
 
 
-class Layout(NamedTuple):
-    """How a general product is one of stacks of matrices [..., m, k] and [..., k, n]; None where all is in order."""
+class MatmulPlan(NamedTuple):
+    """How `dot_general` becomes a batched matmul of [..., m, k] and [..., k, n]; None for a step that is not needed."""
 
     m: int
     n: int
@@ -89,11 +89,11 @@ class Layout(NamedTuple):
     matrices_y: Shape | None
     result: Shape | None
     sums: bool
-    """Is there anything to sum over? Without, it is a product element by element."""
+    """Is there an axis to sum over? Without, it is an elementwise product."""
 
 
 @lru_cache(4096)
-def layout(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Layout:
+def matmul_plan(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> MatmulPlan:
     """See `dot_general` in the contract."""
     (bx, by), (sx, sy) = batch, summed
     fx = tuple(axis for axis in range(len(shape_x)) if axis not in bx and axis not in sx)
@@ -101,11 +101,11 @@ def layout(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summed: tup
     stack = tuple(shape_x[axis] for axis in bx)
     rows, columns = tuple(shape_x[axis] for axis in fx), tuple(shape_y[axis] for axis in fy)
     m, n, k = math.prod(rows), math.prod(columns), math.prod(shape_x[axis] for axis in sx)
-    # The axes of the stack stay apart: to make them one, engines would have to copy what is only permuted.
+    # The batch axes are not merged: engines would have to copy what is only permuted.
     left = _arrangement(shape_x, (*bx, *fx, *sx), (*stack, m, k))
     right = _arrangement(shape_y, (*by, *sy, *fy), (*stack, k, n))
     result = (*stack, *rows, *columns)
-    return Layout(m, n, *left, *right, None if result == (*stack, m, n) else result, bool(sx))
+    return MatmulPlan(m, n, *left, *right, None if result == (*stack, m, n) else result, bool(sx))
 
 
 def _arrangement(shape: Shape, order: Axes, matrices: Shape) -> tuple[Axes | None, Shape | None]:

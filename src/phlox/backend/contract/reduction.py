@@ -5,31 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.shape import part
+from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.kind import Int
 from phlox.host.dtypes import INT_RANGES
 
 Between: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
-"""Where a quantile falls between two elements: in proportion, at either, at the nearer one (of two equally near the
+"""How a quantile between two elements is interpolated: linearly, at either, at the nearer one (of two equally near the
 one of even rank), or in the middle."""
 
 
-class ReductionOps(ElementwiseOps):
-    """Many elements made one."""
-
-    if TYPE_CHECKING:  # defined by families that come later
-
-        def float_sort(self, x: Array, axis: int, descending: bool) -> Array: ...
-        def float_take_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array: ...
+class ReductionOps(SortingOps, ElementwiseOps):
+    """Reductions over axes, and scans along one."""
 
     def float_mean(self, x: Array, axes: Axes, keepdims: bool) -> Array:
-        """The arithmetic mean; of nothing, NaN."""
+        """The arithmetic mean; of no elements, NaN."""
         count = self._count(x, axes)
         return self.float_mul(self.float_sum(x, axes, keepdims), 1.0 / count if count else math.nan)
 
@@ -47,13 +43,13 @@ class ReductionOps(ElementwiseOps):
     def float_logsumexp(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """log(sum(exp(x))), without overflow."""
         highest = self.detach(self._peak(x, axes, True))
-        # An infinite maximum must not become inf - inf; the sum then is an infinity of itself.
+        # inf - inf would be NaN: with an infinite maximum nothing is subtracted, and the sum is infinite by itself.
         shift = self.where(self.float_isfinite(highest), highest, 0.0)
         total = self.float_log(self.float_sum(self.float_exp(self.float_sub(x, shift)), axes, keepdims))
         return self.float_add(total, shift if keepdims else self.squeeze(shift, axes))
 
     def float_norm(self, x: Array, axes: Axes, p: float, keepdims: bool) -> Array:
-        """(sum |x|^p)^(1/p); for p infinite the greatest |x| or the least, for p = 0 how many are not zero.
+        """(sum |x|^p)^(1/p); for infinite p the greatest or least |x|, for p = 0 the number of nonzero elements.
 
         Where all elements are zero, so is the derivative.
         """
@@ -69,7 +65,7 @@ class ReductionOps(ElementwiseOps):
         return self.float_pow(self.float_sum(self.float_pow(size, p), axes, keepdims), 1.0 / p)
 
     def float_order_statistics(self, x: Array, axes: Axes, ranks: tuple[int, ...], keepdims: bool) -> Array:
-        """The elements of these ranks (0 is the least) along a new first axis; NaN where there is one."""
+        """The elements of these ranks (0 is the least) along a new first axis; NaN if there is a NaN."""
         rows = self._rows(x, axes)
         last = len(self.shape(rows)) - 1
         size = self.shape(rows)[last]
@@ -81,7 +77,7 @@ class ReductionOps(ElementwiseOps):
         return self._ranked(y, self.shape(x), axes, keepdims)
 
     def float_quantile(self, x: Array, axes: Axes, q: tuple[float, ...], between: Between, keepdims: bool) -> Array:
-        """The quantiles along a new first axis; NaN where there is one."""
+        """The quantiles along a new first axis; NaN if there is a NaN."""
         places = [_place(self._count(x, axes), one, between) for one in q]
         ranks = tuple(sorted({rank for low, high, _ in places for rank in (low, high)}))
         y = self.float_order_statistics(x, axes, ranks, keepdims)
@@ -97,11 +93,11 @@ class ReductionOps(ElementwiseOps):
         return self.concat(mixed, 0) if len(mixed) > 1 else mixed[0]
 
     def float_median(self, x: Array, axes: Axes, keepdims: bool) -> Array:
-        """The middle, or the mean of the middle two; NaN where there is one."""
+        """The middle element, or the mean of the two middle ones; NaN if there is a NaN."""
         return self.squeeze(self.float_quantile(x, axes, (0.5,), "linear", keepdims), (0,))
 
     def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
-        """How many are true, as integers.
+        """The number of true elements, as integers.
 
         Of more elements than those can count they are counted on the host, and a count that does not fit is RangeError.
         """
@@ -110,33 +106,33 @@ class ReductionOps(ElementwiseOps):
         return self.int_sum(self.bool_into_int(x), axes, keepdims)
 
     def _counts_too_many(self, x: Array, axes: Axes) -> bool:
-        """Are these more elements than an integer may be?"""
+        """Are there more elements than the integer type can count?"""
         return self._count(x, axes) > INT_RANGES[self.int_element][1]
 
     # --- scans
 
     def float_cumprod(self, x: Array, axis: int) -> Array:
-        """The product of each element and all before it."""
+        """The cumulative product."""
         return self._scan(x, axis, self.float_mul)
 
     def int_cumprod(self, x: Array, axis: int) -> Array:
-        """The product of each element and all before it."""
+        """The cumulative product."""
         return self._scan(x, axis, self.int_mul)
 
     def float_cummax(self, x: Array, axis: int) -> Array:
-        """The greatest of each element and all before it; NaN wins."""
+        """The cumulative maximum; NaN wins."""
         return self._scan(x, axis, self.float_maximum)
 
     def int_cummax(self, x: Array, axis: int) -> Array:
-        """The greatest of each element and all before it."""
+        """The cumulative maximum."""
         return self._scan(x, axis, self.int_maximum)
 
     def float_cummin(self, x: Array, axis: int) -> Array:
-        """The least of each element and all before it; NaN wins."""
+        """The cumulative minimum; NaN wins."""
         return self._scan(x, axis, self.float_minimum)
 
     def int_cummin(self, x: Array, axis: int) -> Array:
-        """The least of each element and all before it."""
+        """The cumulative minimum."""
         return self._scan(x, axis, self.int_minimum)
 
     def float_logcumsumexp(self, x: Array, axis: int) -> Array:
@@ -144,7 +140,7 @@ class ReductionOps(ElementwiseOps):
         return self._scan(x, axis, self._log_add)
 
     def float_windows_adjoint(self, g: Array, axis: int, size: int, step: int, shape: Shape) -> Array:
-        """Zeros of `shape` with `g` added at its `windows`; what overlaps adds up."""
+        """The transpose of `windows`: zeros of `shape` with `g` added at the windows, overlaps summed."""
         count = self.shape(g)[axis]
         last = len(shape)
         device = self.device_of(g)
@@ -156,11 +152,11 @@ class ReductionOps(ElementwiseOps):
     # --- helpers
 
     def _peak(self, x: Array, axes: Axes, keepdims: bool) -> Array:
-        """`float_max` for what is only shifted by it, and so holds a NaN anyway: an engine's may miss one."""
+        """`float_max` for a shift by the maximum, where an engine's kernel may miss a NaN: the rest keeps it anyway."""
         return self.float_max(x, axes, keepdims)
 
     def _root(self, x: Array) -> Array:
-        """The square root, which an engine's own autodiff, too, takes to be flat at zero."""
+        """The square root, with derivative zero at zero, also for an engine's own autodiff."""
         flat = self.float_equal(x, 0.0)
         return self.where(flat, 0.0, self.float_sqrt(self.where(flat, 1.0, x)))
 
@@ -168,7 +164,7 @@ class ReductionOps(ElementwiseOps):
         return math.prod(self.shape(x)[axis] for axis in axes)
 
     def _rows(self, x: Array, axes: Axes) -> Array:
-        """These axes made one, the last."""
+        """These axes merged into one, the last."""
         shape = self.shape(x)
         kept = tuple(axis for axis in range(len(shape)) if axis not in axes)
         return self.reshape(
@@ -186,7 +182,7 @@ class ReductionOps(ElementwiseOps):
         return part(self, x, 0, place, place + 1)
 
     def _scan(self, x: Array, axis: int, combine: Callable[[Array, Array], Array]) -> Array:
-        """All elements up to each one combined, by doubling: after n rounds, up to 2**n of them."""
+        """An inclusive scan by doubling: after n rounds each element combines up to 2**n."""
         size = self.shape(x)[axis]
         step = 1
         while step < size:

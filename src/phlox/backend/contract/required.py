@@ -1,7 +1,7 @@
 """What a backend must provide: plain functions on its own arrays, one kind to a function.
 
 An entry here is a declaration; a backend gives it a value (`float_add = staticmethod(np.add)`) or defines a method.
-What it leaves out is *unsupported*: asking for it names the operation and the backend.
+An operation that it leaves out is *unsupported*: using it raises an error that names the operation and the backend.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from phlox.backend.device import Device
 
 
 class ShapeOps:
-    """Moving elements about; the same function for every kind."""
+    """Shapes and slices; the same function for every kind."""
 
     reshape: Callable[[Array, Shape], Array]
     permute_dims: Callable[[Array, Axes], Array]
@@ -78,7 +78,7 @@ class FloatOps:
     """`[..., m, k] @ [..., k, n]`, both of rank two or more; batch axes broadcast."""
 
     float_into_int: Unary
-    """Toward zero; NaN and values out of range are RangeError where they can be seen (not under a trace)."""
+    """Toward zero; NaN and values out of range raise RangeError where values are known (not for tracers)."""
     float_into_bool: Unary
 
 
@@ -91,7 +91,7 @@ class IntOps:
     int_sub: Binary
     int_mul: Binary
     int_floordiv: Binary
-    """Toward minus infinity, as in Python; dividing by zero is an error where it can be seen."""
+    """Toward minus infinity, as in Python; division by zero is an error where values are known."""
     int_mod: Binary
     """Of the divisor's sign, as in Python."""
     int_pow: Binary

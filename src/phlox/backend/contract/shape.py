@@ -7,16 +7,16 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from phlox.backend.contract.core import CoreOps
+from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.device import Device
 
 Mode: TypeAlias = Literal["reflect", "symmetric", "edge", "wrap"]
-"""How a tensor goes on beyond its ends, as NumPy names it: mirrored at the last element or behind it, by the last
+"""How padding continues a tensor, by NumPy's names: mirrored at the last element or behind it, with the last
 element, or from the other end."""
 
 
-def part(ops: CoreOps, x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
+def part(ops: ArrayOps, x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     """The elements from `start` up to but not including `stop` along an axis."""
     whole = [slice(0, size, 1) for size in ops.shape(x)]
     whole[axis] = slice(start, stop, step)
@@ -24,12 +24,12 @@ def part(ops: CoreOps, x: Array, axis: int, start: int, stop: int, step: int = 1
 
 
 def replaced(sizes: Shape, axis: int, *new: int) -> Shape:
-    """A shape with other sizes in the place of one."""
+    """A shape with one size replaced by others."""
     return (*sizes[:axis], *new, *sizes[axis + 1 :])
 
 
-class ShapingOps(CoreOps):
-    """Moving elements about; the same function for every kind."""
+class ShapingOps(ArrayOps):
+    """Shapes and slices; the same function for every kind."""
 
     def squeeze(self, x: Array, axes: Axes) -> Array:
         """Remove axes of size one."""
@@ -42,22 +42,22 @@ class ShapingOps(CoreOps):
         return self.reshape(x, tuple(1 if axis in axes else next(sizes) for axis in range(rank)))
 
     def roll(self, x: Array, shifts: tuple[int, ...], axes: Axes) -> Array:
-        """Move elements along axes, those that leave at one end coming in at the other; one shift an axis."""
+        """Roll elements along axes, as `numpy.roll`; one shift an axis."""
         for shift, axis in zip(shifts, axes, strict=True):
             size = self.shape(x)[axis]
-            turn = shift % size if size else 0
-            if turn:
-                x = self.concat((part(self, x, axis, size - turn, size), part(self, x, axis, 0, size - turn)), axis)
+            count = shift % size if size else 0
+            if count:
+                x = self.concat((part(self, x, axis, size - count, size), part(self, x, axis, 0, size - count)), axis)
         return x
 
     def repeat(self, x: Array, times: int, axis: int) -> Array:
-        """Each element so many times, one after the other."""
+        """Repeat each element, as `numpy.repeat`."""
         shape = self.shape(x)
         spread = self.broadcast_to(self.expand_dims(x, (axis + 1,)), replaced(shape, axis, shape[axis], times))
         return self.reshape(spread, replaced(shape, axis, shape[axis] * times))
 
     def tile(self, x: Array, times: tuple[int, ...]) -> Array:
-        """The whole so many times along each axis."""
+        """Repeat the whole array along each axis, as `numpy.tile`."""
         shape = self.shape(x)
         apart = self.expand_dims(x, tuple(range(0, 2 * len(shape), 2)))
         sizes = tuple(size for pair in zip(times, shape, strict=True) for size in pair)
@@ -66,7 +66,7 @@ class ShapingOps(CoreOps):
         )
 
     def extend(self, x: Array, widths: tuple[tuple[int, int], ...], mode: Mode) -> Array:
-        """Pad with the array's own elements; no axis that grows is empty."""
+        """Pad with the array's own elements; an axis that is padded is not empty."""
         for axis, (before, after) in enumerate(widths):
             if before or after:
                 places = np.pad(np.arange(self.shape(x)[axis]), (before, after), mode=mode)
@@ -82,7 +82,7 @@ class ShapingOps(CoreOps):
         return self.flip(part(self, x, axis, start - count + 1, start + 1), (axis,))
 
     def windows(self, x: Array, axis: int, size: int, step: int) -> Array:
-        """The windows of `size` elements, `step` apart: the axis counts them, and a new last one is inside them."""
+        """Sliding windows, `step` apart: the axis becomes that of the windows, a new last one is inside."""
         shape = self.shape(x)
         count = (shape[axis] - size) // step + 1
         device = self.device_of(x)
@@ -103,7 +103,7 @@ def _runs(places: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int]]:
     start = 0
     while start < len(places):
         step = int(steps[start]) if start < len(steps) and abs(steps[start]) <= 1 else 1
-        turns = np.flatnonzero(steps[start:] != step)
-        count = int(turns[0]) + 1 if len(turns) else len(places) - start
+        breaks = np.flatnonzero(steps[start:] != step)
+        count = int(breaks[0]) + 1 if len(breaks) else len(places) - start
         yield int(places[start]), step, count
         start += count

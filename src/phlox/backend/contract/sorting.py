@@ -18,10 +18,10 @@ from phlox.backend.kind import Int
 
 
 class SortingOps(IndexingOps):
-    """What depends on which element is greater."""
+    """Sorting, searching and counting."""
 
     def float_argsort(self, x: Array, axis: int, descending: bool) -> Array:
-        """The places along an axis, that of the least element first, or in descending order."""
+        """The argsort along an axis, ascending or descending."""
         return self.on_host(Int, partial(stable_argsort, axis=axis, descending=descending), x)
 
     def int_argsort(self, x: Array, axis: int, descending: bool) -> Array:
@@ -29,15 +29,15 @@ class SortingOps(IndexingOps):
         return self.on_host(Int, partial(stable_argsort, axis=axis, descending=descending), x)
 
     def float_sort(self, x: Array, axis: int, descending: bool) -> Array:
-        """The elements along an axis in order."""
+        """The elements sorted along an axis."""
         return self.take_along_axis(x, self.float_argsort(x, axis, descending), axis)
 
     def int_sort(self, x: Array, axis: int, descending: bool) -> Array:
-        """The elements along an axis in order."""
+        """The elements sorted along an axis."""
         return self.take_along_axis(x, self.int_argsort(x, axis, descending), axis)
 
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
-        """The places of the k greatest (or least) elements along an axis, in order; of equal ones, the first."""
+        """The indices of the k greatest (or least) elements along an axis, in order; of equal ones, the first."""
         return self._first(self.float_argsort(x, axis, largest), k, axis)
 
     def int_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
@@ -56,19 +56,19 @@ class SortingOps(IndexingOps):
         return self._search(self.int_less, x, values, right)
 
     def _float_before(self, lhs: Array, rhs: Array) -> Array:
-        """Does the left stand before the right, NaN being the last?"""
+        """Is the left less than the right, with NaN greater than all?"""
         last = self.bool_and(self.float_isnan(rhs), self.bool_not(self.float_isnan(lhs)))
         return self.bool_or(self.float_less(lhs, rhs), last)
 
     def _search(self, before: Callable[[Array, Array], Array], x: Array, values: Array, right: bool) -> Array:
-        """By halving, all values at a time."""
+        """Binary search, for all values at the same time."""
         size = self.shape(x)[-1]
         device = self.device_of(x)
         low = self.int_full(self.shape(values), 0, device)
         high = self.int_full(self.shape(values), size, device)
         for _ in range(size.bit_length()):
             middle = self.int_floordiv(self.int_add(low, high), 2)
-            # Where the search has ended in n, the last element is looked at, to no effect.
+            # Where the search has ended at n, the last element is compared, without effect.
             element = self.take_along_axis(x, self.int_minimum(middle, size - 1), len(self.shape(x)) - 1)
             beyond = self.bool_not(before(values, element)) if right else before(element, values)
             beyond = self.bool_and(beyond, self.int_less(low, high))
@@ -80,7 +80,7 @@ class SortingOps(IndexingOps):
         """Of x [n], the different elements in order, NaNs being equal.
 
         These are: the place where each stands first; for each element of x, which of them it is; how often each occurs.
-        Their number depends on the values, so there is none of this under a trace.
+        Their number depends on the values, so it cannot be traced.
         """
         order = self.float_argsort(x, 0, False)
         before, after = self._neighbours(self.take(x, order, 0))
@@ -110,12 +110,12 @@ class SortingOps(IndexingOps):
 
 
 def stable_argsort(x: np.ndarray[Any, Any], axis: int, descending: bool) -> np.ndarray[Any, Any]:
-    """The order along an axis, by NumPy."""
+    """The argsort along an axis, by NumPy."""
     if x.dtype.itemsize == 2:
         x = x.astype(np.float32)
     rows = np.moveaxis(x, axis, -1)
     if x.dtype.itemsize == 4 and x.size > 512:
-        # Sorting numbers is many times faster than finding their order, so each one takes its place along.
+        # NumPy sorts values many times faster than it argsorts them, so each value carries its index along.
         order = np.sort(with_places(rows, descending), axis=-1).astype(np.int32)
     elif descending:
         order = rows.shape[-1] - 1 - np.argsort(rows[..., ::-1], axis=-1, kind="stable")[..., ::-1]
@@ -125,10 +125,10 @@ def stable_argsort(x: np.ndarray[Any, Any], axis: int, descending: bool) -> np.n
 
 
 def with_places(rows: np.ndarray[Any, Any], descending: bool) -> np.ndarray[Any, Any]:
-    """Integers in the order of the rows' 32-bit elements: the upper half is the element, the lower half its place."""
+    """64-bit integers that sort as the rows' 32-bit elements: the upper half is the element, the lower its index."""
     keys = cast("Any", rows)
     if rows.dtype == np.float32:
-        # Read as integers, floats are in order but for the negative ones, whose order is reversed.
+        # As integers, floats sort in the same order, but negative ones in reverse.
         bits = (rows + np.float32(0.0)).view(np.int32)
         bits ^= (bits >> 31) & np.int32(2**31 - 1)
         bits[np.isnan(rows)] = 2**31 - 1

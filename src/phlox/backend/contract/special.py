@@ -82,13 +82,13 @@ _LGAMMA = (
 """lgamma(x) / (x - 2) in powers of 2 (x - 2), for 1.5 <= x <= 2.5."""
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
-"""The numbers of Bernoulli B2, B4, ..., of which asymptotic series are made."""
+"""The Bernoulli numbers B2, B4, ..., for asymptotic series."""
 
 _STIRLING = tuple(b / (2 * n * (2 * n - 1)) for n, b in enumerate(_BERNOULLI, 1))[::-1]
 _DIGAMMA = tuple(b / (2 * n) for n, b in enumerate(_BERNOULLI, 1))[::-1]
 _TRIGAMMA = (*_BERNOULLI[::-1], 1.0)
 _FAR = 7
-"""From here on those series are exact."""
+"""From here on these series are exact to double precision."""
 
 _HALF_PI, _TAN_PI_8 = math.pi / 2.0, math.sqrt(2.0) - 1.0
 
@@ -136,7 +136,7 @@ class SpecialOps(ArithmeticOps):
         y, x = self._floats(y, x)
         height, width = self.float_abs(y), self.float_abs(x)
         less, more = self.float_minimum(height, width), self.float_maximum(height, width)
-        # Of two zeros the slope is to be zero, of two infinities one.
+        # For two zeros y / x counts as zero, for two infinities as one.
         equal, zero = self.float_equal(less, more), self.float_equal(more, 0.0)
         slope = self.where(zero, more, self.where(equal, 1.0, self.float_div(less, more)))
         angle = self.float_atan(slope)
@@ -165,7 +165,7 @@ class SpecialOps(ArithmeticOps):
         return self.float_div(self.float_div(x, y), y)
 
     def float_asinh(self, x: Array) -> Array:
-        """The number whose hyperbolic sine is x: log(x + sqrt(1 + x^2))."""
+        """The inverse hyperbolic sine: log(x + sqrt(1 + x^2))."""
         size = self.float_abs(x)
         small, large = self.float_minimum(size, 1.0), self.float_maximum(size, 1.0)
         square = self.float_mul(small, small)
@@ -177,7 +177,7 @@ class SpecialOps(ArithmeticOps):
         return self.float_copysign(self.where(self.float_less(size, 1.0), near, far), x)
 
     def float_acosh(self, x: Array) -> Array:
-        """The number of at least zero whose hyperbolic cosine is x: log(x + sqrt(x^2 - 1)); NaN below 1."""
+        """The inverse hyperbolic cosine: log(x + sqrt(x^2 - 1)); NaN below 1."""
         more = self.float_sub(self.float_minimum(x, 2.0), 1.0)
         root = self.float_mul(self.float_sqrt(more), self.float_sqrt(self.float_add(more, 2.0)))  # below 1 NaN
         near = self.float_log1p(self.float_add(more, root))
@@ -188,7 +188,7 @@ class SpecialOps(ArithmeticOps):
         return self.where(self.float_less(2.0, x), far, near)
 
     def float_atanh(self, x: Array) -> Array:
-        """The number whose hyperbolic tangent is x: log((1 + x) / (1 - x)) / 2; NaN beyond [-1, 1]."""
+        """The inverse hyperbolic tangent: log((1 + x) / (1 - x)) / 2; NaN beyond [-1, 1]."""
         size = self.float_abs(x)
         ratio = self.float_div(self.float_mul(size, 2.0), self.float_sub(1.0, size))
         return self.float_copysign(self.float_mul(self.float_log1p(ratio), 0.5), x)
@@ -208,7 +208,7 @@ class SpecialOps(ArithmeticOps):
         return self.where(self.float_less(x, 0.0), self.float_sub(2.0, y), y)
 
     def float_erfinv(self, x: Array) -> Array:
-        """The number whose error function is x: of 1 infinity, NaN beyond [-1, 1]."""
+        """The inverse error function: infinity at 1, NaN beyond [-1, 1]."""
         w = self.float_neg(self.float_log(self.float_mul(self.float_sub(1.0, x), self.float_add(x, 1.0))))
         root = self.float_sqrt(self.float_clip(w, 5.0, 6.1 * 6.1))
         centre = self.float_sub(self.float_mul(self.float_clip(w, 0.0, 5.0), 0.4), 1.0)
@@ -233,7 +233,7 @@ class SpecialOps(ArithmeticOps):
     def float_lgamma(self, x: Array) -> Array:
         """log(|gamma(x)|); infinity at zero, at the negative integers and at both infinities."""
         negative = self.float_less(x, 0.0)
-        bounded = self.float_maximum(x, -1e18)  # where there are but integers
+        bounded = self.float_maximum(x, -1e18)  # beyond which all floats are integers
         turn = self.float_mul(self.float_sub(bounded, self.float_round(bounded)), math.pi)
         z = self.where(negative, self.float_sub(1.0, bounded), x)
         y = self._lgamma(z)
@@ -241,7 +241,7 @@ class SpecialOps(ArithmeticOps):
         return self.where(negative, self.float_sub(math.log(math.pi), mirrored), y)
 
     def _lgamma(self, x: Array) -> Array:
-        """lgamma of what is not negative."""
+        """lgamma for x >= 0."""
         # Below seven: step by step into [1.5, 2.5], by gamma(x + 1) = x gamma(x).
         near = self.float_minimum(x, float(_FAR))
         up = self.where(self.float_less(near, 1.5), near, 1.0)

@@ -1,4 +1,4 @@
-"""The operations of the contract by backend: what `phlox backends` prints, and the page in the documentation."""
+"""Which operations each backend supports: what `phlox backends` prints, and the page in the documentation."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from phlox.backend.contract.catalogue import families, provision
 
 SIGNS = {"native": "native", "derived": "derived", "unsupported": "-"}
 WIDE = "f32"
-"""Said of an operation that a half-precision backend computes in single precision."""
+"""Marks an operation that a half-precision backend computes in single precision."""
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """How each backend comes by each operation; `None` stands for a backend whose engine is not installed."""
+class SupportTable:
+    """How each backend implements each operation; None in place of a backend whose engine is not installed."""
 
     backends: dict[str, Backend | None]
     """By name."""
 
     def cell(self, operation: str, name: str) -> str:
-        """How one backend comes by one operation, in a word or two."""
+        """How one backend implements one operation, in a word or two."""
         backend = self.backends[name]
         if backend is None:
             return "not installed"

@@ -1,4 +1,4 @@
-"""Shapes of the functions that a backend is made of."""
+"""Types of the functions that a backend is made of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from phlox.backend.kind import Kind
 
 Array: TypeAlias = Any
-"""A backend's own array: `numpy.ndarray`, `jax.Array`, `torch.Tensor`, or what a decorator makes of one."""
+"""A backend's own array: `numpy.ndarray`, `jax.Array`, `torch.Tensor`, or a decorator's box around one."""
 
 Shape: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = tuple[int, ...]
@@ -24,14 +24,14 @@ Kinds: TypeAlias = type[Kind] | tuple[type[Kind], ...]
 """The kind of a result, or those of several."""
 
 Needed: TypeAlias = tuple[bool, ...]
-"""For each operand: does anybody ask for its gradient?"""
+"""For each operand: is its gradient needed?"""
 
 Gradients: TypeAlias = tuple[Array | None, ...]
 """One gradient an operand."""
 
 Unary: TypeAlias = Callable[[Array], Array]
 Binary: TypeAlias = Callable[[Array, Any], Array]
-"""The right operand, or the left, may be a Python number; both broadcast as NumPy does."""
+"""One of the operands may be a Python scalar; they broadcast as in NumPy."""
 
 Reduction: TypeAlias = Callable[[Array, Axes, bool], Array]
 """`(x, axes, keepdims)`."""
@@ -43,5 +43,5 @@ Arrays: TypeAlias = Sequence[Array]
 
 
 def native(function: Callable[..., Any]) -> Any:
-    """An engine's own function as an operation of a backend, whatever the engine says of its types."""
+    """An engine's own function as an operation of a backend, without the types that the engine gives it."""
     return staticmethod(function)

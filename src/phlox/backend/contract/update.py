@@ -1,4 +1,4 @@
-"""Updates of optimizers that are worth a loop of their own."""
+"""Updates of optimizers that an engine may fuse."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from phlox.backend.contract.nn.sampling import SamplingOps
+from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.types import Array, Shape
 
 Real: TypeAlias = Any
-"""A Python number, or an engine's stand-in for one inside a program."""
+"""A Python scalar, or a traced one."""
 
 
-class AdamNumbers(NamedTuple):
-    """What Adam's update depends on beside tensors; `correction_n` is 1 - beta_n ** time."""
+class AdamScalars(NamedTuple):
+    """The scalars of Adam's update; `correction_n` is 1 - beta_n ** time."""
 
     lr: Real
     beta_1: float
@@ -25,11 +25,11 @@ class AdamNumbers(NamedTuple):
     correction_1: Real
     correction_2: Real
     time: Real = 0
-    """The number of this step, for kernels that find the corrections themselves."""
+    """The number of this step, for kernels that compute the corrections themselves."""
 
 
-class SgdNumbers(NamedTuple):
-    """What gradient descent depends on beside tensors."""
+class SgdScalars(NamedTuple):
+    """The scalars of gradient descent."""
 
     lr: Real
     momentum: float
@@ -41,8 +41,8 @@ class SgdNumbers(NamedTuple):
     """Is it the first step, whose velocity is the gradient?"""
 
 
-class AdagradNumbers(NamedTuple):
-    """What Adagrad depends on beside tensors."""
+class AdagradScalars(NamedTuple):
+    """The scalars of Adagrad."""
 
     lr: Real
     lr_decay: float
@@ -53,10 +53,10 @@ class AdagradNumbers(NamedTuple):
     """The number of this step, from one."""
 
 
-class UpdateOps(SamplingOps):
-    """Each gives the new values of all its arrays, and leaves the old ones alone."""
+class UpdateOps(ElementwiseOps):
+    """Each returns new arrays, and writes to none."""
 
-    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamNumbers) -> tuple[Array, Array, Array]:
+    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
         """One step of Adam or AdamW: x, and the first and second moment of its gradient g."""
         lr, beta_1, beta_2, epsilon, decay, decoupled, correction_1, correction_2, _ = numbers
         if decay:
@@ -71,13 +71,13 @@ class UpdateOps(SamplingOps):
 
 
 class ReusedBuffer(ABC):
-    """Memory that is lent to tensors one after another, and written to again once none of them can be seen.
+    """Memory that one tensor after another uses: it is written to again once no reference to the last one is left.
 
-    What is lent is an object of its own, which every view of it keeps alive: when it has gone, nobody can look.
+    What is lent is an object of its own, which every view keeps alive: once it is gone, nothing can read the memory.
     """
 
     flat: Array
-    """All of it, for whoever owns it, in one dimension."""
+    """All of it, for its owner, in one dimension."""
 
     @abstractmethod
     def lend(self) -> Array:
@@ -85,11 +85,11 @@ class ReusedBuffer(ABC):
 
     @abstractmethod
     def has_lent(self, x: Array) -> bool:
-        """Is this the array that was lent last?"""
+        """Is this the array that was last lent?"""
 
     @abstractmethod
     def is_free(self) -> bool:
-        """Has the array that was lent last gone, with all its views?"""
+        """Is the array that was last lent gone, with all its views?"""
 
 
 class Piece(NamedTuple):
@@ -101,26 +101,26 @@ class Piece(NamedTuple):
     """where the tensor and what its state holds go, which may be the same memory."""
 
 
-class ManyUpdates:
-    """Updates of many tensors at once, for engines that are faster so: no operations, for they may write to arrays.
+class MultiTensorOps:
+    """Updates of many tensors at once, for engines where that is faster. They may write to arrays.
 
-    Here an engine that does nothing of the kind.
+    The defaults are those of an engine that has none of this.
     """
 
     def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
-        """New memory for an array like this plain one, of this shape, if the engine can tell when it is free."""
+        """Memory for arrays of this shape like x, a plain one; None if the engine cannot tell when it is free."""
         return None
 
     def new_like(self, x: Array) -> Array:
-        """A plain array of this shape, type and device, with any values."""
+        """An uninitialized plain array of the same shape, dtype and device."""
         raise NotImplementedError
 
     def is_plain(self, x: Array) -> bool:
-        """Can parts of this array be worked on in memory, and has it a value?"""
+        """Is this an array with values (no tracer), parts of which can be written to in place?"""
         return False
 
     def are_alike(self, x: Array, y: Array) -> bool:
-        """Are these plain arrays of one shape and device?"""
+        """Are these plain arrays of the same shape and device?"""
         return False
 
     def flat(self, x: Array) -> Array:
@@ -128,23 +128,23 @@ class ManyUpdates:
         raise NotImplementedError
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
-        """The engine's own update of many tensors by the optimizer of this name, if it has one."""
+        """The engine's fused update of many tensors for the optimizer of this name, if it has one."""
         return None
 
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
-        """`work(old) -> new` for parts of these pieces that fit the cache, several small ones joined to one.
+        """`work(old) -> new` for parts of these pieces that fit the cache, several small ones joined.
 
-        `work` sees flat arrays of any size, which it does not change; what it gives is copied to where it goes.
+        `work` gets flat arrays of any size, which it does not write to; its results are copied to their targets.
         """
         raise NotImplementedError
 
 
 SHORT = 1 << 15
-"""Elements: tensors of less are joined."""
+"""Tensors of fewer elements are joined."""
 
 
 def bundles(sizes: Sequence[int], longest: int) -> list[list[tuple[int, int, int]]]:
-    """Which of several, from where to where: parts of at most `longest` elements, and short ones together."""
+    """Bundles of (tensor, start, stop): slices of at most `longest` elements, and short tensors together."""
     found: list[list[tuple[int, int, int]]] = []
     together, filled = list[tuple[int, int, int]](), 0
     for number, size in enumerate(sizes):
@@ -167,9 +167,9 @@ def work_on(
     join: Callable[[list[Array]], Array],
     apart: Callable[[Array, list[Array]], Array],
 ) -> None:
-    """`work` of one bundle: its parts of the old arrays joined, and what comes out copied to the new ones.
+    """Update one bundle: `work` of its slices of the old arrays, joined; the results are copied to the new arrays.
 
-    `apart(result, given)` is the result in memory that is not that of anything given, which is about to be written to.
+    `apart(result, given)` is the result, copied if it shares memory with an array of `given`: those may be overwritten.
     """
     if len(bundle) == 1:
         number, start, stop = bundle[0]

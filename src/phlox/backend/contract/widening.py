@@ -31,7 +31,7 @@ _OTHER_KINDS = ("int_", "bool_", "random_", "float_full", "detach")
 
 
 def _moves(name: str) -> bool:
-    """Does this operation move elements of any kind about, and nothing else?"""
+    """Does this operation only move elements, of any kind?"""
     anywhere = name in ShapeOps.__annotations__ or DERIVED.get(name) in (ShapingOps, IndexingOps)
     return anywhere and not name.startswith("float_")
 
@@ -42,32 +42,32 @@ COMPUTING: frozenset[str] = frozenset(
 """The operations that read or make floats other than by moving them."""
 
 _PRODUCTS = ("linear", "attention", "float_matmul", "float_dot")
-"""How the names begin of operations that are matrix products, whose sums engines hold in f32 by themselves."""
+"""Prefixes of the names of matrix products, which engines accumulate in f32 by themselves."""
 
 _OF_PRODUCTS = ("linear", "conv", "float_dot", "float_argtopk", "float_argsort")
-"""How the names begin of definitions in which nothing is computed but by products."""
+"""Prefixes of the names of operations whose definitions compute by products alone."""
 
 CONVOLUTIONS: frozenset[str] = frozenset(name for name in COMPUTING if name.startswith("conv"))
 """Convolution, its derivatives and their parts: as products, unless an engine says otherwise."""
 
 ATTENTION: frozenset[str] = frozenset(name for name in COMPUTING if name.startswith("attention"))
-"""Products, too, but with a softmax between them: an engine needs a kernel whose logits are f32."""
+"""Products with a softmax between them: at half precision an engine needs a kernel with f32 logits."""
 
 _ACCUMULATING = frozenset({"float_sum", "float_prod", "float_cumsum", "max_pool_backward"})
-"""What adds up among operations most of which do not."""
+"""Operations that accumulate, in families most of which do not."""
 
 _POINTWISE = (ElementwiseOps, ArithmeticOps, SpecialOps, ActivationOps, SortingOps, UpdateOps)
-"""Families of operations that add up nothing."""
+"""Families of operations that accumulate nothing."""
 
 _POINTWISE_TOO = (
     "gelu", "max_pool", "adaptive_max_pool", "float_cummax", "float_cummin", "float_order", "float_index_adjoint",
     "frame", "im2col",
 )  # fmt: skip
-"""How the names of others begin that add up nothing either."""
+"""Prefixes of the names of other operations that accumulate nothing."""
 
 
 def delicate(backend: Backend, sound: Collection[str] = ()) -> frozenset[str]:
-    """What an engine whose arithmetic at half precision is sound should still not do at it: whatever accumulates.
+    """The operations that even an engine with sound half-precision arithmetic should do in f32: those that accumulate.
 
     That is all operations but products, convolutions and those that are elementwise or only compare; and of the latter
     those that take several steps, each of which would round or overflow. `sound` names what the engine itself adds up
@@ -92,7 +92,7 @@ def _is_delicate(backend: Backend, name: str) -> bool:
 DEFINED_IN_STEPS: frozenset[str] = frozenset(
     name for name in COMPUTING & DERIVED.keys() if not name.startswith(_OF_PRODUCTS) and name != "adam_update"
 )
-"""What the contract defines in several steps, each of which would round at half precision.
+"""Operations that the contract defines in several steps, each of which would round at half precision.
 
 Where a decorator has no rule for one of these, it follows the definition at full precision."""
 
@@ -111,7 +111,7 @@ def is_composed(backend: Backend, name: str) -> bool:
 def converters(backend: Backend) -> tuple[Backend, Convert, Convert]:
     """The backend at full precision, the conversion of one of this backend's floats to it, and the conversion back.
 
-    Each returns as it is whatever it does not concern. A backend of f32 or f64 is its own, and nothing is converted.
+    Each returns any other argument as it is. A backend of f32 or f64 is its own, and nothing is converted.
     """
     if backend.float_element not in HALF_ELEMENTS:
         return backend, _same, _same
@@ -136,7 +136,7 @@ def widen(
     shrink: Callable[[Any], Any],
     unless: Callable[..., bool] | None = None,
 ) -> None:
-    """Make `backend` do the operations `names` as `wide` does.
+    """Make `backend` carry out the operations `names` on `wide`.
 
     `grow` makes one array a wide one, `shrink` a narrow one; each returns as it is whatever it does not concern. With
     `unless(*arguments)` the operation stays the backend's own for the arguments for which that holds.

@@ -1,4 +1,4 @@
-"""JAX arrays as arrays of the contract: on which devices they are, and how values come and go."""
+"""JAX arrays as arrays of the contract: devices, element types, moving to and from the host."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -33,7 +33,7 @@ _number_of = operator.attrgetter("id")
 
 
 class Arrays(EngineBackend):
-    """See `phlox.backend.contract.backend`."""
+    """See `phlox.backend.contract.arrays`."""
 
     jax_float: Any
     jax_int: Any
@@ -67,7 +67,7 @@ class Arrays(EngineBackend):
         mesh = x.sharding.mesh if isinstance(x.sharding, NamedSharding) else None
         return Device(self, _device_name(min(devices, key=_number_of)), mesh)
 
-    def others(self, device: Device) -> str:
+    def other_device_names(self, device: Device) -> str:
         return "".join(f",{number}" for number in sorted(map(_number_of, device.spread.devices.flat))[1:])
 
     def to_device(self, x: Array, device: Device) -> Array:

@@ -157,10 +157,10 @@ class Jax(
             outside = ~((np.trunc(host) >= low) & (np.trunc(host) < high + 1))
             if outside.any():
                 raise error(host[outside].flat[0])
-        elif x.size and self.gathers_checks(x):
+        elif x.size and self.collects_checks(x):
             outside = ~((jnp.trunc(x) >= float(low)) & (jnp.trunc(x) < high + 1.0))
             worst = x.reshape(-1)[jnp.argmax(outside.reshape(-1))]
-            checks.leave(lambda some, worst: error(worst) if some else None, jnp.any(outside), worst)
+            checks.add(lambda some, worst: error(worst) if some else None, jnp.any(outside), worst)
         return ops.cast(x, self.jax_int)
 
     @staticmethod
@@ -197,8 +197,8 @@ class Jax(
         if not isinstance(x, Tracer):
             if np.any(compare(self.to_host(x) if isinstance(x, jax.Array) else x, 0)):
                 raise error
-        elif self.gathers_checks(x):
-            checks.leave(lambda some: error if some else None, jnp.any(compare(x, 0)))
+        elif self.collects_checks(x):
+            checks.add(lambda some: error if some else None, jnp.any(compare(x, 0)))
 
     int_maximum: Binary = simple(jnp.maximum)
     int_minimum: Binary = simple(jnp.minimum)

@@ -1,4 +1,4 @@
-"""The processor as JAX's device: is it one, or do several share it?"""
+"""Does the processor appear as one JAX device, or as several?"""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -9,9 +9,9 @@ import jax
 
 
 def is_shared() -> bool:
-    """Does the processor play several devices, as where a step for many is tried out on one machine?
+    """Does the processor appear as several devices, as when code for many devices is tried out on one machine?
 
-    They also share its threads. XLA's loops for a product whose left side is turned wait for these; of the other
-    products, which have better code, it pays then to turn an operand by itself, however small it is.
+    They share its threads, for which XLA's loops for a product with a transposed left operand wait. Then it pays to
+    transpose the operand first, however small it is, and use XLA's better kernels.
     """
     return jax.default_backend() == "cpu" and jax.local_device_count() > 1

@@ -51,7 +51,7 @@ register_reader(read)
 
 
 def initialized(initializer: Callable[..., Any], words: tuple[int, int], shape: tuple[int, ...], device: Device) -> Any:
-    """What `initializer(key, shape, dtype)` gives for the key of these words: an array of the device's backend."""
+    """`initializer(key, shape, dtype)` for the key of these words, as an array of the device's backend."""
     backend = device.backend
     engine = engine_of(backend)
     dtype = np.dtype(np.float64 if engine.float_element == "f64" else np.float32)  # halves are rounded once

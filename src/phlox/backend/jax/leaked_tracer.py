@@ -18,12 +18,12 @@ with jax.ensure_compile_time_eval():
 
 
 def is_outside() -> bool:
-    """Is no transformation under way? So it is, too, while JAX takes apart what a function under jvp has returned."""
+    """Is no transformation running? True also while JAX unpacks the results of a function under jvp."""
     return get_opaque_trace_state() == _OUTSIDE
 
 
 def has_ended(x: Any) -> bool:
-    """Is it sure that the transformation has ended? Of those of grad and jvp it never is, unless others lie below."""
+    """Has the transformation certainly ended? For grad and jvp that is never certain, unless others lie below."""
     while isinstance(x, Tracer):
         if not x._trace.is_valid():  # pyright: ignore[reportPrivateUsage]
             return True
@@ -34,13 +34,13 @@ def has_ended(x: Any) -> bool:
 
 
 def _is_closed(x: Any) -> bool:
-    # The trace of a program that is complete lets go of its constants, in a table of another type.
+    # A finished trace drops its constants: its table of them is then of another type.
     return type(getattr(getattr(x._trace, "frame", None), "constid_to_tracer", None)) is dict
 
 
 @cache
 def _closing_shows() -> bool:
-    """Does this version of JAX let us see it?"""
+    """Can it be seen in this version of JAX?"""
     seen: list[Any] = []
 
     def fn(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Phlox's classes as JAX PyTrees: all that have been announced, and those that will be."""
+"""Phlox's classes as JAX PyTrees: all that are registered, now and later."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import jax.export
 
-from phlox.backend.pytree import Node, Wire, listen
+from phlox.backend.pytree import PyTreeNode, StructureSerializer, add_listener
 from phlox.errors import KindError
 
 _numbers: dict[str, count[int]] = {}
-"""Of the classes that have been announced, by name."""
+"""How many classes of each name have been registered."""
 
 
-def _register(node: Node) -> None:
+def _register(node: PyTreeNode) -> None:
     with_keys, flatten = node.flatten_with_keys, node.flatten
     if node.integers is not None:
         flatten = _with_integers_refused(flatten, node.integers)
@@ -30,16 +30,16 @@ def _register(node: Node) -> None:
         jax.tree_util.register_pytree_node(node.cls, flatten, node.unflatten)
     else:
         jax.tree_util.register_pytree_with_keys(node.cls, _keyed(with_keys), node.unflatten, flatten)
-    if node.wire is not None:
-        _register_wire(node.cls, node.wire)
+    if node.serializer is not None:
+        _register_serializer(node.cls, node.serializer)
 
 
 def _with_integers_refused(
     flatten: Callable[[Any], tuple[Any, Any]], integers: Callable[[Any], Iterable[str]]
 ) -> Callable[[Any], tuple[Any, Any]]:
-    """As `flatten`, but where JAX is about to differentiate towards an integer, its own error is forestalled.
+    """As `flatten`, with a better error where JAX is about to differentiate with respect to an integer.
 
-    JAX would say that some leaf is one; it does not know which.
+    JAX's own error cannot say which leaf it is.
     """
 
     def flatten_for_jax(value: Any) -> tuple[Any, Any]:
@@ -58,7 +58,7 @@ def _with_integers_refused(
 
 
 def _differentiates(frame: FrameType | None) -> bool:
-    """Is a tree taken apart for `jax.grad` or its kin to look at what they differentiate towards?"""
+    """Is the tree flattened by `jax.grad` or its like, for the arguments that they differentiate with respect to?"""
     while frame is not None and frame.f_code.co_filename == jax.tree_util.tree_leaves.__code__.co_filename:
         frame = frame.f_back
     if frame is None or frame.f_code.co_name not in ("value_and_grad_f", "jacfun"):
@@ -66,16 +66,16 @@ def _differentiates(frame: FrameType | None) -> bool:
     return frame.f_globals.get("__name__") == "jax._src.api" and not frame.f_locals.get("allow_int", False)
 
 
-def _register_wire(cls: type[Any], wire: Wire) -> None:
-    shell: Any = wire.shell
+def _register_serializer(cls: type[Any], serializer: StructureSerializer) -> None:
+    shell: Any = serializer.shell
     name = f"{cls.__module__}.{cls.__qualname__}"
     number = next(_numbers.setdefault(name, count(1)))
     jax.export.register_pytree_node_serialization(
         cls,
-        # A class that is defined anew, as in a notebook, is another one: what was exported with the first stays its.
+        # A class that is defined again, as in a notebook, gets another name: earlier exports belong to the first.
         serialized_name=name if number == 1 else f"{name}#{number}",
-        serialize_auxdata=wire.to_bytes,
-        deserialize_auxdata=wire.from_bytes,
+        serialize_auxdata=serializer.to_bytes,
+        deserialize_auxdata=serializer.from_bytes,
         from_children=shell,
     )
 
@@ -88,4 +88,4 @@ def _keyed(flatten: Callable[[Any], tuple[Any, Any]]) -> Callable[[Any], tuple[A
     return flatten_with_keys
 
 
-listen(_register)
+add_listener(_register)

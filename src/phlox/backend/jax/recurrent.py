@@ -1,4 +1,4 @@
-"""Recurrent layers on JAX: the loop over the steps is one program, some steps a turn."""
+"""Recurrent layers on JAX: the loop over the steps is one program, unrolled by a few steps."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -16,8 +16,8 @@ from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array
 from phlox.backend.jax.fused import fused
 
-_AT_ONCE = 4
-"""Steps a turn: XLA then joins what lies between the products of neighbours; more take long to compile."""
+_UNROLL = 4
+"""How far the loop is unrolled: XLA then fuses what lies between two products; more takes long to compile."""
 
 
 class Recurrent(Backend):
@@ -43,8 +43,8 @@ class Recurrent(Backend):
         *,
         reverse: bool,
     ) -> tuple[States, States]:
-        def turn(states: States, one: States) -> tuple[Any, Any]:
+        def step(states: States, one: States) -> tuple[Any, Any]:
             after, found = body(states, one)
             return tuple(after), tuple(found)
 
-        return lax.scan(turn, tuple(start), tuple(xs), length, reverse=reverse, unroll=min(_AT_ONCE, length))
+        return lax.scan(step, tuple(start), tuple(xs), length, reverse=reverse, unroll=min(_UNROLL, length))

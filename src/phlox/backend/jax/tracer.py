@@ -1,4 +1,4 @@
-"""What JAX has in place of arrays while it records: of which program such a tracer is, and how one is made."""
+"""Tracing and compiling on JAX: to which trace a tracer belongs, traced scalars, loops."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -38,7 +38,7 @@ _NEEDS_VALUES = (
 
 
 def _weakly(x: Any, dtype: Any) -> Any:
-    """A number as Python's own come in: weakly typed, it takes the type of what it meets."""
+    """A scalar as JAX takes Python's: weakly typed, so that the other operand determines the dtype."""
     return convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=True, sharding=None)
 
 
@@ -58,15 +58,15 @@ def _computes_doubles() -> bool:
 
 
 class Traces(EngineBackend):
-    """See `phlox.backend.contract.backend`."""
+    """See `phlox.backend.contract.tracing` and `compiling`."""
 
-    def is_scalar(self, value: object) -> bool:
+    def is_traced_scalar(self, value: object) -> bool:
         return isinstance(value, (Tracer, jax.Array)) and value.ndim == 0
 
     def is_traced(self, x: Array) -> bool:
         return isinstance(x, Tracer)
 
-    def gathers_checks(self, x: Array) -> bool:
+    def collects_checks(self, x: Array) -> bool:
         anchor = checks.tracer()
         # What belongs to a trace within the program's (of a scan's body) cannot leave it.
         return anchor is not None and getattr(x, "_trace", None) is getattr(anchor, "_trace", self)
@@ -80,11 +80,11 @@ class Traces(EngineBackend):
         is_float = isinstance(x, Tracer) and jnp.issubdtype(x.dtype, jnp.floating)
         return jnp.where(jnp.isnan(x), jnp.nan, x) if is_float else x
 
-    def program(self) -> object | None:
+    def current_trace(self) -> object | None:
         # Under jit, scan and checkpoint, an operation on constants is traced; under grad and vmap, it is done.
-        return self.program_of(lax.neg(_PROBE))
+        return self.trace_of(lax.neg(_PROBE))
 
-    def program_of(self, x: Array) -> object | None:
+    def trace_of(self, x: Array) -> object | None:
         while isinstance(x, Tracer) and not isinstance(x, DynamicJaxprTracer):
             x = getattr(x, "primal", getattr(x, "val", None))  # one of grad or jvp, or of vmap
         trace: object | None = getattr(x, "_trace", None)
@@ -121,7 +121,7 @@ class Traces(EngineBackend):
     def scalar_expm1(self, x: Any) -> Any:
         if isinstance(x, TracedScalar):
             return x.expm1()
-        return jnp.expm1(x) if self.is_scalar(x) else math.expm1(x)
+        return jnp.expm1(x) if self.is_traced_scalar(x) else math.expm1(x)
 
     def as_device_scalar(self, value: float) -> Any:
         if self._is_wide():
@@ -135,7 +135,7 @@ class Traces(EngineBackend):
             return value
         return np.frombuffer((_DOUBLE if value.__class__ is float else _LONG).pack(value), np.uint32)
 
-    def scalar_of(self, x: Any, whole: bool) -> Any:
+    def scalar_from_argument(self, x: Any, whole: bool) -> Any:
         if getattr(x, "dtype", None) != np.uint32:
             return x
         with jax.enable_x64(True):
@@ -169,13 +169,13 @@ class Traces(EngineBackend):
     def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return _program(self, fn, static, donate)
 
-    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+    def set_column(self, x: Array, place: int, entry: Array) -> Array:
         return x.at[:, place].set(entry)
 
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         jax.eval_shape(fn, donated, kept)
 
-    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+    def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
         return jax.ShapeDtypeStruct(shape, self.element(kind))
 
     def is_trace_error(self, error: Exception) -> bool:
@@ -197,6 +197,6 @@ class Traces(EngineBackend):
             after, y = body(state, one)
             return tuple(after), tuple(y)
 
-        # Numbers stay weakly typed in an array that is made of nothing else: they take the type of what they meet.
+        # An array made of Python scalars alone is weakly typed as they are.
         arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
         return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)

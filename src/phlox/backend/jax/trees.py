@@ -1,4 +1,4 @@
-"""JAX's PyTrees taken apart, for what is written against JAX itself and holds its state in them."""
+"""Flattening JAX's PyTrees, for libraries written for JAX, such as Optax, whose state is one."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -38,14 +38,14 @@ def _name(key: Any) -> str:
 
 
 def scope(backend: Backend) -> AbstractContextManager[Any]:
-    """In which JAX's own functions have the element types of the backend."""
+    """A scope in which JAX's own functions have the backend's element types."""
     engine = engine_of(backend)
     wide = engine.float_element == "f64" or engine.int_element == "i64"
     return jax.enable_x64(True) if wide else nullcontext()
 
 
 def typed(leaf: Any) -> Any:
-    """An array, or a number as one."""
+    """An array, or a scalar as one."""
     return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
 
 
@@ -66,7 +66,7 @@ def as_signed(leaf: Any) -> Any:
 
 
 def from_signed(array: Any, element: Any) -> Any:
-    """The inverse of `as_signed` for what `element_of` has said; numbers of other types are cast."""
+    """The inverse of `as_signed`, given the `element_of` before; other dtypes are cast."""
     if isinstance(element, str):
         return jax.random.wrap_key_data(array.astype("int32").view("uint32"), impl=element)
     if element.kind == "u":

@@ -40,7 +40,7 @@ def in_x64(function: Callable[..., Any], settle: Callable[[Any], Any] | None = N
 
 
 def settler(wanted_float: Any, wanted_int: Any) -> Callable[[Any], Any]:
-    """What gives each result the element type of the backend: among 64-bit types JAX has its own mind about some."""
+    """Casts each result to the backend's element type, since with 64-bit types JAX chooses others for some."""
 
     def settle(result: Any) -> Any:
         if isinstance(result, tuple):

@@ -38,7 +38,7 @@ def in_parts(definition: Callable[..., Any], arrays: int = 1) -> Any:
 
 
 _ZEROS: dict[Any, Array] = {np.dtype(kind): np.zeros((), kind) for kind in (np.float16, np.float32, np.float64)}
-"""NumPy makes a number into an array at every call, which takes as long as the maximum of a hundred."""
+"""As an array, since NumPy would convert a scalar at every call, which takes as long as the maximum of a hundred."""
 
 
 class Activation(Backend):

@@ -182,7 +182,7 @@ class NumPy(
         return np.take_along_axis(x, indices, axis)
 
     def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
-        # Two Python numbers have no element type of their own to give to the result, and bfloat16 adapts to no float.
+        # Two Python scalars do not determine the dtype of the result, and bfloat16 does not promote with floats.
         if isinstance(if_true, float) or (isinstance(if_true, int) and isinstance(if_false, (int, float))):
             if_true = np.asarray(if_true, self.host_float_dtype)
         if isinstance(if_false, float):

@@ -68,7 +68,7 @@ class Norm(Backend):
 
 
 def _like(rows: Block) -> tuple[Block, Block, Block]:
-    """Memory for the result, and for two numbers a row."""
+    """Memory for the result, and for two scalars a row."""
     return np.empty_like(rows), np.empty((len(rows), 1), rows.dtype), np.empty((len(rows), 1), rows.dtype)
 
 

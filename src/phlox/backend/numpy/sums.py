@@ -1,4 +1,4 @@
-"""Sums of many numbers on NumPy, which adds in pairs along the last axis in memory only, and elsewhere one by one."""
+"""Sums of many elements on NumPy, which sums pairwise only along the axis that is contiguous in memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from phlox.backend.contract.types import Array, Axes
 
 _FEW = 1 << 8
-"""Of so few numbers a sum is accurate in whatever order they are added."""
+"""A sum of so few elements is accurate in any order."""
 _STEPS = 128
-"""So many are added one by one."""
+"""So many are added in sequence."""
 _ROW = 256
-"""Elements behind an axis that are worth a loop of their own."""
+"""Elements after an axis that are worth a loop of their own."""
 ROWS = 1 << 11
-"""Rows that one product with ones adds up."""
+"""Rows that one product with a vector of ones sums."""
 
 
 def total(x: Array, axes: Axes, keepdims: bool = False) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
-from phlox.backend.contract.update import AdamNumbers, Piece, ReusedBuffer, bundles, work_on
+from phlox.backend.contract.update import AdamScalars, Piece, ReusedBuffer, bundles, work_on
 from phlox.backend.numpy.blocks import LARGE, SMALL, SPREAD, Block, in_blocks, scratch
 
 _LONG = 1 << 18
@@ -51,7 +51,7 @@ class HostMemory(ReusedBuffer):
 class Update(Backend):
     """See `phlox.backend.contract.update`."""
 
-    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamNumbers) -> tuple[Array, Array, Array]:
+    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
         old = x.reshape(-1), g.reshape(-1), m.reshape(-1), v.reshape(-1)
         shape: tuple[int, ...] = x.shape
         made: tuple[Block, Block, Block] = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
@@ -78,12 +78,12 @@ class Update(Backend):
     def flat(self, x: Array) -> Array:
         return x.reshape(-1)
 
-    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+    def set_column(self, x: Array, place: int, entry: Array) -> Array:
         x[:, place] = entry
         return x
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
-        if not isinstance(numbers, AdamNumbers) or self.float_element not in ("f32", "f64"):
+        if not isinstance(numbers, AdamScalars) or self.float_element not in ("f32", "f64"):
             return None
 
         def update(pieces: Sequence[Piece]) -> None:
@@ -127,7 +127,7 @@ def _each(pieces: Sequence[Piece], longest: int, work: Callable[[Sequence[tuple[
     in_blocks(run, len(parts), SPREAD if sum(sizes) >= SPREAD else 1)
 
 
-def _adam(old: Sequence[Block], new: Sequence[Block], numbers: AdamNumbers, start: int, stop: int) -> None:
+def _adam(old: Sequence[Block], new: Sequence[Block], numbers: AdamScalars, start: int, stop: int) -> None:
     """The elements from `start` to `stop` of Adam's update."""
     lr, beta_1, beta_2, epsilon, decay, decoupled, correction_1, correction_2, _ = numbers
     part_of = itemgetter(slice(start, stop))

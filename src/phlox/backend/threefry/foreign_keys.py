@@ -1,26 +1,26 @@
-"""Random keys of the libraries that engines are made of, for the streams of Phlox, which import none of them."""
+"""Reading the random keys of other libraries, as JAX's, for the streams of Phlox, which import none of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from phlox.backend.pytree import meet_engines
+from phlox.backend.pytree import register_with_imported_engines
 
 _readers: list[Callable[[Any], Any]] = []
 
 
 def register_reader(reader: Callable[[Any], Any]) -> None:
-    """Announce a function that reads the keys of a library.
+    """Add a function that reads the keys of a library.
 
-    It gives their two words as integers or, where these are tracers in a program, an array of three uint32 (the
-    words, and the position 0); None for what is no key.
+    It gives the two words of a key as integers or, where they are tracers, an array of three uint32: the words, and the
+    position 0. It gives None for anything else.
     """
     _readers.append(reader)
 
 
 def read_key(source: Any) -> Any:
-    """What a library's key says, see `register_reader`; None for what is no key of any."""
-    meet_engines()
+    """The words of a library's key, see `register_reader`; None for anything else."""
+    register_with_imported_engines()
     found = (reader(source) for reader in _readers)
     return next((words for words in found if words is not None), None)

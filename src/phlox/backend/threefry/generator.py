@@ -1,4 +1,7 @@
-"""Random numbers on NumPy arrays, and the definition of the numbers that every engine draws.
+"""The specification of the random numbers that every engine draws, and its implementation on NumPy arrays.
+
+The NumPy backend draws by these functions; those of JAX and PyTorch give the same numbers, bit for bit. What needs
+random numbers without an engine (keys of sub-streams, the order of a data set) uses them directly.
 
 The generator is Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2,
 3", SC 2011): a keyed bijection of two 32-bit words. A *draw* is named by `state = uint32[3] = (k0, k1, position)`: the

@@ -40,7 +40,7 @@ def _named(name: str) -> torch.device:
 
 
 class Arrays(EngineBackend):
-    """See `phlox.backend.contract.backend`."""
+    """See `phlox.backend.contract.arrays`."""
 
     torch_float: torch.dtype
     torch_int: torch.dtype
@@ -98,7 +98,7 @@ class Arrays(EngineBackend):
             self.check_fits(x, engine)
         return x.to(self.native_device(device), engine.element(kind))
 
-    def blank(self, shape: Shape, kind: type[Kind], device: Device) -> Array:
+    def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Array:
         # One element, seen in every place.
         return torch.zeros((), dtype=self.element(kind), device=self.native_device(device)).expand(shape)
 

@@ -143,10 +143,10 @@ class TracerOps(Backend):
     def is_traced(self, x: Array) -> bool:
         return is_tracer(x)
 
-    def program(self) -> object | None:
+    def current_trace(self) -> object | None:
         return _mode_of(_keys.FAKE) if _modes() and _keys is not None else None
 
-    def program_of(self, x: Array) -> object | None:
+    def trace_of(self, x: Array) -> object | None:
         tensor: Any = x.words if isinstance(x, RngState) else x
         return tensor.fake_mode if isinstance(tensor, FakeTensor) else None
 
@@ -171,13 +171,13 @@ class TracerOps(Backend):
     def is_trace_error(self, error: Exception) -> bool:
         return isinstance(error, (NeedsValue, DataDependentOutputException, DynamicOutputShapeException))
 
-    def is_scalar(self, value: object) -> bool:
+    def is_traced_scalar(self, value: object) -> bool:
         return isinstance(value, torch.Tensor) and value.ndim == 0 and is_tracer(value)
 
     def scalar_expm1(self, x: Any) -> Any:
         if isinstance(x, TracedScalar):
             return x.expm1()
-        return torch.expm1(x) if self.is_scalar(x) else math.expm1(x)
+        return torch.expm1(x) if self.is_traced_scalar(x) else math.expm1(x)
 
     def as_device_scalar(self, value: float) -> Any:
         return torch.tensor(value, dtype=self._numbers()[0], device="cpu")
@@ -203,7 +203,7 @@ class TracerOps(Backend):
     def concrete_scalar(self, x: Any) -> Any:
         return x if is_tracer(x) else x.item()
 
-    def gathers_checks(self, x: Array) -> bool:
+    def collects_checks(self, x: Array) -> bool:
         return checks.tracer() is not None and is_tracer(x)
 
     def _forbid(self, bad: Any, error: Callable[..., Exception], *what: Callable[[], Array]) -> None:
@@ -211,5 +211,5 @@ class TracerOps(Backend):
         if not is_tracer(bad):
             if torch.any(bad) if isinstance(bad, torch.Tensor) else bad:
                 raise error(*(number().item() for number in what))
-        elif self.gathers_checks(bad):
-            checks.leave(lambda some, *of: error(*of) if some else None, bad.any(), *(number() for number in what))
+        elif self.collects_checks(bad):
+            checks.add(lambda some, *of: error(*of) if some else None, bad.any(), *(number() for number in what))

@@ -1,3 +1,3 @@
-"""What a program that is being traced needs of every engine: checks of values, scalars, errors of lifetime."""
+"""What tracing has in common on all engines: checks of values, traced scalars, errors of leaked and donated arrays."""
 
 from __future__ import annotations

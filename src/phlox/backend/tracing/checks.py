@@ -1,7 +1,8 @@
-"""Checks of values inside a program that is being traced, where no value can be seen.
+"""Checks of values in a compiled function, which are not known while it is traced.
 
-What an eager call finds at once (an index out of range, a division by zero), a program can only report afterwards.
-While checks are on, each one leaves its numbers here; the program returns them, and they are judged after the call.
+What an eager call finds at once (an index out of range, a division by zero), a compiled function can only report after
+the call. While checks are on, each check leaves the tracers that it depends on here; the compiled function returns
+them as further results, and after the call the checks look at their values.
 """
 
 from __future__ import annotations
@@ -17,42 +18,42 @@ from typing import Any, TypeAlias
 from phlox.backend.contract.types import Array
 from phlox.host.signal_guard import scope
 
-Judge: TypeAlias = Callable[..., Exception | None]
-"""`(*numbers)`: what is wrong with them, if anything."""
+FindError: TypeAlias = Callable[..., Exception | None]
+"""`(*values)`: the error to raise for them, if any."""
 
-_HERE = str(Path(__file__).parents[2])
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How many numbers are judged, how, and the line of the user's that asked for it."""
+    """How many values a check looks at, how, and the line of the user's code that it is for."""
 
     count: int
-    judge: Judge
+    find_error: FindError
     place: str
 
-    def raise_for(self, numbers: Sequence[Any]) -> None:
-        """Raise what is wrong with the numbers that a program returned."""
-        error = self.judge(*numbers)
+    def raise_for(self, values: Sequence[Any]) -> None:
+        """Raise the error, if any, for the values that a call has returned."""
+        error = self.find_error(*values)
         if error is not None:
             raise type(error)(f"{error} (in a compiled function, at {self.place})")
 
 
-class Gathered:
-    """The checks of a program, and their numbers in it."""
+class CollectedChecks:
+    """The checks of a trace, and the tracers whose values they are to look at."""
 
     def __init__(self, tracer: Array) -> None:
         self.tracer = tracer
         self.checks: list[Check] = []
-        self.numbers: list[Array] = []
+        self.values: list[Array] = []
 
 
 _on: ContextVar[bool] = ContextVar("phlox_checks", default=False)
-_gathered: ContextVar[Gathered | None] = ContextVar("phlox_recorded_checks", default=None)
+_collected: ContextVar[CollectedChecks | None] = ContextVar("phlox_collected_checks", default=None)
 
 
 def checks_are_on() -> bool:
-    """Are programs gathered now to contain checks?"""
+    """Are functions that are traced now to contain checks?"""
     return _on.get()
 
 
@@ -64,9 +65,9 @@ def checks(on: bool = True) -> Generator[None]:
     is never a neighbour's value in its place, but goes unnoticed. With it, every call of a compiled function waits for
     its result and then raises what the eager call would have raised: `IndexRangeError` for indices, `ZeroDivisionError`
     for integers divided by zero, `RangeError` for floats that no integer can hold. Nothing of such a call is kept:
-    modules and optimizers stay as they were, and donated arguments can be used again. Programs made with and without
-    checks are kept beside each other. The turns of a `phlox.scan` are checked like everything else; checks inside a raw
-    JAX transformation within the function (`jax.lax.scan`) are left out.
+    modules and optimizers stay as they were, and donated arguments can be used again. A function is compiled once with
+    checks and once without. The steps of a `phlox.scan` are checked like everything else; checks inside a raw JAX
+    transformation within the function (`jax.lax.scan`) are left out.
 
     >>> import phlox as px
     >>> from phlox.backend import Jax
@@ -84,47 +85,47 @@ def checks(on: bool = True) -> Generator[None]:
 
 
 @contextmanager
-def gathering(on: bool, tracer: Array) -> Generator[Gathered]:
-    """Gathers the checks of the program that is traced in this scope, one of whose tracers is given."""
-    found = Gathered(tracer)
-    with scope(_gathered, found if on else None):
-        yield found
+def collecting(on: bool, tracer: Array) -> Generator[CollectedChecks]:
+    """Collect, if `on`, the checks of the function that is traced in this scope; `tracer` is one of its tracers."""
+    collected = CollectedChecks(tracer)
+    with scope(_collected, collected if on else None):
+        yield collected
 
 
 def tracer() -> Array | None:
-    """A tracer of the program that is being traced, if it gathers checks."""
-    gathered = _gathered.get()
-    return None if gathered is None else gathered.tracer
+    """A tracer of the function that is being traced, if its checks are collected."""
+    collected = _collected.get()
+    return None if collected is None else collected.tracer
 
 
-def leave(judge: Judge, *numbers: Array) -> None:
-    """Leave numbers to be judged after the call of the program that is being traced, which gathers checks."""
-    gathered = _gathered.get()
-    assert gathered is not None
-    gathered.checks.append(Check(len(numbers), judge, _users_line()))
-    gathered.numbers.extend(numbers)
+def add(find_error: FindError, *values: Array) -> None:
+    """Add a check of these tracers to the function that is being traced, whose checks are collected."""
+    collected = _collected.get()
+    assert collected is not None
+    collected.checks.append(Check(len(values), find_error, _users_line()))
+    collected.values.extend(values)
 
 
-def pass_on(inside: Gathered, columns: Sequence[Array]) -> None:
-    """Leave what a loop of the program has gathered: for each number in its body, the numbers of all turns."""
-    gathered = _gathered.get()
-    assert gathered is not None
-    gathered.checks.extend(Check(check.count, _each(check.judge), check.place) for check in inside.checks)
-    gathered.numbers.extend(columns)
+def add_from_loop(inside: CollectedChecks, columns: Sequence[Array]) -> None:
+    """Add the checks of a loop's body; for each tracer in it, `columns` has the values of all steps."""
+    collected = _collected.get()
+    assert collected is not None
+    collected.checks.extend(Check(check.count, _of_steps(check.find_error), check.place) for check in inside.checks)
+    collected.values.extend(columns)
 
 
-def _each(judge: Judge) -> Judge:
-    """What is wrong in the first of the turns in which anything is."""
+def _of_steps(find_error: FindError) -> FindError:
+    """The error of the first step that has one."""
 
-    def judged(*columns: Sequence[Any]) -> Exception | None:
-        return next(filter(None, (judge(*numbers) for numbers in zip(*columns, strict=True))), None)
+    def find_first(*columns: Sequence[Any]) -> Exception | None:
+        return next(filter(None, (find_error(*values) for values in zip(*columns, strict=True))), None)
 
-    return judged
+    return find_first
 
 
 def _users_line() -> str:
-    """The innermost line outside this package that led here."""
+    """The innermost line outside of Phlox that led here."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"

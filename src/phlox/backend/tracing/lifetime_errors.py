@@ -1,7 +1,6 @@
-"""What is remembered of compiled functions for the sake of their users' errors: whose an array is that cannot be used.
+"""Errors for donated arrays and leaked tracers, which name the function and the argument; an engine's errors do not.
 
-An array that was donated, and a tracer of a trace that has ended, are of no use to anyone; what an engine says
-of them names neither the function nor the argument.
+For that, donations and traces are noted here as long as they live.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ _traces: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def note_donation(holder: Any, arrays_of: ArraysOf, function: str, argument: str) -> None:
-    """Remember, as long as it lives, that what this object holds was donated; `arrays_of(holder)` are its arrays."""
-    # Those that are gone are left out now and then: being told of each would cost more than the rest of a call.
+    """Note, as long as `holder` lives, that its arrays, `arrays_of(holder)`, were donated."""
+    # Dead entries are removed now and then: a callback for each would cost more than the rest of a call.
     if len(_donations) >= _MANY and not len(_donations) % _MANY:
         _donations[:] = [known for known in _donations if known[0]() is not None]
     _donations.append((weakref.ref(holder), arrays_of, function, argument))
 
 
 def donated(subject: str, array: Any) -> DonatedError:
-    """What to say where a donated array is used: `subject` is "model was", or "add: a tensor was"."""
+    """The error for the use of a donated array; `subject` is "model was", or "add: a tensor was"."""
     for ref, arrays_of, function, argument in reversed(_donations):
         holder = ref()
         if holder is not None and any(array is one for one in arrays_of(holder)):
@@ -38,12 +37,12 @@ def donated(subject: str, array: Any) -> DonatedError:
 
 
 def note_trace(trace: Any, function: str) -> None:
-    """Remember which function an engine's trace is of."""
+    """Note which function an engine's trace is of."""
     _traces[trace] = function
 
 
 def leaked_tracer(subject: str, trace: Any) -> CompileError:
-    """What to say where a tracer is used after its trace has ended."""
+    """The error for the use of a tracer after its trace has ended."""
     function = None if trace is None else _traces.get(trace)
     during = "inside a transformation" if function is None else f"while compiling {function}"
     return CompileError(

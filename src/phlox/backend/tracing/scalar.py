@@ -1,4 +1,4 @@
-"""`TracedScalar`: a number that is an argument of a compiled function, while that is traced."""
+"""`TracedScalar`: a Python scalar that is an argument of a compiled function, while that is traced."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class TracedScalar:
-    """Stands for a Python number in a trace, and computes as one: in 64 bits, as long as it meets only numbers.
+    """A tracer in place of a Python scalar. With other scalars it computes in 64 bits, as Python does.
 
-    A tensor takes it at the tensor's own precision (`meet`), and so does an array of the engine. Its value is not
-    known: asking for it is the engine's error, as of a tensor.
+    Beside a tensor or an array of the engine it has the precision of that (`as_operand`). Its value is not known:
+    asking for it is the engine's error, as for a tensor.
     """
 
     __slots__ = ("backend", "value", "whole")
 
     __hash__ = object.__hash__
-    __array_ufunc__ = None  # NumPy's numbers leave arithmetic to this
+    __array_ufunc__ = None  # NumPy's scalars leave arithmetic to this
     ndim = 0
     shape = ()
 
@@ -39,17 +39,17 @@ class TracedScalar:
 
     @property
     def dtype(self) -> str:
-        """What its elements are, as engines' arrays say it."""
+        """Its element type, as an engine's array would name it."""
         return "int64" if self.whole else "float64"
 
-    def meet(self, backend: Backend, kind: type[Kind]) -> Any:
-        """The number as an operation of a backend takes it beside its arrays of a kind, Float or Int."""
+    def as_operand(self, backend: Backend, kind: type[Kind]) -> Any:
+        """The scalar as an operand of a backend, beside its arrays of a kind, Float or Int."""
         return backend.promote_scalar(self._live(), kind)
 
     def _live(self) -> Any:
         """The tracer; `CompileError` if its trace has ended."""
         if self.backend.is_leaked(self.value, surely=True):
-            raise leaked_tracer("a number", self.backend.program_of(self.value))
+            raise leaked_tracer("a number", self.backend.trace_of(self.value))
         return self.value
 
     def expm1(self) -> TracedScalar:
@@ -66,12 +66,12 @@ class TracedScalar:
             return self._binary(op, *[x if x is self else x.item() for x in (lhs, rhs)])
         if not isinstance(other, (TracedScalar, int, float)):
             if not hasattr(other, "dtype") or hasattr(other, "_ops"):
-                return NotImplemented  # not an array of the engine's: a tensor knows what to do
+                return NotImplemented  # not an array of the engine's: a tensor's own operator does it
             mine = self.backend.scalar_as_operand(self._live(), other)
             return op(*[mine if x is self else x for x in (lhs, rhs)])
         whole = _is_whole(lhs) and _is_whole(rhs) and op.__name__ != "truediv"
         if op.__name__ == "pow" and not (isinstance(rhs, int) and rhs >= 0):
-            whole = False  # of a negative exponent, a float comes
+            whole = False  # a negative exponent gives a float
         return self._of(op, whole, lhs, rhs)
 
     def _compared(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
@@ -89,7 +89,7 @@ class TracedScalar:
     def __abs__(self) -> TracedScalar:
         return self._of(operator.abs, self.whole, self)
 
-    # What only a value can do: the engine says that there is none.
+    # These need a value: the engine raises its error.
 
     def __float__(self) -> float:
         return float(self._live())

@@ -1,4 +1,4 @@
-"""All batching rules: what each operation on one example is for a batch of them."""
+"""All batching rules: how each operation on one example is carried out for a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phlox.batching.rules.recurrent import RECURRENT
 from phlox.batching.rules.shape import SHAPE
 
 RULES: dict[str, Rule] = {**ELEMENTWISE, **ALONG, **SHAPE, **INDEXING, **PRODUCTS, **NN, **RECURRENT, **RANDOM}
-"""What has no entry is made of operations that have; see the contract."""
+"""An operation without an entry is derived from operations that have one; see the contract."""
 
 FORWARDED = ("float_full", "int_full", "bool_full", "int_arange", "bool_tri")
-"""What makes an array of no other: the same for all examples."""
+"""Operations that take no array: their results are the same for all examples."""

@@ -1,11 +1,11 @@
-"""What is done along axes that are named: of an example they are one further on in the batch."""
+"""Operations along given axes: an axis of an example is one further on in the inner array."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps
-from phlox.batching.build import Along, General, Rule, shifted
+from phlox.batching.build import AxisRule, GeneralRule, Rule, shifted
 
 _REDUCTIONS = [
     name
@@ -23,20 +23,20 @@ _FIRST = (
     "float_argsort", "int_argsort", "float_sort", "int_sort",
     "softmax", "log_softmax", "glu",
 )  # fmt: skip
-"""The axis, or the axes, are the first option."""
+"""Operations whose first option is the axis, or axes."""
 
 _SECOND = ("roll", "repeat", "float_argtopk", "int_argtopk")
-"""They are the second."""
+"""Operations whose second option they are."""
 
 
 def _with_new_first_axis(name: str) -> Rule:
-    """Several results along a new first axis, before which the batch belongs."""
+    """Results along a new first axis, before which the batch axis goes."""
 
     def rule(M: Any, x: Any, axes: Any, *options: Any) -> Any:
         found = getattr(M.inner, name)(x.value, shifted(axes), *options)
         return M.boxed(M.moved(found, 1, 0))
 
-    return General(1, rule)
+    return GeneralRule(1, rule)
 
 
 def _windows_adjoint(M: Any, g: Any, axis: int, size: int, step: int, shape: tuple[int, ...]) -> Any:
@@ -45,9 +45,9 @@ def _windows_adjoint(M: Any, g: Any, axis: int, size: int, step: int, shape: tup
 
 
 ALONG: dict[str, Rule] = {
-    **{name: Along((0,)) for name in _FIRST},
-    **{name: Along((1,)) for name in _SECOND},
+    **{name: AxisRule((0,)) for name in _FIRST},
+    **{name: AxisRule((1,)) for name in _SECOND},
     "float_order_statistics": _with_new_first_axis("float_order_statistics"),
     "float_quantile": _with_new_first_axis("float_quantile"),
-    "float_windows_adjoint": General(1, _windows_adjoint),
+    "float_windows_adjoint": GeneralRule(1, _windows_adjoint),
 }

@@ -1,4 +1,4 @@
-"""What is done to every element alone; read off the contract, which says how many operands each operation has."""
+"""Elementwise operations; how many operands each has is taken from the contract."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.nn.activation import ActivationOps
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps
 from phlox.backend.contract.special import SpecialOps
-from phlox.batching.build import Elementwise, Rule
+from phlox.batching.build import ElementwiseRule, Rule
 
 _REQUIRED = {
-    name: Elementwise({"Unary": 1, "Binary": 2}[annotation])
+    name: ElementwiseRule({"Unary": 1, "Binary": 2}[annotation])
     for family in (FloatOps, IntOps, BoolOps)
     for name, annotation in family.__annotations__.items()
     if annotation in ("Unary", "Binary")
@@ -21,13 +21,13 @@ _REQUIRED = {
 
 
 def _operands(function: Any) -> int:
-    """How many of an operation's parameters are arrays, or may be."""
+    """How many parameters of an operation are, or may be, arrays."""
     parameters = inspect.signature(function).parameters.values()
     return sum(parameter.annotation in ("Array", "Any") for parameter in parameters)
 
 
 _DERIVED = {
-    name: Elementwise(_operands(function))
+    name: ElementwiseRule(_operands(function))
     for family in (ArithmeticOps, SpecialOps, ElementwiseOps, ActivationOps)
     for name, function in vars(family).items()
     if inspect.isfunction(function) and not name.startswith("_") and name != "int_matmul"
@@ -36,7 +36,7 @@ _DERIVED = {
 ELEMENTWISE: dict[str, Rule] = {
     **_REQUIRED,
     **_DERIVED,
-    "where": Elementwise(3),
-    "detach": Elementwise(1),
-    "gelu": Elementwise(1),
+    "where": ElementwiseRule(3),
+    "detach": ElementwiseRule(1),
+    "gelu": ElementwiseRule(1),
 }

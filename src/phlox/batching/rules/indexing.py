@@ -1,4 +1,4 @@
-"""Reading and writing at places; where those differ from example to example, the examples become one long axis."""
+"""Gathering and scattering; where indices differ between examples, the examples are joined to one long axis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend.contract.types import Array, Index, Shape
-from phlox.batching.build import General, Rule, fold, unfold
+from phlox.batching.build import GeneralRule, Rule, fold, unfold
 
 if TYPE_CHECKING:
     from phlox.backend.contract.indexing import Mode
@@ -94,17 +94,17 @@ def _scatter(name: str) -> Rule:
         scatter: Callable[..., Any] = getattr(M.inner, name)
         return unfold(M, scatter(fold(M, x, size), flat, fold(M, updates, size), mode), size)
 
-    return General(3, rule)
+    return GeneralRule(3, rule)
 
 
 INDEXING: dict[str, Rule] = {
-    "index": General(1, _index),
-    "index_set": General(2, _index_set),
-    "float_index_adjoint": General(1, _index_adjoint),
-    "take": General(2, _take),
-    "float_take_adjoint": General(2, _take_adjoint),
-    "take_along_axis": General(2, _take_along_axis),
-    "float_take_along_axis_adjoint": General(2, _take_along_axis_adjoint),
+    "index": GeneralRule(1, _index),
+    "index_set": GeneralRule(2, _index_set),
+    "float_index_adjoint": GeneralRule(1, _index_adjoint),
+    "take": GeneralRule(2, _take),
+    "float_take_adjoint": GeneralRule(2, _take_adjoint),
+    "take_along_axis": GeneralRule(2, _take_along_axis),
+    "float_take_along_axis_adjoint": GeneralRule(2, _take_along_axis_adjoint),
     "float_scatter": _scatter("float_scatter"),
     "int_scatter": _scatter("int_scatter"),
 }

@@ -13,7 +13,7 @@ from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.types import Array, Shape, Widths
-from phlox.batching.build import Folded, General, Rule, fold, unfold
+from phlox.batching.build import FoldedRule, GeneralRule, Rule, fold, unfold
 
 if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
@@ -33,7 +33,7 @@ def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
             return M.boxed(getattr(M.inner, name)(x.value, *rest))
         return definition(M, x, *rest)
 
-    return General(1 + weights, rule)
+    return GeneralRule(1 + weights, rule)
 
 
 # --- examples joined to the rows
@@ -160,13 +160,13 @@ NN: dict[str, Rule] = {
     "linear": _rowwise("linear", DenseOps.linear, 2),
     "layer_norm": _rowwise("layer_norm", NormOps.layer_norm, 2),
     "rms_norm": _rowwise("rms_norm", NormOps.rms_norm, 1),
-    "group_norm": General(3, _group_norm),
-    "cross_entropy": General(3, _cross_entropy),
-    "attention": General(6, _attention),
-    "conv": General(3, _conv),
-    "conv_dx": General(2, _conv_dx),
-    "conv_dw": General(2, _conv_dw),
-    "col2im": General(1, _col2im),
-    "grid_sample": Folded(2),
-    **dict.fromkeys(_OF_EACH_EXAMPLE, Folded(1)),
+    "group_norm": GeneralRule(3, _group_norm),
+    "cross_entropy": GeneralRule(3, _cross_entropy),
+    "attention": GeneralRule(6, _attention),
+    "conv": GeneralRule(3, _conv),
+    "conv_dx": GeneralRule(2, _conv_dx),
+    "conv_dw": GeneralRule(2, _conv_dw),
+    "col2im": GeneralRule(1, _col2im),
+    "grid_sample": FoldedRule(2),
+    **dict.fromkeys(_OF_EACH_EXAMPLE, FoldedRule(1)),
 }

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from phlox.backend.contract.types import Array, Axes
-from phlox.batching.build import General, Rule, Stacked, shifted
+from phlox.batching.build import GeneralRule, MatrixRule, Rule, shifted
 
 if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
@@ -26,7 +26,7 @@ def _matmul(name: str) -> Rule:
         right = M.raised(rhs.value, rank) if type(rhs) is M.box else rhs
         return M.boxed(product(left, right))
 
-    return General(2, rule)
+    return GeneralRule(2, rule)
 
 
 def _dot_general(name: str) -> Rule:
@@ -45,7 +45,7 @@ def _dot_general(name: str) -> Rule:
         place = len(M.shape(x)) - len(sx)
         return M.boxed(M.moved(product(x, y.value, (bx, by), (sx, sy)), place, 0))
 
-    return General(2, rule)
+    return GeneralRule(2, rule)
 
 
 _MATRICES = (
@@ -58,10 +58,10 @@ PRODUCTS: dict[str, Rule] = {
     "int_matmul": _matmul("int_matmul"),
     "float_dot_general": _dot_general("float_dot_general"),
     "int_dot_general": _dot_general("int_dot_general"),
-    **{name: Stacked((2,)) for name in _MATRICES},
-    **{name: Stacked((rank,)) for name, rank in _SIGNALS.items()},
-    "solve": Stacked((2, 2)),
-    "solve_triangular": Stacked((2, 2)),
-    "float_searchsorted": Stacked((1, 1)),
-    "int_searchsorted": Stacked((1, 1)),
+    **{name: MatrixRule((2,)) for name in _MATRICES},
+    **{name: MatrixRule((rank,)) for name, rank in _SIGNALS.items()},
+    "solve": MatrixRule((2, 2)),
+    "solve_triangular": MatrixRule((2, 2)),
+    "float_searchsorted": MatrixRule((1, 1)),
+    "int_searchsorted": MatrixRule((1, 1)),
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
-from phlox.batching.build import Drawn, Rule
+from phlox.batching.build import RandomRule, Rule
 from phlox.batching.frames import frame_of
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def _shaped(name: str) -> Rule:
         size = _rows(M)
         return draw(state, shape, *options) if size is None else M.boxed(draw(state, (size, *shape), *options))
 
-    return Drawn(rule)
+    return RandomRule(rule)
 
 
 def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
-    """The order of numbers drawn for every place, equal ones (of 2**31 few are) staying as they are."""
+    """The argsort of random integers; equal ones, which are rare among 2**31, stay in order."""
     size = _rows(M)
     if size is None:
         return M.inner.random_permutation(state, n, device)
@@ -39,5 +39,5 @@ def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
 
 RANDOM: dict[str, Rule] = {
     **{name: _shaped(name) for name in ("random_uniform", "random_normal", "random_bernoulli", "random_integers")},
-    "random_permutation": Drawn(_permutation),
+    "random_permutation": RandomRule(_permutation),
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array
-from phlox.batching.build import General, Rule, fold, unfold
+from phlox.batching.build import GeneralRule, Rule, fold, unfold
 
 if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
@@ -31,7 +31,7 @@ def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: 
         y, *after = getattr(M.inner, name)(_joined(M, x, size), *start, *given, mask, *options)
         return _apart(M, y, size), *(unfold(M, state, size) for state in after)
 
-    return General(last + 1, rule)
+    return GeneralRule(last + 1, rule)
 
 
 def _joined(M: Batched, x: Array, size: int) -> Array:

@@ -1,4 +1,4 @@
-"""Moving elements about: the batch stays the first axis."""
+"""Shapes and slices: the batch stays the first axis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from phlox.backend.contract.types import Array, Axes, Shape, Widths
-from phlox.batching.build import General, Rule, shifted
+from phlox.batching.build import GeneralRule, Rule, shifted
 
 if TYPE_CHECKING:
     from phlox.backend.contract.shape import Mode
@@ -53,11 +53,11 @@ def _tile(M: Batched, x: Mapped, times: tuple[int, ...]) -> Array:
 
 
 SHAPE: dict[str, Rule] = {
-    "reshape": General(1, _reshape),
-    "permute_dims": General(1, _permute_dims),
-    "broadcast_to": General(1, _broadcast_to),
-    "concat": General(1, _concat),
-    "pad": General(1, _pad),
-    "extend": General(1, _extend),
-    "tile": General(1, _tile),
+    "reshape": GeneralRule(1, _reshape),
+    "permute_dims": GeneralRule(1, _permute_dims),
+    "broadcast_to": GeneralRule(1, _broadcast_to),
+    "concat": GeneralRule(1, _concat),
+    "pad": GeneralRule(1, _pad),
+    "extend": GeneralRule(1, _extend),
+    "tile": GeneralRule(1, _tile),
 }

@@ -1,3 +1,3 @@
-"""How `phlox tune` finds settings: candidates are measured in processes of their own, in turn, and compared."""
+"""How `phlox tune` finds settings: it measures candidates one after the other, each in a new process, and compares."""
 
 from __future__ import annotations

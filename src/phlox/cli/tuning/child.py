@@ -1,7 +1,7 @@
 """The process in which `phlox tune` runs a program once: `python -m phlox.cli.tuning.child REPORT SECONDS STEP FILE`.
 
-It runs FILE, with the arguments after it, as `python FILE ...` would, watches its steps, writes to REPORT what it has
-seen, and ends.
+It runs FILE, with the arguments after it, as `python FILE ...` would. It times the steps, writes the result to REPORT,
+and exits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from phlox.cli.tuning.watch import Seen, Watch
 
 FAILED = 3
-"""The exit status where the program raised an error, which is the last line on the standard error."""
+"""The exit status if the program raised an error, which is the last line on standard error."""
 
 
 def main(arguments: list[str]) -> None:
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
     def finish(name: str | None, seen: Seen | None, *, whole: bool) -> None:
         found: dict[str, Any] = {
             "step": name,
-            "whole": whole,  # whether the program has come to its end
+            "whole": whole,  # whether the program ran to its end
             "seconds": perf_counter() - begun,
             "asked_default": watch.asked,
             "peak_memory": peak_memory(),
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
 
     def enough(name: str, seen: Seen) -> None:
         finish(name, seen, whole=False)
-        # Nothing more of the program runs, not even what it would do at its end: save a model, for instance.
+        # Nothing more of the program runs, not even code at its end, which might save a model.
         os._exit(0)
 
     watch = Watch(float(seconds), only or None, enough)
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 
 def peak_memory() -> int | None:
-    """The most bytes that this process had in memory, where the system says it."""
+    """The peak resident memory of this process in bytes, if the system reports it."""
     try:
         text = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:

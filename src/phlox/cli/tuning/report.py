@@ -1,4 +1,4 @@
-"""What `phlox tune` prints: the table of what was measured, and what to set."""
+"""The output of `phlox tune`: the table of measurements, and the settings to use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from phlox.backend.settings import FILE, Settings
 from phlox.cli.text import count_text, printable, size_text, table
 from phlox.cli.tuning.search import Configuration, Search
 
-_HEADS = ("configuration", "ms a step", "quartiles", "ratio", "quartiles", "memory", "")
+_HEADS = ("configuration", "ms/step", "quartiles", "ratio", "quartiles", "memory", "")
 
 
 def line(one: Configuration) -> str:
-    """A line about a configuration that has just been measured for the first time."""
+    """One line about a configuration after its first measurement."""
     found = one.trials[0]
     where = f" on {found.device}" if found.device else ""
     said = one.problem or f"{_milliseconds(one.seconds())} ms{where}"
@@ -21,14 +21,14 @@ def line(one: Configuration) -> str:
 
 
 def results(search: Search, width: int | None) -> str:
-    """The table, the fastest first, and the notes below it."""
+    """The table, fastest first, and the notes below it."""
     measured = [one for one in search.configurations if one.trials]
     measured.sort(key=lambda one: one.seconds())
     rows = [_row(one, search.present) for one in measured]
     step = search.step
-    what = f"A step is a call of {step}" if step else "No step was seen; the time is that of the whole script"
+    what = f"A step is a call of {step}" if step else "No step was detected; the time is that of the whole script"
     rounds = max(len(one.trials) for one in measured)
-    head = f"{what}. The fastest were run {count_text(rounds, 'time')}, in turn."
+    head = f"{what}. The fastest were run {count_text(rounds, 'time')}, alternating."
     shown = table(rows, _HEADS, right=(1, 2, 3, 4, 5), spare=(5, 2), width=width)
     notes = [f"Note: {printable(note)}." for note in search.notes]
     return "\n".join([head, "", shown, *(["", *notes] if notes else [])])
@@ -48,7 +48,7 @@ def _row(one: Configuration, present: Configuration) -> list[str]:
         "" if ratios is None else _ratio(ratios[0]),
         "" if ratios is None else f"{_ratio(ratios[1])} to {_ratio(ratios[2])}",
         size_text(max(peaks)) if peaks else "",
-        f"other values: {one.differs}" if one.differs else "",
+        f"different values: {one.differs}" if one.differs else "",
     ]
 
 
@@ -61,22 +61,22 @@ def _milliseconds(seconds: float) -> str:
 
 
 def advice(search: Search, saved: str | None) -> str:
-    """What to set."""
+    """The settings to use."""
     best = search.best()
     if best is search.present:
-        found = "Nothing was clearly faster than the present configuration; leave it as it is."
-        return f"{found}\nWrote it to {saved}." if saved else found
+        found = "Nothing was clearly faster than the present configuration; keep it."
+        return f"{found}\nWrote the present settings to {saved}." if saved else found
     ratios = best.ratios(search.present)
     gain = "" if ratios is None else f", {_ratio(ratios[0])} of the present time"
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in best.settings.variables().items())
-    lines = [f"Fastest: {printable(best.name)}{gain}. To have it, set", f"  {variables}"]
+    lines = [f"Fastest: {printable(best.name)}{gain}. To use it, set", f"  {variables}"]
     if saved:
-        lines += [f"or the file that now holds it: {FILE}={shlex.quote(saved)}"]
+        lines += [f"or use the file that was written: {FILE}={shlex.quote(saved)}"]
     return "\n".join(lines)
 
 
 def remarks(search: Search) -> dict[str, object]:
-    """What a file of settings says of how it came about."""
+    """How the settings were measured, for the settings file."""
     best = search.best()
     ratios = best.ratios(search.present)
     return {
@@ -88,7 +88,7 @@ def remarks(search: Search) -> dict[str, object]:
 
 
 def listing(present: Settings, choices: dict[str, list[str]]) -> str:
-    """What can be set, and what of it is."""
+    """All settings, and their present values."""
     given = present.given()
     rows = [[key, *parts, str(given.get(key, "-"))] for key, parts in choices.items()]
     return table(rows, ("setting", "variable", "values", "now"))

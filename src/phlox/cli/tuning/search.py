@@ -1,4 +1,4 @@
-"""Which settings are tried, in what order, and how what was measured is compared."""
+"""Which settings are tried, in what order, and how the measurements are compared."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from phlox.cli.tuning.trial import Program, Trial, run
 from phlox.host.threads import VARIABLES as THREADS
 
 GAIN = 0.97
-"""A ratio that is worth a change; what is less may be chance."""
+"""The ratio below which a change is worthwhile; a smaller gain may be noise."""
 _FINALISTS = 3
 _RELATIVE, _LATER = 1e-3, 2e-2
-"""How far the first value and those after it may be apart: engines round differently, and training carries it on."""
+"""Tolerances of the first value and of later ones: engines round differently, and training amplifies the difference."""
 
 
 @dataclass(eq=False)
 class Configuration:
-    """Settings that are tried, and what became of their runs, one a round."""
+    """Settings to try, and the results of their runs, one in each round."""
 
     settings: Settings
     trials: list[Trial] = field(default_factory=list[Trial])
     differs: str | None = None
-    """Where its values are not those of the present configuration."""
+    """Where its values differ from those of the present configuration, if they do."""
 
     @property
     def name(self) -> str:
-        """What is set, in short."""
+        """The settings, in short."""
         parts = [f"{key} {value}" for key, value in self.settings.given().items()]
-        return ", ".join(parts).replace("--xla_", "") or "as it is"
+        return ", ".join(parts).replace("--xla_", "") or "unchanged"
 
     @property
     def problem(self) -> str | None:
-        """Why there is nothing to compare, if so."""
+        """Why there is no measurement, if there is none."""
         return next((trial.problem for trial in self.trials if trial.problem), None)
 
     @property
     def windows(self) -> list[float]:
-        """Seconds a step of all rounds."""
+        """The seconds per step of all rounds."""
         return [seconds for trial in self.trials for seconds in trial.windows]
 
     def seconds(self) -> float:
-        """The median of the seconds a step."""
+        """The median of the seconds per step."""
         return statistics.median(self.windows) if self.windows and not self.problem else math.inf
 
     def ratios(self, present: Configuration) -> tuple[float, float, float] | None:
-        """Over the present configuration, round by round: the median, and the quartiles of all measurements."""
+        """Ratios to the present configuration, round by round: the median, and the quartiles of all measurements."""
         if self.problem or present.problem:
             return None
         rounds = list(zip(self.trials, present.trials, strict=False))
@@ -69,12 +69,12 @@ class Search:
     """Finds settings for a program.
 
     Args:
-        program: what is run.
-        present: the settings of this process, which the candidates are compared with.
-        devices: names of default devices to try; all backends unless given.
-        flags: further flags of XLA to try, each a text of one or several.
-        rounds: how often the best are measured, in turn.
-        tell: told of every configuration after it has been measured for the first time.
+        program: the program to run.
+        present: the settings of this process, with which the candidates are compared.
+        devices: names of default devices to try; by default all backends.
+        flags: further XLA flags to try; each string holds one or several.
+        rounds: how often the best are measured.
+        tell: called with every configuration after its first measurement.
     """
 
     def __init__(
@@ -91,18 +91,18 @@ class Search:
         self.present = Configuration(Settings())
         self.configurations = [self.present]
         self.notes: list[str] = []
-        """What is to be known about the table."""
+        """Notes to print below the table."""
         self._settings, self._devices, self._flags = present, devices, flags
         self.rounds, self._tell = rounds, tell
         self._compared = True
 
     @property
     def step(self) -> str | None:
-        """What was seen to be a step."""
+        """The function whose calls are the steps."""
         return self.present.trials[0].step if self.present.trials else None
 
     def go(self) -> None:
-        """Measure; whoever interrupts it finds what is known so far in `configurations`."""
+        """Measure everything. After an interrupt, `configurations` holds the results so far."""
         first = self._try(self.present)
         if first.problem:
             return
@@ -120,23 +120,23 @@ class Search:
         self._repeat(place)
 
     def other_devices(self) -> list[str]:
-        """The default devices to be tried beside the present one."""
+        """The default devices to try besides the present one."""
         now = self._settings.device or "numpy"
         return [name for name in self._devices or backend_names() if name != now]
 
     def worth_trying(self, engine: str) -> list[Settings]:
-        """The single settings to be tried on an engine, without those that are set already."""
+        """The single settings to try on an engine, without those that are already set."""
         found = candidates(engine, self._flags)
         fixed = [name for name in THREADS if environment_before().get(name)]
         if fixed:
-            self.notes.append(f"{fixed[0]} is set, and goes before PHLOX_THREADS: no numbers of threads were tried")
+            self.notes.append(f"{fixed[0]} is set and overrides PHLOX_THREADS, so no thread counts were tried")
             found = [one for one in found if one.threads is None]
         return [one for one in found if one.over(self._settings) != self._settings]
 
     def best(self) -> Configuration:
-        """The fastest whose values agree, or the present one where none is clearly faster.
+        """The fastest configuration whose values agree, or the present one if none is clearly faster.
 
-        Of those that are as fast as it, but for what may be chance, it is the one with the fewest settings.
+        Among configurations that are equally fast, up to noise, it is the one with the fewest settings.
         """
         found: list[tuple[float, Configuration]] = []
         for one in self.configurations:
@@ -151,7 +151,7 @@ class Search:
         return min(alike, key=lambda each: each[:2])[2]
 
     def _place(self, first: Trial) -> Configuration:
-        """The configuration of the default device that is fastest."""
+        """The configuration with the fastest default device."""
         others = self.other_devices()
         if not others:
             return self.present
@@ -164,7 +164,7 @@ class Search:
             one = Configuration(Settings(device=name))
             trial = self._try(one)
             if trial.problem and "EngineNotInstalledError" in trial.problem:
-                self.notes.append(f"{name} was not tried, for its engine is not installed")
+                self.notes.append(f"{name} was not tried, because its engine is not installed")
                 continue
             self.configurations.append(one)
             if not trial.problem and trial.device == first.device and trial.step:
@@ -183,7 +183,7 @@ class Search:
         return one
 
     def _joined(self, place: Configuration, plain: Settings, singles: list[Configuration]) -> Configuration | None:
-        """All that was faster than the device as it is, of each setting the best; None where it is nothing new."""
+        """The best value of each setting that beat the device alone, combined; None if there is nothing new."""
         best: dict[str, Configuration] = {}
         for one in sorted(singles, key=lambda one: one.seconds()):
             if one.seconds() < GAIN * place.seconds() and one.differs is None:
@@ -197,13 +197,13 @@ class Search:
         return Configuration(joined)
 
     def _repeat(self, place: Configuration) -> None:
-        """Measure the best, their device as it is, and the present one, in turn, each time in the other order."""
+        """Measure the best, their device alone, and the present configuration, and reverse the order in each round."""
         others = [one for one in self.configurations if one is not self.present and one.seconds() < math.inf]
         others.sort(key=lambda one: (one.differs is not None, one.seconds()))
         finalists = list(dict.fromkeys([self.present, place, *others[:_FINALISTS]]))
         if len(finalists) > 1:
-            for turn in range(1, self.rounds):
-                for one in finalists[::-1] if turn % 2 else finalists:
+            for number in range(1, self.rounds):
+                for one in finalists[::-1] if number % 2 else finalists:
                     self._try(one)
 
     def _try(self, one: Configuration) -> Trial:
@@ -211,7 +211,7 @@ class Search:
         one.trials.append(trial)
         if one is self.present and len(one.trials) == 2 and _difference(trial, one.trials[0]):
             self._compared = False
-            self.notes.append("the values of two runs of the same differ (no seed?), so none were compared")
+            self.notes.append("two runs of the same configuration disagreed (no seed?), so no values were compared")
             for other in self.configurations:
                 other.differs = None
         elif one is not self.present and self._compared and not trial.problem:
@@ -222,7 +222,7 @@ class Search:
 
 
 def _difference(own: Trial, other: Trial) -> str | None:
-    """Where the values of two runs are further apart than rounding explains."""
+    """Where the values of two runs differ by more than rounding explains, if they do."""
     for number, (a, b) in enumerate(zip(own.values, other.values, strict=False), start=1):
         if not math.isclose(a, b, rel_tol=_RELATIVE if number == 1 else _LATER, abs_tol=1e-6) and a == a and b == b:
             return f"{a:.5g} instead of {b:.5g} at step {number}"

@@ -1,4 +1,4 @@
-"""What is worth trying on an engine, for whoever measures which settings suit a machine and a program."""
+"""The settings that are worth trying on each engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phlox.host import allocator
 
 _OWN: dict[str, list[Settings]] = {
     "jax": [
-        # Both are good for some processors and bad for others, where XLA may even be wrong about what one can do.
+        # Both help on some CPUs and hurt on others, where XLA may even assume instructions that the CPU lacks.
         Settings(xla_flags="--xla_cpu_use_onednn=true"),
         Settings(
             xla_flags="--xla_cpu_use_onednn=true --xla_cpu_experimental_onednn_fusion_type=dot,eltwise,reduce",
@@ -20,19 +20,19 @@ _OWN: dict[str, list[Settings]] = {
     ],
     "torch": [Settings(torch_codegen="none")],
 }
-"""By engine, what only it obeys; none of it changes what a result is, but for rounding."""
+"""By engine, the settings that only it has. None of them changes results, except for rounding."""
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """The number of CPUs that this process may use."""
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def candidates(engine: str, flags: Sequence[str] = ()) -> list[Settings]:
-    """Single settings to be tried on the engine of a backend, by its name; all engines obey the first of them.
+    """Single settings to try on an engine, by its name. The first ones apply to all engines.
 
-    `flags`: further flags of XLA, each a text of one or several, for the engine that has them.
+    `flags`: further XLA flags for the engine that has them; each string holds one or several.
 
     >>> list(candidates("numpy")[0].given())
     ['allocator']

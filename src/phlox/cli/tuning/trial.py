@@ -1,4 +1,4 @@
-"""One run of a program with certain settings, in a process of its own."""
+"""One run of a program with certain settings, in a new process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phlox.cli.tuning.child import FAILED
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is run: a file of Python, the arguments it gets, how long its steps are measured and a run may take."""
+    """The Python file to run, its arguments, how long its steps are measured, and the time limit of a run."""
 
     script: str
     arguments: Sequence[str]
@@ -30,14 +30,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a run."""
+    """The result of a run."""
 
     problem: str | None = None
-    """Why nothing was measured, if so; all that follows is then empty."""
+    """Why nothing was measured; the other fields are then empty. None if it was."""
     step: str | None = None
-    """What was called again and again; None where no step was seen."""
+    """The function whose calls are the steps; None if no step was detected."""
     windows: Sequence[float] = field(default_factory=list[float])
-    """Seconds a step, in turn; where none was seen, the seconds of the whole program."""
+    """The seconds per step, in order; if no step was detected, the seconds of the whole program."""
     values: Sequence[float] = field(default_factory=list[float])
     device: str = ""
     asked_default: bool = False
@@ -45,9 +45,9 @@ class Trial:
 
 
 def run(program: Program, settings: Settings, step: str | None) -> Trial:
-    """Run the program with these settings on top of the environment, and see `step`, or what seems to be one."""
+    """Run the program with these settings on top of the environment, and measure `step`, or a detected step if None."""
     environment = {**environment_before(), **settings.variables()}
-    # The same Phlox, wherever it was imported from, and nothing from the folder that we happen to be in (-P).
+    # Use the Phlox that this process imported, and import nothing from the current folder (-P).
     sources = [str(Path(phlox.__path__[0]).parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sources))
     with tempfile.TemporaryDirectory(prefix="phlox-tune-") as folder, tempfile.TemporaryFile() as errors:
@@ -63,7 +63,7 @@ def run(program: Program, settings: Settings, step: str | None) -> Trial:
             try:
                 status = process.wait(program.limit)
             except subprocess.TimeoutExpired:
-                return Trial(f"no end of its steps' measurement within {program.limit:g} s")
+                return Trial(f"its steps were not measured within {program.limit:g} s")
             finally:
                 _end(process)
         if not report.exists():
@@ -72,10 +72,12 @@ def run(program: Program, settings: Settings, step: str | None) -> Trial:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and whatever it has started."""
+    """End the process and all processes that it started."""
     if hasattr(os, "killpg"):
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # the group is its own, and is there as long as one of it runs
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # the process has its own group, which exists as long as one of its processes runs
         except (ProcessLookupError, PermissionError):
             pass
     if process.poll() is None:
@@ -104,7 +106,7 @@ def _problem(status: int, errors: IO[bytes]) -> str:
         except ValueError:
             name = f"signal {-status}"
         unknown = next((line for line in lines if "Unknown flag" in line), None)
-        return f"crashed ({name}): XLA knows no such flag" if unknown else f"crashed ({name})"
+        return f"crashed ({name}): unknown XLA flag" if unknown else f"crashed ({name})"
     if status == FAILED:
         return last or "the program failed"
     return f"ended with status {status}" + (f": {last}" if last else "")

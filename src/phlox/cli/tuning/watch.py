@@ -1,6 +1,6 @@
-"""Watching the steps of a program from outside: calls of compiled functions, and of optimizers that are in none.
+"""Times the steps of a program from outside: calls of compiled functions, and of optimizers outside of them.
 
-Nothing in Phlox knows of it; the child process of `phlox tune` puts itself around these calls before the program runs.
+Nothing else in Phlox depends on it: the child process of `phlox tune` wraps these calls before the program runs.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from phlox.tensor import Tensor
 from phlox.transform.compile.api import Compiled
 
 WARM_UP = 2
-"""Calls before the first that is measured: a program is made in them."""
+"""The number of calls before the first one that is measured; programs are compiled in them."""
 KEPT = 8
-"""Values that are kept to be compared, from the first call on."""
+"""The number of values that are kept for comparison, from the first call on."""
 _WINDOW = 0.05
-"""Seconds, about, after which a result is waited for: where steps are short, a program runs ahead of its engine."""
+"""Wait for a result about every so many seconds: with short steps, a program runs ahead of its asynchronous engine."""
 _LEAST = 3
-"""Measurements that are enough, once the seconds are over."""
+"""The smallest number of measurements, once the time is over."""
 
 
 @dataclass
 class Seen:
-    """What was seen of the calls of one name."""
+    """The measurements of the calls of one function."""
 
     calls: int = 0
     windows: list[float] = field(default_factory=list[float])
-    """Seconds a step, one number for each time that was waited for."""
+    """The seconds per step in each window between two waits."""
     values: list[float] = field(default_factory=list[float])
     device: str = ""
     since: float = 0.0
-    """When the window that is open began."""
+    """The start of the current window."""
     count: int = 0
     """Steps in it so far."""
     size: int = 1
-    """Steps that it is to have."""
+    """The number of steps that it should have."""
     busy: float = 0.0
     """Seconds inside the calls after the first."""
 
 
 class Watch:
-    """Notes the calls of a program's steps, and ends it when enough has been seen.
+    """Measures the calls of a program's steps, and reports when there are enough.
 
     Args:
         seconds: how long steps are measured.
-        only: the name of what is a step; all compiled functions and optimizers unless given.
-        enough: called when that time is over; gets what it is to report.
+        only: the name of the function that is a step; by default all compiled functions and optimizers.
+        enough: called when that time is over, with the name and the measurements.
     """
 
     def __init__(self, seconds: float, only: str | None, enough: Callable[[str, Seen], None]) -> None:
@@ -69,9 +69,9 @@ class Watch:
         self._begun: float | None = None
 
     def install(self) -> None:
-        """Put this around the calls to be seen; there is no way back."""
+        """Wrap the calls to be measured. This cannot be undone."""
         compiled = cast("type[Any]", Compiled)
-        compiled.__call__ = self._around(compiled.__call__, _name_of_compiled, _turns_of)
+        compiled.__call__ = self._around(compiled.__call__, _name_of_compiled, _steps_of)
         for cls in _subclasses(Optimizer):
             if "step" in vars(cls):
                 cls.step = self._around(cls.step, _name_of_optimizer, _one)
@@ -93,7 +93,7 @@ class Watch:
         settings.default_device_name = asked
 
     def step(self) -> tuple[str, Seen] | None:
-        """The calls that most of the time went into, if there were any."""
+        """The function in whose calls most of the time was spent, if there is one."""
         measured = {name: seen for name, seen in self.seen.items() if seen.windows}
         if not measured:
             return None
@@ -101,7 +101,7 @@ class Watch:
         return name, measured[name]
 
     def _wanted(self) -> bool:
-        """Are there values of steps still to be kept?"""
+        """Whether values of further steps should be kept."""
         return not self.seen or any(len(seen.values) < KEPT for seen in self.seen.values())
 
     def _around(self, call: Any, name_of: Callable[[Any], str], steps_of: Callable[[Any], int | None]) -> Any:
@@ -122,19 +122,19 @@ class Watch:
 
         return seen
 
-    def _note(self, name: str, turns: int | None, result: Any, begun: float) -> None:
+    def _note(self, name: str, number: int | None, result: Any, begun: float) -> None:
         seen = self.seen.setdefault(name, Seen())
         seen.calls += 1
-        steps = turns or 1
+        steps = number or 1
         if len(seen.values) < KEPT:
             wait_for(result)
             before = perf_counter()
             tensors = list(tensors_in(result))
             seen.device = seen.device or (device_of(tensors[0]) if tensors else "")
-            loss = self._loss if turns is None else None
+            loss = self._loss if number is None else None
             seen.values.append(value_of(result) if loss is None else loss)
             spent = perf_counter() - before
-            begun, seen.since = begun + spent, seen.since + spent  # which is our time, not the program's
+            begun, seen.since = begun + spent, seen.since + spent  # exclude the time of this measurement
         if seen.calls <= WARM_UP:
             wait_for(result)
             now = perf_counter()
@@ -168,12 +168,12 @@ def _name_of_optimizer(optimizer: Any) -> str:
     return f"{type(optimizer).__name__}.step"
 
 
-def _turns_of(compiled: Any) -> int:
+def _steps_of(compiled: Any) -> int:
     return 1 if compiled._turns is None else int(compiled._turns.number)
 
 
 def _one(_: Any) -> None:
-    """An optimizer takes one step a call, and its result holds no loss."""
+    """An optimizer takes one step in each call, and its result contains no loss."""
 
 
 def _subclasses(cls: type[Any]) -> set[type[Any]]:
@@ -208,23 +208,23 @@ def _engine(tensor: Tensor[Any, Any, Any]) -> Backend:
 
 
 def device_of(tensor: Tensor[Any, Any, Any]) -> str:
-    """The engine and its device, without the decorators, as `jax:cpu`."""
+    """The engine and its device, without decorators, such as `jax:cpu`."""
     return f"{_engine(tensor).name}:{tensor.device.name}"
 
 
 def wait_for(result: Any) -> None:
-    """Wait until an asynchronous engine has made a result."""
+    """Wait until an asynchronous engine has computed a result."""
     tensors = list(tensors_in(result))
     for tensor in tensors:
         while tensor.backend.inner is not None and tensor.backend.differentiates:
             tensor = tensor.inner()
         tensor.backend.await_array(tensor.primitive)
     if tensors:
-        min(tensors, key=lambda tensor: tensor.size).numpy()  # where there is no other way to wait
+        min(tensors, key=lambda tensor: tensor.size).numpy()  # for engines with no other way to wait
 
 
 def value_of(result: Any) -> float:
-    """One number of a result: the first float that is alone, as a loss is, or else the mean size of all floats."""
+    """One value of a result: the first float scalar, such as a loss, or else the mean absolute value of all floats."""
     floats = [tensor for tensor in tensors_in(result) if tensor.kind.name == "float"]
     alone = next((tensor for tensor in floats if tensor.size == 1), None)
     if alone is not None:

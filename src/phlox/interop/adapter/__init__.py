@@ -1,4 +1,4 @@
-"""Between somebody else's record and one of ours, both ways, told in rules."""
+"""Adapters: rules that convert another library's record into one of Phlox, and back."""
 
 from __future__ import annotations
 

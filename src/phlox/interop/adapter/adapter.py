@@ -1,8 +1,8 @@
-"""`Adapter`: between somebody else's record and one of ours, both ways, told in rules.
+"""`Adapter`: rules that convert another library's record into one of Phlox, and back.
 
-Nothing is read: a transposed, split or joined tensor is a view of lazy ones. A rule names entries by patterns, in which
-`*` stands for one segment of a path, or a part of one, and `**` for any number of segments; what they stand for is
-carried over in order.
+No tensor is read: a transposed, split or joined tensor is a view of lazy ones. A rule selects entries by patterns.
+`*` matches one segment of a path, or a part of one, and `**` any number of segments. The matched parts are carried
+over in order. Throughout, `theirs` is the other library's record, and `ours` is Phlox's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from phlox.record import Record
 
 @final
 class Adapter:
-    """Rules by which a record of theirs becomes one of ours (`read`), and one of ours theirs (`write`).
+    """Rules that convert a record of theirs into one of ours (`read`), and one of ours into theirs (`write`).
 
     Args:
-        rules: made by `rename`, `transpose`, `split`, `join`, `convert`, `ignore`, `drop` and `default`. No two may
-            know the same entry.
+        rules: created by `rename`, `transpose`, `split`, `join`, `convert`, `ignore`, `drop` and `default`. No two may
+            match the same entry.
 
     >>> import numpy as np
     >>> from phlox.interop.adapter import ignore, rename, split
@@ -48,37 +48,37 @@ class Adapter:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules; of an adapter that is composed of several, one after the other, those of all."""
+        """The rules; for a composed adapter, those of all its parts in order."""
         return tuple(rule for stage in self._stages for rule in stage)
 
     def read(self, record: Record, *, strict: bool = True) -> Record:
-        """The record of ours that this one of theirs is.
+        """Convert a record of theirs into one of ours.
 
-        Tensors are lazy views of theirs. What has one tensor under several names still has, where the names become
-        tensors of one layout. Metadata stays; so does the id of a tensor that is one tensor in both.
+        Tensors are lazy views of theirs. A tensor with several names stays one tensor, if the rules give all its names
+        the same layout. Metadata is kept, and so is the id of a tensor that corresponds to exactly one tensor.
 
-        Raises RecordError with all that is amiss: entries that no rule knows, with the names that may have been meant,
-        or two rules know; parts without their others; shapes that do not allow what the rule does. With `strict=False`
-        entries that no rule knows, and parts without their others, are left as they are, under their own names.
+        Raises RecordError with all problems at once: entries that match no rule, with suggestions, or match two rules;
+        parts of a whole whose other parts are missing; shapes that do not fit a rule. With `strict=False`, entries that
+        match no rule and incomplete parts are kept unchanged, under their own names.
         """
         for stage in self._stages:
             record = adapted(record, reading(stage), strict)
         return record
 
     def write(self, record: Record, *, strict: bool = True) -> Record:
-        """The record of theirs that this one of ours is; the inverse of `read`, which see."""
+        """Convert a record of ours into one of theirs: the inverse of `read`."""
         for stage in reversed(self._stages):
             record = adapted(record, writing(stage), strict)
         return record
 
     def under(self, theirs: str, ours: str | None = None) -> Adapter:
-        """This adapter for what lies below a prefix in theirs, and below another (by default the same) in ours.
+        """This adapter for entries below a prefix in theirs, and below another (by default the same) in ours.
 
-            "" is no prefix. To put it beside other rules, give its `rules` to an `Adapter` with them.
+        "" means no prefix. To combine it with other rules, pass its `rules` to an `Adapter` together with them.
 
-            >>> from phlox.interop.adapter import rename
+        >>> from phlox.interop.adapter import rename
         >>> Adapter([rename("ln.weight", "norm.gamma")]).under("model", "").rules[0].theirs[0].text
-            'model.ln.weight'
+        'model.ln.weight'
         """
         ours = theirs if ours is None else ours
         result = Adapter()
@@ -88,25 +88,25 @@ class Adapter:
         return result
 
     def __or__(self, other: Adapter) -> Adapter:
-        """What the first gives, adapted by the second; writing goes the other way."""
+        """An adapter that applies the first and then the second; `write` applies them in reverse order."""
         result = Adapter()
         result._stages = (*self._stages, *other._stages)
         return result
 
     @staticmethod
     def chain(*adapters: Adapter) -> Adapter:
-        """`first | second | ...`; for none, an adapter that knows nothing."""
+        """`first | second | ...`; without arguments, an adapter without rules."""
         first, *others = adapters or (Adapter(),)
         for other in others:
             first = first | other
         return first
 
     def names(self, record: Record) -> dict[str, tuple[str, ...]]:
-        """For each path of ours that `read` would give, the paths of theirs that it comes from.
+        """For each path of ours that `read` would return, the paths of theirs that it is made from.
 
-            >>> from phlox.interop.adapter import rename
+        >>> from phlox.interop.adapter import rename
         >>> Adapter([rename("ln.weight", "norm.gamma")]).names(Record({"ln.weight": 1}))
-            {'norm.gamma': ('ln.weight',)}
+        {'norm.gamma': ('ln.weight',)}
         """
         origin: dict[str, tuple[str, ...]] = {path: (path,) for path in (*record, *record.aliases)}
         for stage in self._stages:
@@ -122,7 +122,7 @@ class Adapter:
         return origin
 
     def unused(self, record: Record) -> list[str]:
-        """The patterns of theirs that nothing in this record of theirs matches: optional ones, or misspelt ones."""
+        """The patterns of theirs that match nothing in this record: they are optional, or misspelt."""
         unused: list[str] = []
         for stage in self._stages:
             ways = reading(stage)

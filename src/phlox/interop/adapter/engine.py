@@ -1,4 +1,4 @@
-"""What carries an adapter out: entries are given to rules, and rules give entries of the other side."""
+"""Applies the rules of an adapter to the entries of a record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_SUGGESTIONS = 20
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Way:
-    """A rule in the one direction or the other."""
+    """A rule, applied in one of its two directions."""
 
     sources: tuple[Pattern, ...]
     targets: tuple[Pattern, ...]
@@ -40,26 +40,26 @@ def writing(rules: Iterable[Rule]) -> list[Way]:
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """The entries that together go one way."""
+    """Entries that one rule converts together."""
 
     way: Way
     captures: tuple[str, ...]
     parts: dict[int, str]
-    """Number of the pattern -> path."""
+    """Index of the pattern -> path."""
 
     @property
     def paths(self) -> list[str]:
-        """In the order of the rule."""
+        """The paths in the order of the rule."""
         return [self.parts[i] for i in sorted(self.parts)]
 
     def targets(self) -> list[str]:
-        """What they become."""
+        """The paths that they become."""
         return [pattern.filled(self.captures) for pattern in self.way.targets]
 
 
 @dataclass(eq=False, slots=True)
 class Assigned:
-    """Which entries go together, and which nowhere."""
+    """The entries grouped by rule, and those that match no rule."""
 
     groups: list[Group]
     unknown: list[str]
@@ -67,7 +67,7 @@ class Assigned:
 
 
 def assigned(record: Record, ways: Sequence[Way]) -> Assigned:
-    """Gives every name of every entry to the one rule that knows it."""
+    """Assign every name of every entry to the rule that matches it."""
     exact: dict[str, list[tuple[Way, int]]] = {}
     wild: list[tuple[Way, int, Pattern]] = []
     for way in ways:
@@ -84,11 +84,11 @@ def assigned(record: Record, ways: Sequence[Way]) -> Assigned:
         for way, i, pattern in wild:
             if (captures := pattern.captures(path)) is not None:
                 matches.append((way, i, captures))
-        if len(matches) > 1:  # a default gives way to another rule
+        if len(matches) > 1:  # another rule has priority over a default
             matches = [match for match in matches if match[0].targets or match[0].rule.constant is None] or matches[:1]
         if len(matches) > 1:
             both = " and ".join(repr(way.sources[i].text) for way, i, _ in matches[:2])
-            problems.append(f"{shown(path)}: two rules know it, {both}; make one of them more special")
+            problems.append(f"{shown(path)}: two rules match it, {both}; make one of them more specific")
         for way, i, captures in matches[:1]:
             known.add(record.aliases.get(path, path))
             groups.setdefault((id(way), captures), Group(way, captures, {})).parts[i] = path
@@ -97,7 +97,7 @@ def assigned(record: Record, ways: Sequence[Way]) -> Assigned:
 
 
 def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
-    """The record on the other side; RecordError with all that is amiss. See `Adapter.read`."""
+    """The converted record; RecordError with all problems. See `Adapter.read`."""
     if record.positional:
         raise RecordError("cannot adapt a positional record: it has no names")
     found = assigned(record, ways)
@@ -111,15 +111,15 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
             kept.update(dict.fromkeys(record.aliases.get(path, path) for path in group.paths))
             if strict:
                 others = ", ".join(map(shown, lacking))
-                problems.append(f"{shown(group.paths[0])}: missing beside it is {others}, which it goes with")
+                problems.append(f"{shown(group.paths[0])}: its rule also needs {others}, which is missing")
         elif lost := [path for path in group.paths if path in record.unreadable]:
-            # What would come of it cannot be read, either, by whatever name it is asked for.
+            # All results of this rule cannot be read either.
             result.unreadable |= {target: _lost(record, lost[0], target) for target in group.targets()}
         elif way.targets:
             problems += _put(record, group, result)
         elif not way.rule.theirs and not way.rule.is_default(record[group.paths[0]]):
             path = shown(group.paths[0])
-            problems.append(f"{path}: theirs have no place for it, and it is not the default of its rule")
+            problems.append(f"{path}: theirs has no entry for it, and its value is not the default of its rule")
     if strict:
         problems += _unknown(found.unknown, ways)
     else:
@@ -145,11 +145,11 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
 
 def _lost(record: Record, path: str, target: str) -> str:
     why = record.unreadable[path]
-    return why if path == target else f"{shown(path)}, of which it is made: {why}"
+    return why if path == target else f"{shown(path)}, from which it is made: {why}"
 
 
 class _Result:
-    """The entries of the record that is made, and which of them come of the same."""
+    """The entries of the new record, and which of them share a source."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -162,7 +162,7 @@ class _Result:
         return path in self._origins
 
     def add(self, path: str, entry: Entry, origin: str, made: object) -> list[str]:
-        """Puts an entry, or an alias where it was `made` as another was; the problem, if there is one."""
+        """Add an entry, or an alias if another entry was `made` in the same way. Returns the problem, if any."""
         if path in self:
             return [f"{shown(origin)}: it becomes `{shown(path)}`, as does `{shown(self._origins[path])}`"]
         self._origins[path] = origin
@@ -199,8 +199,8 @@ def _unknown(paths: list[str], ways: Sequence[Way]) -> list[str]:
     known: Mapping[str, None] = dict.fromkeys(pattern.text for way in ways for pattern in way.sources)
     problems: list[str] = []
     for i, path in enumerate(paths):
-        # Numbers are most of what wildcards stand for.
+        # Wildcards usually match numbers.
         pattern = ".".join("*" if segment.isdecimal() else segment for segment in path.split("."))
         near = (nearest(path, known) or nearest(pattern, known)) if i < _MAX_SUGGESTIONS else None
-        problems.append(f"{shown(path)}: no rule knows it" + (f"; did you mean {near!r}?" if near else ""))
+        problems.append(f"{shown(path)}: no rule matches it" + (f"; did you mean {near!r}?" if near else ""))
     return problems

@@ -1,4 +1,4 @@
-"""What an adapter does to tensors: views and joins of lazy tensors, each with its inverse. Nothing is read."""
+"""The layout changes of an adapter: views and joins of lazy tensors, each with its inverse. No tensor is read."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ ShapeFunction: TypeAlias = Callable[[Shape], Shape]
 
 
 class Layout(Protocol):
-    """Takes the tensors of theirs to those of ours (`forward`), and back. Equal layouts do the same."""
+    """Converts tensors of theirs to ours (`forward`), and back (`backward`). Equal layouts do the same."""
 
     def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
-        """Ours of theirs; RecordError where their shapes do not allow it."""
+        """Ours from theirs; RecordError if the shapes do not fit."""
         ...
 
     def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
-        """Theirs of ours."""
+        """Theirs from ours."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Leaves everything as it is, plain values too."""
+    """No change, for plain values too."""
 
     def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `Layout`."""
@@ -42,30 +42,30 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Transposed:
-    """Axis i of ours is axis `axes[i]` of theirs; the two axes of a matrix are exchanged where none are given."""
+    """Axis i of ours is axis `axes[i]` of theirs; by default the two axes of a matrix are exchanged."""
 
     axes: tuple[int, ...] | None = None
 
     def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `Layout`."""
-        return [self._turned(tensor, back=False) for tensor in tensors]
+        return [self._transposed(tensor, back=False) for tensor in tensors]
 
     def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `Layout`."""
-        return [self._turned(tensor, back=True) for tensor in tensors]
+        return [self._transposed(tensor, back=True) for tensor in tensors]
 
-    def _turned(self, tensor: LazyTensor, *, back: bool) -> LazyTensor:
+    def _transposed(self, tensor: LazyTensor, *, back: bool) -> LazyTensor:
         axes = (1, 0) if self.axes is None else self.axes
         if len(tensor.shape) != len(axes):
             hint = "; give axes=(...)" if self.axes is None else ""
-            raise RecordError(f"shape {tensor.shape} does not have {len(axes)} axes to be transposed{hint}")
+            raise RecordError(f"shape {tensor.shape} does not have {len(axes)} axes to transpose{hint}")
         order = tuple(axes.index(i) for i in range(len(axes))) if back else axes
         return tensor.map(lambda array: array.transpose(order), tuple(tensor.shape[i] for i in order))
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One tensor of theirs is several of ours along `axis`, in lengths of this ratio."""
+    """One tensor of theirs is several of ours along `axis`, with lengths in this ratio."""
 
     axis: int
     ratio: tuple[int, ...]
@@ -102,7 +102,7 @@ class Parts:
                 f"shapes {', '.join(map(str, shapes))} cannot be joined {self._text()} along axis {self.axis}"
             )
         if len(types := {str(tensor.dtype): None for tensor in tensors}) > 1:
-            raise RecordError(f"tensors of {' and '.join(types)} cannot be joined; cast them to one element type first")
+            raise RecordError(f"tensors of {' and '.join(types)} cannot be joined; cast them to one dtype first")
         shape = (*first.shape[:axis], sum(lengths), *first.shape[axis + 1 :])
         parts = tuple(tensors)
 
@@ -122,7 +122,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Reversed:
-    """A layout the other way round."""
+    """The inverse of a layout."""
 
     layout: Layout
 
@@ -153,7 +153,7 @@ class Then:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Functions of one's own on the arrays of single tensors."""
+    """Custom functions on the arrays of single tensors."""
 
     there: Callable[[Any], Any]
     back: Callable[[Any], Any] | None
@@ -167,7 +167,7 @@ class Converted:
     def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `Layout`."""
         if self.back is None:
-            raise RecordError("its rule says no way back; give `convert` the function `backward`")
+            raise RecordError("its rule has no inverse; give `convert` the function `backward`")
         return [tensor.map(self.back, _shaped(self.shape_back, tensor)) for tensor in tensors]
 
 
@@ -181,8 +181,8 @@ def _slicer(axis: int, start: int, stop: int) -> Callable[[Any], Any]:
 
 
 def ratio_of(sizes: Sequence[int] | None, count: int, where: str) -> tuple[int, ...]:
-    """`sizes` as a ratio of so many parts; equal parts for None."""
+    """`sizes` as a ratio of `count` parts; equal parts for None."""
     ratio = (1,) * count if sizes is None else tuple(sizes)
     if len(ratio) != count or any(type(share) is not int or share < 1 for share in ratio):
-        raise RecordError(f"{where}: sizes={sizes!r} are not {count} whole numbers from 1, one a part")
+        raise RecordError(f"{where}: sizes={sizes!r} are not {count} integers from 1, one for each part")
     return ratio

@@ -1,4 +1,4 @@
-"""Patterns of paths for adapters: what the wildcards of one stand for is carried over to another."""
+"""Patterns of paths for adapters. What the wildcards of one pattern match is carried over to another pattern."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WILD = re.compile(r"\*\*|\*")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A path with wildcards: `*` stands for one segment or a part of one, `**` for any number of whole segments.
+    """A path with wildcards: `*` matches one segment or a part of one, `**` any number of whole segments.
 
     >>> Pattern("h.*.ln_1.weight").captures("h.11.ln_1.weight")
     ('11',)
@@ -27,22 +27,22 @@ class Pattern:
     def __post_init__(self) -> None:
         segments = self.text.split(".")
         if not all(segments):
-            raise RecordError(f"{self.text!r} is no pattern: it is names joined by dots, none of them empty")
+            raise RecordError(f"{self.text!r} is not a pattern: give names joined by dots, none of them empty")
         wildcards = tuple(_WILD.findall(self.text))
         if wildcards.count("**") > 1 or ("**" in wildcards and "**" not in segments):
-            raise RecordError(f"{self.text!r}: `**` stands once in a pattern, as a whole segment")
+            raise RecordError(f"{self.text!r}: `**` may occur once in a pattern, as a whole segment")
         object.__setattr__(self, "wildcards", wildcards)
         object.__setattr__(self, "_regex", re.compile(_expression(segments), re.DOTALL) if wildcards else None)
 
     def captures(self, path: str) -> tuple[str, ...] | None:
-        """What the wildcards stand for in `path`, in order; None where it does not match."""
+        """What the wildcards match in `path`, in order; None if it does not match."""
         if self._regex is None:
             return () if path == self.text else None
         found = self._regex.fullmatch(path)
         return None if found is None else tuple(text or "" for text in found.groups())
 
     def filled(self, captures: tuple[str, ...]) -> str:
-        """The path in which the wildcards stand for these."""
+        """The path with these in place of the wildcards."""
         if not captures:
             return self.text
         left = iter(captures)
@@ -60,7 +60,7 @@ def _expression(segments: list[str]) -> str:
     parts: list[str] = []
     for i, segment in enumerate(segments):
         last = i == len(segments) - 1
-        if segment == "**":  # it takes the dot after it along, or, at the end, the one before it
+        if segment == "**":  # it includes the dot after it or, at the end, the one before it
             parts.append(r"(?:\.(.+))?" if last else r"(?:(.+)\.)?")
             continue
         parts.append("([^.]+)".join(map(re.escape, segment.split("*"))))

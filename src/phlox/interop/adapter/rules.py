@@ -1,4 +1,4 @@
-"""The rules of an adapter: which entries of theirs are which of ours, and in what layout."""
+"""The rules of an adapter: which entries of theirs correspond to which of ours, and in what layout."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _SAME = Same()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Entries of theirs that together are entries of ours. Made by `rename`, `split`, `ignore` and the others.
+    """Entries of theirs that correspond to entries of ours. Created by `rename`, `split`, `ignore` and the others.
 
-    Without entries of theirs (or of ours) it says what the others lack: `constant` is put there, if there is one.
+    A rule without entries of theirs (or of ours) describes entries that only one side has. `constant` is added to that
+    side, if it is given.
     """
 
     theirs: tuple[Pattern, ...]
@@ -45,16 +46,16 @@ class Rule:
             if other.wildcards != first.wildcards:
                 raise RecordError(
                     f"{first.text!r} and {other.text!r} do not have the same wildcards in the same order, "
-                    "so what they stand for cannot be carried over"
+                    "so what they match cannot be carried over"
                 )
         texts = {pattern.text for pattern in self.theirs}, {pattern.text for pattern in self.ours}
         if sum(map(len, texts)) != len(patterns):
             raise RecordError(f"the rule for {first.text!r} names an entry twice")
         if self.constant is not None and first.wildcards:
-            raise RecordError(f"{first.text!r}: what is put in the place of nothing needs a path without wildcards")
+            raise RecordError(f"{first.text!r}: an entry that is added needs a path without wildcards")
 
     def under(self, theirs: str, ours: str) -> Rule:
-        """This rule for entries that lie below these prefixes."""
+        """This rule for entries below these prefixes."""
         return Rule(
             tuple(pattern.under(theirs) for pattern in self.theirs),
             tuple(pattern.under(ours) for pattern in self.ours),
@@ -63,7 +64,7 @@ class Rule:
         )
 
     def is_default(self, entry: object) -> bool:
-        """Whether `entry` may be left away: it is dropped, or has the elements of `constant`, which are then read."""
+        """Whether `entry` may be omitted: its rule drops it, or its elements equal `constant`; reads them."""
         if self.constant is None:
             return True
         ours = self.constant.tensor
@@ -73,7 +74,7 @@ class Rule:
 
 
 def rename(theirs: str, ours: str) -> Rule:
-    """Theirs is ours under another name: tensors, and plain values too.
+    """The same entry under another name, for tensors and plain values.
 
     >>> rename("transformer.h.*.ln_1.weight", "blocks.*.norm_1.gamma").ours[0].text
     'blocks.*.norm_1.gamma'
@@ -82,7 +83,7 @@ def rename(theirs: str, ours: str) -> Rule:
 
 
 def transpose(theirs: str, ours: str, axes: Sequence[int] | None = None) -> Rule:
-    """Ours is theirs with axes exchanged: the two of a matrix, or as `numpy.transpose(theirs, axes)` does.
+    """Ours is theirs transposed: the two axes of a matrix, or as `numpy.transpose(theirs, axes)`.
 
     >>> transpose("fc.weight", "head.weight").layout
     Transposed(axes=None)
@@ -95,14 +96,14 @@ def transpose(theirs: str, ours: str, axes: Sequence[int] | None = None) -> Rule
 def split(
     theirs: str, ours: Sequence[str], *, axis: int = 0, sizes: Sequence[int] | None = None, transposed: bool = False
 ) -> Rule:
-    """One tensor of theirs is several of ours, as in fused projections; joined on the way back.
+    """One tensor of theirs is several of ours, as in fused projections. Writing joins them.
 
     Args:
-        theirs: the tensor to be split.
+        theirs: the tensor to split.
         ours: its parts, in their order along the axis.
-        axis: of theirs.
-        sizes: of the parts along it, or any numbers in the same ratio: `(4, 1, 1)` where four heads of queries share
-            one of keys and values. Equal by default.
+        axis: the axis of theirs to split.
+        sizes: the sizes of the parts along it, or any numbers in the same ratio: `(4, 1, 1)` if four query heads share
+            one head of keys and values. Equal by default.
         transposed: whether the parts of ours are transposed matrices.
     """
     parts: Layout = Parts(axis, ratio_of(sizes, len(ours), repr(theirs)))
@@ -113,14 +114,14 @@ def split(
 def join(
     theirs: Sequence[str], ours: str, *, axis: int = 0, sizes: Sequence[int] | None = None, transposed: bool = False
 ) -> Rule:
-    """Several tensors of theirs are one of ours; split on the way back.
+    """Several tensors of theirs are one of ours. Writing splits it.
 
     Args:
         theirs: the parts, in their order along the axis.
         ours: the whole.
-        axis: of theirs, along which they are joined.
-        sizes: of the parts along it, or any numbers in the same ratio. Equal by default.
-        transposed: whether the whole is transposed once it is joined.
+        axis: the axis of theirs along which they are joined.
+        sizes: the sizes of the parts along it, or any numbers in the same ratio. Equal by default.
+        transposed: whether the whole is transposed after joining.
     """
     parts: Layout = Reversed(Parts(axis, ratio_of(sizes, len(theirs), repr(ours))))
     layout = Then(parts, Transposed()) if transposed else parts
@@ -136,28 +137,28 @@ def convert(
     shape: ShapeFunction | None = None,
     shape_back: ShapeFunction | None = None,
 ) -> Rule:
-    """Ours is `forward(theirs)`, theirs is `backward(ours)`: arrays to arrays of the same element type.
+    """Ours is `forward(theirs)`, theirs is `backward(ours)`: arrays to arrays of the same dtype.
 
-    `shape` gives the shape of the result from that of what came, and `shape_back` on the way back; it stays as it is by
-    default. Without `backward` the entry cannot be written.
+    `shape` computes the shape of the result from that of the input, and `shape_back` does so for `backward`. By default
+    the shape does not change. Without `backward` the entry cannot be written.
     """
     return Rule((Pattern(theirs),), (Pattern(ours),), Converted(forward, backward, shape, shape_back))
 
 
 def ignore(theirs: str, *, written: Any = None) -> Rule:
-    """Entries of theirs that are nothing to us: dropped when read. Written as `written`, an array, if there is one."""
+    """Entries of theirs that ours does not need: dropped when read. If the array `written` is given, it is written."""
     return Rule((Pattern(theirs),), (), constant=_constant(written, theirs))
 
 
 def drop(ours: str) -> Rule:
-    """Entries of ours that are nothing to them: not looked for when read, and not written."""
+    """Entries of ours that theirs does not need: not expected when read, and not written."""
     return Rule((), (Pattern(ours),))
 
 
 def default(ours: str, value: Any) -> Rule:
-    """An entry of ours that theirs lack, or may lack: the array `value`, unless another rule gives it.
+    """An entry of ours that theirs lacks, or may lack: the array `value`, unless another rule provides it.
 
-    An entry that no other rule writes has no place in theirs, so it must have this value when it is written.
+    If no other rule writes the entry, theirs has no place for it. So it must have this value when it is written.
     """
     return Rule((), (Pattern(ours),), constant=_constant(value, ours))
 

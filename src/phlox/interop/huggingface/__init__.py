@@ -1,6 +1,6 @@
-"""Models of the Hugging Face world: a folder that `transformers` saved becomes a model of ours, and the other way.
+"""Hugging Face models: loading a folder that `transformers` saved as a Phlox model, and saving one.
 
-What is known of each kind of models stands in a file of its own. No code from a folder is ever run.
+Each family of models has its own file. No code from a folder is ever run.
 """
 
 from __future__ import annotations

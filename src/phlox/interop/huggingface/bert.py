@@ -26,9 +26,9 @@ AnyConfig = BertConfig | BertMaskedLmConfig | BertClassifierConfig
 
 
 class Bert(Family):
-    """`Bert` as BertModel; `BertMaskedLm` and `BertClassifier` as the models with such heads.
+    """`Bert` as BertModel; `BertMaskedLm` and `BertClassifier` as the models with these heads.
 
-    Of BertForPreTraining the head for masked tokens is loaded, and that for next sentences left away.
+    BertForPreTraining is loaded with its masked-token head and without its next-sentence head.
     """
 
     model_type = "bert"
@@ -40,8 +40,8 @@ class Bert(Family):
         rename("**.LayerNorm.beta", "**.LayerNorm.bias"),
     )
     unsupported = (
-        ("position_embedding_type", "absolute", "positions would not have an embedding each"),
-        ("is_decoder", False, "each token would see only those before it"),
+        ("position_embedding_type", "absolute", "positions would have no absolute embeddings"),
+        ("is_decoder", False, "each token would see only the previous ones"),
     )
 
     def config_from(self, settings: Settings, architecture: str) -> AnyConfig:
@@ -79,12 +79,12 @@ class Bert(Family):
         bert = _encoder(config)
         if isinstance(config, BertMaskedLmConfig) and bert.pooler:
             raise ConfigError(
-                "a BertMaskedLm with a pooler cannot be saved as a BertForMaskedLM; make it with pooler=False"
+                "a BertMaskedLm with a pooler cannot be saved as a BertForMaskedLM; create it with pooler=False"
             )
         if isinstance(config, BertClassifierConfig) and config.by_token and bert.pooler:
             raise ConfigError(
-                "a BertClassifier by token with a pooler cannot be saved as a BertForTokenClassification; make it with "
-                "pooler=False"
+                "a BertClassifier by token with a pooler cannot be saved as a BertForTokenClassification; "
+                "create it with pooler=False"
             )
         d_hidden = 4 * bert.d_model if bert.d_hidden is None else bert.d_hidden
         rate = bert.dropout if bert.attention_dropout is None else bert.attention_dropout
@@ -152,7 +152,7 @@ class Bert(Family):
         return "" if isinstance(config, BertConfig) else self.prefix
 
     def ignored(self, config: AnyConfig) -> tuple[str, ...]:
-        """See `Family.ignored`: positions in order, and what another head than that of the model is made of."""
+        """See `Family.ignored`: the position indices, and the weights of heads that the model does not have."""
         pooler = () if _encoder(config).pooler else ("**.pooler.dense.*",)
         return ("**.position_ids", "cls.seq_relationship.*", *pooler)
 
@@ -168,7 +168,7 @@ class Bert(Family):
         )
 
     def fitted(self, config: AnyConfig, paths: Iterable[str]) -> AnyConfig:
-        """See `Family.fitted`: a BertModel may be made without its pooler, which its config does not tell."""
+        """See `Family.fitted`: a BertModel may have no pooler, which its config does not say."""
         if isinstance(config, BertConfig) and not any("pooler." in path for path in paths):
             return config.replace(pooler=False)
         return config

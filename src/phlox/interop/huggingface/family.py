@@ -1,4 +1,4 @@
-"""`Family`: what there is to know of one kind of Hugging Face models to load and save them."""
+"""`Family`: how one family of Hugging Face models is loaded and saved."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from phlox.interop.huggingface.settings import Settings
 
 
 class Family(ABC):
-    """One `model_type`: between its `config.json` and our config, between its names and layouts and ours."""
+    """One `model_type`: conversion between its `config.json` and our config, and between its weights and ours."""
 
     model_type: ClassVar[str]
     configs: ClassVar[tuple[type[Config], ...]]
-    """Ours."""
+    """Our config classes."""
     architectures: ClassVar[tuple[str, ...]]
-    """Those that can be loaded; the first where none is named."""
+    """The architectures that can be loaded; the first one is the default."""
     prefix: ClassVar[str]
-    """Of what lies below the head. Models without a head are saved without it, and so are some old ones."""
+    """The prefix of everything except the head. Models without a head, and some old ones, are saved without it."""
     former: ClassVar[tuple[Rule, ...]] = ()
-    """From names of earlier times to those of today."""
+    """Rules from former names to the current ones."""
     unsupported: ClassVar[tuple[tuple[str, Any, str], ...]] = ()
-    """Options with the only value that is supported, and what another would mean."""
+    """Options, their only supported value, and what another value would mean."""
 
     @abstractmethod
     def config_from(self, settings: Settings, architecture: str) -> Any:
-        """Our config; raises `ConfigError` for what we do not have."""
+        """Our config; raises `ConfigError` for settings that our models do not have."""
 
     @abstractmethod
     def settings_of(self, config: Any) -> dict[str, Any]:
-        """The inverse; raises `ConfigError` for what they do not have."""
+        """The inverse; raises `ConfigError` for settings that the models of `transformers` do not have."""
 
     @abstractmethod
     def adapter(self, config: Any, prefix: str) -> Adapter:
-        """From their names and layouts to ours, their names below the head beginning with `prefix`, unless it is ""."""
+        """From their names and layouts to ours. Their names below the head have `prefix`, unless it is ""."""
 
     @abstractmethod
     def n_layers(self, config: Any) -> int:
-        """How many layers the model has."""
+        """The number of layers of the model."""
 
     def saved_prefix(self, config: Any) -> str:
-        """The prefix of a model of this config in files of today."""
+        """The prefix of a model with this config in current files."""
         return self.prefix
 
     def ignored(self, config: Any) -> tuple[str, ...]:
-        """Patterns of entries that are no weights, or none that the model has a place for."""
+        """Patterns of entries that are not weights, or not weights of this model."""
         return ()
 
     def ties(self, config: Any, prefix: str) -> tuple[tuple[str, str], ...]:
-        """Entries that files may have beside the same tensor: their names, and that tensor's."""
+        """Duplicate entries that files may contain: their names, and the names of the same tensors."""
         return ()
 
     def fitted(self, config: Any, paths: Iterable[str]) -> Any:
-        """The config, changed where what it describes is told only by what is in the file."""
+        """The config, corrected by what only the file of weights says."""
         return config
 
     def architecture_of(self, settings: Settings) -> str:
-        """The architecture that is named, or the first; `ConfigError` for one that cannot be loaded."""
+        """The architecture in the settings, or the first; `ConfigError` for one that cannot be loaded."""
         names: Any = settings.get("architectures", None) or [self.architectures[0]]
         name: Any = cast("list[Any]", names)[0] if isinstance(names, list) else names
         if name not in self.architectures:
             raise ConfigError(
-                f"{settings.place}: the architecture {str(name)[:100]} is not supported; of {self.model_type} models "
-                f"these are: {', '.join(self.architectures)}"
+                f"{settings.place}: the architecture {str(name)[:100]} is not supported; the supported "
+                f"{self.model_type} models are: {', '.join(self.architectures)}"
             )
         return name
 
@@ -77,9 +77,9 @@ class Family(ABC):
 
 
 _NEVER: tuple[tuple[str, Any, str], ...] = (
-    ("quantization_config", {}, "quantised weights are not loaded; save the model without quantisation"),
-    ("auto_map", {}, "the model brings code of its own, and code from files is never run"),
-    ("pruned_heads", {}, "heads of different layers would differ in number; save the model without pruning"),
-    ("is_encoder_decoder", False, "the model would be one of two halves"),
-    ("add_cross_attention", False, "the model would attend to what another one made"),
+    ("quantization_config", {}, "quantized weights cannot be loaded; save the model without quantization"),
+    ("auto_map", {}, "the model contains its own code, and code from files is never run"),
+    ("pruned_heads", {}, "layers would have different numbers of heads; save the model without pruning"),
+    ("is_encoder_decoder", False, "the model would be an encoder-decoder"),
+    ("add_cross_attention", False, "the model would attend to the output of another model"),
 )

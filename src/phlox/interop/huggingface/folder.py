@@ -31,14 +31,14 @@ _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat
 
 
 def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) -> Any:
-    """The model in a folder that `save_pretrained` of `transformers` wrote, on `device`, without any initializer run.
+    """Load the model in a folder that `save_pretrained` of `transformers` wrote, on `device`. No initializer runs.
 
-    The folder holds `config.json` and one of `model.safetensors`, `model.safetensors.index.json` with its shards,
-    `pytorch_model.bin` and `pytorch_model.bin.index.json`, the first there is of these. GPT-2, Llama and BERT are
-    known, see docs/interop.md. The precision is that of the device's backend.
+    The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
+    `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama
+    and BERT are supported, see docs/interop.md. The precision is that of the device's backend.
 
-    Raises `ConfigError` for a config that is missing, damaged, or of what is not supported; `RecordError` for weights
-    that are missing, damaged, or do not fit it, all at once and by the names in the file.
+    Raises `ConfigError` for a config that is missing, damaged or not supported. Raises `RecordError` for weights that
+    are missing, damaged or do not fit the config, all at once and by the names in the file.
 
     >>> import tempfile
     >>> from phlox.models import GptConfig
@@ -70,12 +70,12 @@ def save(
 
     Args:
         model: a `Gpt`, `Llama`, `Bert`, `BertMaskedLm` or `BertClassifier`.
-        folder: made if it is not there; files of these names in it are replaced, each whole or not at all.
-        precision: of the weights.
-        config: further entries of `config.json`, `{"eos_token_id": 0}`, or all of the one that the model was loaded
-            with: what follows from the model is taken from it, but for the names of classes.
+        folder: created if it does not exist. Files of these names are replaced, each completely or not at all.
+        precision: the precision of the weights.
+        config: further entries of `config.json`, such as `{"eos_token_id": 0}`, or the whole `config.json` that the
+            model was loaded with. Entries that the model determines are taken from it, except the names of classes.
 
-    Raises `ConfigError` for a model that `transformers` has nothing like.
+    Raises `ConfigError` for a model that has no counterpart in `transformers`.
     """
     ours: Any = getattr(model, "config", None)
     family = _family_of(ours, type(model).__name__)
@@ -90,9 +90,9 @@ def save(
     try:
         text = format_json({**further, **settings})
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"save: config holds what JSON does not: {error}") from error
+        raise ConfigError(f"save: config has a value that JSON cannot express: {error}") from error
     theirs = family.adapter(ours, family.saved_prefix(ours)).write(model.into_record())
-    # Readers ask by whom tensors were laid out: as PyTorch does it, in rows.
+    # Readers require the layout: "pt" means that of PyTorch, in rows.
     record = Record(dict(theirs.tensors), {"format": "pt"}, aliases=theirs.aliases)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def save(
 
 
 def config_from(data: Mapping[str, Any]) -> Config:
-    """Our config for what a `config.json` says; raises `ConfigError` for what is not supported, naming it.
+    """Our config for the content of a `config.json`; the `ConfigError` for an unsupported setting names it.
 
     >>> config_from({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}).d_model
     64
@@ -110,9 +110,9 @@ def config_from(data: Mapping[str, Any]) -> Config:
 
 
 def adapter_for(config: Config) -> Adapter:
-    """Between the names and layouts of `transformers`, as it saves them today, and those of our model of this config.
+    """The adapter between the current names and layouts of `transformers` and those of our model with this config.
 
-    What is linear in the weights, gradients and moments of optimizers, goes the same way.
+    It also converts gradients and an optimizer's moments, which are linear in the weights.
 
     >>> from phlox.models import GptConfig
     >>> adapter_for(GptConfig()).rules[0].theirs[0].text
@@ -127,7 +127,9 @@ def _understood(settings: Settings) -> tuple[Family, Any]:
     family = next((family for family in FAMILIES if family.model_type == kind), None)
     if family is None:
         known = ", ".join(family.model_type for family in FAMILIES)
-        raise ConfigError(f"{settings.place}: models of the type {kind[:100]!r} are not supported; these are: {known}")
+        raise ConfigError(
+            f"{settings.place}: models of the type {kind[:100]!r} are not supported; supported are: {known}"
+        )
     family.check(settings)
     try:
         return family, family.config_from(settings, family.architecture_of(settings))
@@ -141,16 +143,16 @@ def _family_of(config: Any, name: str) -> Family:
     for family in FAMILIES:
         if type(config) in family.configs:
             return family
-    raise ConfigError(f"{name} is none of the models that transformers has too: Gpt, Llama, Bert and those with a head")
+    raise ConfigError(f"{name} has no counterpart in transformers; these have: Gpt, Llama, Bert and Bert with a head")
 
 
 def _loaded(path: Path, family: Family, config: Any, device: DeviceLike | None) -> Module:
     record = _flat(load_any(_weights(path)))
     config = family.fitted(config, record)
-    if family.n_layers(config) > len(record):  # before that many layers are made
+    if family.n_layers(config) > len(record):  # check before so many layers are created
         raise RecordError(
-            f"{path}: config.json says that there are {family.n_layers(config)} layers, but the file of weights has "
-            f"{len(record)} entries in all"
+            f"{path}: config.json has {family.n_layers(config)} layers, but the file of weights has only "
+            f"{len(record)} entries"
         )
     prefix = family.prefix if any(name.startswith(f"{family.prefix}.") for name in record) else ""
     record = _cleaned(family, config, record, prefix, path)
@@ -165,17 +167,17 @@ def _weights(folder: Path) -> Path:
     for name in WHOLE:
         if (folder / name).is_file():
             return folder / name
-    raise RecordError(f"{folder}: there are no weights, in none of {', '.join(WHOLE)}")
+    raise RecordError(f"{folder}: there are no weights; looked for {', '.join(WHOLE)}")
 
 
 def _flat(record: Record) -> Record:
-    """The record with every name of a tensor as an entry."""
+    """The record with an entry for every name of a tensor."""
     entries = {path: record[path] for path in (*record, *record.aliases)}
     return Record(entries, record.metadata, unreadable=record.unreadable)
 
 
 def _cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Path) -> Record:
-    """The record in the names of today, without what is no weight of the model and what is there twice."""
+    """The record with current names, without entries that are not weights of the model, and without duplicates."""
     rules = [*family.former, *(ignore(pattern) for pattern in family.ignored(config))]
     record = _flat(Adapter(rules).read(record, strict=False))
     left_out: set[str] = set()
@@ -184,7 +186,7 @@ def _cleaned(family: Family, config: Any, record: Record, prefix: str, folder: P
             continue
         if not _equal(record[name], record[other]):
             raise RecordError(
-                f"{folder}: {name} differs from {other}, which by tie_word_embeddings in config.json is the same"
+                f"{folder}: {name} differs from {other}, but tie_word_embeddings in config.json makes them equal"
             )
         left_out.add(name)
     entries = {path: record[path] for path in record if path not in left_out}
@@ -201,7 +203,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _check(model: Module, adapter: Adapter, record: Record, folder: Path) -> None:
-    """RecordError, by the names in the file, unless the record has what the model needs and nothing else."""
+    """RecordError, by the names in the file, unless the record has exactly the weights that the model needs."""
     shapes = {
         path: LazyTensor.from_function(param.shape, "float32", _never, path) for path, param in model.named_params()
     }
@@ -211,4 +213,4 @@ def _check(model: Module, adapter: Adapter, record: Record, folder: Path) -> Non
 
 
 def _never() -> NoReturn:
-    raise AssertionError("only the shape of it counts")
+    raise AssertionError("only its shape is used")

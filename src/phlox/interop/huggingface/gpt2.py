@@ -1,4 +1,4 @@
-"""GPT-2 in the files of Hugging Face: fused projections, and weights in our own layout."""
+"""GPT-2 in the files of Hugging Face: fused projections, and weights in Phlox's layout."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FUSED = ("query", "key", "value")
 
 
 class Gpt2(Family):
-    """`Gpt` as GPT2LMHeadModel. GPT2Model, which has no head, is loaded where the head is the embedding's transpose."""
+    """`Gpt` as GPT2LMHeadModel. GPT2Model, which has no head, is loaded if the head is the embedding's transpose."""
 
     model_type = "gpt2"
     configs = (GptConfig,)
     architectures = ("GPT2LMHeadModel", "GPT2Model")
     prefix = "transformer"
     unsupported = (
-        ("scale_attn_weights", True, "scores of attention would not be divided by the root of the width of a head"),
-        ("scale_attn_by_inverse_layer_idx", False, "each layer would divide its attention by its number"),
+        ("scale_attn_weights", True, "attention scores would not be divided by the square root of the head width"),
+        ("scale_attn_by_inverse_layer_idx", False, "each layer would divide its attention scores by its index"),
     )
 
     def config_from(self, settings: Settings, architecture: str) -> GptConfig:
@@ -35,8 +35,8 @@ class Gpt2(Family):
         tied = settings.flag("tie_word_embeddings", True)
         if architecture == "GPT2Model" and not tied:
             raise ConfigError(
-                f"{settings.place}: GPT2Model has no head, and with tie_word_embeddings=False none can be made of its "
-                "embedding; save it as GPT2LMHeadModel"
+                f"{settings.place}: GPT2Model has no head, and with tie_word_embeddings=False its embedding cannot "
+                "replace one; save it as GPT2LMHeadModel"
             )
         dropout = settings.number("resid_pdrop", 0.1)
         embedding, attention = settings.number("embd_pdrop", 0.1), settings.number("attn_pdrop", 0.1)
@@ -65,7 +65,7 @@ class Gpt2(Family):
         }
         for option, is_there in wrong.items():
             if is_there:
-                raise ConfigError(f"a Gpt with {option} cannot be saved as a GPT-2, which has nothing like it")
+                raise ConfigError(f"a Gpt with {option} cannot be saved as a GPT-2, which does not have this option")
         return {
             "architectures": ["GPT2LMHeadModel"],
             "vocab_size": config.vocabulary,

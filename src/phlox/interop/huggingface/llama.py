@@ -1,4 +1,4 @@
-"""Llama in the files of Hugging Face: rotary positions half a head apart, as ours, and their scaling."""
+"""Llama in the files of Hugging Face: rotary pairs half a head apart, as in Phlox, and their scaling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DENSE = (
 
 
 class Llama(Family):
-    """`Llama` as LlamaForCausalLM. LlamaModel, without a head, is loaded where it is the embedding's transpose."""
+    """`Llama` as LlamaForCausalLM. LlamaModel, without a head, is loaded if the head is the embedding's transpose."""
 
     model_type = "llama"
     configs = (LlamaConfig,)
@@ -34,8 +34,8 @@ class Llama(Family):
         tied = settings.flag("tie_word_embeddings", False)
         if architecture == "LlamaModel" and not tied:
             raise ConfigError(
-                f"{settings.place}: LlamaModel has no head, and with tie_word_embeddings=False none can be made of its "
-                "embedding; save it as LlamaForCausalLM"
+                f"{settings.place}: LlamaModel has no head, and with tie_word_embeddings=False its embedding cannot "
+                "replace one; save it as LlamaForCausalLM"
             )
         context = settings.whole("max_position_embeddings", 2048)
         return LlamaConfig(
@@ -72,7 +72,7 @@ class Llama(Family):
                 "high_freq_factor": scaling.high,
                 "original_max_position_embeddings": scaling.context,
             }
-        # Readers of before `rope_parameters` know `rope_theta` and `rope_scaling`.
+        # Versions before `rope_parameters` read `rope_theta` and `rope_scaling`.
         former = {"rope_theta": config.rotary_base, "rope_scaling": None if scaling is None else dict(rotary)}
         return {
             "architectures": ["LlamaForCausalLM"],
@@ -115,7 +115,7 @@ class Llama(Family):
         return config.n_layers
 
     def ignored(self, config: LlamaConfig) -> tuple[str, ...]:
-        """See `Family.ignored`: former versions saved how much each pair turns."""
+        """See `Family.ignored`: former versions saved the rotation frequencies."""
         return ("**.rotary_emb.inv_freq",)
 
     def ties(self, config: LlamaConfig, prefix: str) -> tuple[tuple[str, str], ...]:
@@ -133,7 +133,7 @@ def _rotary(settings: Settings, context: int) -> dict[str, Any]:
         if table.number("partial_rotary_factor", 1.0) != 1.0:
             raise ConfigError(
                 f"{table.place}: partial_rotary_factor={table.get('partial_rotary_factor')} is not supported: a part "
-                "of each head would not turn"
+                "of each head would not be rotated"
             )
     base = rotary.number("rope_theta", settings.number("rope_theta", 10000.0))
     kind = rotary.text("rope_type", rotary.text("type", "default"))
@@ -150,7 +150,7 @@ def _rotary(settings: Settings, context: int) -> dict[str, Any]:
         )
     elif kind != "default":
         raise ConfigError(
-            f"{rotary.place}: rotary positions of rope_type={kind!r} are not supported; these are: default, linear, "
-            "llama3"
+            f"{rotary.place}: rotary positions of rope_type={kind!r} are not supported; "
+            "supported are: default, linear, llama3"
         )
     return {"rotary_base": base, "rotary_scaling": scaling}

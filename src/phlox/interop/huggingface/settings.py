@@ -1,4 +1,4 @@
-"""The `config.json` of a Hugging Face model: entries of the types they must have, and those that are refused."""
+"""The `config.json` of a Hugging Face model: typed entries, and errors for unsupported ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phlox.errors import ConfigError
 from phlox.models.parts import ActivationName
 
 _REQUIRED: Final[Any] = object()
-_MOST_BYTES = 1 << 24  # real ones have a few thousand, or a million with names of many classes
+_MOST_BYTES = 1 << 24  # real files have a few thousand bytes, or a million with names of many classes
 
 ACTIVATIONS: dict[str, ActivationName] = {
     "gelu": "gelu",
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, ActivationName] = {
     "swish": "silu",
     "tanh": "tanh",
 }
-"""By the names of `transformers`; several of them write one formula in several ways."""
+"""Activations by the names of `transformers`; some names mean the same formula."""
 
 ACTIVATION_NAMES: dict[ActivationName, str] = {
     "gelu": "gelu",
@@ -40,8 +40,8 @@ ACTIVATION_NAMES: dict[ActivationName, str] = {
 class Settings:
     """The entries of a `config.json`, or of an object in it; `place` names it in errors.
 
-    An entry that is null counts as absent. Every method raises `ConfigError` for an entry of another type, or for one
-    that is absent and has no default.
+    A null entry counts as missing. Every method raises `ConfigError` for an entry of another type, or for one that is
+    missing and has no default.
 
     >>> Settings({"n_layer": 2, "n_inner": None}).whole("n_layer"), Settings({}).number("layer_norm_epsilon", 1e-5)
     (2, 1e-05)
@@ -51,7 +51,7 @@ class Settings:
         self.data, self.place = data, place
 
     def get(self, key: str, default: Any = _REQUIRED) -> Any:
-        """The entry, whatever it is."""
+        """The entry, of any type."""
         value = self.data.get(key)
         if value is not None:
             return value
@@ -60,8 +60,8 @@ class Settings:
         return default
 
     def whole(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A whole number."""
-        return self._typed(key, default, (int,), "a whole number")
+        """An integer."""
+        return self._typed(key, default, (int,), "an integer")
 
     def number(self, key: str, default: Any = _REQUIRED) -> Any:
         """A number, as a float."""
@@ -85,16 +85,16 @@ class Settings:
         return None if value is None else Settings(cast("dict[str, Any]", value), f"{self.place}: {key}")
 
     def activation(self, key: str, default: str) -> ActivationName:
-        """The activation that goes by the name there."""
+        """The activation with this name."""
         name = self.text(key, default)
         if name not in ACTIVATIONS:
             raise ConfigError(
-                f"{self.place}: the activation {key}={name!r} is not supported; these are: {', '.join(ACTIVATIONS)}"
+                f"{self.place}: the activation {key}={name!r} is not supported; supported are: {', '.join(ACTIVATIONS)}"
             )
         return ACTIVATIONS[name]
 
     def only(self, key: str, allowed: Any, why: str) -> None:
-        """`ConfigError` where the entry is there and not `allowed`; `why` says what is not supported."""
+        """`ConfigError` if the entry exists and is not `allowed`; `why` says what is not supported."""
         value = self.get(key, allowed)
         if value != allowed or type(value) is not type(allowed):
             raise ConfigError(f"{self.place}: {key}={_shown(value)} is not supported: {why}")
@@ -109,13 +109,13 @@ class Settings:
 
 
 def read_settings(folder: Path) -> Settings:
-    """The `config.json` in a folder; `ConfigError` where it is missing, too large, or no JSON object."""
+    """The `config.json` in a folder; `ConfigError` if it is missing, too large, or not a JSON object."""
     path = folder / "config.json"
     if path.is_file() and path.stat().st_size > _MOST_BYTES:
         raise ConfigError(f"{path} has {path.stat().st_size} bytes; the config of a model has at most {_MOST_BYTES}")
     data = parse_json(read_text(path), str(path))
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} holds no JSON object")
+        raise ConfigError(f"{path} does not contain a JSON object")
     return Settings(cast("dict[str, Any]", data), str(path))
 
 

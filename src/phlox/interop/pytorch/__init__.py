@@ -1,8 +1,8 @@
-"""PyTorch state dicts: into modules of Phlox, and out of them, in PyTorch's names and layouts."""
+"""PyTorch state dicts: loading them into Phlox modules, and writing them, with PyTorch's names and layouts."""
 
 from __future__ import annotations
 
-from phlox.interop.pytorch import recurrent as recurrent  # whose rows are registered by it
+from phlox.interop.pytorch import recurrent as recurrent  # importing it registers its layers
 from phlox.interop.pytorch.layers import register_layer as register_layer
 from phlox.interop.pytorch.state_dict import State as State
 from phlox.interop.pytorch.state_dict import adapter as adapter

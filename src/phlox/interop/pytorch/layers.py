@@ -1,4 +1,4 @@
-"""What PyTorch calls the parameters of each layer, and how it lays them out: one row a layer, users' own too."""
+"""PyTorch's parameter names and layouts for each layer: one row per layer, also for custom layers."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from phlox.nn import (
 )
 
 Rules: TypeAlias = "Sequence[Rule] | Callable[[Any], Iterable[Rule]]"
-"""Rules between the layer of theirs and ours, or a function that gives them for a layer."""
+"""Rules between PyTorch's layer and ours, or a function that returns them for a layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What `register_layer` was told of a class."""
+    """The registration of a class by `register_layer`."""
 
     rules: Rules = ()
     names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def rules_for(self, layer: Module) -> Iterable[Rule]:
-        """The rules for this one."""
+        """The rules for this layer."""
         return self.rules(layer) if callable(self.rules) else self.rules
 
 
@@ -46,16 +46,16 @@ _ROWS: dict[type[Module], Row] = {}
 
 
 def register_layer(cls: type[Module], rules: Rules = (), *, names: Mapping[str, str] | None = None) -> None:
-    """Says how a class of layers, and its subclasses, looks in a PyTorch state dict.
+    """Register how a class of layers, and its subclasses, is stored in a PyTorch state dict.
 
-    Fields that nothing is said of have the same name in PyTorch, and the same layout. That is all that is needed for
-    most layers of one's own, whose parts are found by themselves; their rows serve within it.
+    Fields that are not mentioned have the same name and layout in PyTorch. Most custom layers need no registration:
+    their parts are found automatically, by the rows of their own classes.
 
     Args:
-        cls: a class of modules; what was said of it before is forgotten.
-        rules: of an `Adapter`, for paths below the layer, without wildcards; or a function that gives them for a layer.
-            Those that are about parameters which a layer does not have are passed over.
-        names: field of ours -> field of theirs; "" where theirs has what is in it directly, as `Sequential` has.
+        cls: a class of modules; an earlier registration is replaced.
+        rules: the rules of an `Adapter`, for paths below the layer, without wildcards; or a function that returns them
+            for a layer. Rules for parameters that a layer does not have are skipped.
+        names: field of ours -> field of theirs; "" if theirs has no such level, as in `Sequential`.
 
     >>> import phlox as px
     >>> class Block(px.Module):
@@ -69,21 +69,21 @@ def register_layer(cls: type[Module], rules: Rules = (), *, names: Mapping[str, 
 
 
 def rules_of(module: Module) -> list[Rule]:
-    """The rules between a state dict of PyTorch and a record of this module, found by walking it."""
+    """The rules between a PyTorch state dict and a record of this module, found by traversing it."""
     walk = _Walk(module)
     walk.module(walk.root, module, "", "")
     return walk.rules
 
 
 class _Walk:
-    """One pass over a module; `ours` and `theirs` are the paths of a part in the two worlds."""
+    """One traversal of a module; `ours` and `theirs` are the paths of a part in Phlox and in PyTorch."""
 
     def __init__(self, module: Module) -> None:
         structure = module.structure()
         self.root = structure.skeleton
         self.rules: list[Rule] = []
         self._params = {*structure.paths, *structure.aliases}
-        self._told: set[str] = set()
+        self._covered: set[str] = set()
         self._containers: dict[int, Container] = {}
 
     def module(self, part: Container, value: Any, ours: str, theirs: str) -> None:
@@ -94,9 +94,9 @@ class _Walk:
                 raise RecordError(f"register_layer({type(value).__name__}): rules for a layer have no wildcards")
             placed = rule.under(theirs, ours)
             paths = [pattern.text for pattern in placed.ours]
-            # What is around a layer knows more of it than the layer.
-            if self._params.issuperset(paths) and self._told.isdisjoint(paths):
-                self._told.update(paths)
+            # The rules of an enclosing module have priority over those of the layer.
+            if self._params.issuperset(paths) and self._covered.isdisjoint(paths):
+                self._covered.update(paths)
                 self.rules.append(placed)
         self._parts(part, fields_of(value), ours, theirs, row.names)
 
@@ -109,7 +109,7 @@ class _Walk:
     def _part(self, part: Part, value: Any, ours: str, theirs: str) -> None:
         if isinstance(part, Shared):
             part = self._containers[part.number]
-        if isinstance(part, Leaf) and ours not in self._told:
+        if isinstance(part, Leaf) and ours not in self._covered:
             self.rules.append(rename(theirs, ours))
         elif isinstance(part, Container) and isinstance(value, Module):
             self.module(part, value, ours, theirs)

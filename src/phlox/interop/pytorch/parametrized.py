@@ -1,9 +1,8 @@
-"""Weights that a PyTorch module computes from other tensors: weight norm, spectral norm and pruning, as their product.
+"""Weights that a PyTorch module computes from other tensors: weight norm, spectral norm and pruning.
 
-A state dict has the tensors that the weight is computed from, in two ways of naming: that of
-`torch.nn.utils.weight_norm` ("weight_g") and that of `torch.nn.utils.parametrize`
-("parametrizations.weight.original0").
-A module of Phlox has the weight; it is loaded as what PyTorch computes in evaluation mode.
+A state dict contains the tensors from which the weight is computed, named in one of two ways: as by
+`torch.nn.utils.weight_norm` ("weight_g") or as by `torch.nn.utils.parametrize` ("parametrizations.weight.original0").
+A Phlox module has the weight itself; it is loaded with the value that PyTorch computes in evaluation mode.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Parametrized:
     what: str
     compute: Callable[..., _Array]
     fits: Callable[..., bool]
-    """Whether the shapes are those of one weight."""
+    """Whether the shapes belong to one weight."""
     like: int
-    """Which of them has the shape and the element type of the weight."""
+    """The index of the tensor that has the shape and the dtype of the weight."""
 
     def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `phlox.interop.adapter.layout.Layout`."""
@@ -43,18 +42,18 @@ class Parametrized:
             raise RecordError(f"shapes {', '.join(str(t.shape) for t in tensors)} are not those of one {self.what}")
 
         def read() -> _Array:
-            with np.errstate(all="ignore"):  # as PyTorch, which divides by a norm of zero
+            with np.errstate(all="ignore"):  # PyTorch too divides by a norm of zero
                 return self.compute(*(tensor.read().astype(np.float64) for tensor in tensors)).astype(model.dtype)
 
         return [LazyTensor.from_function(model.shape, model.dtype, read, model.path, model.recast)]
 
     def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `phlox.interop.adapter.layout.Layout`."""
-        raise RecordError(f"a weight is not taken apart again into a {self.what}; write it as it is")
+        raise RecordError(f"a weight cannot be converted back into a {self.what}; write the weight itself")
 
 
 def _product_with_norm(g: _Array, v: _Array) -> _Array:
-    # PyTorch keeps the axis that `dim` names, and no other: so g says which ones the norm goes over.
+    # PyTorch keeps only the axis that `dim` names, so the shape of g determines the axes of the norm.
     over = tuple(axis for axis in range(v.ndim) if g.ndim == 0 or g.shape[axis] == 1)
     return v * (g / np.sqrt(np.square(v).sum(axis=over, keepdims=True)))
 
@@ -64,13 +63,13 @@ def _is_norm(g: _Shape, v: _Shape) -> bool:
 
 
 def _without_spectral_norm(weight: _Array, u: _Array, v: _Array) -> _Array:
-    # Where two axes fit, the right one gives the largest singular value, and the other one a number below it.
+    # If two axes fit, the right one gives the largest singular value, and the other one a smaller value.
     matrices = [np.moveaxis(weight, axis, 0).reshape(len(u), -1) for axis in _axes(weight.shape, u.shape, v.shape)]
     return weight / max((u @ matrix @ v for matrix in matrices), key=abs)
 
 
 def _axes(weight: _Shape, u: _Shape, v: _Shape) -> list[int]:
-    """The axes of the weight that may be the rows of its matrix."""
+    """The axes of the weight that can be the rows of its matrix."""
     if len(u) != 1 or len(v) != 1:
         return []
     size = int(np.prod(weight))
@@ -91,11 +90,11 @@ _NAMES: tuple[tuple[tuple[str, ...], Parametrized], ...] = (
     ),
     (("{0}{1}_orig", "{0}{1}_mask"), _MASK),
 )
-"""What a weight is computed from, by its module's path and its own name, and how."""
+"""The tensors from which a weight is computed, by its module's path and its own name, and the computation."""
 
 
 def with_parametrized(between: Adapter, theirs: Record) -> Adapter:
-    """The adapter for a state dict in which some of the tensors that it expects are parametrized."""
+    """The adapter for a state dict in which some of the expected tensors are parametrized."""
     known = {pattern.text for rule in between.rules for pattern in rule.theirs}
     rules: list[Rule] = []
     for path in known:
@@ -111,13 +110,13 @@ def with_parametrized(between: Adapter, theirs: Record) -> Adapter:
 
 
 def remedy(theirs: Record) -> str | None:
-    """What to say where a state dict has parametrizations that are not understood; None where it has none."""
+    """The remedy for a state dict with unsupported parametrizations; None if it has none."""
     path = next((path for path in theirs if "parametrizations." in path), None)
     if path is None:
         return None
     module, _, rest = path.rpartition("parametrizations.")
     name = rest.partition(".")[0]
     return (
-        f"{module}{name} is parametrized in PyTorch ({path}): before saving, make it a plain tensor with "
+        f"{module}{name} is parametrized in PyTorch ({path}): before saving, convert it to a plain tensor with "
         f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r})."
     )

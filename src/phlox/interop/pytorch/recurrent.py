@@ -1,4 +1,4 @@
-"""What PyTorch calls the parameters of recurrent layers: one row each, and how its two biases are ours."""
+"""PyTorch's parameter names for recurrent layers, and the conversion of its two biases."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from phlox.record import LazyTensor
 
 @dataclass(frozen=True, slots=True)
 class TwoBiases:
-    """PyTorch's bias of what goes in and bias of the state, which are one of ours: their sum; zero on the way back.
+    """PyTorch's input bias and state bias are one bias of ours, their sum. Writing sets the second one to zero.
 
-    With `own`, the last third of the second stays apart: the recurrent bias of a GRU.
+    With `own`, the last third of the second stays separate: the recurrent bias of a GRU.
     """
 
     own: bool
@@ -48,7 +48,7 @@ class TwoBiases:
 
 
 def _of_cell(cell: Cell, ours: str = "", end: str = "") -> Iterable[Rule]:
-    """Rules for a cell at `ours`, whose names end so in PyTorch."""
+    """Rules for a cell at `ours`, whose names in PyTorch end with `end`."""
     yield transpose(f"weight_ih{end}", f"{ours}weight")
     yield transpose(f"weight_hh{end}", f"{ours}recurrent")
     names = [f"{ours}bias", f"{ours}recurrent_bias"][: 1 + cell.own_bias]

@@ -1,7 +1,7 @@
-"""PyTorch state dicts: into modules of Phlox, and out of them, in PyTorch's names and layouts.
+"""PyTorch state dicts: loading them into Phlox modules, and writing them, with PyTorch's names and layouts.
 
-A module is walked, and each of its layers says what PyTorch calls its parameters (`phlox.interop.pytorch.layers`), so
-modules of the same structure understand each other's weights. Neither needs PyTorch to be installed.
+A module is traversed, and each of its layers has rules for PyTorch's names (`phlox.interop.pytorch.layers`). So modules
+of the same structure can exchange weights. PyTorch need not be installed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from phlox.record.loading.renaming import renamed
 from phlox.record.names import nearest
 
 State = Record | Mapping[str, Any]
-"""A record, or what `state_dict()` of a PyTorch module gives: tensors or arrays by name."""
+"""A record, or the result of `state_dict()` of a PyTorch module: tensors or arrays by name."""
 
 _SHOWN = 6
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 
 
 def adapter(module: Module) -> Adapter:
-    """The adapter between state dicts of PyTorch and records of this module.
+    """The adapter between PyTorch state dicts and records of this module.
 
     >>> from phlox import nn
     >>> adapter(nn.Sequential([nn.Linear(2, 3), nn.LayerNorm(3)])).rules[2].theirs[0].text
@@ -45,18 +45,18 @@ def adapter(module: Module) -> Adapter:
 
 
 def from_state_dict(state: State, module: Module, *, prefix: str = "") -> Record:
-    """A state dict as a record for this module: our names, our layouts. No tensor is read or copied.
+    """A state dict as a record for this module, with our names and layouts. No tensor is read or copied.
 
-    Weights that PyTorch computes by weight norm, spectral norm or a mask of pruning are what it computes. Entries that
-    the module has no place for stay under their own names, so that `Module.load_record` tells them.
+    Weights that PyTorch computes by weight norm, spectral norm or a pruning mask have the computed value. Entries that
+    the module does not have keep their names, so that `Module.load_record` reports them.
 
     Args:
         state: a record, or tensors or arrays by name.
-        module: of the structure that the state dict was made of.
-        prefix: that their names have before ours begin, as "model" in "model.0.weight".
+        module: a module with the structure of the PyTorch module.
+        prefix: a prefix of all PyTorch names, such as "model" in "model.0.weight".
 
-    Raises RecordError for tensors whose shapes do not allow what their layer needs, for a prefix that nothing has, and
-    for entries under Phlox's own names, whose layout could only be guessed.
+    Raises RecordError for tensors whose shapes do not fit their layer, for a prefix that no name has, and for entries
+    with Phlox's own names, whose layout could only be guessed.
 
     >>> import numpy as np
     >>> from phlox import nn
@@ -70,10 +70,10 @@ def from_state_dict(state: State, module: Module, *, prefix: str = "") -> Record
 
 
 def to_state_dict(module: Module) -> Record:
-    """The parameters of a module as a PyTorch module of the same structure has them: its names, its layouts; lazily.
+    """The parameters of a module with the names and layouts of a PyTorch module of the same structure, lazily.
 
-    A tied parameter is there under each of its names, as PyTorch expects. Saved as safetensors it is what
-    `torch_module.load_state_dict(safetensors.torch.load_file(path))` takes.
+    A tied parameter appears under each of its names, as PyTorch expects. After saving it as safetensors, load it with
+    `torch_module.load_state_dict(safetensors.torch.load_file(path))`.
 
     >>> from phlox import nn
     >>> to_state_dict(nn.Sequential([nn.Linear(2, 3)])).paths()
@@ -81,14 +81,14 @@ def to_state_dict(module: Module) -> Record:
     """
     theirs = adapter(module).write(module.into_record())
     entries = {path: TensorEntry(_entry(theirs, path).tensor) for path in (*theirs, *theirs.aliases)}
-    return Record(entries, {"format": "pt"})  # as other readers of safetensors want it said
+    return Record(entries, {"format": "pt"})  # other readers of safetensors require it
 
 
 def load(module: Module, path: PathLike | Readable, *, prefix: str = "", **options: Unpack[LoadOptions]) -> LoadReport:
-    """Loads a file of PyTorch weights into a module; see `load_state_dict`.
+    """Load a file of PyTorch weights into a module; see `load_state_dict`.
 
-    The file may be safetensors, what `torch.save(module.state_dict(), path)` or `torch.jit.save` wrote, an index of
-    several, or the folder of them; or the content, as bytes or an open binary file. Nothing in it is executed.
+    `path` may be a safetensors file, a file of `torch.save(module.state_dict(), path)` or `torch.jit.save`, an index of
+    shards or their folder; or the content, as bytes or an open binary file. Nothing in it is executed.
     """
     record = records.load(path)
     try:
@@ -99,16 +99,16 @@ def load(module: Module, path: PathLike | Readable, *, prefix: str = "", **optio
 
 
 def load_state_dict(module: Module, state: State, *, prefix: str = "", **options: Unpack[LoadOptions]) -> LoadReport:
-    """Loads a state dict of PyTorch into a module of the same structure, and tells what was done.
+    """Load a PyTorch state dict into a module of the same structure, and return a report.
 
     Args:
-        module: what to load into; unchanged where it raises.
+        module: the module to load into; it does not change if this raises.
         state: a record, or tensors or arrays by name.
-        prefix: that their names have before ours begin.
-        options: those of `Module.load_record`. `include` and `exclude` are in names of ours, `remap` is for theirs: it
-            is what they are called before anything is looked for.
+        prefix: a prefix of all PyTorch names.
+        options: those of `Module.load_record`. `include` and `exclude` use our names. `remap` applies to PyTorch's
+            names, before anything else.
 
-    Raises RecordError with all that does not fit, in our names and in theirs.
+    Raises RecordError with all mismatches, by our names and PyTorch's.
 
     >>> import numpy as np
     >>> from phlox import nn
@@ -131,32 +131,32 @@ def load_state_dict(module: Module, state: State, *, prefix: str = "", **options
 
 
 def save(module: Module, path: PathLike | Stream, precision: Precision = FULL) -> Path | Stream:
-    """Saves what `to_state_dict` gives as safetensors; gives the path of the file, or the open file that it was given.
+    """Save the result of `to_state_dict` as safetensors; returns the path of the file, or the open file.
 
-    PyTorch takes it with `torch_module.load_state_dict(safetensors.torch.load_file(path))`.
+    Load it in PyTorch with `torch_module.load_state_dict(safetensors.torch.load_file(path))`.
     """
     if is_path(path) and Path(path).name.endswith(_PICKLES):
         raise RecordError(
-            f"{path}: Phlox writes no files that hold code; give it the end .safetensors, and load it in PyTorch with "
-            "load_state_dict(safetensors.torch.load_file(path))"
+            f"{path}: Phlox writes no files that may contain code; use the suffix .safetensors, and load it in PyTorch "
+            "with load_state_dict(safetensors.torch.load_file(path))"
         )
     return SafetensorsRecorder(precision).save(to_state_dict(module), path)
 
 
 def _read(theirs: Record, module: Module, between: Adapter) -> Record:
     if theirs.positional:
-        raise RecordError("a positional record has no names, by which a state dict is understood")
+        raise RecordError("a positional record has no names, which a state dict needs")
     ours = {pattern.text: rule for rule in between.rules for pattern in rule.ours}
     known = {pattern.text for rule in between.rules for pattern in rule.theirs}
     if doubtful := [path for path in theirs if path in ours and path not in known]:
         path = doubtful[0]
         named = ", ".join(pattern.text for pattern in ours[path].theirs)
         raise RecordError(
-            f"{path}: what Phlox calls so is {named} in PyTorch, so the layout of this can only be guessed. If Phlox "
-            "wrote it, load it with load_record; if their names have something before ours, give prefix=...; if they "
-            "are other names, give remap"
+            f"{path}: this is a Phlox name, for {named} in PyTorch, so its layout can only be guessed. If Phlox wrote "
+            "the file, load it with load_record; if all PyTorch names have a prefix, give prefix=...; if the names "
+            "differ, give remap"
         )
-    if theirs.metadata.get("format") == "torchscript":  # whose code has constants of its own
+    if theirs.metadata.get("format") == "torchscript":  # TorchScript code has constants of its own
         theirs = renamed(theirs, lambda path: None if path.startswith(f"{CONSTANTS}.") and path not in known else path)
     return with_parametrized(between, theirs).read(theirs, strict=False)
 
@@ -170,12 +170,12 @@ def _record_of(state: State, prefix: str) -> Record:
         folders = dict.fromkeys(path[:end] for path in record for end in range(len(path)) if path[end] == ".")
         near = nearest(prefix, folders)
         meant = f"; did you mean {near!r}?" if near else ""
-        raise RecordError(f"nothing in the state dict lies below {prefix!r}{meant}")
+        raise RecordError(f"nothing in the state dict is below {prefix!r}{meant}")
     return below
 
 
 def _held(state: Mapping[str, Any]) -> Record:
-    """The record of what a record can hold; the rest is unreadable in it, as it is in a file."""
+    """The values as a record; values that a record cannot contain are unreadable in it, as in a file."""
     entries: dict[str, Any] = {}
     unreadable: dict[str, str] = {}
     for path, value in state.items():
@@ -187,7 +187,7 @@ def _held(state: Mapping[str, Any]) -> Record:
 
 
 def _lazy(value: Any, path: str) -> Any:
-    """What `value` is in a record; a tensor of PyTorch is known by what it can do."""
+    """The entry of a record for `value`; a PyTorch tensor is recognized by its methods."""
     if not hasattr(value, "detach") or not hasattr(value, "cpu"):
         return value
     if not str(value.layout).endswith(".strided") or value.is_quantized:
@@ -198,7 +198,7 @@ def _lazy(value: Any, path: str) -> Any:
         tensor = value.detach().cpu()
         if dtype.kind != "V" and dtype.itemsize > 1:
             return tensor.numpy()
-        # The element types of `ml_dtypes` go by their bits, which NumPy knows.
+        # NumPy cannot receive the dtypes of `ml_dtypes` directly, so their bits are passed as integers.
         empty = tensor.new_empty(0)
         bits = tensor.contiguous().view(empty.short().dtype if dtype.itemsize == 2 else empty.byte().dtype)
         return bits.numpy().view(dtype)
@@ -213,17 +213,17 @@ def _entry(record: Record, path: str) -> TensorEntry:
 
 
 def _hint(report: LoadReport, between: Adapter, theirs: Record) -> str | None:
-    """What the problems are called in PyTorch, and what probably went wrong."""
+    """PyTorch's names for the problems, and their probable cause."""
     names = {pattern.text: rule for rule in between.rules for pattern in rule.ours}
     paths = dict.fromkeys([*(one.path for one in (*report.misshapen, *report.wrong_kind)), *report.missing])
     lines: list[str] = []
     expected = dict.fromkeys(pattern.text for rule in between.rules for pattern in rule.theirs)
     if (prefix := _prefix(expected, theirs)) is not None:
-        lines.append(f"Their names all have {prefix!r} before: give prefix={prefix!r}.")
+        lines.append(f"All names in the state dict have the prefix {prefix!r}: give prefix={prefix!r}.")
     else:
         lines += filter(None, (report.hint, remedy(theirs)))
         near = {path: nearest(path, expected) for path in report.unexpected[:_SHOWN]}
-        lines += [f"Did you mean {it!r} by {path!r}?" for path, it in near.items() if it and it not in theirs]
+        lines += [f"Did you mean {it!r} with {path!r}?" for path, it in near.items() if it and it not in theirs]
     if shown := [path for path in paths if path in names]:
         each = [f"{path} is {_theirs(names[path].theirs)}" for path in shown[:_SHOWN]]
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""

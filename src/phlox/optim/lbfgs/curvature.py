@@ -119,7 +119,7 @@ def _learned(
     step, difference = B.float_mul(direction, length), B.float_sub(gradient, before)
     size = B.shape(gradient)[0]
     new = B.concat((B.reshape(step, (1, size)), B.reshape(difference, (1, size))), 0)
-    history = B.put_entry(history, row, new)
+    history = B.set_column(history, row, new)
     columns = B.concat((new, B.reshape(gradient, (1, size))), 0)
     return history, B.float_matmul(_rows_of(B, history), B.permute_dims(columns, (1, 0)))
 

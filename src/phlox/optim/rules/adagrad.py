@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.backend import Backend
-from phlox.backend.contract.update import AdagradNumbers
+from phlox.backend.contract.update import AdagradScalars
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import descent
 from phlox.optim.simple import Kernel, SimpleOptimizer
@@ -55,4 +55,4 @@ class Adagrad(SimpleOptimizer):
 
     def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
         c, time = self.config, state["time"] + 1
-        return Kernel("adagrad", AdagradNumbers(lr, c.lr_decay, c.weight_decay, c.epsilon, c.maximize, time), (time,))
+        return Kernel("adagrad", AdagradScalars(lr, c.lr_decay, c.weight_decay, c.epsilon, c.maximize, time), (time,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.backend import Backend
-from phlox.backend.contract.update import AdamNumbers, Real
+from phlox.backend.contract.update import AdamScalars, Real
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, prepared
 from phlox.optim.simple import Kernel, SimpleOptimizer
@@ -75,11 +75,11 @@ class Adam(SimpleOptimizer):
         tensor = tensor - m / scale * (lr / numbers.correction_1)
         return tensor, {"moment_1": m, "moment_2": v, "moment_2_max": greatest, "time": numbers.time}
 
-    def _numbers(self, lr: Real, time: Real, backend: Backend) -> AdamNumbers:
+    def _numbers(self, lr: Real, time: Real, backend: Backend) -> AdamScalars:
         """The scalars of the step after `time` steps."""
         c = self.config
         time, correction_1, correction_2 = counted(time, backend, c.beta_1, c.beta_2)
-        return AdamNumbers(
+        return AdamScalars(
             lr, c.beta_1, c.beta_2, c.epsilon, c.weight_decay, self.decoupled, correction_1, correction_2, time
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.backend import Backend
-from phlox.backend.contract.update import SgdNumbers
+from phlox.backend.contract.update import SgdScalars
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import descent
@@ -73,5 +73,5 @@ class Sgd(SimpleOptimizer):
         c = self.config
         after = () if state is None or not c.dampening else (state["time"] + 1,)
         first = after == (1,)
-        numbers = SgdNumbers(lr, c.momentum, c.dampening, c.weight_decay, c.nesterov, c.maximize, first)
+        numbers = SgdScalars(lr, c.momentum, c.dampening, c.weight_decay, c.nesterov, c.maximize, first)
         return Kernel("sgd", numbers, after)

@@ -184,7 +184,7 @@ class FlatState(NamedTuple):
 
 def _narrow(number: Any, backend: Backend) -> Any:
     """A number that came from an argument with the bits of those that states are made of."""
-    return number.meet(backend, Float) * 1.0 if isinstance(number, TracedScalar) else number
+    return number.as_operand(backend, Float) * 1.0 if isinstance(number, TracedScalar) else number
 
 
 def _key(path: str, number: Any) -> tuple[str, Any]:

@@ -58,7 +58,7 @@ def real(count: Any, backend: Backend) -> Real:
 
     An engine itself may turn the traced scalar of it into one of 32 bits, whatever the backend's are.
     """
-    if isinstance(count, (int, float)) or not backend.is_scalar(count):
+    if isinstance(count, (int, float)) or not backend.is_traced_scalar(count):
         return count * 1.0
     return count * backend.as_device_scalar(1.0)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.backend import Float
-from phlox.backend.contract.update import AdamNumbers
+from phlox.backend.contract.update import AdamScalars
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.backend_promotion import together
@@ -16,16 +16,16 @@ from phlox.tensor.tensor import Tensor, wrap
 
 
 def adam_update(
-    x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, numbers: AdamNumbers
+    x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, numbers: AdamScalars
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of Adam (Kingma, Ba 2015) or AdamW: the new x, and the new moments; see `phlox.optim.Adam`.
 
     All four are Float tensors of one shape. Raises `KindError` and `ShapeError` where they are not.
 
     >>> import phlox as px
-    >>> from phlox.backend.contract.update import AdamNumbers
+    >>> from phlox.backend.contract.update import AdamScalars
     >>> x, g, zero = px.ones((2,)), px.ones((2,)), px.zeros((2,))
-    >>> numbers = AdamNumbers(0.5, 0.9, 0.999, 0.0, 0.0, True, 0.1, 0.001)
+    >>> numbers = AdamScalars(0.5, 0.9, 0.999, 0.0, 0.0, True, 0.1, 0.001)
     >>> px.functional.adam_update(x, g, zero, zero, numbers)[0].tolist()
     [0.5, 0.5]
     """
@@ -33,7 +33,7 @@ def adam_update(
 
 
 def update_by_adam(
-    x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, scalars: AdamNumbers
+    x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, scalars: AdamScalars
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `adam_update`, for optimizers: wrong arguments are not explained."""
     ops = x._ops
@@ -47,8 +47,8 @@ def update_by_adam(
             raise ShapeError(f"adam_update: tensors of shapes {shape} and {ops.shape(array)} do not belong together")
     for scalar in scalars:
         if isinstance(scalar, TracedScalar):
-            met: list[Any] = [x.meet(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
-            scalars = AdamNumbers(*met)
+            met: list[Any] = [x.as_operand(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
+            scalars = AdamScalars(*met)
             break
     try:
         new, new_moment_1, new_moment_2 = ops.backend.adam_update(*arrays, scalars)

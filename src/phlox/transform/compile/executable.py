@@ -13,7 +13,7 @@ from phlox import random
 from phlox.backend import Backend
 from phlox.backend.levels import resumed
 from phlox.backend.out_of_memory import out_of_memory
-from phlox.backend.pytree import Node, register_node
+from phlox.backend.pytree import PyTreeNode, register_node
 from phlox.backend.tracing.checks import Check
 from phlox.backend.tracing.lifetime_errors import donated, leaked_tracer, note_donation, note_trace
 from phlox.errors import CompileError, DeviceError, RandomnessError
@@ -51,7 +51,7 @@ def _put_together(meaning: OutputSpec, arrays: Any) -> TraceOutput:
     return TraceOutput(arrays, meaning)
 
 
-register_node(Node(TraceOutput, _take_apart, _put_together))
+register_node(PyTreeNode(TraceOutput, _take_apart, _put_together))
 
 
 def _arrays_of(module: Any) -> Iterable[Any]:
@@ -250,7 +250,7 @@ class Program:
                         raise donated(f"{self.name}: {name} was", array) from error
                     return  # it was this call that has written over it, before it failed
                 if self.backend.is_leaked(array):
-                    raise leaked_tracer(f"{self.name}: {name}", self.backend.program_of(array)) from error
+                    raise leaked_tracer(f"{self.name}: {name}", self.backend.trace_of(array)) from error
             for array in arrays:
                 if not self.backend.is_traced(array):
                     devices.setdefault(str(self.backend.device_of(array)), name)
@@ -307,7 +307,7 @@ class Program:
         call = _call.get()()
         if call.reader.donation is not None:
             call.reader.donation.records()
-        trace = self.backend.program_of(kept[0])
+        trace = self.backend.trace_of(kept[0])
         if trace is not None:
             note_trace(trace, self.name)
         self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))

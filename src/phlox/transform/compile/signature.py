@@ -455,7 +455,7 @@ class Rebuilder:
     def _scalar(self, tracer: Any, whole: bool) -> Any:
         if isinstance(tracer, (float, int)):  # another library traces, and the function is simply called
             return tracer
-        return TracedScalar(self.backend, self.backend.scalar_of(tracer, whole), whole)
+        return TracedScalar(self.backend, self.backend.scalar_from_argument(tracer, whole), whole)
 
     def twins_of(self, optimizers: Sequence[OptimizerArg]) -> list[Optimizer]:
         """The optimizers that the function will see: what happens to them must not show as long as it is traced."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from phlox import random
 from phlox.backend import Backend
-from phlox.backend.tracing.checks import Check, gathering
+from phlox.backend.tracing.checks import Check, collecting
 from phlox.errors import CompileError
 from phlox.module import Module, Param
 from phlox.module.template import Aux, flatten
@@ -83,7 +83,7 @@ def record(
     names = [name for name, _, _ in call.named[positional:]]
     keywords = dict(zip(names, values[positional:], strict=True))
     before = [(module.params(), [param.val() for param in module.params()]) for module in rebuilder.modules]
-    with random.stream(stream), gathering(checked, stream.start) as gathered:
+    with random.stream(stream), collecting(checked, stream.start) as collected:
         result = fn(*values[:positional], **keywords)
     if reader.guess:
         _check_first_states(reader, twins)
@@ -97,8 +97,8 @@ def record(
         makers.append(writer.state(twin, here))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
     reader.twins = twins
-    meaning = OutputSpec(make, makers, changed, stream.position, gathered.checks, _continued(reader, writer.modules))
-    arrays = [*writer.arrays, *gathered.numbers]
+    meaning = OutputSpec(make, makers, changed, stream.position, collected.checks, _continued(reader, writer.modules))
+    arrays = [*writer.arrays, *collected.values]
     return StepArguments(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
 
 

@@ -6,11 +6,11 @@ elementwise. Where the slope jumps, it is the one that PyTorch takes.
 
 from __future__ import annotations
 
-from phlox.backend.contract.signal import SignalOps
+from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.types import Array
 
 
-class ActivationOps(SignalOps):
+class ActivationOps(ElementwiseOps):
     """The nonlinearities of neural networks, but for `sigmoid`, `tanh` and `gelu`."""
 
     # --- rectifiers
@@ -113,10 +113,10 @@ class ActivationOps(SignalOps):
         """g tanh(x)^2."""
         return self.float_mul(g, self.float_square(self.float_tanh(x)))
 
-    # --- of straight pieces
+    # --- piecewise linear ones
 
     def float_hardtanh(self, x: Array, low: float, high: float) -> Array:
-        """x bound below and above."""
+        """x clipped below and above."""
         return self.float_clip(x, low, high)
 
     def float_hardtanh_backward(self, g: Array, x: Array, low: float, high: float) -> Array:
@@ -127,7 +127,7 @@ class ActivationOps(SignalOps):
         return self.bool_or(self.float_less_equal(x, low), self.float_less_equal(high, x))
 
     def float_hardsigmoid(self, x: Array) -> Array:
-        """x / 6 + 1/2 bound by zero and one."""
+        """x / 6 + 1/2 clipped to [0, 1]."""
         return self.float_div(self.float_clip(self.float_add(x, 3.0), 0.0, 6.0), 6.0)
 
     def float_hardsigmoid_backward(self, g: Array, x: Array) -> Array:
@@ -145,7 +145,7 @@ class ActivationOps(SignalOps):
         return self.float_mul(g, self.where(self.float_less_equal(3.0, x), 1.0, slope))
 
     def float_softshrink(self, x: Array, bound: float) -> Array:
-        """x drawn toward zero by the bound, zero within it."""
+        """x moved toward zero by the bound, zero within it."""
         return self.float_sub(x, self.float_clip(x, -bound, bound))
 
     def float_softshrink_backward(self, g: Array, x: Array, bound: float) -> Array:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.backend.contract.nn.loss import LossOps
+from phlox.backend.contract.linalg import LinalgOps
+from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 
 
-class AttentionOps(LossOps):
+class AttentionOps(LinalgOps, ReductionOps):
     """Weighted means of values, the weights by how well keys fit queries (Vaswani et al. 2017).
 
     query [batch, heads, n, d], key [batch, groups, m, d], value [batch, groups, m, e]; heads / groups consecutive heads
@@ -60,7 +61,7 @@ class AttentionOps(LossOps):
         if allowed is not None:
             scores = self.where(allowed, scores, -math.inf)
         highest = self.detach(self._peak(scores, (3,), True))
-        # Where nothing is to be seen, all is minus infinity; differences from zero are not NaN.
+        # A query that may see no key has only minus infinities, whose differences would be NaN.
         highest = self.where(self.float_equal(highest, -math.inf), 0.0, highest)
         weights = self.float_exp(self.float_sub(scores, highest))
         total = self.float_sum(weights, (3,), True)
@@ -98,7 +99,7 @@ class AttentionOps(LossOps):
         return dq, dk, dv, dbias, None, None
 
     def _by_group(self, x: Array, key: Array) -> Array:
-        """[batch, heads, n, ...] as [batch, groups, heads / groups * n, ...]: the rows that meet one group of keys."""
+        """[batch, heads, n, ...] as [batch, groups, heads / groups * n, ...]: the rows that share one group of keys."""
         batch, heads, n, width = self.shape(x)
         groups = self.shape(key)[1]
         return x if heads == groups else self.reshape(x, (batch, groups, heads // max(groups, 1) * n, width))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.backend.contract.nn.recurrent import RecurrentOps
+from phlox.backend.contract.indexing import IndexingOps
 from phlox.backend.contract.types import Array, Gradients, Index, Needed, Shape, Widths
 
 
-class ConvOps(RecurrentOps):
+class ConvOps(IndexingOps):
     """Convolution of x [n, channels, *spatial] with weight [out, channels / groups, *window].
 
     Options have one entry a spatial axis: `stride` and `dilation` a number, `padding` a pair (before, after) of zeros.
@@ -20,7 +20,7 @@ class ConvOps(RecurrentOps):
     def im2col(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
         """What each window sees, as columns [n, channels * places in the window, windows], both in reading order."""
         x = self._pad_spatial(x, padding, 0.0)
-        # Axis by axis, so that the pieces number as many as the window's sides are long together, not its places.
+        # Axis by axis, so that there are as many slices as the sum of the window's sides, not as their product.
         for axis, side in enumerate(window):
             views = self._views(self.shape(x), 2 + 2 * axis, side, stride[axis], dilation[axis])
             x = self.concat([self.expand_dims(self.index(x, view), (2 + axis,)) for view in views], 2 + axis)
@@ -30,7 +30,7 @@ class ConvOps(RecurrentOps):
     def col2im(
         self, columns: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape
     ) -> Array:
-        """Columns added up where their windows looked, in zeros of `shape`."""
+        """The transpose of `im2col`: zeros of `shape` with the columns added where their windows were."""
         padded = padded_sizes(shape[2:], padding)
         counts = window_counts(padded, window, stride, dilation)
         x = self.reshape(columns, (*shape[:2], *window, *counts))
@@ -55,7 +55,7 @@ class ConvOps(RecurrentOps):
         dilation: Shape,
         groups: int,
     ) -> Array:
-        """Cross-correlation, which the field calls convolution: the weights times the columns."""
+        """Convolution (strictly, cross-correlation): the weights times the columns."""
         n, *sizes = self.shape(x)
         out, _, *window = self.shape(weight)
         columns = self.im2col(x, tuple(window), stride, padding, dilation)
@@ -76,7 +76,7 @@ class ConvOps(RecurrentOps):
         dilation: Shape,
         groups: int,
     ) -> Array:
-        """The gradient towards an input of `shape`, which is transposed convolution; linear in `g` and `weight`."""
+        """The gradient of an input of `shape`: transposed convolution; linear in `g` and `weight`."""
         n, out, *counts = self.shape(g)
         _, channels, *window = self.shape(weight)
         rows = channels * math.prod(window)
@@ -96,7 +96,7 @@ class ConvOps(RecurrentOps):
         dilation: Shape,
         groups: int,
     ) -> Array:
-        """The gradient towards a weight of `shape`; linear in `x` and `g`."""
+        """The gradient of a weight of `shape`; linear in `x` and `g`."""
         out, channels, *window = shape
         rows = channels * math.prod(window)
         columns = self.im2col(x, tuple(window), stride, padding, dilation)
@@ -130,14 +130,14 @@ class ConvOps(RecurrentOps):
         db = self.float_sum(g, (0, *range(2, len(self.shape(g)))), False) if needed[2] else None
         return dx, dw, db
 
-    # --- what windows are made of
+    # --- windows
 
     def _pad_spatial(self, x: Array, padding: Widths, value: float) -> Array:
         """Pad the spatial axes."""
         return self.pad(x, ((0, 0), (0, 0), *padding), value) if any(map(any, padding)) else x
 
     def _unpad_spatial(self, x: Array, padding: Widths) -> Array:
-        """The inside of what `_pad_spatial` made."""
+        """The inverse of `_pad_spatial`."""
         if not any(map(any, padding)):
             return x
         n, channels, *sizes = self.shape(x)
@@ -153,7 +153,7 @@ class ConvOps(RecurrentOps):
 
     @staticmethod
     def _views(shape: Shape, axis: int, side: int, stride: int, dilation: int) -> list[Index]:
-        """For each place in the side of a window, the index of what stands there along the axis, in every window."""
+        """For each position in a window along an axis, the slice of the elements there in all windows."""
         reach = stride * ((shape[axis] - dilation * (side - 1) - 1) // stride) + 1
         every = [slice(0, size, 1) for size in shape]
         starts = range(0, side * dilation, dilation)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, TypeAlias
 
+from phlox.backend.contract.linalg import LinalgOps
 from phlox.backend.contract.nn.activation import ActivationOps
+from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Gradients, Needed
 
 SQRT_HALF = math.sqrt(0.5)
@@ -19,13 +21,13 @@ GELU_FAR = 40.0
 Gate: TypeAlias = Literal["sigmoid", "silu", "gelu"]
 
 
-class DenseOps(ActivationOps):
+class DenseOps(ActivationOps, LinalgOps, ReductionOps):
     """Linear maps, softmax, gelu and gated linear units."""
 
     # --- linear: x [..., i] @ weight [i, o] + bias [o]
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """A dense layer, its leading axes folded so that the product is of two matrices."""
+        """A dense layer; leading axes are folded, so that it is one product of two matrices."""
         *batch, size = self.shape(x)
         flat = x if len(batch) == 1 else self.reshape(x, (math.prod(batch), size))
         y = self.float_matmul(flat, weight)
@@ -95,7 +97,7 @@ class DenseOps(ActivationOps):
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
         """dx = g (Phi(x) + x Phi'(x))."""
-        # Far out the function is zero or x itself, and has that slope, also where the square of x is infinite.
+        # For large |x| it is zero or x, with slope zero or one, also where x^2 overflows.
         x = self.float_clip(saved, -GELU_FAR, GELU_FAR)
         cdf = self._normal_cdf(x, approximate)
         x2 = self.float_mul(x, x)
@@ -115,7 +117,7 @@ class DenseOps(ActivationOps):
             inner = self.float_erf(self.float_mul(x, SQRT_HALF))
         return self.float_add(self.float_mul(inner, 0.5), 0.5)
 
-    # --- gated linear units: of two halves along an axis, an activation of the one scales the other
+    # --- gated linear units: an activation of one half along an axis scales the other half
 
     def glu(self, x: Array, axis: int, gate: Gate) -> Array:
         """a sigmoid(b) of the halves a and b (Dauphin et al. 2017); silu(a) b or gelu(a) b (Shazeer 2020)."""

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from phlox.backend.contract.nn.norm import NormOps
+from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.host.dtypes import LARGEST, FloatElement
+from phlox.host.dtypes import LARGEST
 
 LEAST_LOG = -100.0
-"""What the logarithms of a binary cross-entropy count as at least."""
+"""The lower bound of the logarithms in a binary cross-entropy."""
 
 
-class LossOps(NormOps):
-    """One number an example."""
-
-    if TYPE_CHECKING:  # what every backend says of itself
-        float_element: FloatElement
+class LossOps(DenseOps):
+    """One scalar an example."""
 
     # --- binary cross-entropy, elementwise: probabilities p and targets of one shape
 
     def float_binary_cross_entropy(self, p: Array, target: Array) -> Array:
-        """-(target log p + (1 - target) log(1 - p)); the logarithms count as at least -100."""
+        """-(target log p + (1 - target) log(1 - p)); the logarithms are at least -100."""
         rest = self.float_sub(1.0, p)
         one = self.float_mul(target, self._bounded_log(p, p))
         other = self.float_mul(self.float_sub(1.0, target), self._bounded_log(rest, p))
         return self.float_neg(self.float_add(one, other))
 
     def _bounded_log(self, x: Array, p: Array) -> Array:
-        """log x of at least -100, for x = p or x = 1 - p: zero has no logarithm whose slope an engine could take."""
+        """log x, at least -100, for x = p or x = 1 - p; without a logarithm of zero, whose derivative is infinite."""
         none = self.float_equal(x, 0.0)
         log = (
             self.float_log(self.where(none, 1.0, x))
@@ -100,7 +97,7 @@ class LossOps(NormOps):
         return self.float_sub(found, share), None, None
 
     def _weighed(self, x: Array, weight: Array) -> Array:
-        """x times constants, of which zero counts for nothing: of what is infinite, too."""
+        """x times constants; where a constant is zero the result is zero, also for infinite x."""
         return self.where(self.float_equal(weight, 0.0), 0.0, self.float_mul(x, weight))
 
     def _class_numbers(self, like: Array, classes: int) -> Array:
@@ -181,7 +178,7 @@ class LossOps(NormOps):
         return self.float_take_along_axis_adjoint(share, labels, 2, self.shape(log_p)), None, None, None
 
     def _ctc_never(self) -> float:
-        """In place of minus infinity."""
+        """A finite value in place of minus infinity."""
         return -(LARGEST[self.float_element] ** 0.75)
 
     def _shifted_states(self, x: Array, by: int, value: float) -> Array:
@@ -215,7 +212,7 @@ class LossOps(NormOps):
         return self.concat(alphas, 0)
 
     def _logaddexp3(self, x: Array, y: Array, z: Array) -> Array:
-        """log(exp(x) + exp(y) + exp(z)) of finite numbers."""
+        """log(exp(x) + exp(y) + exp(z)) of finite values."""
         highest = self.detach(self.float_maximum(self.float_maximum(x, y), z))
         total = self.float_exp(self.float_sub(x, highest))
         total = self.float_add(total, self.float_exp(self.float_sub(y, highest)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from phlox.backend.contract.nn.linear import DenseOps
+from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Axes, Gradients, Needed
 
 
-class NormOps(DenseOps):
-    """Each with a derivative of few passes over the input."""
+class NormOps(ReductionOps):
+    """Normalisations, with derivatives that take few passes over the input."""
 
     # --- layer norm (Ba, Kiros, Hinton 2016) over the last axis
 
@@ -49,7 +49,7 @@ class NormOps(DenseOps):
     def _scale_gradients(
         self, normed: Array, g: Array, needed: Needed, axes: Axes
     ) -> tuple[Array | None, Array | None]:
-        """The gradients towards gamma and beta, which were repeated along `axes`."""
+        """The gradients of gamma and beta, which were broadcast along `axes`."""
         dgamma = self.float_sum(self.float_mul(g, normed), axes, False) if needed[1] else None
         return dgamma, self.float_sum(g, axes, False) if needed[2] else None
 
@@ -107,7 +107,7 @@ class NormOps(DenseOps):
         return dx, *self._scale_gradients(normed, g, needed, self._all_but_channels(shape))
 
     def _per_channel(self, scale: Array | None, shape: tuple[int, ...]) -> Array | None:
-        """A number a channel, shaped to meet [n, channels, ...]."""
+        """A scalar a channel, reshaped to broadcast with [n, channels, ...]."""
         return None if scale is None else self.reshape(scale, (shape[1], *(1 for _ in shape[2:])))
 
     def _all_but_channels(self, shape: tuple[int, ...]) -> Axes:
@@ -139,7 +139,7 @@ class NormOps(DenseOps):
     def batch_norm_train_backward(
         self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, epsilon: float
     ) -> Gradients:
-        """As for layer norm; a gradient of the mean is shared out evenly, one of the variance along x - mean."""
+        """As for layer norm; that of the mean goes evenly to all elements, that of the variance along x - mean."""
         normed, rstd, gamma = saved
         g, g_mean, g_variance = gs
         shape = self.shape(normed)

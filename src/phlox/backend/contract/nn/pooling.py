@@ -16,10 +16,10 @@ class PoolingOps(ConvOps):
     A window's sum and its maximum are taken axis by axis, which costs its sides added, not multiplied.
     """
 
-    # --- the greatest value
+    # --- max pooling
 
     def max_pool(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-        """The greatest value of each window; NaN wins; padding counts as minus infinity."""
+        """The maximum of each window; NaN wins; padding counts as minus infinity."""
         return self.max_pool_forward(x, window, stride, padding, dilation)[0]
 
     def max_pool_forward(
@@ -27,7 +27,7 @@ class PoolingOps(ConvOps):
     ) -> tuple[Array, Any]:
         """See `max_pool`."""
         stages = [self._pad_spatial(x, padding, -math.inf)]
-        # The last axis first: then the first of the greatest along each axis is the first in reading order.
+        # The last axis first: then the first maximum along each axis is the first in row-major order.
         for axis in reversed(range(len(window))):
             views = self._views(self.shape(stages[-1]), 2 + axis, window[axis], stride[axis], dilation[axis])
             stages.append(self._greatest(stages[-1], views))
@@ -36,7 +36,7 @@ class PoolingOps(ConvOps):
     def max_pool_backward(
         self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, dilation: Shape
     ) -> Gradients:
-        """The gradient goes to the first greatest element of each window, in reading order."""
+        """The gradient goes to the first maximum of each window, in row-major order."""
         for axis in range(len(window)):
             x, y = saved[-2 - axis], saved[-1 - axis]
             views = self._views(self.shape(x), 2 + axis, window[axis], stride[axis], dilation[axis])
@@ -44,15 +44,15 @@ class PoolingOps(ConvOps):
         return (self._unpad_spatial(g, padding),)
 
     def _greatest(self, x: Array, views: list[Index]) -> Array:
-        """The greatest of x at each of the views."""
+        """The elementwise maximum of x at the views."""
         y = self.index(x, views[0])
         for view in views[1:]:
             y = self.float_maximum(y, self.index(x, view))
         return y
 
     def _to_greatest(self, x: Array, y: Array, g: Array, views: list[Index]) -> Array:
-        """`g` added up where the first of the views of x has y, the greatest."""
-        undefined = self.float_isnan(y)  # A NaN equals nothing: the first NaN counts as the greatest.
+        """`g` added where the first of the views of x has the maximum y."""
+        undefined = self.float_isnan(y)  # A NaN equals nothing: the first NaN counts as the maximum.
         shares: list[Array] = []
         free: Array | None = None
         for view in views:
@@ -62,7 +62,7 @@ class PoolingOps(ConvOps):
             free = self.bool_not(hit) if free is None else self.bool_and(free, self.bool_not(hit))
         return self._spread(shares, self.shape(x), views)
 
-    # --- the mean: `counted` says how much of the padding counts, as zeros; the rest is as if it were not there
+    # --- average pooling: `counted` is how much of the padding counts as zeros; the rest is ignored
 
     def avg_pool(self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
         """The mean of each window."""
@@ -80,7 +80,7 @@ class PoolingOps(ConvOps):
     def avg_pool_backward(
         self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, counted: Widths
     ) -> Gradients:
-        """The transpose of `avg_pool`: each window's gradient is shared out evenly."""
+        """The transpose of `avg_pool`: each window's gradient goes evenly to its elements."""
         g = self._share(g, saved, window, stride, padding, counted)
         for axis, (size, (before, after)) in enumerate(zip(saved[2:], padding, strict=True)):
             have = self.shape(g)
@@ -112,7 +112,7 @@ class PoolingOps(ConvOps):
     # --- pooling to given sizes: window i of an axis goes from floor(i size / count) up to ceil((i + 1) size / count)
 
     def adaptive_max_pool(self, x: Array, counts: Shape) -> Array:
-        """The greatest value of each of `counts` windows an axis, as `max_pool` has it."""
+        """The maximum of each of `counts` windows an axis, as in `max_pool`."""
         sides: list[int] = []
         for axis, count in enumerate(counts, 2):
             size = self.shape(x)[axis]

@@ -1,38 +1,26 @@
-"""Loops over the steps of a sequence, there and back, whatever a step does."""
+"""Loops over the steps of a sequence, forward and backward, for any cell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.nn.linear import DenseOps
+from phlox.backend.contract.tracing import TracingOps
 from phlox.backend.contract.types import Array
 
 States: TypeAlias = tuple[Array, ...]
 Step: TypeAlias = Callable[[Array, States], tuple[States, States]]
-"""`(z, states)`: the states after a step, and what its derivative needs. z is what the input gives to all gates."""
+"""`(z, states)`: the states after a step, and what its derivative needs. z is the input's share of all gates."""
 StepBack: TypeAlias = Callable[[States, States], tuple[States, States]]
-"""`(gradients of the states after, saved)`: those of what the gates were given, and those of the states before."""
+"""`(gradients of the states after, saved)`: those of the gates' inputs, and those of the states before."""
 
 
-class RecurrenceOps(AttentionOps):
-    """The input is multiplied for all steps at once, before the loop.
+class RecurrenceOps(DenseOps, TracingOps):
+    """Forward, the product of the inputs with their weights is one for all steps, before the loop.
 
-    The loop back gives the gradients of what the gates were given, from which those of the weights are one product each
-    after it.
+    The backward loop gives the gradients of the gates' inputs; those of the weights are one product each, after it.
     """
-
-    if TYPE_CHECKING:  # what every backend has
-
-        def scan(
-            self,
-            body: Callable[[States, States], tuple[Sequence[Array], Sequence[Array]]],
-            carry: Sequence[Array],
-            xs: Sequence[Array],
-            length: int,
-            *,
-            reverse: bool = False,
-        ) -> tuple[States, States]: ...
 
     def _through_time(
         self,
@@ -44,7 +32,7 @@ class RecurrenceOps(AttentionOps):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[Array, States, States, States]:
-        """The loop: what it gives, the last states, those before every step, and what the steps have saved."""
+        """The forward loop: its results, the last states, those before every step, and what the steps have saved."""
         count = len(start)
 
         def body(states: States, one: States) -> tuple[Sequence[Array], Sequence[Array]]:
@@ -70,7 +58,7 @@ class RecurrenceOps(AttentionOps):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[States, States]:
-        """The loop the other way: the gradients of what the steps were given, and those of the first states."""
+        """The backward loop: the gradients of the gates' inputs, and those of the first states."""
         length, *sizes = self.shape(like)
         device = self.device_of(like)
         g, *last = gs
@@ -100,7 +88,7 @@ class RecurrenceOps(AttentionOps):
         *,
         reverse: bool,
     ) -> tuple[States, States]:
-        """The loop itself, for engines that have a better one."""
+        """The loop itself; an engine may override it."""
         return self.scan(body, start, xs, length, reverse=reverse)
 
     def _parts_of_gates(self, z: Array, count: int) -> list[Array]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from phlox.backend.contract.nn.pooling import PoolingOps
+from phlox.backend.contract.indexing import IndexingOps
 from phlox.backend.contract.nn.resampling import Resampling
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.kind import Float, Int, Kind
-
-if TYPE_CHECKING:
-    from phlox.backend.device import Device
+from phlox.backend.kind import Float, Int
 
 Reading: TypeAlias = Literal["linear", "nearest", "cubic"]
 Beyond: TypeAlias = Literal["zeros", "border", "reflection"]
@@ -22,12 +19,8 @@ Tap: TypeAlias = tuple[Array, Any, Any, Any]
 """Along one axis: place Int, weight, its slope, and is it inside? All [n, points]; None is 1, 0 and yes."""
 
 
-class SamplingOps(PoolingOps):
+class SamplingOps(IndexingOps):
     """Interpolation and sampling on grids."""
-
-    if TYPE_CHECKING:  # what every backend has
-
-        def from_host(self, array: Any, kind: type[Kind], device: Device) -> Array: ...
 
     # --- interpolate: x [n, channels, ...], a table for each of the other axes
 

@@ -39,8 +39,8 @@ Body: TypeAlias = Callable[[Any, Any], Any]
 _lock = RLock()
 """PyTorch records, and compiles, one program at a time: it replaces functions of its own on the way."""
 
-_nodes: dict[type[Any], pytree.Node] = {}
-pytree.listen(lambda node: _nodes.__setitem__(node.cls, node))
+_nodes: dict[type[Any], pytree.PyTreeNode] = {}
+pytree.add_listener(lambda node: _nodes.__setitem__(node.cls, node))
 
 
 class _Recorded(NamedTuple):

@@ -50,10 +50,9 @@ def recast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
         return None
     if float_casts.has_instructions():
         return float_casts.recast(array, dtype)
-    result, buffer, _ = memory.empty(array.shape, dtype)
+    result, _, _ = memory.empty(array.shape, dtype)
     if not array.size:
         return result
-    buffer.get_large_pages(0, result.nbytes)  # or those would come that are slow too; of small ones, as they are missed
     source = torch.from_numpy(np.asarray(_Readable(np.ascontiguousarray(array)))).view(_TYPES[array.dtype])
     target = torch.from_numpy(result.reshape(-1).view(np.uint8)).view(_TYPES[dtype])
     if dtype == _SINGLE:  # which has all numbers of the others

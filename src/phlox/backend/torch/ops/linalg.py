@@ -15,7 +15,7 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.decompositions import NOT_FINITE, NOT_POSITIVE, SINGULAR, refuse
 from phlox.backend.contract.linalg import NEARLY
-from phlox.backend.contract.matrices import arranged, layout
+from phlox.backend.contract.matrices import arranged, matmul_plan
 from phlox.backend.contract.types import Array, Axes, native
 from phlox.backend.torch.tracer import is_tracer
 
@@ -55,7 +55,7 @@ class Linalg(Backend):
     matrix_exp = native(_linalg.matrix_exp)
 
     def float_dot_general(self, x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
-        plan = layout(tuple(x.shape), tuple(y.shape), batch, summed)
+        plan = matmul_plan(tuple(x.shape), tuple(y.shape), batch, summed)
         if not plan.sums or batch[0] or (plan.m != 1 and plan.n != 1):
             return super().float_dot_general(x, y, batch, summed)
         # A matrix with one row or one column is slow to multiply unless it is said to be a vector.

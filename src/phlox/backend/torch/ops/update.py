@@ -16,7 +16,7 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
-from phlox.backend.contract.update import AdagradNumbers, AdamNumbers, Piece, ReusedBuffer, SgdNumbers, bundles, work_on
+from phlox.backend.contract.update import AdagradScalars, AdamScalars, Piece, ReusedBuffer, SgdScalars, bundles, work_on
 from phlox.backend.torch.tracer import is_tracer
 
 _LONG = 1 << 17
@@ -47,7 +47,7 @@ class HostMemory(ReusedBuffer):
 
 
 def _adam(name: str) -> Callable[..., object]:
-    def run(n: AdamNumbers, xs: Tensors, gs: Tensors, ms: Tensors, vs: Tensors) -> None:
+    def run(n: AdamScalars, xs: Tensors, gs: Tensors, ms: Tensors, vs: Tensors) -> None:
         time = torch.tensor(float(n.time), device=xs[0].device)
         getattr(torch, name)(
             xs, gs, ms, vs, [], [time] * len(xs), lr=n.lr, beta1=n.beta_1, beta2=n.beta_2,
@@ -57,14 +57,14 @@ def _adam(name: str) -> Callable[..., object]:
     return run
 
 
-def _sgd(n: SgdNumbers, xs: Tensors, gs: Tensors, velocities: Tensors | None = None) -> None:
+def _sgd(n: SgdScalars, xs: Tensors, gs: Tensors, velocities: Tensors | None = None) -> None:
     torch._fused_sgd_(
         xs, gs, velocities or [], lr=n.lr, momentum=n.momentum, dampening=n.dampening, weight_decay=n.weight_decay,
         nesterov=n.nesterov, maximize=n.maximize, is_first_step=n.first,
     )  # fmt: skip
 
 
-def _adagrad(n: AdagradNumbers, xs: Tensors, gs: Tensors, sums: Tensors) -> None:
+def _adagrad(n: AdagradScalars, xs: Tensors, gs: Tensors, sums: Tensors) -> None:
     times = [torch.tensor(float(n.time), device=xs[0].device)] * len(xs)
     torch._fused_adagrad_(
         xs, gs, sums, times, lr=n.lr, lr_decay=n.lr_decay, weight_decay=n.weight_decay, eps=n.epsilon,
@@ -99,7 +99,7 @@ class Update(Backend):
     def flat(self, x: Array) -> Array:
         return x if x.ndim == 1 and x.is_contiguous() else x.reshape(-1)
 
-    def put_entry(self, x: Array, place: int, entry: Array) -> Array:
+    def set_column(self, x: Array, place: int, entry: Array) -> Array:
         x[:, place] = entry
         return x
 

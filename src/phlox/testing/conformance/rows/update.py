@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 import phlox as px
-from phlox.backend.contract.update import AdamNumbers
+from phlox.backend.contract.update import AdamScalars
 from phlox.testing.conformance.row import Row, exact, normal, other, positive
 
 _WAYS = {
-    "Adam": AdamNumbers(0.1, 0.9, 0.999, 1e-8, 0.0, False, 0.271, 0.003),
-    "Adam with decay": AdamNumbers(0.1, 0.9, 0.99, 1e-8, 0.05, False, 0.271, 0.03),
-    "AdamW": AdamNumbers(0.1, 0.8, 0.99, 1e-6, 0.05, True, 0.36, 0.02),
+    "Adam": AdamScalars(0.1, 0.9, 0.999, 1e-8, 0.0, False, 0.271, 0.003),
+    "Adam with decay": AdamScalars(0.1, 0.9, 0.99, 1e-8, 0.05, False, 0.271, 0.03),
+    "AdamW": AdamScalars(0.1, 0.8, 0.99, 1e-6, 0.05, True, 0.36, 0.02),
 }
 
 
-def _adam(x: Any, g: Any, m: Any, v: Any, n: AdamNumbers) -> list[Any]:
+def _adam(x: Any, g: Any, m: Any, v: Any, n: AdamScalars) -> list[Any]:
     if n.decoupled:
         x = x - n.lr * n.weight_decay * x
     else:

@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
-"""The picture of the headlines: a dot a workload, its quartiles as a bar, on a logarithmic axis."""
+"""The plot of the headlines: a dot for each workload, its quartiles as a bar, on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TICKS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 
 def draw(rows: Sequence[Ratio], file: Path, beside: Sequence[Ratio] = ()) -> None:
-    """In the format that the file's name says; the same rows give the same bytes.
+    """Draw the plot in the format of the file's suffix; the same rows give the same bytes.
 
-    Those of `replicate_like`, which do not count, are grey, below those of their workload.
+    Rows of `not_counted` are grey, below those of their workload.
     """
     import matplotlib
 
@@ -55,7 +55,7 @@ def draw(rows: Sequence[Ratio], file: Path, beside: Sequence[Ratio] = ()) -> Non
         axes.set_yticks(range(len(rows)), [fill(row.workload, 64) for row in rows])
         for label in axes.get_yticklabels():
             if "\n" in label.get_text():
-                label.set(fontsize=8, linespacing=1.0)  # or two lines would touch those of the next row
+                label.set(fontsize=8, linespacing=1.0)  # otherwise two lines would touch the next row
         ticks = [tick for tick in TICKS if least <= tick <= most]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xticks([], minor=True)

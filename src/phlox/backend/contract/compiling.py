@@ -1,0 +1,71 @@
+"""Compiling: functions as programs, donated arrays, and the errors of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
+from phlox.backend.kind import Kind
+from phlox.errors import UnsupportedError
+
+
+class CompilingOps:
+    """The defaults are those of an engine that compiles nothing."""
+
+    compiles: bool = False
+    """Can this backend compile a function? Where not, `phlox.compile` calls the function itself."""
+
+    def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        """Compile a function of two lists of arrays, (donated, kept); it is traced at the first call.
+
+        An engine that sees an array's owners only by reference counts calls `release()` before a run that overwrites
+        donated arrays: the caller then drops its references to them, also those in the list.
+        """
+        raise NotImplementedError
+
+    def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        """Trace the function without compiling it, for its side effects."""
+        raise NotImplementedError
+
+    def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
+        """A shape and kind in place of an array, as an argument of `trace_only`."""
+        raise UnsupportedError(f"{self!r} computes eagerly, and cannot run a function on shapes alone")
+
+    def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        """`fn(self, *static, ...)`, a function of arrays and scalars written in operations of this backend.
+
+        An engine whose calls cost more than what they compute compiles it, with the arrays at the places `donate`
+        donated. Products have the precision of the elements.
+        """
+        return partial(fn, self, *static)
+
+    def barrier(self, x: Array, after: Array) -> Array:
+        """x, which a compiler computes no earlier than `after`; without a compiler, x itself."""
+        return x
+
+    def rounded(self, x: Array) -> Array:
+        """x, rounded to its element type: a compiler must not fuse the product x with a sum that follows."""
+        return x
+
+    # --- donated arrays
+
+    def is_donated(self, x: Array) -> bool:
+        """Was this array donated to a compiled function, so that it cannot be used any more?"""
+        return False
+
+    def is_donated_error(self, error: Exception) -> bool:
+        """Is this the engine's error for a donated array?"""
+        return False
+
+    # --- the engine's errors
+
+    def is_engine_error(self, error: Exception) -> bool:
+        """Is this of a class that engines raise, and not one of Phlox's or the user's?"""
+        return type(error) in (RuntimeError, ValueError, ArithmeticError, FloatingPointError, BufferError)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        """Is this the engine's error for having no memory left?"""
+        return isinstance(error, MemoryError)

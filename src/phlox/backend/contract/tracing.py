@@ -1,0 +1,166 @@
+"""Tracing: tracers of arrays and scalars, loops that are traced once, and checks that are made after the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from phlox.backend.contract.arrays import ArrayOps
+from phlox.backend.contract.types import Array
+from phlox.backend.kind import Kind
+from phlox.backend.tracing import checks
+from phlox.errors import IndexRangeError
+
+
+class TracingOps(ArrayOps):
+    """The defaults are those of an engine that never traces."""
+
+    def is_tracing(self) -> bool:
+        """Is a function being traced, so that an array made from constants now would be a constant of its program?"""
+        return False
+
+    def current_trace(self) -> object | None:
+        """The trace that an operation on constants would be part of now; None outside of any."""
+        return None
+
+    def trace_of(self, x: Array) -> object | None:
+        """The innermost trace that this tracer belongs to; None for an array with a value."""
+        return None
+
+    def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
+        """Is this a leaked tracer, one whose trace has ended?
+
+        With `surely`, only if that is certain: between two transformations an engine may look at tracers itself.
+        """
+        return False
+
+    def is_leaked_error(self, error: Exception) -> bool:
+        """Is this the engine's error for a leaked tracer?"""
+        return False
+
+    def is_trace_error(self, error: Exception) -> bool:
+        """Is this the engine's error for a function that needs the value of a tracer?"""
+        return False
+
+    # --- traced scalars: Python scalars that are arguments of a compiled function
+
+    def is_traced_scalar(self, value: object) -> bool:
+        """Is this a traced scalar: the engine's tracer, or array, in place of a Python scalar?"""
+        return False
+
+    def scalar_expm1(self, x: Any) -> Any:
+        """exp(x) - 1 of a Python scalar or a traced one."""
+        return math.expm1(x)
+
+    def as_device_scalar(self, value: float) -> Any:
+        """A scalar as an argument of compiled functions that get it again and again: an array, if that is faster."""
+        return value
+
+    def scalar_argument(self, value: float) -> Any:
+        """A scalar as an argument of a compiled function, with all of its 64 bits; see `TracedScalar`."""
+        return value
+
+    def scalar_from_argument(self, x: Any, whole: bool) -> Any:
+        """The traced scalar of 64 bits from the tracer of what `scalar_argument` gave."""
+        return x
+
+    def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
+        """An operation on traced and Python scalars in 64 bits: as ints if `whole`, else as floats."""
+        return op(*operands)
+
+    def scalar_as_operand(self, x: Any, other: Any) -> Any:
+        """A traced scalar as an operand beside one of the engine's arrays."""
+        return x
+
+    def promote_scalar(self, x: Any, kind: type[Kind]) -> Any:
+        """A traced scalar as an operand beside this backend's arrays of a kind, Float or Int."""
+        return x
+
+    def concrete_scalar(self, x: Any) -> Any:
+        """A traced scalar as a Python scalar, where its value is known."""
+        return x
+
+    # --- loops
+
+    def traces_loops(self) -> bool:
+        """Is a function being traced, in whose program `scan` would be one loop?"""
+        return False
+
+    def scan(
+        self,
+        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
+        carry: Sequence[Array],
+        xs: Sequence[Array],
+        length: int,
+        *,
+        reverse: bool = False,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """`body(carry, x) -> (carry, y)` along the first axis of `xs`: the last carry, and the ys stacked.
+
+        One of `xs` may be a tuple of Python scalars: each step gets its own, traced where an engine traces. `length` is
+        the number of steps, for loops over no arrays. With `reverse` it runs from the last step to the first; the ys
+        stay in the order of the xs. Here it is a Python loop; an engine that compiles makes it one loop of a program.
+        """
+        state, ys = tuple(carry), list[tuple[Array, ...]]()
+        entries: list[Sequence[Array]] = [x if isinstance(x, tuple) else self.unstack(x) for x in xs]
+        for step in reversed(range(length)) if reverse else range(length):
+            after, y = body(state, tuple([one[step] for one in entries]))
+            state = tuple(after)
+            ys.append(tuple(y))
+        columns = zip(*(reversed(ys) if reverse else ys), strict=True)
+        return state, tuple([self.stack(column) for column in columns])
+
+    def unstack(self, x: Array) -> Sequence[Array]:
+        """The slices of an array along its first axis."""
+        shape = self.shape(x)
+        whole = tuple([slice(0, size, 1) for size in shape[1:]])
+        cut = [self.index(x, (slice(number, number + 1, 1), *whole)) for number in range(shape[0])]
+        return [self.reshape(one, shape[1:]) for one in cut]
+
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        """Arrays of one shape, stacked on a new first axis."""
+        return self.concat(tuple([self.reshape(x, (1, *self.shape(x))) for x in arrays]), 0)
+
+    def set_column(self, x: Array, place: int, entry: Array) -> Array:
+        """x with its slice at `place` along the second axis replaced by `entry`; x is donated."""
+        before, after = (slice(0, place, 1), slice(place + 1, self.shape(x)[1], 1))
+        first, *rest = self.shape(x)
+        whole = [slice(0, size, 1) for size in rest[1:]]
+        parts = [self.index(x, (slice(0, first, 1), part, *whole)) for part in (before, after)]
+        return self.concat((parts[0], self.reshape(entry, (first, 1, *rest[1:])), parts[1]), 1)
+
+    # --- checks of values, which a compiled function makes after the call
+
+    def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
+        """Raise `IndexRangeError` for an index outside an axis of `size`, where values are known (not for tracers).
+
+        With `from_end`, negative indices count from the end; otherwise they are out of range. Returns whether there may
+        be negative ones.
+        """
+        shape = self.shape(indices)
+        if math.prod(shape) == 0:
+            return False
+
+        def find_error(least: int, greatest: int) -> Exception | None:
+            if least >= (-size if from_end else 0) and greatest < size:
+                return None
+            worst = greatest if greatest >= size else least
+            bounds = "" if from_end else f"; it must be at least 0 and less than {size}"
+            return IndexRangeError(f"index {worst} is out of range for an axis of size {size}{bounds}")
+
+        if not self.is_traced(indices):
+            host = self.to_host(indices)
+            least = int(host.min())
+            error = find_error(least, int(host.max()))
+            if error is not None:
+                raise error
+            return least < 0
+        if self.collects_checks(indices):
+            axes = tuple(range(len(shape)))
+            checks.add(find_error, self.int_min(indices, axes, False), self.int_max(indices, axes, False))
+        return True
+
+    def collects_checks(self, x: Array) -> bool:
+        """Does the trace of this tracer collect checks? See `phlox.backend.tracing.checks`."""
+        return False

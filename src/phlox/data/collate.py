@@ -1,0 +1,165 @@
+"""Collators: from rows of different lengths to one batch, by padding or by packing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.data.structure import AnyArray, children, is_array, mapped, stack
+from phlox.errors import DataError
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Brings the arrays of a batch to the length of the longest row, and says in a mask which entries are real.
+
+    The first axis of every array of one or more axes is padded; numbers are stacked. A batch of dicts gets the mask
+    `bool [rows, length]` under the name `mask`; a batch of anything else becomes `(batch, mask)`.
+
+    Args:
+        value: of the padding.
+        length: pad to this one in place of the longest: batches of one shape compile once.
+        multiple_of: round the longest up to a multiple of this: few shapes, and little padding.
+        mask: the name of the mask in dicts; None for no mask at all.
+        truncate: whether what is longer than `length` is cut, or is an error.
+
+    Raises:
+        DataError: a row is longer than `length`, or the arrays of a row differ in length.
+
+    >>> batch = Pad()([{"tokens": [5, 6, 7], "label": 1}, {"tokens": [8], "label": 0}])
+    >>> batch["tokens"].tolist(), batch["mask"].tolist(), batch["label"].tolist()
+    ([[5, 6, 7], [8, 0, 0]], [[True, True, True], [True, False, False]], [1, 0])
+    """
+
+    value: float = 0
+    length: int | None = None
+    multiple_of: int = 1
+    mask: str | None = "mask"
+    truncate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.multiple_of < 1 or (self.length is not None and self.length < 1):
+            raise DataError(f"{self}: length and multiple_of must be 1 or more")
+
+    def __call__(self, rows: Sequence[Any]) -> Any:
+        rows = [mapped(_array, row) for row in rows]
+        lengths = [_length(row, number) for number, row in enumerate(rows)]
+        longest = max(lengths)
+        target = self.length if self.length is not None else -(-longest // self.multiple_of) * self.multiple_of
+        if longest > target:
+            if not self.truncate:
+                raise DataError(
+                    f"Pad: row {lengths.index(longest)} of the batch has length {longest}, and length is {target}; "
+                    "give a larger length, or truncate=True"
+                )
+            lengths = [min(length, target) for length in lengths]
+        batch = stack([mapped(partial(self._padded, target), row) for row in rows])
+        if self.mask is None:
+            return batch
+        mask = np.arange(target) < np.array(lengths)[:, None]
+        if isinstance(batch, Mapping):
+            return {**cast("Mapping[str, Any]", batch), self.mask: mask}
+        return batch, mask
+
+    def _padded(self, target: int, leaf: Any) -> Any:
+        if not is_array(leaf) or not leaf.ndim:
+            return leaf
+        out = np.full((target, *leaf.shape[1:]), self.value, leaf.dtype)
+        out[: len(leaf)] = leaf[:target]
+        return out
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, (str, bytes)) or leaf is None else np.asarray(leaf)
+
+
+def _length(row: Any, number: int) -> int:
+    found = {len(leaf) for leaf in _flat(row) if is_array(leaf) and leaf.ndim}
+    if len(found) != 1:
+        what = "has no array of one or more axes" if not found else f"has arrays of lengths {sorted(found)}"
+        raise DataError(f"Pad: row {number} of the batch {what}; the arrays of a row must have one length")
+    return found.pop()
+
+
+def _flat(value: Any) -> list[Any]:
+    found = children(value)
+    return [value] if found is None else [leaf for _, part in found for leaf in _flat(part)]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Puts several short sequences into one row, so that hardly anything is padded.
+
+    The longest first, each goes into the first row that has room (first-fit decreasing). A batch is a dict: the
+    arrays, `[packed rows, length]`, and beside them int32 arrays `segment` (0 for padding, then 1, 2, ... within a row:
+    attention must not cross from one to another) and `position` (from 0 in each sequence), and the bool array `mask`.
+
+    Args:
+        length: of a packed row.
+        rows: how many packed rows a batch has. If not given, as many as are needed; batches of one shape compile once.
+        value: of the padding.
+        field: the name of a row that is a bare sequence.
+
+    Raises:
+        DataError: a sequence is longer than `length`, or more than `rows` rows are needed.
+
+    >>> batch = Pack(4)([[1, 2, 3], [4], [5, 6]])
+    >>> batch["tokens"].tolist(), batch["segment"].tolist()
+    ([[1, 2, 3, 4], [5, 6, 0, 0]], [[1, 1, 1, 2], [1, 1, 0, 0]])
+    """
+
+    length: int
+    rows: int | None = None
+    value: float = 0
+    field: str = "tokens"
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or (self.rows is not None and self.rows < 1):
+            raise DataError(f"{self}: length and rows must be 1 or more")
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
+        sequences = [self._named(row) for row in rows]
+        lengths = [_length(row, number) for number, row in enumerate(sequences)]
+        places, used = self._places(lengths)
+        count = used if self.rows is None else self.rows
+        if used > count:
+            raise DataError(f"Pack: the batch needs {used} rows of {self.length}, and rows is {count}; give more rows")
+        shape = (count, self.length)
+        segment, position = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        out = {
+            name: np.full((*shape, *array.shape[1:]), self.value, array.dtype) for name, array in sequences[0].items()
+        }
+        seen = [0] * count
+        for sequence, size, (row, start) in zip(sequences, lengths, places, strict=True):
+            seen[row] += 1
+            here = slice(start, start + size)
+            segment[row, here], position[row, here] = seen[row], np.arange(size)
+            for name, array in sequence.items():
+                out[name][row, here] = array
+        return {**out, "segment": segment, "position": position, "mask": segment > 0}
+
+    def _named(self, row: Any) -> dict[str, AnyArray]:
+        fields = cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {self.field: row}
+        return {name: np.asarray(value) for name, value in fields.items()}
+
+    def _places(self, lengths: list[int]) -> tuple[list[tuple[int, int]], int]:
+        """Where each sequence goes, (row, start), and how many rows there are."""
+        ends: list[int] = []
+        places = [(0, 0)] * len(lengths)
+        for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            size = lengths[number]
+            if size > self.length:
+                raise DataError(
+                    f"Pack: row {number} of the batch has length {size}, more than {self.length}; cut it first"
+                )
+            row = next((i for i, end in enumerate(ends) if end + size <= self.length), len(ends))
+            if row == len(ends):
+                ends.append(0)
+            places[number] = row, ends[row]
+            ends[row] += size
+        return places, len(ends)

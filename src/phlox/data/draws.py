@@ -1,0 +1,96 @@
+"""What a transform is told besides the batch: which rows it has, and random numbers for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.backend.threefry.generator import fold_in
+from phlox.data.order import Rows, uniform_at
+from phlox.errors import DataError
+
+_SUB_STREAM = int.from_bytes(b"rows")
+
+
+def _nothing_to_load(rows: Rows) -> Any:
+    raise DataError("these draws belong to no loader, so there is no source to load other rows from")
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random numbers for the rows of a batch, each a function of the seed, the epoch and the number of the row.
+
+    So a row is augmented alike whatever rows share its batch, and however many workers or processes there are.
+
+    Attributes:
+        seed: of the loader.
+        epoch: counted from 0.
+        rows: `int64 [n]`, the number in the source of each row of the batch.
+        num_rows: of the source.
+        stage: which transform of several this is, so that each draws numbers of its own.
+
+    >>> draws = Draws(seed=0, epoch=1, rows=np.array([4, 9]))
+    >>> alone = Draws(seed=0, epoch=1, rows=np.array([9]))
+    >>> bool(draws.uniform("angle")[1] == alone.uniform("angle")[0])
+    True
+    """
+
+    seed: int
+    epoch: int
+    rows: Rows
+    num_rows: int = 1
+    stage: int = 0
+    load: Callable[[Rows], Any] = field(default=_nothing_to_load, repr=False, compare=False)
+    """`(row numbers)`: these rows of the source, as a batch that has gone through the transforms before this one."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def at_stage(self, stage: int) -> Draws:
+        """The same rows for another transform, whose numbers are others."""
+        return replace(self, stage=stage)
+
+    def uniform(
+        self, name: str, low: float = 0.0, high: float = 1.0, size: int | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Uniform numbers in [low, high): one for each row, float32 [n]; with `size`, so many, [n, size].
+
+        Args:
+            name: what is drawn. Another name gives other numbers.
+            low: the least.
+            high: the bound.
+            size: how many for each row.
+
+        Raises:
+            DataError: `high` is below `low`.
+        """
+        if not low <= high:
+            raise DataError(f"uniform: {name} has low {low} and high {high}; give a high of at least low")
+        columns = [self._unit(name, number) for number in range(1 if size is None else size)]
+        unit = columns[0] if size is None else np.stack(columns, axis=1)
+        return (low + (high - low) * unit).astype(np.float32)
+
+    def integers(self, name: str, low: int, high: int | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """One integer in [low, high) for each row, int64 [n]; `high` may be one bound for each row."""
+        return (low + np.floor(self._unit(name, 0) * (np.asarray(high) - low))).astype(np.int64)
+
+    def happens(self, name: str, probability: float) -> npt.NDArray[np.bool_]:
+        """True for each row with this probability, bool [n]."""
+        return self._unit(name, 0) < probability
+
+    def _unit(self, name: str, number: int) -> npt.NDArray[np.float64]:
+        key = fold_in(fold_in((self.seed >> 32, self.seed & 0xFFFFFFFF), _SUB_STREAM), self.epoch)
+        key = fold_in(fold_in(key, self.stage), _code(name))
+        return uniform_at(self.rows, key, number)
+
+
+def _code(name: str) -> int:
+    """FNV-1a of 32 bits: Python's own hash of a text differs from process to process."""
+    code = 0x811C9DC5
+    for byte in name.encode():
+        code = (code ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return code

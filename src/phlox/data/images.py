@@ -1,0 +1,473 @@
+"""Augmentation of images, a whole batch at a time, on NumPy.
+
+Each is a transform for a `Loader`. It changes the images of a batch, `[n, channels, height, width]`: its first array of
+four axes, wherever that stands. What happens to an image depends on the seed, the epoch and the number of its row
+alone. Whole numbers (uint8, 0 to 255) stay whole where nothing else is said.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.data.draws import Draws
+from phlox.data.structure import AnyArray, is_array, leaves, mapped
+from phlox.errors import DataError
+
+Images = npt.NDArray[Any]
+
+
+class ImageTransform(ABC):
+    """Changes the images of a batch."""
+
+    def __call__(self, batch: Any, draws: Draws) -> Any:
+        path, images = images_of(batch, type(self).__name__)
+        return _with_leaf(batch, path, self.apply(images, draws))
+
+    @abstractmethod
+    def apply(self, images: Images, draws: Draws) -> Images:
+        """The images `[n, channels, height, width]`, changed; those given must not be written to."""
+
+
+def images_of(batch: Any, what: str) -> tuple[str, Images]:
+    """The images of a batch, and their path in it."""
+    for path, leaf in leaves(batch):
+        if is_array(leaf) and leaf.ndim == 4:
+            return path, leaf
+    shapes = [f"{path or 'the array'} {getattr(leaf, 'shape', type(leaf).__name__)}" for path, leaf in leaves(batch)]
+    raise DataError(
+        f"{what}: no array of the batch has four axes ({', '.join(shapes)}); give images of shape "
+        "[n, channels, height, width]"
+    )
+
+
+def _with_leaf(batch: Any, path: str, value: Any) -> Any:
+    paths = iter([path for path, _ in leaves(batch)])
+
+    def chosen(leaf: Any) -> Any:
+        return value if next(paths) == path else leaf
+
+    return mapped(chosen, batch)
+
+
+def _as(images: npt.NDArray[Any], dtype: np.dtype[Any]) -> Images:
+    """Floats as images of this type again."""
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return np.clip(np.rint(images), info.min, info.max).astype(dtype)
+    return images.astype(dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class RandomFlip(ImageTransform):
+    """Mirrors each image, left to right or upside down, with a probability for each.
+
+    >>> from phlox.data import Draws
+    >>> images = np.arange(4.0).reshape(1, 1, 2, 2)
+    >>> RandomFlip(1.0)(images, Draws(0, 0, np.array([0]))).tolist()
+    [[[[1.0, 0.0], [3.0, 2.0]]]]
+    """
+
+    horizontal: float = 0.5
+    vertical: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_probabilities(self, self.horizontal, self.vertical)
+
+    def apply(self, images: Images, draws: Draws) -> Images:
+        out = images.copy()
+        for name, probability, axis in (("horizontal", self.horizontal, -1), ("vertical", self.vertical, -2)):
+            if probability:
+                flipped = draws.happens(name, probability)
+                out[flipped] = np.flip(out[flipped], axis)
+        return out
+
+
+@dataclass(frozen=True)
+class RandomCrop(ImageTransform):
+    """Cuts a part of one size out of each image, at a random place.
+
+    Args:
+        size: height and width of the part.
+        padding: how many pixels of `value` are put around the image first.
+        value: of the padding.
+
+    Raises:
+        DataError: the padded image is smaller than the part.
+    """
+
+    size: tuple[int, int]
+    padding: int = 0
+    value: float = 0
+
+    def apply(self, images: Images, draws: Draws) -> Images:
+        images = _padded(images, self.padding, self.value)
+        room = _room(self, images, self.size)
+        top, left = draws.integers("top", 0, room[0] + 1), draws.integers("left", 0, room[1] + 1)
+        return _cut(images, top, left, self.size)
+
+
+@dataclass(frozen=True)
+class CenterCrop(ImageTransform):
+    """Cuts the middle of this size, height and width, out of each image.
+
+    >>> from phlox.data import Draws
+    >>> CenterCrop((1, 1))(np.arange(9.0).reshape(1, 1, 3, 3), Draws(0, 0, np.array([0]))).item()
+    4.0
+    """
+
+    size: tuple[int, int]
+
+    def apply(self, images: Images, draws: Draws) -> Images:
+        down, right = _room(self, images, self.size)
+        height, width = self.size
+        return images[:, :, down // 2 : down // 2 + height, right // 2 : right // 2 + width]
+
+
+def _padded(images: Images, padding: int, value: float) -> Images:
+    if not padding:
+        return images
+    widths = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+    return np.pad(images, widths, constant_values=value)
+
+
+def _room(what: Any, images: Images, size: tuple[int, int]) -> tuple[int, int]:
+    room = images.shape[2] - size[0], images.shape[3] - size[1]
+    if min(room) < 0:
+        raise DataError(f"{what}: images of {images.shape[2]}x{images.shape[3]} have no part of {size[0]}x{size[1]}")
+    return room
+
+
+def _cut(images: Images, top: npt.NDArray[Any], left: npt.NDArray[Any], size: tuple[int, int]) -> Images:
+    windows = np.lib.stride_tricks.sliding_window_view(images, size, (2, 3))
+    return windows[np.arange(len(images)), :, top, left]
+
+
+@dataclass(frozen=True)
+class Resize(ImageTransform):
+    """Brings images to another size, by bilinear interpolation, seen from the middle of the pixels.
+
+    An image that becomes smaller is averaged over all pixels that fall into one (as with antialias in PyTorch and
+    Pillow). Values equal PyTorch's `interpolate(mode="bilinear", align_corners=False, antialias=True)`.
+
+    Args:
+        size: height and width.
+        antialias: False takes the two nearest pixels whatever the scale is.
+
+    >>> from phlox.data import Draws
+    >>> Resize((1, 1))(np.arange(4.0).reshape(1, 1, 2, 2), Draws(0, 0, np.array([0]))).item()
+    1.5
+    """
+
+    size: tuple[int, int]
+    antialias: bool = True
+
+    def apply(self, images: Images, draws: Draws) -> Images:
+        return resized(images, self.size, self.antialias)
+
+
+def resized(images: Images, size: tuple[int, int], antialias: bool = True) -> Images:
+    """Images `[..., height, width]` at another size: one product with a matrix for each axis."""
+    if images.shape[-2:] == tuple(size):
+        return images
+    floats = images.astype(np.float64 if images.dtype == np.float64 else np.float32, copy=False)
+    rows, columns = (
+        _weights(old, new, antialias).astype(floats.dtype) for old, new in zip(images.shape[-2:], size, strict=True)
+    )
+    return _as(rows @ floats @ columns.T, images.dtype)
+
+
+def _weights(old: int, new: int, antialias: bool) -> npt.NDArray[np.float64]:
+    """The part that each old pixel has in each new one, [new, old]: a triangle as wide as a new pixel, at least two."""
+    scale = old / new
+    support = max(scale, 1.0) if antialias else 1.0
+    centres = (np.arange(new) + 0.5) * scale
+    if antialias:
+        distance = np.abs(np.arange(old) + 0.5 - centres[:, None]) / support
+        weights = np.maximum(0.0, 1.0 - distance)
+        return weights / weights.sum(axis=1, keepdims=True)
+    centres = np.clip(centres - 0.5, 0.0, old - 1.0)
+    below = np.minimum(centres.astype(int), max(old - 2, 0))
+    weights = np.zeros((new, old))
+    place = np.arange(new)
+    weights[place, below] += 1.0 - (centres - below)
+    weights[place, np.minimum(below + 1, old - 1)] += centres - below
+    return weights
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(ImageTransform):
+    """Cuts a random part out of each image, of a random size and shape, and brings it to one size.
+
+    Args:
+        size: height and width of the result.
+        scale: least and greatest part of the area.
+        ratio: least and greatest width over height.
+
+    As in "Going deeper with convolutions" (Szegedy and others, 2015).
+    """
+
+    size: tuple[int, int]
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.scale[0] <= self.scale[1] <= 1.0 and 0.0 < self.ratio[0] <= self.ratio[1]):
+            raise DataError(f"{self}: give 0 < scale[0] <= scale[1] <= 1, and 0 < ratio[0] <= ratio[1]")
+
+    def apply(self, images: Images, draws: Draws) -> Images:
+        _, channels, height, width = images.shape
+        area = draws.uniform("area", *self.scale) * (height * width)
+        ratio = np.exp(draws.uniform("ratio", *np.log(self.ratio).tolist()))
+        tall = np.clip(np.rint(np.sqrt(area / ratio)), 1, height).astype(int)
+        wide = np.clip(np.rint(np.sqrt(area * ratio)), 1, width).astype(int)
+        top, left = draws.integers("top", 0, height - tall + 1), draws.integers("left", 0, width - wide + 1)
+        out = np.empty((len(images), channels, *self.size), images.dtype)
+        for number, image in enumerate(images):
+            part = image[:, top[number] : top[number] + tall[number], left[number] : left[number] + wide[number]]
+            out[number] = resized(part, self.size)
+        return out
+
+
+@dataclass(frozen=True)
+class Normalize(ImageTransform):
+    """(x * scale - mean) / std for each channel, as float32.
+
+    Args:
+        mean: of each channel, or one for all.
+        std: of each channel, or one for all.
+        scale: what pixels are multiplied by first; 1/255 brings uint8 to 0 to 1.
+
+    >>> from phlox.data import Draws
+    >>> images = np.full((1, 1, 1, 1), 255, np.uint8)
+    >>> Normalize(0.5, 0.5, scale=1 / 255)(images, Draws(0, 0, np.array([0]))).item()
+    1.0
+    """
+
+    mean: float | Sequence[float] = 0.0
+    std: float | Sequence[float] = 1.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not np.all(np.asarray(self.std) > 0.0):
+            raise DataError(f"{self}: std must be positive")
+
+    def apply(self, images: Images, draws: Draws) -> Images:
+        std = np.asarray(self.std, np.float64)
+        factor, offset = self.scale / std, -np.asarray(self.mean, np.float64) / std
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if np.ndim(values) and np.shape(values) != (images.shape[1],):
+                raise DataError(f"Normalize: {np.size(values)} values of {name} for {images.shape[1]} channels")
+        factor, offset = (np.reshape(np.float32(x), (-1, 1, 1)) for x in (factor, offset))
+        out = images * factor
+        out += offset
+        return cast("Images", out)
+
+    @staticmethod
+    def of(images: Images, scale: float = 1.0) -> Normalize:
+        """The one that brings these images, `[n, channels, height, width]`, to mean 0 and standard deviation 1."""
+        values = np.asarray(images, np.float64) * scale
+        return Normalize(values.mean(axis=(0, 2, 3)).tolist(), values.std(axis=(0, 2, 3)).tolist(), scale)
+
+
+@dataclass(frozen=True)
+class ColorJitter(ImageTransform):
+    """Changes brightness, contrast, saturation and hue of each image at random.
+
+    Args:
+        brightness: each image is multiplied by 1 - brightness to 1 + brightness.
+        contrast: likewise, its distance from its mean grey.
+        saturation: likewise, its distance from its own grey image; for three channels.
+        hue: colours are turned by at most this part of the circle, at most 0.5; for three channels.
+
+    Pixels stay within 0 and 255 (whole numbers) or 0 and 1 (floats).
+    """
+
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (min(self.brightness, self.contrast, self.saturation) >= 0.0 and 0.0 <= self.hue <= 0.5):
+            raise DataError(f"{self}: give numbers of at least 0, and a hue of at most 0.5")
+
+    def apply(self, images: Images, draws: Draws) -> Images:
+        if (self.saturation or self.hue) and images.shape[1] != 3:
+            raise DataError(
+                f"ColorJitter: saturation and hue are for 3 channels, and these images have {images.shape[1]}"
+            )
+        whole = images.dtype.kind in "iu"
+        x = images.astype(np.float32) / np.float32(255.0 if whole else 1.0)
+
+        def factor(name: str, strength: float) -> npt.NDArray[np.float32]:
+            return draws.uniform(name, max(0.0, 1.0 - strength), 1.0 + strength).reshape(-1, 1, 1, 1)
+
+        if self.brightness:
+            x = np.clip(x * factor("brightness", self.brightness), 0.0, 1.0)
+        if self.contrast:
+            mean = _grey(x).mean(axis=(1, 2, 3), keepdims=True)
+            x = np.clip(mean + (x - mean) * factor("contrast", self.contrast), 0.0, 1.0)
+        if self.saturation:
+            grey = _grey(x)
+            x = np.clip(grey + (x - grey) * factor("saturation", self.saturation), 0.0, 1.0)
+        if self.hue:
+            x = _turned(x, draws.uniform("hue", -self.hue, self.hue).reshape(-1, 1, 1))
+        return _as(x * 255.0, images.dtype) if whole else x.astype(images.dtype)
+
+
+def _grey(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The luma of Rec. 601, `[n, 1, height, width]`; of other than three channels their mean."""
+    if x.shape[1] != 3:
+        return x.mean(axis=1, keepdims=True)
+    return (x * np.array([0.299, 0.587, 0.114], np.float32).reshape(3, 1, 1)).sum(axis=1, keepdims=True)
+
+
+def _turned(x: npt.NDArray[np.float32], turn: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Colours with their hue turned by a part of the circle: to HSV and back."""
+    high, low = x.max(axis=1), x.min(axis=1)
+    spread = high - low
+    safe = np.where(spread == 0.0, np.float32(1.0), spread)
+    red, green, blue = ((high - x[:, i]) / safe for i in range(3))
+    first: AnyArray = np.equal(high, x[:, 0])
+    second: AnyArray = np.equal(high, x[:, 1])
+    sector = np.empty_like(high)
+    np.copyto(sector, 4.0 + green - red)
+    np.copyto(sector, 2.0 + red - blue, where=second)
+    np.copyto(sector, blue - green, where=first)
+    hue = np.asarray((sector / 6.0 + turn) % 1.0, np.float32)
+    channels: list[AnyArray] = []
+    for offset in (5.0, 3.0, 1.0):
+        place = (offset + hue * 6.0) % 6.0
+        channels.append(high - spread * np.clip(np.minimum(place, 4.0 - place), 0.0, 1.0))
+    return np.where((spread == 0.0)[:, None], x, np.stack(channels, axis=1)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Mixup:
+    """Adds to each image a part of another one of the source, and to its label likewise.
+
+    "mixup: Beyond empirical risk minimization" (Zhang and others, 2018).
+
+    Labels become floats `[n, num_classes]`, which `cross_entropy_loss` takes as probabilities.
+
+    Args:
+        num_classes: of the labels, whole numbers from 0.
+        alpha: of the Beta distribution of the part: small leaves images nearly as they are, 1 is uniform.
+        label: the name or place of the labels in the batch: `"label"`, or 1 for tuples. If not given, they are the
+            only array of whole numbers of one axis.
+    """
+
+    num_classes: int
+    alpha: float = 0.2
+    label: str | int | None = None
+
+    def __post_init__(self) -> None:
+        _check_mixing(self, self.num_classes, self.alpha)
+
+    def __call__(self, batch: Any, draws: Draws) -> Any:
+        path, images = images_of(batch, "Mixup")
+        other = _partners(draws)
+        part = _beta(draws, self.alpha)
+        weight = part.reshape(-1, 1, 1, 1).astype(np.float32)
+        mixed = _as(images * weight + images_of(other, "Mixup")[1] * (1 - weight), images.dtype)
+        return _mixed_labels(_with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "Mixup")
+
+
+@dataclass(frozen=True)
+class CutMix:
+    """Puts a rectangle of another image into each, and mixes the labels by its area ("CutMix", Yun and others, 2019).
+
+    Args: as of `Mixup`.
+    """
+
+    num_classes: int
+    alpha: float = 1.0
+    label: str | int | None = None
+
+    def __post_init__(self) -> None:
+        _check_mixing(self, self.num_classes, self.alpha)
+
+    def __call__(self, batch: Any, draws: Draws) -> Any:
+        path, images = images_of(batch, "CutMix")
+        other = _partners(draws)
+        height, width = images.shape[2:]
+        side = np.sqrt(1.0 - _beta(draws, self.alpha))
+        y, x = draws.uniform("y") * height, draws.uniform("x") * width
+        top, bottom = (np.clip(np.rint(y + sign * side * height / 2), 0, height) for sign in (-1, 1))
+        left, right = (np.clip(np.rint(x + sign * side * width / 2), 0, width) for sign in (-1, 1))
+
+        def between(low: npt.NDArray[Any], high: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
+            place = np.arange(size)
+            return (place >= low[:, None]) & (place < high[:, None])
+
+        inside = between(top, bottom, height)[:, None, :, None] & between(left, right, width)[:, None, None, :]
+        mixed = np.where(inside, images_of(other, "CutMix")[1], images)
+        part = 1.0 - inside.mean(axis=(1, 2, 3))
+        return _mixed_labels(_with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "CutMix")
+
+
+def _partners(draws: Draws) -> Any:
+    """For each row another one: a shifted copy of the batch's own rows would depend on which rows share a batch."""
+    return draws.load(draws.integers("partner", 0, draws.num_rows))
+
+
+def _beta(draws: Draws, alpha: float) -> npt.NDArray[np.float64]:
+    """One number of Beta(alpha, alpha) for each row, by Jöhnk's method with the first of sixteen pairs that fits."""
+    u, v = (np.asarray(draws.uniform(name, size=16), np.float64) for name in ("u", "v"))
+    a, b = (np.maximum(x, 2.0**-24) ** (1.0 / alpha) for x in (u, v))
+    total = a + b
+    fits = (total <= 1.0) & (total > 0.0)
+    place = fits.argmax(axis=1)[:, None]
+    total = np.take_along_axis(total, place, 1)[:, 0]
+    found = np.take_along_axis(a, place, 1)[:, 0] / np.where(total == 0.0, 1.0, total)
+    return np.where(fits.any(axis=1), found, (u[:, 0] < 0.5).astype(np.float64))
+
+
+def _mixed_labels(
+    batch: Any, other: Any, part: npt.NDArray[Any], num_classes: int, label: str | int | None, what: str
+) -> Any:
+    path = _labels_path(batch, label, what)
+    first, second = (dict(leaves(one))[path] for one in (batch, other))
+
+    def soft(labels: Any) -> npt.NDArray[np.float32]:
+        labels = np.asarray(labels)
+        if labels.ndim == 2 and labels.dtype.kind == "f":
+            return labels
+        wrong = labels[(labels < 0) | (labels >= num_classes)]
+        if wrong.size:
+            raise DataError(f"{what}: label {wrong[0]} is out of range; num_classes is {num_classes}")
+        return np.eye(num_classes, dtype=np.float32)[labels]
+
+    weight = part[:, None].astype(np.float32)
+    return _with_leaf(batch, path, soft(first) * weight + soft(second) * (1 - weight))
+
+
+def _labels_path(batch: Any, label: str | int | None, what: str) -> str:
+    found = dict(leaves(batch))
+    if label is not None:
+        candidates = [path for path in (f"[{label!r}]", f".{label}") if path in found]
+    else:
+        candidates = [path for path, leaf in found.items() if is_array(leaf) and _may_be_labels(leaf)]
+    if len(candidates) != 1:
+        raise DataError(f"{what}: the batch has {', '.join(found)}; say with label= which are the labels")
+    return candidates[0]
+
+
+def _may_be_labels(leaf: AnyArray) -> bool:
+    return (leaf.ndim, leaf.dtype.kind) in ((1, "i"), (1, "u"), (2, "f"))
+
+
+def _check_mixing(what: Any, num_classes: int, alpha: float) -> None:
+    if num_classes < 2 or not alpha > 0.0:
+        raise DataError(f"{what}: give at least 2 classes and a positive alpha")
+
+
+def _check_probabilities(what: Any, *values: float) -> None:
+    if not all(0.0 <= value <= 1.0 for value in values):
+        raise DataError(f"{what}: give probabilities from 0 to 1")

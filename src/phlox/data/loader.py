@@ -1,0 +1,436 @@
+"""`Loader`: the batches of a source, each a function of the seed, the epoch and its number in the epoch."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+
+from phlox.backend import Device, DeviceLike, as_device
+from phlox.data.draws import Draws
+from phlox.data.order import VERSION, InOrder, Order, Rows, Shuffled
+from phlox.data.sources import RowByRow, Source, as_source
+from phlox.data.structure import is_array, mapped, stack
+from phlox.data.workers import KINDS, Workers, in_order
+from phlox.errors import DataError, DataWarning
+from phlox.tensor import tensor
+
+Transform = Callable[..., Any]
+"""`(batch)` or `(batch, draws)` to the batch that is given out; see `Draws`."""
+
+Collate = Callable[[Sequence[Any]], Any]
+"""A list of rows to a batch."""
+
+_LAST_SEED = 2**64 - 1
+_LAST_EPOCH = 2**32 - 1
+
+
+class Task(NamedTuple):
+    """Which batch: what workers are asked for, and what messages call it."""
+
+    epoch: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of epoch {self.epoch}"
+
+
+class SkippedRow(NamedTuple):
+    """A row that could not be read, with `on_error="skip"`."""
+
+    row: int
+    error: str
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes batches. It is all that a process needs to know."""
+
+    source: Source
+    order: Order
+    batch_size: int
+    length: int
+    seed: int
+    stages: tuple[tuple[Transform, bool], ...]
+    collate: Collate | None
+    skips: bool
+    part: tuple[int, int] = (0, 1)
+    device: Device | None = field(default=None)
+
+    def __call__(self, task: Task) -> tuple[Any, list[SkippedRow], int]:
+        rows = self.rows(task)
+        batch, rows, skipped = self._fetched(rows)
+        batch = self._through(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
+        return (batch if self.device is None else placed(batch, self.device)), skipped, len(rows)
+
+    def rows(self, task: Task) -> Rows:
+        """The numbers of the rows of a batch, or of this process's part of it."""
+        start = task.number * self.batch_size
+        stop = min(start + self.batch_size, self.length)
+        part, parts = self.part
+        size = stop - start
+        positions = np.arange(start + size * part // parts, start + size * (part + 1) // parts)
+        return self.order.rows(
+            positions, len(self.source), seed=self.seed, epoch=task.epoch, batch_size=self.batch_size
+        )
+
+    def _fetched(self, rows: Rows) -> tuple[Any, Rows, list[SkippedRow]]:
+        try:
+            return self._batch(rows), rows, []
+        except Exception as error:
+            bad = self._bad_rows(rows)
+            if not bad:  # each can be read alone: they do not fit together
+                raise
+            if not self.skips:
+                row, reason = bad[0]
+                raise DataError(
+                    f"row {row} of the source cannot be read: {reason}; on_error='skip' leaves such rows out"
+                ) from error
+        good = rows[~np.isin(rows, [row for row, _ in bad])]
+        if not len(good):
+            raise DataError(f"none of the {len(rows)} rows of a batch can be read; row {bad[0].row}: {bad[0].error}")
+        return self._batch(good), good, bad
+
+    def _bad_rows(self, rows: Rows) -> list[SkippedRow]:
+        bad = list[SkippedRow]()
+        for place in range(len(rows)):
+            try:
+                self._batch(rows[place : place + 1])
+            except Exception as error:
+                bad.append(SkippedRow(int(rows[place]), f"{type(error).__name__}: {error}"))
+        return bad
+
+    def _batch(self, rows: Rows) -> Any:
+        if self.collate is None:
+            return self.source[rows]
+        if isinstance(self.source, RowByRow):
+            return self.collate(self.source.listed(rows))
+        batch = self.source[rows]
+        return self.collate([mapped(itemgetter(i), batch) for i in range(len(rows))])
+
+    def _through(self, batch: Any, draws: Draws, stages: int) -> Any:
+        for number, (transform, takes_draws) in enumerate(self.stages[:stages]):
+            if takes_draws:
+                at = replace(draws.at_stage(number), load=self._loading(draws, number))
+                batch = transform(batch, at)
+            else:
+                batch = transform(batch)
+        return batch
+
+    def _loading(self, draws: Draws, stage: int) -> Callable[[Rows], Any]:
+        return lambda rows: self._through(self._batch(rows), replace(draws, rows=rows), stage)
+
+
+def placed(batch: Any, device: Device) -> Any:
+    """A batch with its arrays as tensors on a device; texts and other objects stay as they are."""
+
+    def moved(leaf: Any) -> Any:
+        return tensor(leaf, device=device) if is_array(leaf) and leaf.dtype.kind in "fiub" else leaf
+
+    return mapped(moved, batch)
+
+
+class Loader:
+    """The batches of a source, epoch after epoch.
+
+    A batch is a function of (seed, epoch, number): it is the same with any number of workers, in threads or processes,
+    for any number of hosts that share it, and whether or not those before it were asked for. Whoever writes down
+    (epoch, number) resumes exactly there.
+
+    Args:
+        source: arrays in any nesting, a path, a list of rows, a data set of another library: see `as_source`.
+        batch_size: rows in a batch.
+        shuffle: each epoch in a random order of its own; otherwise in the order of the source.
+        seed: of the order and the transforms, from 0 to `2**64 - 1`.
+        transform: a function of a batch, `(batch)` or `(batch, draws)`, or several in a list; `draws` has the numbers
+            of the rows and random numbers for each, see `Draws`.
+        collate: a function of a list of rows that gives a batch, such as `Pad()`; rows of one shape are stacked
+            without.
+        drop_last: leave out a last batch of fewer rows.
+        order: in place of `shuffle`: `Weighted`, `ClassBalanced`, `ByLength`, or an `Order` of one's own.
+        workers: how many threads or processes make batches in the background; 0 makes each when it is asked for.
+        worker_type: `"thread"`, for NumPy, files and decoders; or `"process"`, for transforms in plain Python.
+        prefetch: how many batches are made ahead; 2 for each worker, if not given. With no workers, one thread makes
+            them.
+        device: where to put the arrays, as tensors, in the background too; NumPy arrays are given out without.
+        on_error: `"raise"` an error that names the row that cannot be read, or `"skip"` it: `skipped` lists them.
+        timeout: seconds after which a worker that makes nothing is replaced.
+
+    Raises:
+        DataError: an argument is wrong, or there are no rows.
+
+    >>> loader = Loader({"x": np.arange(10), "y": np.arange(10) % 2}, batch_size=4)
+    >>> [batch["x"].tolist() for batch in loader]
+    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    >>> shuffled = Loader(np.arange(1000), batch_size=8, shuffle=True, seed=3)
+    >>> whole = list(shuffled.epoch(5))
+    >>> bool((next(shuffled.epoch(5, start=7)) == whole[7]).all())
+    True
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        transform: Transform | Sequence[Transform] | None = None,
+        collate: Collate | None = None,
+        drop_last: bool = False,
+        order: Order | None = None,
+        workers: int = 0,
+        worker_type: str = "thread",
+        prefetch: int | None = None,
+        device: DeviceLike | None = None,
+        on_error: str = "raise",
+        timeout: float = 300.0,
+    ) -> None:
+        _check("batch_size", batch_size, 1)
+        _check("workers", workers, 0)
+        _check("seed", seed, 0, _LAST_SEED)
+        if prefetch is not None:
+            _check("prefetch", prefetch, 0)
+        if worker_type not in KINDS:
+            raise DataError(f"Loader: worker_type is {worker_type!r}; give 'thread' or 'process'")
+        if on_error not in ("raise", "skip"):
+            raise DataError(f"Loader: on_error is {on_error!r}; give 'raise' or 'skip'")
+        if not timeout > 0.0:
+            raise DataError(f"Loader: timeout is {timeout}; give a number of seconds above 0")
+        if order is not None and shuffle:
+            raise DataError("Loader: shuffle=True and an order were given; give one of them")
+        if not isinstance(cast("Any", order), (Order, type(None))):
+            raise DataError(f"Loader: order is {order!r}; give an Order, such as Weighted(weights)")
+        if collate is not None and not callable(collate):
+            raise DataError(f"Loader: collate is {collate!r}; give a function of a list of rows")
+        self.source = as_source(source)
+        self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
+        self.workers, self.worker_type, self.timeout = workers, worker_type, float(timeout)
+        self.prefetch = 2 * workers if prefetch is None else prefetch
+        chosen = order if order is not None else Shuffled() if shuffle else InOrder()
+        length = chosen.length(len(self.source))
+        if drop_last:
+            length -= length % batch_size
+        if not length:
+            raise DataError(
+                f"Loader: {chosen.length(len(self.source))} rows make no batch of {batch_size}; give more rows, a "
+                "smaller batch_size, or drop_last=False"
+            )
+        self._make = _Maker(
+            self.source, chosen, batch_size, length, seed, _stages(transform), collate, on_error == "skip",
+            device=None if device is None else as_device(device),
+        )  # fmt: skip
+        self._pool: Workers | None = None
+        self._is_open = False
+        self._position = (0, 0)
+        self.skipped: list[SkippedRow] = []
+        """The rows that could not be read so far, with `on_error="skip"`."""
+
+    # --- what there is
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        return -(-self._make.length // self.batch_size)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows that an epoch gives out, to all processes together."""
+        return self._make.length
+
+    @property
+    def order(self) -> Order:
+        """The order of the rows."""
+        return self._make.order
+
+    def rows(self, epoch: int, number: int) -> Rows:
+        """The numbers of the rows of a batch, int64 [rows]: of this process's part of it."""
+        self._check_place(epoch, number)
+        return self._make.rows(Task(epoch, number))
+
+    def rows_in(self, number: int) -> int:
+        """How many rows batch `number` has, of all processes together."""
+        return min(self.batch_size, self._make.length - number * self.batch_size)
+
+    def shard(self, part: int, parts: int) -> Loader:
+        """The part of each batch that one of several processes takes: together they have the batch, in its order.
+
+        Args:
+            part: which, counted from 0.
+            parts: how many there are.
+
+        Raises:
+            DataError: a batch, or the last one, has fewer rows than there are parts.
+        """
+        _check("parts", parts, 1)
+        _check("part", part, 0, parts - 1)
+        first, count = self._make.part
+        least = min(self.batch_size, self.rows_in(len(self) - 1))
+        if least < count * parts:
+            raise DataError(
+                f"Loader.shard: a batch of {least} rows has none for some of {count * parts} processes; give a larger "
+                "batch_size, or drop_last=True"
+            )
+        return self._with(replace(self._make, part=(first * parts + part, count * parts)))
+
+    def on_device(self, device: DeviceLike | None) -> Loader:
+        """The same batches as tensors on a device, put there in the background; as NumPy arrays for None."""
+        return self._with(replace(self._make, device=None if device is None else as_device(device)))
+
+    def _with(self, make: _Maker) -> Loader:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._make, twin._pool, twin._is_open, twin.skipped = make, None, False, []
+        return twin
+
+    # --- iterating
+
+    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch, from batch `start` on.
+
+        Args:
+            epoch: counted from 0; without a shuffle or a random transform all are alike.
+            start: the first batch, counted from 0; `len(self)` gives none.
+
+        Raises:
+            DataError: a number is out of range; or, on the way, a row cannot be read.
+        """
+        self._check_place(epoch, start, beyond=1)
+        return self._batches(epoch, start)
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        tasks = (Task(epoch, number) for number in range(start, len(self)))
+        if not self.workers and not self.prefetch:
+            for task in tasks:
+                yield self._noted(self._make(task))
+            return
+        pool, self._pool = self._pool or KINDS[self.worker_type](self._make, max(1, self.workers)), None
+        finished = False
+        try:
+            for made in in_order(pool, tasks, max(1, self.prefetch), self.timeout):
+                yield self._noted(made)
+            finished = True
+        finally:
+            # A pool in the middle of an epoch has batches under way that nobody wants.
+            if finished and self._is_open and self._pool is None:
+                self._pool = pool
+            else:
+                pool.close()
+
+    def _noted(self, made: tuple[Any, list[SkippedRow], int]) -> Any:
+        batch, skipped, _ = made
+        if skipped:
+            if not self.skipped:
+                row, error = skipped[0]
+                warnings.warn(
+                    f"row {row} of the source cannot be read and is left out: {error}; the loader's `skipped` has all",
+                    DataWarning,
+                    stacklevel=3,
+                )
+            self.skipped.extend(skipped)
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches from where this loader stands: of one epoch, then of the next at the next `for`."""
+        epoch, start = self._position
+        for number, batch in enumerate(self.epoch(epoch, start), start + 1):
+            self._position = (epoch, number) if number < len(self) else (epoch + 1, 0)
+            yield batch
+        self._position = (epoch + 1, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where a `for` over this loader stands, as plain values; `load_state_dict` goes on there."""
+        epoch, number = self._position
+        return {
+            "epoch": epoch, "batch": number, "seed": self.seed, "batch_size": self.batch_size,
+            "rows": self._make.length, "order": type(self.order).__name__, "version": VERSION,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where another loader of the same batches stood.
+
+        Raises:
+            DataError: the other one had other batches: another seed, size, order or number of rows.
+        """
+        expected = self.state_dict()
+        for name, value in expected.items():
+            if name not in state:
+                raise DataError(f"Loader: the state has no {name!r}; give what state_dict() of a Loader returned")
+            if name not in ("epoch", "batch") and state[name] != value:
+                raise DataError(
+                    f"Loader: the state is of a loader whose {name} is {state[name]!r}, and here it is {value!r}; "
+                    "other batches would follow. Make the loader as it was, or begin a new epoch"
+                )
+        epoch, number = int(state["epoch"]), int(state["batch"])
+        self._check_place(epoch, number)
+        self._position = epoch, number
+
+    # --- workers
+
+    def __enter__(self) -> Self:
+        """Within this scope the workers are kept from one epoch to the next."""
+        self._is_open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers that wait for the next epoch."""
+        self._is_open = False
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"Loader({len(self)} batches of {self.batch_size}, {self._make.length} rows, "
+            f"{type(self.order).__name__}, seed {self.seed})"
+        )
+
+    def _check_place(self, epoch: int, number: int, beyond: int = 0) -> None:
+        _check("epoch", epoch, 0, _LAST_EPOCH)
+        if not 0 <= number < len(self) + beyond:
+            raise DataError(f"Loader: batch {number} is asked for, but an epoch has batches 0 to {len(self) - 1}")
+
+
+def _stages(transform: Transform | Sequence[Transform] | None) -> tuple[tuple[Transform, bool], ...]:
+    transforms = (
+        [] if transform is None else [transform] if callable(transform) else list(cast("Sequence[Any]", transform))
+    )
+    for one in transforms:
+        if not callable(one):
+            raise DataError(f"Loader: transform holds {one!r}; give functions of a batch")
+    return tuple((one, _takes_draws(one)) for one in transforms)
+
+
+def _takes_draws(transform: Transform) -> bool:
+    """Has the function a second argument that must be given? Where Python cannot tell, it has one argument."""
+    try:
+        parameters = inspect.signature(transform).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
+    if len(needed) > 2:
+        raise DataError(
+            f"Loader: transform {transform!r} takes {len(needed)} arguments; it is given a batch, or a batch and draws"
+        )
+    return len(needed) == 2
+
+
+def _check(name: str, value: Any, least: int, most: int | None = None) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, np.integer))
+        or value < least
+        or (most is not None and value > most)
+    ):
+        bounds = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
+        raise DataError(f"Loader: {name} is {value!r}; give {bounds}")
+
+
+__all__ = ["Collate", "Loader", "SkippedRow", "Task", "Transform", "placed", "stack"]

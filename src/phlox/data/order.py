@@ -1,0 +1,238 @@
+"""Which rows a batch consists of: a function of the seed, the epoch and the positions in it, and of nothing else.
+
+No order keeps an array of all rows that is made anew for every epoch, so an epoch of a billion rows begins at once, and
+any batch of it can be asked for alone.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.backend.threefry.generator import fold_in, random_bits, random_permutation
+from phlox.errors import DataError
+
+Rows = npt.NDArray[np.int64]
+
+VERSION = 1
+"""Of the orders in this file. A saved position holds it, since another version would give other rows."""
+
+_SUB_STREAM = int.from_bytes(b"data")
+_SMALL = 1 << 12
+"""Up to so many rows a permutation is sorted as a whole; beyond, only the positions that are asked for are computed."""
+_ROUNDS = 8
+
+
+def key_of(seed: int, epoch: int) -> tuple[int, int]:
+    """The key of the draws that belong to the order of one epoch."""
+    return fold_in(fold_in((seed >> 32, seed & 0xFFFFFFFF), _SUB_STREAM), epoch)
+
+
+def permuted(positions: Rows, n: int, key: tuple[int, int]) -> Rows:
+    """The entries at `positions` of a random permutation of 0..n-1, without computing the others.
+
+    A Feistel network over pairs (a, b) with a * b >= n: each round adds to one part a hash of the other, which can be
+    undone, so no two positions meet. A position that is sent beyond n is sent on until it is not (cycle walking; Black
+    and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+
+    >>> everything = permuted(np.arange(100_000), 100_000, (0, 7))
+    >>> bool((np.sort(everything) == np.arange(100_000)).all())
+    True
+    >>> int(permuted(np.array([31]), 100_000, (0, 7))[0]) == int(everything[31])
+    True
+    """
+    if n <= _SMALL:
+        return _whole(n, key)[positions]
+    sides = math.isqrt(n - 1) + 1
+    height = np.uint64(sides)
+    width = np.uint64(-(-n // sides))
+    keys = random_bits(np.array([*key, 0], np.uint32), 2 * _ROUNDS).astype(np.uint64)
+    keys = keys[::2] << np.uint64(32) | keys[1::2]
+    out = positions.astype(np.uint64)
+    outside = np.arange(len(out))
+    while len(outside):
+        upper, lower = np.divmod(out[outside], width)
+        for number in range(0, _ROUNDS, 2):
+            upper = (upper + _hashed(lower ^ keys[number]) % height) % height
+            lower = (lower + _hashed(upper ^ keys[number + 1]) % width) % width
+        out[outside] = upper * width + lower
+        outside = outside[out[outside] >= n]
+    return out.astype(np.int64)
+
+
+@lru_cache(4)
+def _whole(n: int, key: tuple[int, int]) -> Rows:
+    order = random_permutation(np.array([*key, 0], np.uint32), n).astype(np.int64)
+    order.setflags(write=False)
+    return order
+
+
+def _hashed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014)."""
+    x = x ^ (x >> np.uint64(30))
+    x = x * np.uint64(0xBF58476D1CE4E5B9)
+    x = x ^ (x >> np.uint64(27))
+    x = x * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Order(ABC):
+    """The order of an epoch. A subclass says how many positions an epoch has, and which row stands at each of them.
+
+    Both must depend on their arguments alone: workers, processes and resumed trainings each ask for themselves.
+    """
+
+    def length(self, num_rows: int) -> int:
+        """How many positions an epoch of a source of `num_rows` rows has."""
+        return num_rows
+
+    @abstractmethod
+    def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
+        """The numbers of the rows at these positions of an epoch."""
+
+
+@dataclass(frozen=True)
+class InOrder(Order):
+    """Each row once, in the order of the source."""
+
+    def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
+        return positions
+
+
+@dataclass(frozen=True)
+class Shuffled(Order):
+    """Each row once, in a random order of every epoch's own."""
+
+    def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
+        return permuted(positions, num_rows, key_of(seed, epoch))
+
+
+@dataclass(frozen=True)
+class Weighted(Order):
+    """Rows drawn with replacement, each as often as its weight says.
+
+    Args:
+        weights: one number for each row, at least 0; they need not add up to 1.
+        num_samples: how many rows an epoch draws; as many as the source has, if not given.
+
+    Raises:
+        DataError: a weight is negative or not finite, or all are zero.
+
+    >>> order = Weighted([0.0, 1.0, 3.0])
+    >>> drawn = order.rows(np.arange(1000), 3, seed=0, epoch=0, batch_size=10)
+    >>> np.bincount(drawn, minlength=3).tolist()
+    [0, 269, 731]
+    """
+
+    weights: Sequence[float] | npt.NDArray[Any]
+    num_samples: int | None = None
+    _upto: npt.NDArray[np.float64] = field(init=False, repr=False, compare=False, default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        weights = np.asarray(self.weights, np.float64)
+        wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0.0)))
+        if weights.ndim != 1 or wrong.size:
+            place = (
+                f"weight {wrong[0]} is {weights.ravel()[wrong[0]]}" if wrong.size else f"its shape is {weights.shape}"
+            )
+            raise DataError(f"Weighted: {place}; give one finite number of at least 0 for each row")
+        upto = np.cumsum(weights)
+        if not upto.size or upto[-1] <= 0.0:
+            raise DataError("Weighted: all weights are zero; give at least one row a positive weight")
+        if self.num_samples is not None and self.num_samples < 1:
+            raise DataError(f"Weighted: num_samples is {self.num_samples}; give 1 or more")
+        object.__setattr__(self, "_upto", upto / upto[-1])
+
+    def length(self, num_rows: int) -> int:
+        if num_rows != len(self._upto):
+            raise DataError(f"Weighted: {len(self._upto)} weights for {num_rows} rows; give one for each row")
+        return num_rows if self.num_samples is None else self.num_samples
+
+    def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
+        return np.searchsorted(self._upto, uniform_at(positions, key_of(seed, epoch)), side="right").astype(np.int64)
+
+
+def ClassBalanced(labels: npt.ArrayLike, num_samples: int | None = None) -> Weighted:
+    """Rows drawn with replacement, so that every class is as frequent as every other one.
+
+    Args:
+        labels: the class of each row, [n].
+        num_samples: how many rows an epoch draws; as many as there are, if not given.
+
+    >>> drawn = ClassBalanced(["cat"] * 90 + ["dog"] * 10).rows(np.arange(1000), 100, seed=1, epoch=0, batch_size=10)
+    >>> bool(450 < (drawn >= 90).sum() < 550)
+    True
+    """
+    _, place, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
+    return Weighted(1.0 / counts[place.reshape(-1)], num_samples)
+
+
+@dataclass(frozen=True)
+class ByLength(Order):
+    """Each row once, rows of similar length in one batch, so that little is padded.
+
+    The rows are shuffled, `batches` batches at a time are sorted by length, and these batches come in random order.
+
+    Args:
+        lengths: of each row, [n]; such as the numbers of tokens.
+        batches: how many batches are sorted together. More leaves less to pad, and batches that are less random.
+        shuffle: False leaves out both shuffles: for evaluation.
+
+    >>> order = ByLength([5, 1, 4, 2], shuffle=False)
+    >>> order.rows(np.arange(4), 4, seed=0, epoch=0, batch_size=2).tolist()
+    [1, 3, 2, 0]
+    """
+
+    lengths: Sequence[int] | npt.NDArray[Any]
+    batches: int = 64
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if np.asarray(self.lengths).ndim != 1:
+            raise DataError("ByLength: lengths must be one number for each row")
+        if self.batches < 1:
+            raise DataError(f"ByLength: batches is {self.batches}; give 1 or more")
+
+    def length(self, num_rows: int) -> int:
+        if num_rows != len(self.lengths):
+            raise DataError(f"ByLength: {len(self.lengths)} lengths for {num_rows} rows; give one for each row")
+        return num_rows
+
+    def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
+        size = batch_size * self.batches
+        chunks = positions // size
+        out = np.empty_like(positions)
+        for chunk in np.unique(chunks):
+            here = chunks == chunk
+            out[here] = self._chunk(int(chunk), size, num_rows, key_of(seed, epoch), batch_size)[positions[here] % size]
+        return out
+
+    def _chunk(self, chunk: int, size: int, num_rows: int, key: tuple[int, int], batch_size: int) -> Rows:
+        places = np.arange(chunk * size, min((chunk + 1) * size, num_rows))
+        rows = permuted(places, num_rows, key) if self.shuffle else places
+        rows = rows[np.argsort(np.asarray(self.lengths)[rows], kind="stable")]
+        whole = len(rows) // batch_size
+        if not self.shuffle or whole < 2:
+            return rows
+        order = permuted(np.arange(whole), whole, fold_in(key, chunk))
+        parts = [rows[batch * batch_size : (batch + 1) * batch_size] for batch in order]
+        return np.concatenate([*parts, rows[whole * batch_size :]])
+
+
+def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0) -> npt.NDArray[np.float64]:
+    """A uniform number in [0, 1) for each position, whatever positions are asked for beside it.
+
+    `draw` tells several numbers of one position apart. 53 bits of a hash: SplitMix64's finalizer, twice, of the
+    position, keyed by Threefry.
+    """
+    words = random_bits(np.array([*fold_in(key, draw), 0], np.uint32), 4).astype(np.uint64)
+    first, second = words[0] << np.uint64(32) | words[1], words[2] << np.uint64(32) | words[3]
+    bits = _hashed(_hashed(positions.astype(np.uint64) ^ first) ^ second)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,443 @@
+"""Sources: what has a number of rows, and gives any of them by number.
+
+`as_source` makes one of whatever a user has. A source is anything with `len(source)` and `source[rows]`, where `rows`
+is an array of row numbers and the result a batch: arrays in any nesting, `[len(rows), ...]`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter, methodcaller
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.data.order import Rows
+from phlox.data.structure import children, count_rows, is_array, leaves, mapped, rebuilt, stack
+from phlox.errors import DataError
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Rows by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        """The rows with these numbers, `int64 [n]`: a batch of n rows."""
+        ...
+
+
+class Arrays:
+    """Arrays of one length, in any nesting of tuples, dicts and dataclasses. Memory maps stay on the disk.
+
+    Raises:
+        DataError: the arrays have different numbers of rows, or there is none.
+
+    >>> source = Arrays({"x": np.arange(6).reshape(3, 2), "y": [7, 8, 9]})
+    >>> len(source), source[np.array([2, 0])]["y"].tolist()
+    (3, [9, 7])
+    """
+
+    def __init__(self, arrays: Any) -> None:
+        self.arrays = mapped(_as_array, arrays)
+        self._length = count_rows(self.arrays, "source")
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        # Neighbours are a view, which costs nothing; otherwise `take` is several times faster than an index.
+        start = _start_of_run(rows)
+        if start is not None:
+            return mapped(itemgetter(slice(start, start + len(rows))), self.arrays)
+        return mapped(methodcaller("take", rows, axis=0), self.arrays)
+
+
+def _start_of_run(rows: Any) -> int | None:
+    if isinstance(rows, slice):
+        return None
+    size = len(rows)
+    if size and rows[-1] - rows[0] == size - 1 and (size < 3 or bool((np.diff(rows) == 1).all())):
+        return int(rows[0])
+    return None
+
+
+def _as_array(value: Any) -> Any:
+    if is_array(value):
+        return value
+    if isinstance(value, (str, os.PathLike)):
+        return _opened(Path(cast("str", value)))
+    numpy = getattr(value, "numpy", None)
+    try:
+        array = np.asarray(numpy() if callable(numpy) else value)
+    except ValueError:  # rows of different lengths
+        array = np.array(None, object)
+    if array.dtype == object:
+        raise DataError(
+            f"source: {type(value).__name__} of rows of different shapes is no array; give a list of rows as the "
+            "source itself, and collate=Pad()"
+        )
+    return array
+
+
+class RowByRow:
+    """A source of single rows, `rows[17]`, as a source of batches: each row is asked for alone, and they are stacked.
+
+    So are lists, PyTorch's map-style datasets, and everything that takes one number at a time.
+
+    >>> RowByRow([(1.0, "a"), (2.0, "b")])[np.array([1, 0])]
+    (array([2., 1.]), ['b', 'a'])
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        return stack(self.listed(rows))
+
+    def listed(self, rows: Rows) -> list[Any]:
+        """The rows, one by one."""
+        several = getattr(self.rows, "__getitems__", None)
+        if several is not None:
+            return list(several([int(row) for row in rows]))
+        return [_plain(self.rows[int(row)]) for row in rows]
+
+
+def _plain(row: Any) -> Any:
+    """A row with tensors of PyTorch as NumPy's arrays, and lists of numbers as arrays."""
+    found = children(row)
+    if found is not None:
+        return rebuilt(row, [_plain(part) for _, part in found])
+    if isinstance(row, list):
+        return (
+            np.asarray(cast("list[Any]", row))
+            if not any(isinstance(x, str) for x in cast("list[Any]", row))
+            else cast("Any", row)
+        )
+    if type(row).__module__.partition(".")[0] == "torch" and hasattr(row, "numpy"):
+        return row.detach().cpu().numpy()
+    return row
+
+
+class Columns:
+    """A source whose columns are read by row numbers together: a Hugging Face data set, or a table of Arrow's."""
+
+    def __init__(self, data: Any, take: Callable[[Any, list[int]], Mapping[str, Any]]) -> None:
+        self.data, self._take = data, take
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        columns = self._take(self.data, [int(row) for row in rows])
+        return {str(name): _column(values) for name, values in columns.items()}
+
+
+def _column(values: Any) -> Any:
+    """A column of a batch: an array, where its rows have one shape; else a list."""
+    if is_array(values):
+        return values
+    listed = list(values)
+    if any(isinstance(x, (str, bytes)) or x is None for x in listed):
+        return listed
+    try:
+        array = np.asarray(listed)
+    except ValueError:  # rows of different lengths
+        return listed
+    return listed if array.dtype == object else array
+
+
+def as_source(data: Any) -> Source:
+    """Make a source of arrays, a list of rows, a file, a folder of images, a data set of another library, or a source.
+
+    | what it is | a batch is |
+    |---|---|
+    | arrays (NumPy, memory maps, tensors) in any nesting | the same nesting |
+    | a path to `.npy`, `.npz`, `.csv`, `.parquet` | an array; dicts of the arrays or columns |
+    | a path to a folder of images | `{"image": ..., "label": ...}`, see `ImageFolder` |
+    | a list of rows | the rows, stacked |
+    | a Hugging Face `datasets.Dataset` | a dict of its columns |
+    | a PyTorch map-style `Dataset` | its rows, stacked |
+    | anything else with `len` and `[rows]` | what it gives |
+
+    Raises:
+        DataError: it is none of these, has no rows, or cannot be read.
+    """
+    source = _as_source(data)
+    if len(source) == 0:
+        raise DataError("source: it has no rows; give at least one")
+    return source
+
+
+def _as_source(data: Any) -> Source:
+    if isinstance(data, (str, os.PathLike)):
+        return from_path(Path(cast("str", data)))
+    if isinstance(data, list):
+        return RowByRow(cast("list[Any]", data))
+    if children(data) is not None or is_array(data):
+        return Arrays(data)
+    if _is_of(data, "torch.utils.data", "Dataset"):
+        if not hasattr(data, "__len__"):
+            raise DataError(
+                "source: an iterable-style Dataset of PyTorch has no rows by number; give it to the learner as it is, "
+                "or in a torch DataLoader"
+            )
+        return RowByRow(data)
+    if type(data).__module__.partition(".")[0] == "datasets":
+        return Columns(data, lambda table, rows: table[rows])
+    if hasattr(data, "__array__") and hasattr(data, "shape"):
+        return Arrays(data)
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return cast("Source", data)
+    raise DataError(
+        f"source: {type(data).__name__} has no len() and [rows]; give arrays, a path, a list of rows, or an object "
+        "with both. What can only be iterated over needs no loader: give it to the learner as it is"
+    )
+
+
+def _is_of(data: Any, module: str, name: str) -> bool:
+    """Is this an instance of a class of a library that has been imported?"""
+    cls = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(data, cls)
+
+
+def from_path(path: Path) -> Source:
+    """The source in a file or a folder, see `as_source`."""
+    if path.is_dir():
+        from phlox.data.image_folder import ImageFolder
+
+        return ImageFolder(path)
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or folder; check the path")
+    suffix = path.suffix.lower()
+    if suffix in (".npy", ".npz"):
+        return Arrays(_opened(path))
+    if suffix in (".csv", ".tsv"):
+        from phlox.data.tables import read_csv
+
+        return Arrays(read_csv(path))
+    if suffix in (".parquet", ".pq"):
+        from phlox.data.tables import open_parquet
+
+        return open_parquet(path)
+    raise DataError(
+        f"{path}: cannot read {suffix or 'a file without a suffix'}; give .npy, .npz, .csv, .tsv or .parquet"
+    )
+
+
+def _opened(path: Path) -> Any:
+    """The array of a `.npy` file, mapped; the arrays of a `.npz` file as a dict. Nothing in a file is ever run."""
+    try:
+        if path.suffix.lower() == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is no such file; check the path") from error
+    except Exception as error:  # a damaged file fails in a dozen ways
+        pickled = "allow_pickle" in str(error) or "Python objects" in str(error)
+        remedy = "it holds Python objects, which Phlox never loads; save arrays of numbers" if pickled else f"{error}"
+        raise DataError(f"{path}: cannot be read as NumPy's file: {remedy}") from error
+
+
+class TokenWindows:
+    """Windows of a long sequence of tokens, for language models: row i has the inputs, and as targets the next tokens.
+
+    Args:
+        tokens: one axis of integers: an array, or the path of a `.npy` file or of a flat file, which is mapped.
+        length: of a window.
+        stride: from one window to the next; `length` if not given, so that windows do not overlap.
+        dtype: of the elements of a flat file, such as `np.uint16`.
+
+    A row is `{"input": int32 [length], "target": int32 [length]}`.
+
+    Raises:
+        DataError: the sequence has fewer than `length + 1` tokens, or no single axis of integers.
+
+    >>> windows = TokenWindows(np.arange(7), length=3)
+    >>> len(windows), windows[np.array([1])]["target"].tolist()
+    (2, [[4, 5, 6]])
+    """
+
+    def __init__(
+        self, tokens: Any, length: int, *, stride: int | None = None, dtype: npt.DTypeLike | None = None
+    ) -> None:
+        if length < 1 or (stride is not None and stride < 1):
+            raise DataError(f"TokenWindows: length is {length} and stride {stride}; give 1 or more")
+        self.tokens = self._read(tokens, dtype)
+        self.length, self.stride = length, length if stride is None else stride
+        if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "iu":
+            raise DataError(
+                f"TokenWindows: got {self.tokens.dtype} of shape {self.tokens.shape}; give one axis of integers"
+            )
+        if len(self.tokens) <= length:
+            raise DataError(f"TokenWindows: {len(self.tokens)} tokens have no window of {length} and a next token")
+
+    @staticmethod
+    def _read(tokens: Any, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]:
+        if not isinstance(tokens, (str, os.PathLike)):
+            return cast("npt.NDArray[Any]", _as_array(tokens))
+        path = Path(cast("str", tokens))
+        if path.suffix.lower() == ".npy":
+            return _opened(path)
+        if dtype is None:
+            raise DataError(f"TokenWindows: {path} says no dtype; give one, such as dtype=np.uint16")
+        try:
+            return np.memmap(path, dtype, "r")
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be mapped as {np.dtype(dtype)}: {error}") from error
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1 - self.length) // self.stride + 1
+
+    def __getitem__(self, rows: Any, /) -> dict[str, npt.NDArray[np.int32]]:
+        places = np.asarray(rows)[:, None] * self.stride + np.arange(self.length + 1)
+        tokens = self.tokens[places].astype(np.int32)
+        return {"input": tokens[:, :-1], "target": tokens[:, 1:]}
+
+
+class Subset:
+    """Some rows of a source, as a source.
+
+    >>> Subset(np.arange(10) * 10, [3, 5])[np.array([1, 0])].tolist()
+    [50, 30]
+    """
+
+    def __init__(self, source: Any, rows: Sequence[int] | npt.NDArray[Any]) -> None:
+        self.source, self.rows = as_source(source), np.asarray(rows, np.int64)
+        wrong = self.rows[(self.rows < 0) | (self.rows >= len(self.source))]
+        if self.rows.ndim != 1 or wrong.size:
+            what = f"row {wrong[0]} is out of range" if wrong.size else f"rows have shape {self.rows.shape}"
+            raise DataError(f"Subset: {what}; give numbers from 0 to {len(self.source) - 1}")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        return self.source[self.rows[rows]]
+
+
+class Concat:
+    """Sources one after the other, whose rows have one structure.
+
+    >>> Concat(np.arange(3), np.arange(10, 12))[np.array([4, 0])].tolist()
+    [11, 0]
+    """
+
+    def __init__(self, *sources: Any) -> None:
+        if not sources:
+            raise DataError("Concat: there is no source; give at least one")
+        self.sources = [as_source(source) for source in sources]
+        self._ends = list(accumulate(len(source) for source in self.sources))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        rows = np.asarray(rows)
+        which = np.array([bisect_right(self._ends, row) for row in rows])
+        starts = [0, *self._ends]
+        found, order = list[Any](), list[npt.NDArray[Any]]()
+        for number in np.unique(which):
+            here = np.flatnonzero(which == number)
+            found.append(self.sources[number][rows[here] - starts[number]])
+            order.append(here)
+        if len(found) == 1:
+            return found[0]
+        back = np.argsort(np.concatenate(order))
+
+        def joined(*parts: Any) -> Any:
+            if isinstance(parts[0], list):
+                whole = [x for part in parts for x in part]
+                return [whole[place] for place in back]
+            return np.concatenate(parts)[back]
+
+        return mapped(joined, *found)
+
+
+class Mapped:
+    """A source whose batches go through a function: `fn(batch)`.
+
+    >>> Mapped(np.arange(4), lambda batch: batch * 2)[np.array([3])].tolist()
+    [6]
+    """
+
+    def __init__(self, source: Any, fn: Callable[[Any], Any]) -> None:
+        if not callable(fn):
+            raise DataError(f"Mapped: {fn!r} is no function; give one of a batch")
+        self.source, self.fn = as_source(source), fn
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        return self.fn(self.source[rows])
+
+
+def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.ArrayLike | None = None) -> list[Subset]:
+    """Divide a source into parts of disjoint rows.
+
+    Args:
+        source: see `as_source`.
+        shares: of each part, which add up to 1.
+        seed: of the shuffling; None keeps the order.
+        labels: the class of each row: every part then has each class in its proportion (stratified).
+
+    Raises:
+        DataError: a share is not positive, they do not add up to 1, or a part would have no rows.
+
+    >>> train, validation = split_rows(np.arange(10), 0.8, 0.2)
+    >>> len(train), len(validation), sorted({*train.rows, *validation.rows}) == list(range(10))
+    (8, 2, True)
+    """
+    from phlox.data.order import key_of, permuted
+
+    whole = as_source(source)
+    if not shares or min(shares) <= 0.0 or abs(sum(shares) - 1.0) > 1e-6:
+        raise DataError(f"split_rows: shares are {shares}; give positive ones that add up to 1")
+    rows = np.arange(len(whole))
+    if seed is not None:
+        rows = permuted(rows, len(whole), key_of(seed, 0))
+    groups = [rows]
+    if labels is not None:
+        kinds = np.asarray(labels)[rows]
+        if kinds.shape != rows.shape:
+            raise DataError(f"split_rows: labels have shape {kinds.shape}; give one for each of the {len(whole)} rows")
+        groups = [rows[kinds == kind] for kind in np.unique(kinds)]
+    parts: list[list[npt.NDArray[Any]]] = [[] for _ in shares]
+    for group in groups:
+        ends = np.round(np.cumsum(shares) * len(group)).astype(int)
+        for part, start, stop in zip(parts, [0, *ends[:-1]], ends, strict=True):
+            part.append(group[start:stop])
+    found = [np.concatenate(part) for part in parts]
+    if len(groups) > 1:  # rows of one class would stand side by side
+        found = (
+            [np.sort(part) for part in found]
+            if seed is None
+            else [
+                part[permuted(np.arange(len(part)), len(part), key_of(seed, 1 + number))]
+                for number, part in enumerate(found)
+            ]
+        )
+    empty = next((number for number, part in enumerate(found) if not len(part)), None)
+    if empty is not None:
+        raise DataError(f"split_rows: part {empty} would have no rows of {len(whole)}; give larger shares or more rows")
+    return [Subset(whole, part) for part in found]
+
+
+def describe(batch: Any) -> str:
+    """The leaves of a batch with their shapes, for messages."""
+    return ", ".join(
+        f"{path or 'array'} {getattr(leaf, 'dtype', type(leaf).__name__)} {tuple(getattr(leaf, 'shape', ()))}"
+        for path, leaf in leaves(batch)
+    )

@@ -1,0 +1,141 @@
+"""Batches are arrays in any nesting of tuples, dicts, named tuples and dataclasses: taking them apart, row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import TypeIs
+
+from phlox.errors import DataError
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+
+
+def is_array(value: object) -> TypeIs[AnyArray]:
+    """Is this an array of NumPy's?"""
+    return isinstance(value, np.ndarray)
+
+
+def children(value: Any) -> list[tuple[str, Any]] | None:
+    """The named parts of a container; None for a leaf."""
+    if isinstance(value, Mapping):
+        return [(f"[{key!r}]", part) for key, part in cast("Mapping[Any, Any]", value).items()]
+    if isinstance(value, tuple):
+        names = getattr(cast("Any", value), "_fields", None)
+        labels = (
+            [f".{name}" for name in names] if names else [f"[{i}]" for i in range(len(cast("tuple[Any, ...]", value)))]
+        )
+        return list(zip(labels, cast("tuple[Any, ...]", value), strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return None
+
+
+def rebuilt(value: Any, parts: Sequence[Any]) -> Any:
+    """A container like `value` with other parts."""
+    if isinstance(value, Mapping):
+        mapping: Any = cast("Mapping[Any, Any]", value)
+        return type(mapping)(zip(mapping, parts, strict=True))
+    if isinstance(value, tuple):
+        return getattr(cast("Any", value), "_make", tuple)(parts)
+    whole: Any = value
+    names = [field.name for field in dataclasses.fields(whole)]
+    return dataclasses.replace(whole, **dict(zip(names, parts, strict=True)))
+
+
+def mapped(fn: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """`fn(leaf, *leaves)` for every leaf, in the structure of `value`; the others must have the same structure."""
+    found = children(value)
+    if found is None:
+        return fn(value, *others)
+    columns = [children(other) or [] for other in others]
+    return rebuilt(
+        value,
+        [mapped(fn, part, *(column[i][1] for column in columns)) for i, (_, part) in enumerate(found)],
+    )
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path, such as `["pixels"]` or `.labels[0]`."""
+    found = children(value)
+    if found is None:
+        yield path, value
+        return
+    for name, part in found:
+        yield from leaves(part, path + name)
+
+
+def form(value: Any) -> Any:
+    """What must be the same in all rows, or batches: the names and types of containers, as a comparable value."""
+    found = children(value)
+    return None if found is None else (type(value).__name__, tuple((name, form(part)) for name, part in found))
+
+
+def count_rows(value: Any, what: str) -> int:
+    """The common length of all leaves; `DataError` names the first that differs, or that has no rows."""
+    first: tuple[str, int] | None = None
+    for path, leaf in leaves(value):
+        shape = getattr(leaf, "shape", None)
+        size = (shape[0] if shape else None) if shape is not None else (len(leaf) if hasattr(leaf, "__len__") else None)
+        if size is None:
+            raise DataError(
+                f"{what}{path}: a single {type(leaf).__name__} has no rows; give an array of one or more axes"
+            )
+        if first is None:
+            first = path, size
+        elif size != first[1]:
+            raise DataError(
+                f"{what}{path} has {size} rows, but {what}{first[0]} has {first[1]}; all must have the same number"
+            )
+    if first is None:
+        raise DataError(f"{what}: there is no array in it; give at least one")
+    return first[1]
+
+
+def stack(rows: Sequence[Any]) -> Any:
+    """One batch of many rows: every leaf stacked on a new first axis, texts and other objects as a list.
+
+    Raises:
+        DataError: rows whose structure, or the shapes of whose arrays, differ; the sentence names the row and the leaf.
+
+    >>> stack([(np.zeros(2), 3), (np.ones(2), 4)])
+    (array([[0., 0.],
+           [1., 1.]]), array([3, 4]))
+    """
+    first = form(rows[0])
+    for number, row in enumerate(rows):
+        if form(row) != first:
+            raise DataError(
+                f"row {number} of the batch is {_described(row)}, but row 0 is {_described(rows[0])}; "
+                "all rows must have the same structure"
+            )
+    paths = iter([path for path, _ in leaves(rows[0])])
+    return mapped(lambda *column: _stacked(column, next(paths)), rows[0], *rows[1:])
+
+
+def _stacked(column: Sequence[Any], path: str) -> Any:
+    one = column[0]
+    if isinstance(one, (str, bytes)) or one is None:
+        return list(column)
+    arrays = [np.asarray(x) for x in column]
+    shapes = [array.shape for array in arrays]
+    wrong = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if wrong is not None:
+        raise DataError(
+            f"row {wrong} of the batch has shape {shapes[wrong]} at leaf {path or 'the array'}, but row 0 has "
+            f"{shapes[0]}; bring them to one shape in a transform, or give collate=Pad()"
+        )
+    if arrays[0].dtype == object:
+        return list(column)
+    return np.stack(arrays)
+
+
+def _described(row: Any) -> str:
+    found = children(row)
+    if found is None:
+        return f"a {type(row).__name__}"
+    return f"a {type(row).__name__} of {', '.join(name for name, _ in found) or 'nothing'}"

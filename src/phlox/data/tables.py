@@ -1,0 +1,86 @@
+"""Tables: comma-separated text by Python's own reader, Parquet by Arrow."""
+
+from __future__ import annotations
+
+import csv
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.data.sources import Columns
+from phlox.errors import DataError, ExtraNotInstalledError
+
+
+def read_csv(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The columns of a file with a header: int64 where all are whole numbers, float64 where all are numbers, else text.
+
+    An empty cell of a column of numbers is NaN. `.tsv` files are separated by tabs.
+
+    Raises:
+        DataError: no header, a row with another number of cells than the header, or no rows; it names the line.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            names = next(reader, None)
+            if not names:
+                raise DataError(f"{path}: the file is empty; the first line must name the columns")
+            if len(set(names)) < len(names):
+                double = next(name for name in names if names.count(name) > 1)
+                raise DataError(f"{path}: two columns are called '{double}'; give each a name of its own")
+            cells: list[list[str]] = []
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(names):
+                    raise DataError(f"{path}: line {reader.line_num} has {len(row)} cells, the header {len(names)}")
+                cells.append(row)
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise DataError(f"{path}: cannot be read as comma-separated text in UTF-8: {error}") from error
+    if not cells:
+        raise DataError(f"{path}: there is a header, but no row; give at least one")
+    return {name: _typed([row[place] for row in cells]) for place, name in enumerate(names)}
+
+
+def _typed(cells: list[str]) -> npt.NDArray[Any]:
+    try:
+        return np.array([int(cell) for cell in cells], np.int64)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return np.array([float(cell) if cell.strip() else np.nan for cell in cells], np.float64)
+    except ValueError:
+        return np.array(cells, np.str_)
+
+
+def open_parquet(path: Path) -> Columns:
+    """The columns of a Parquet file, which is mapped and read by row numbers.
+
+    Raises:
+        ExtraNotInstalledError: Arrow is not installed.
+        DataError: the file cannot be read.
+    """
+    try:
+        parquet: Any = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ExtraNotInstalledError(f"{path}: reading Parquet needs Arrow; pip install pyarrow") from error
+    try:
+        table: Any = parquet.read_table(path, memory_map=True)
+    except Exception as error:
+        raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
+    return Columns(table, _taken)
+
+
+def _taken(table: Any, rows: list[int]) -> dict[str, Any]:
+    found = table.take(rows)
+    return {name: _arrow_column(found.column(name)) for name in found.column_names}
+
+
+def _arrow_column(column: Any) -> Any:
+    kind = str(column.type)
+    if kind.startswith(("list", "large_list", "fixed_size_list", "string", "large_string", "binary", "struct")):
+        return column.to_pylist()
+    return column.to_numpy()

@@ -1,0 +1,71 @@
+"""Padding and packing: what goes in comes out, at its place, and the masks say where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phlox.data import Pack, Pad
+from phlox.errors import DataError
+
+
+def rows(*lengths: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(len(lengths))
+    return [{"tokens": rng.integers(1, 50, n), "state": rng.normal(size=(n, 2)), "label": n} for n in lengths]
+
+
+@pytest.mark.parametrize(("options", "width"), [({}, 7), ({"length": 9}, 9), ({"multiple_of": 4}, 8)])
+def test_padding(options: dict[str, Any], width: int) -> None:
+    given = rows(3, 7, 1)
+    batch = Pad(value=-2, **options)(given)
+    assert batch["tokens"].shape == (3, width) and batch["state"].shape == (3, width, 2)
+    assert batch["label"].tolist() == [3, 7, 1]
+    for number, row in enumerate(given):
+        mask = batch["mask"][number]
+        np.testing.assert_array_equal(batch["tokens"][number][mask], row["tokens"])
+        np.testing.assert_array_equal(batch["state"][number][mask], row["state"])
+        assert (batch["tokens"][number][~mask] == -2).all() and mask.sum() == len(row["tokens"])
+
+
+def test_what_is_padded_may_be_bare_or_cut() -> None:
+    batch, mask = Pad()([[1, 2, 3], [4]])
+    assert batch.tolist() == [[1, 2, 3], [4, 0, 0]] and mask.tolist() == [[True] * 3, [True, False, False]]
+    assert Pad(length=2, truncate=True, mask=None)([[1, 2, 3], [4]]).tolist() == [[1, 2], [4, 0]]
+
+
+def test_packing_has_every_sequence_once() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, 40)
+    given = [{"tokens": np.arange(n) + 100 * i, "weight": np.full(n, i / 7)} for i, n in enumerate(lengths)]
+    batch = Pack(64, value=-1)(given)
+    assert batch["tokens"].shape[1] == 64 and batch["tokens"].shape[0] < 1.2 * lengths.sum() / 64 + 1
+    found = {}
+    for row in range(len(batch["tokens"])):
+        for segment in range(1, batch["segment"][row].max() + 1):
+            here = batch["segment"][row] == segment
+            assert np.ptp(np.flatnonzero(here)) == here.sum() - 1  # side by side
+            assert batch["position"][row][here].tolist() == list(range(here.sum()))
+            tokens = batch["tokens"][row][here]
+            found[tokens[0] // 100] = tokens.tolist(), batch["weight"][row][here].tolist()
+    assert found == {i: (one["tokens"].tolist(), one["weight"].tolist()) for i, one in enumerate(given)}
+    assert (batch["tokens"][~batch["mask"]] == -1).all() and batch["mask"].sum() == lengths.sum()
+    assert Pack(64, rows=50)(given)["tokens"].shape == (50, 64)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Pad(length=2)(rows(1, 3)), "row 1 of the batch has length 3, and length is 2"),
+        (lambda: Pad()([{"a": [1], "b": [1, 2]}]), "row 0 of the batch has arrays of lengths [1, 2]"),
+        (lambda: Pad()([{"a": 1}]), "has no array of one or more axes"),
+        (lambda: Pad(multiple_of=0), "must be 1 or more"),
+        (lambda: Pack(2)([[1, 2, 3]]), "row 0 of the batch has length 3, more than 2"),
+        (lambda: Pack(2, rows=1)([[1, 2], [1]]), "needs 2 rows of 2, and rows is 1"),
+        (lambda: Pack(0), "must be 1 or more"),
+    ],
+)
+def test_what_does_not_fit(call: Any, said: str) -> None:
+    with pytest.raises(DataError) as error:
+        call()
+    assert said in str(error.value)

@@ -1,0 +1,52 @@
+"""Folders of images, made by Pillow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phlox.data import ImageFolder, Loader
+from phlox.errors import DataError
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def made(path: Path, size: tuple[int, int] = (6, 4), seed: int = 0) -> np.ndarray:
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def test_classes_are_subfolders(tmp_path: Path) -> None:
+    pixels = [made(tmp_path / kind / f"{i}.png", seed=i) for i, kind in enumerate(["cat", "cat", "dog", "zebra"])]
+    folder = ImageFolder(tmp_path)
+    assert folder.classes == ("cat", "dog", "zebra") and len(folder) == 4
+    (batch,) = Loader(tmp_path, 4, workers=2)
+    assert batch["label"].tolist() == [0, 0, 1, 2] and batch["image"].dtype == np.uint8
+    np.testing.assert_array_equal(batch["image"], np.stack(pixels).transpose(0, 3, 1, 2))
+    grey = ImageFolder(tmp_path, channels=1, size=(3, 3))[np.array([1])]["image"]
+    assert grey.shape == (1, 1, 3, 3)
+
+
+def test_without_subfolders_there_are_no_labels(tmp_path: Path) -> None:
+    made(tmp_path / "a.png")
+    assert ImageFolder(tmp_path)[np.array([0])].keys() == {"image"}
+
+
+def test_what_is_wrong_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no image"):
+        ImageFolder(tmp_path)
+    with pytest.raises(DataError, match="no such folder"):
+        ImageFolder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="channels is 2"):
+        ImageFolder(tmp_path, channels=2)
+    made(tmp_path / "a.png")
+    made(tmp_path / "b.png", (5, 5))
+    (tmp_path / "c.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"row 1 of the batch has shape \(3, 5, 5\)"):
+        list(Loader(tmp_path, 2))
+    with pytest.raises(DataError, match=r"row 2 of the source cannot be read.*c\.png: cannot be read as an image"):
+        list(Loader(ImageFolder(tmp_path, size=(4, 4)), 3))

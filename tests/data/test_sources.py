@@ -1,0 +1,207 @@
+"""Sources: whatever has rows, by number; against plain indexing of NumPy."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from phlox.data import Arrays, Concat, Loader, Mapped, Subset, TokenWindows, as_source, split_rows
+from phlox.errors import DataError
+
+ROWS = np.array([4, 0, 4, 2])
+X, Y = np.arange(20.0).reshape(5, 2, 2), np.array([5, 6, 7, 8, 9])
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+@dataclass
+class Batch:
+    x: Any
+    y: Any
+
+
+class OneByOne:
+    """As a map-style data set of PyTorch is."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, row: int) -> Any:
+        assert type(row) is int
+        return X[row], int(Y[row])
+
+
+def flat(batch: Any) -> list[Any]:
+    if isinstance(batch, dict):
+        return [batch["x"], batch["y"]]
+    return [batch.x, batch.y] if isinstance(batch, Batch) else list(batch)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (X, Y), lambda: {"x": X, "y": Y}, lambda: Pair(X, Y), lambda: Batch(X, Y), lambda: (X, Y.tolist()),
+        lambda: [(X[i], Y[i]) for i in range(5)],
+        lambda: [{"x": X[i], "y": int(Y[i])} for i in range(5)],
+        lambda: Mapped((X, Y), lambda batch: batch),
+        lambda: Concat((X[:2], Y[:2]), [(X[i], int(Y[i])) for i in (2, 3)], (X[4:], Y[4:])),
+        lambda: Subset((np.flip(X, 0), np.flip(Y)), [4, 3, 2, 1, 0]),
+    ],
+)  # fmt: skip
+def test_rows_of_every_nesting(make: Any) -> None:
+    whole = make()
+    source = as_source(whole)
+    assert len(source) == 5
+    batch = source[ROWS]
+    if not isinstance(whole, (list, Mapped, Concat, Subset)):
+        assert type(batch) is type(whole)
+    for found, expected in zip(flat(batch), (X[ROWS], Y[ROWS]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(flat(source[np.array([1, 2, 3])])[0], X[1:4])
+
+
+def test_a_data_set_of_pytorch_is_asked_row_by_row() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Set(OneByOne, torch.utils.data.Dataset):
+        def __getitem__(self, row: int) -> Any:
+            return torch.tensor(X[row]), int(Y[row])
+
+    x, y = as_source(Set())[ROWS]
+    np.testing.assert_array_equal(x, X[ROWS])
+    np.testing.assert_array_equal(y, Y[ROWS])
+
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(DataError, match="give it to the learner as it is"):
+        as_source(Endless())
+
+
+def test_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    np.savez(tmp_path / "both.npz", x=X, y=Y)
+    (tmp_path / "table.csv").write_text('a,b,c\n1,0.5,red\n2,,blue\n3,2e3,"green, dark"\n')
+    mapped = as_source(tmp_path / "x.npy")
+    assert isinstance(mapped, Arrays) and isinstance(mapped.arrays, np.memmap)
+    np.testing.assert_array_equal(mapped[ROWS], X[ROWS])
+    both = as_source(str(tmp_path / "both.npz"))[ROWS]
+    np.testing.assert_array_equal(both["x"], X[ROWS])
+    table = as_source(tmp_path / "table.csv")[np.array([2, 1])]
+    assert table["a"].tolist() == [3, 2] and table["c"].tolist() == ["green, dark", "blue"]
+    assert table["b"][0] == 2000.0 and np.isnan(table["b"][1])
+    np.testing.assert_array_equal(as_source({"x": tmp_path / "x.npy", "y": Y})[ROWS]["x"], X[ROWS])
+
+
+def test_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"x": Y, "words": [["a"], [], ["b", "c"], ["d"], ["e"]], "name": list("vwxyz")})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    batch = as_source(tmp_path / "t.parquet")[ROWS]
+    assert batch["x"].tolist() == Y[ROWS].tolist() and batch["name"] == ["z", "v", "z", "x"]
+    assert batch["words"] == [["e"], ["a"], ["e"], ["b", "c"]]
+
+
+def test_hugging_face(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"x": X.tolist(), "y": Y.tolist(), "text": list("abcde")})
+    batch = as_source(data)[ROWS]
+    np.testing.assert_array_equal(batch["x"], X[ROWS])
+    np.testing.assert_array_equal(batch["y"], Y[ROWS])
+    assert batch["text"] == ["e", "a", "e", "c"]
+
+
+@pytest.mark.parametrize("stride", [None, 1, 5])
+def test_windows_of_tokens(stride: int | None, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 60_000, 103).astype(np.uint16)
+    tokens.tofile(tmp_path / "flat.bin")
+    np.save(tmp_path / "flat.npy", tokens)
+    step = stride or 8
+    starts = range(0, 103 - 8, step)
+    for given, options in ((tokens, {}), (tmp_path / "flat.bin", {"dtype": np.uint16}), (tmp_path / "flat.npy", {})):
+        windows = TokenWindows(given, 8, stride=stride, **options)
+        assert len(windows) == len(starts)
+        batch = windows[np.arange(len(windows))]
+        assert batch["input"].dtype == np.int32
+        np.testing.assert_array_equal(batch["input"], [tokens[start : start + 8] for start in starts])
+        np.testing.assert_array_equal(batch["target"], [tokens[start + 1 : start + 9] for start in starts])
+
+
+def test_parts_are_disjoint_and_keep_the_classes() -> None:
+    labels = np.repeat([0, 1], [80, 20])
+    parts = split_rows(labels, 0.5, 0.25, 0.25, labels=labels)
+    rows = [part.rows for part in parts]
+    assert [len(part) for part in rows] == [50, 25, 25] and sorted(np.concatenate(rows)) == list(range(100))
+    assert [int(labels[part].sum()) for part in rows] == [10, 5, 5]
+    assert any(np.diff(labels[rows[0]]) < 0)  # shuffled
+    assert [part.rows.tolist() for part in split_rows(np.arange(10), 0.7, 0.3, seed=None)] == [
+        list(range(7)),
+        [7, 8, 9],
+    ]
+    again = split_rows(labels, 0.5, 0.25, 0.25, labels=labels)
+    assert all((a == b.rows).all() for a, b in zip(rows, again, strict=True))
+
+
+BAD: list[tuple[Any, str]] = [
+    (lambda: as_source([]), "it has no rows"),
+    (lambda: as_source(np.zeros((0, 3))), "it has no rows"),
+    (lambda: as_source({}), "there is no array in it"),
+    (lambda: as_source({"x": X, "y": Y[:3]}), "source['y'] has 3 rows, but source['x'] has 5"),
+    (lambda: as_source({"x": X, "y": 3}), "source['y']: a single ndarray has no rows"),
+    (lambda: as_source({"x": [[1], [2, 3]]}), "give a list of rows"),
+    (lambda: as_source(3), "int has no len() and [rows]"),
+    (lambda: as_source(iter([1])), "give it to the learner as it is"),
+    (lambda: as_source("nowhere.npy"), "nowhere.npy: there is no such file or folder"),
+    (lambda: Subset(X, [0, 5]), "row 5 is out of range; give numbers from 0 to 4"),
+    (lambda: Concat(), "there is no source"),
+    (lambda: Mapped(X, cast("Any", 3)), "3 is no function"),
+    (lambda: TokenWindows(np.arange(8), 8), "8 tokens have no window of 8"),
+    (lambda: TokenWindows(np.arange(8.0), 2), "give one axis of integers"),
+    (lambda: TokenWindows(np.arange(8), 0), "length is 0"),
+    (lambda: TokenWindows("some.bin", 4), "says no dtype"),
+    (lambda: split_rows(X, 0.5, 0.6), "positive ones that add up to 1"),
+    (lambda: split_rows(X, 0.99, 0.01), "part 1 would have no rows of 5"),
+    (lambda: as_source([(X[0], 1), {"x": 1}])[[0, 1]], "row 1 of the batch is a dict of ['x'], but row 0 is a tuple"),
+    (lambda: as_source([X[0], X[0][:1]])[np.array([0, 1])], "row 1 of the batch has shape (1, 2)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "said"), BAD)
+def test_what_is_no_source(make: Any, said: str) -> None:
+    with pytest.raises(DataError) as error:
+        make()
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.npy", b"no array", "cannot be read as NumPy's file"),
+        ("x.npz", b"PK", "cannot be read as NumPy's file"),
+        ("x.csv", b"", "the file is empty"),
+        ("x.csv", b"a,b\n", "no row"),
+        ("x.csv", b"a,b\n1,2\n3\n", "line 3 has 1 cells, the header 2"),
+        ("x.csv", b"a,a\n1,2\n", "two columns are called 'a'"),
+        ("x.csv", b"\xff\xfe\x00", "in UTF-8"),
+        ("x.parquet", b"PAR1", "Parquet"),
+        ("x.xyz", b"", "cannot read .xyz"),
+    ],
+)
+def test_files_that_cannot_be_read(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises((DataError, ImportError), match="x[.]") as error:
+        Loader(path, 2)
+    assert said in str(error.value)
+
+
+def test_pickles_are_not_run(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(DataError, match="never loads"):
+        as_source(tmp_path / "x.npy")

@@ -1,0 +1,73 @@
+"""ARCHITECTURE.md: its picture and table are those of the import contract, and what it names is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tools import architecture
+from tools.architecture import ROOT, SOURCE, floors, missing, outputs, package, page
+
+
+@pytest.mark.parametrize("path", outputs(), ids=lambda path: path.name)
+def test_it_is_as_the_tool_writes_it(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == outputs()[path], "out of date: python tools/architecture.py"
+
+
+def test_every_package_is_on_a_floor() -> None:
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "__main__"}
+    names = [one.name for floor in floors() for one in floor.packages]
+    assert sorted(names) == sorted(packages | modules)
+
+
+def test_docstrings_say_their_floor_right() -> None:
+    for floor in floors():
+        for one in floor.packages:
+            file = SOURCE / one.name / "__init__.py"
+            said = re.match(r'"""Floor (\d+): ', file.read_text(encoding="utf-8")) if file.exists() else None
+            assert said is None or said[1] == floor.label, one.name
+
+
+def test_a_change_of_the_contract_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = outputs()
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(text.replace('"module : config"', '"module", "config"'), encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(architecture, "ROOT", tmp_path)
+        changed = [page(architecture.PAGE.read_text(encoding="utf-8")), architecture.picture(architecture.LIGHT)]
+    assert not set(changed) & set(before.values())
+    assert "| 8 | [`models/`]" in changed[0]
+
+
+def test_the_pictures_are_whole() -> None:
+    for path, text in outputs().items():
+        if path.suffix == ".svg":
+            texts = [element.text for element in ElementTree.fromstring(text).iter() if element.tag.endswith("text")]
+            assert {one.name for floor in floors() for one in floor.packages} <= set(texts)
+
+
+def test_it_needs_nothing_but_python() -> None:
+    tool = ROOT / "tools" / "architecture.py"
+    done = subprocess.run([sys.executable, "-I", "-S", tool, "--check"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_what_a_page_names_is_there(name: str) -> None:
+    assert missing((ROOT / name).read_text(encoding="utf-8")) == []
+
+
+def test_what_is_not_there_is_found() -> None:
+    text = "`tensor/base.py:binary`, `tensor/base.py:unary`, `backend/torch/linear.py`, `nn/`, `rooms/`, `a/b`"
+    assert missing(text) == ["`tensor/base.py:unary`", "`backend/torch/linear.py`", "`rooms/`"]
+
+
+def test_what_is_said_of_a_package() -> None:
+    nn = package("nn")
+    assert nn.says.startswith("Layers") and {"initializer", "loss"} <= set(nn.rooms)

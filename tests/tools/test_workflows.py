@@ -1,0 +1,51 @@
+"""The files for GitHub and pre-commit: valid, and of one mind with pyproject.toml, the Makefile and the tools."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+
+from tools.environments import ROOT
+from tools.versions import ENVIRONMENTS
+
+yaml: Any = pytest.importorskip("yaml")  # which the tests' transformers bring
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FILES = [".pre-commit-config.yaml", *(str(path.relative_to(ROOT)) for path in (ROOT / ".github").rglob("*.yml"))]
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_yaml(name: str) -> None:
+    assert isinstance(read(name), dict)
+
+
+def test_pre_commit_has_the_ruff_that_lints() -> None:
+    [pinned] = [one for one in PROJECT["optional-dependencies"]["lint"] if one.startswith("ruff")]
+    [rev] = [repo["rev"] for repo in read(".pre-commit-config.yaml")["repos"] if "ruff" in repo["repo"]]
+    assert f"ruff=={rev.removeprefix('v')}" == pinned
+
+
+def test_every_part_of_the_check_is_run_on_github() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    parts = re.search(r"set -- (.*)", script)
+    assert parts is not None
+    jobs = read(".github/workflows/check.yml")["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    for part in parts[1].split():
+        assert any(re.match(rf"(\.ci/run|make) {part}\b", command) for command in commands), part
+    assert [row["environment"] for row in jobs["versions"]["strategy"]["matrix"]["include"]] == list(ENVIRONMENTS)
+
+
+def test_the_pythons_are_those_that_are_promised() -> None:
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    jobs = read(".github/workflows/check.yml")["jobs"]
+    for job in ("test", "systems"):
+        assert jobs[job]["strategy"]["matrix"]["python"] == promised
+    assert PROJECT["requires-python"] == f">={promised[0]}"

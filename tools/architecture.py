@@ -1,0 +1,229 @@
+"""The picture of the floors, and the table of ARCHITECTURE.md, from the import contract in pyproject.toml.
+
+    python tools/architecture.py             writes docs/architecture.svg, docs/architecture-dark.svg and the table
+    python tools/architecture.py --check     says what is out of date, and changes nothing
+
+The floors are the layers of the contract; what is said of a package is the first line of its docstring. Python alone is
+needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "phlox"
+PAGE = ROOT / "ARCHITECTURE.md"
+BEGIN, END = "<!-- tools/architecture.py: begin -->", "<!-- tools/architecture.py: end -->"
+LOWEST = "host"
+"""The package of floor 0; below it are modules alone."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package, or a module that stands by itself."""
+
+    name: str
+    says: str
+    """What is in it, in a sentence."""
+    rooms: tuple[str, ...]
+    """The packages in it."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What stands side by side."""
+
+    label: str
+    packages: tuple[Package, ...]
+
+
+def floors() -> list[Floor]:
+    """From the top down; the modules below the lowest floor are the last one.
+
+    >>> [floor.label for floor in floors() if any(package.name == "tensor" for package in floor.packages)]
+    ['3']
+    """
+    settings: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    [layers] = [one["layers"] for one in settings["importlinter"]["contracts"] if one["type"] == "layers"]
+    named = [[name.strip(" ()") for name in re.split(r"[:|]", layer)] for layer in layers]
+    rows = [tuple(package(name) for name in names if _file(name) is not None) for names in named]
+    ground = next(i for i, row in enumerate(rows) if any(one.name == LOWEST for one in row))
+    found = [Floor(_label(row, ground - i), row) for i, row in enumerate(rows[: ground + 1]) if row]
+    return [*found, Floor("", tuple(one for row in rows[ground + 1 :] for one in row))]
+
+
+def _label(row: tuple[Package, ...], number: int) -> str:
+    return "" if row[0].name in ("cli", "testing") else str(number)
+
+
+def package(name: str) -> Package:
+    """What is known of a package or module of Phlox."""
+    file = _file(name)
+    assert file is not None
+    line = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+    says = re.sub(r"^Floor \d+: ", "", line)
+    rooms = sorted(one.parent.name for one in (SOURCE / name).glob("*/__init__.py"))
+    return Package(name, says[:1].upper() + says[1:], tuple(rooms))
+
+
+def _file(name: str) -> Path | None:
+    found = [file for file in (SOURCE / name / "__init__.py", SOURCE / f"{name}.py") if file.exists()]
+    return found[0] if found else None
+
+
+# --- the table
+
+
+def table() -> str:
+    """The floors as Markdown."""
+    lines = ["| floor | package | what is in it |", "|---|---|---|"]
+    for floor in floors():
+        for one in floor.packages:
+            path = f"src/phlox/{one.name}/" if (SOURCE / one.name).is_dir() else f"src/phlox/{one.name}.py"
+            lines.append(f"| {floor.label or '-'} | [`{path.removeprefix('src/phlox/')}`]({path}) | {one.says} |")
+    return "\n".join(lines)
+
+
+def page(text: str) -> str:
+    """The page with the table as it is now."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{PAGE.name}: the marks {BEGIN} and {END} are not there")
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+# --- the picture
+
+WIDTH, MARGIN, LABEL, GAP = 960, 12, 56, 10
+LINE, CHARACTER = 16, 6.0
+"""Pixels of a line, and of a character of the text, about."""
+
+LIGHT = {
+    "page": "#ffffff", "band": "#f2f5f9", "box": "#ffffff", "edge": "#d0d7de", "name": "#1f2328", "text": "#57606a",
+    "accent": "#0969da",
+}  # fmt: skip
+DARK = {
+    "page": "#0d1117", "band": "#161b22", "box": "#21262d", "edge": "#3d444d", "name": "#f0f6fc", "text": "#a5afba",
+    "accent": "#58a6ff",
+}  # fmt: skip
+SANS = "-apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+MONO = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+
+
+def picture(colours: dict[str, str]) -> str:
+    """The floors as an SVG."""
+    parts: list[str] = []
+    y = MARGIN
+    for floor in floors():
+        height, drawn = _band(floor, y)
+        parts += drawn
+        y += height + GAP
+    parts.append(
+        f'<text class="text" x="{WIDTH / 2}" y="{y + 10}" text-anchor="middle">'
+        "A floor imports only what is below it; packages side by side import each other in one direction only.</text>"
+    )
+    height = y + 24
+    style = (
+        f".band {{ fill: {colours['band']} }} .box {{ fill: {colours['box']}; stroke: {colours['edge']} }} "
+        f".name {{ font: 600 14px {MONO}; fill: {colours['name']} }} "
+        f".text {{ font: 12px {SANS}; fill: {colours['text']} }} "
+        f".rooms {{ font: 11px {MONO}; fill: {colours['accent']} }} "
+        f".label {{ font: 600 22px {SANS}; fill: {colours['accent']} }}"
+    )
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
+        "<title>The floors of Phlox</title>",
+        f"<style>{style}</style>",
+        f'<rect width="{WIDTH}" height="{height}" rx="8" fill="{colours["page"]}"/>',
+        *parts,
+        "</svg>\n",
+    ])  # fmt: skip
+
+
+def _band(floor: Floor, y: int) -> tuple[int, list[str]]:
+    room = WIDTH - 2 * MARGIN - LABEL - GAP
+    each = (room - GAP * (len(floor.packages) - 1)) / len(floor.packages)
+    texts = [list(_lines(one, each)) for one in floor.packages]
+    inside = 30 + LINE * max(map(len, texts))
+    height = inside + 2 * GAP
+    drawn = [f'<rect class="band" x="{MARGIN}" y="{y}" width="{WIDTH - 2 * MARGIN}" height="{height}" rx="6"/>']
+    if floor.label:
+        middle = f'x="{MARGIN + LABEL / 2}" text-anchor="middle"'
+        drawn.append(f'<text class="label" {middle} y="{y + height / 2 + 4}">{floor.label}</text>')
+        drawn.append(f'<text class="text" {middle} y="{y + height / 2 + 18}">floor</text>')
+    for i, (one, lines) in enumerate(zip(floor.packages, texts, strict=True)):
+        x = MARGIN + LABEL + i * (each + GAP)
+        drawn.append(
+            f'<rect class="box" x="{x:.1f}" y="{y + GAP}" width="{each:.1f}" height="{inside}" rx="5"/>'
+            f'<text class="name" x="{x + 10:.1f}" y="{y + GAP + 20}">{one.name}</text>'
+        )
+        drawn += [
+            f'<text class="{kind}" x="{x + 10:.1f}" y="{y + GAP + 38 + LINE * j}">{escape(line)}</text>'
+            for j, (kind, line) in enumerate(lines)
+        ]
+    return height, drawn
+
+
+def _lines(one: Package, width: float) -> Iterator[tuple[str, str]]:
+    """What stands in a box below the name: kind and text of each line."""
+    for line in textwrap.wrap(one.says.replace("`", ""), int((width - 20) / CHARACTER)):
+        yield "text", line
+    for line in textwrap.wrap("  ".join(f"{room}/" for room in one.rooms), int((width - 20) / 6.8)):
+        yield "rooms", line
+
+
+# --- names that the page mentions
+
+_MENTIONED = re.compile(r"`(?P<path>[\w/]+(?:\.(?:py|cpp|toml|md)|/))(?::(?P<name>\w+))?`")
+
+
+def missing(text: str) -> list[str]:
+    """Files of Phlox, and names in them (`tensor/base.py:binary`), that a page mentions and that are not there."""
+    return [found[0] for found in _MENTIONED.finditer(text) if not _is_there(found["path"], found["name"])]
+
+
+def _is_there(path: str, name: str | None) -> bool:
+    files = [base / path for base in (SOURCE, ROOT) if (base / path).exists()]
+    if not files or name is None:
+        return bool(files)
+    defined = rf"^\s*(?:def|class) {name}\b|^{name}\b.*="
+    return re.search(defined, files[0].read_text(encoding="utf-8"), re.MULTILINE) is not None
+
+
+def outputs() -> dict[Path, str]:
+    """What the tool writes, by file."""
+    return {
+        ROOT / "docs" / "architecture.svg": picture(LIGHT),
+        ROOT / "docs" / "architecture-dark.svg": picture(DARK),
+        PAGE: page(PAGE.read_text(encoding="utf-8")),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or say which are out of date."""
+    out_of_date = 0
+    for path, text in outputs().items():
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        out_of_date += 1
+        if "--check" in arguments:
+            print(f"{path.relative_to(ROOT)} is out of date: python tools/architecture.py")
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if out_of_date and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,167 @@
+"""Environments with chosen versions of the dependencies, for `make floors` and `make versions`.
+
+Each is a folder below .venv-versions and is made once: a stamp in it says what it holds. Where its packages cannot be
+had, `Skipped` says why, and that is no failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / ".venv-versions"
+EXTRAS = ("jax", "train", "zstd", "fast")
+"""The extras of pyproject.toml whose lowest versions are tried."""
+
+FOR_TESTS = ("pytest", "hypothesis")
+"""What the tests need of the extra `test`, at any version."""
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""The index of PyTorch's CPU builds. Those on PyPI for Linux bring gigabytes of CUDA."""
+
+_PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+_GIVE_UP_SOON = ("--retries", "1", "--timeout", "15")
+_NAME = re.compile(r"[<>=!\[; ]")
+_WRONG = ("ResolutionImpossible", "No matching distribution found")
+"""What pip says when the versions themselves are at fault."""
+
+
+class Skipped(Exception):
+    """An environment that cannot be made here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with these packages and no others."""
+
+    name: str
+    pins: tuple[str, ...]
+    """As pip takes them. A CPU build of PyTorch (`torch==2.13.0+cpu`) comes from PyTorch's own index."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return FOLDER / self.name
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was made before, of these packages, for this Python, in this place."""
+        stamp = self.folder / "holds.json"
+        return stamp.exists() and stamp.read_text(encoding="utf-8") == self._holds()
+
+    def make(self) -> None:
+        """Install it, unless it is there.
+
+        Raises:
+            Skipped: the packages cannot be had here.
+            SystemExit: they can, but these versions do not go together.
+        """
+        if self.is_there:
+            return
+        print(f"{self.name}: installing {', '.join(self.pins)} (once)", flush=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.folder)], check=True)
+        torch = [pin for pin in self.pins if pin.startswith("torch==") and "+cpu" in pin]
+        if torch:
+            self._install(torch, "--index-url", CPU_INDEX, "--no-deps", *_GIVE_UP_SOON)
+        self._install(self.pins)
+        (self.folder / "holds.json").write_text(self._holds(), encoding="utf-8")
+
+    def run(self, *command: str, **variables: str) -> bool:
+        """`python -m command` in it, on this source; whether it succeeded."""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OPENBLAS_NUM_THREADS": "1", **variables}
+        done = subprocess.run([str(self.python), "-m", *command], cwd=ROOT, env=environment, check=False)
+        return done.returncode == 0
+
+    def _holds(self) -> str:
+        return json.dumps({"pins": self.pins, "python": sys.version, "folder": str(self.folder)}, indent=1)
+
+    def _install(self, pins: Sequence[str], *options: str) -> None:
+        command = [*_PIP, "--python", str(self.python), "install", "--quiet", "--only-binary=:all:", *options, *pins]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self._fail(
+                pins, options, [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+            )
+
+    def _fail(self, pins: Sequence[str], options: Sequence[str], errors: list[str]) -> None:
+        if options:
+            raise Skipped(f"no CPU build of {pins[0]} can be had here")
+        if newest("typing_extensions") is None:
+            raise Skipped("there is no package index")
+        if not any(sign in line for line in errors for sign in _WRONG):
+            raise Skipped(errors[-1])  # the network or the disk
+        if sys.version_info >= (3, 13):
+            raise Skipped("there are no wheels of these versions for this Python")
+        raise SystemExit(f"{self.name}: these versions do not go together: {', '.join(pins)}\n" + "\n".join(errors))
+
+
+def lowest(*extras: str) -> tuple[str, ...]:
+    """The lowest version of each dependency that pyproject.toml allows, as pip takes it, and what the tests need.
+
+    >>> [pin for pin in lowest("jax") if pin.startswith(("numpy", "jax"))]
+    ['numpy==2.0', 'jax==0.10']
+    """
+    wanted = _requirements(*extras)
+    without = [one for one in wanted if ">=" not in one]
+    if without:
+        raise SystemExit(f"{without[0]!r} in pyproject.toml has no lowest version; give it one with >=")
+    return (*(one.replace(">=", "==", 1) for one in wanted), *_for_tests())
+
+
+def newest_of(*extras: str) -> tuple[str, ...] | None:
+    """The newest version of each dependency that the package index has for this Python; None without an index."""
+    pins: list[str] = []
+    for one in _requirements(*extras):
+        version = newest(name_of(one))
+        if version is None:
+            return None
+        pins.append(f"{name_of(one)}=={version}")
+    return (*pins, *_for_tests())
+
+
+def newest(package: str, *options: str, like: str = "") -> str | None:
+    """The newest version of a package with `like` in it; None where it cannot be found out."""
+    command = [*_PIP, "index", "versions", "--only-binary=:all:", *_GIVE_UP_SOON, *options, package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"Available versions: (.*)", done.stdout)
+    versions = found[1].split(", ") if done.returncode == 0 and found else []
+    return next((version for version in versions if like in version), None)
+
+
+def name_of(requirement: str) -> str:
+    """The package that a requirement names.
+
+    >>> name_of("rich>=13.7")
+    'rich'
+    """
+    return _NAME.split(requirement)[0]
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def _requirements(*extras: str) -> list[str]:
+    project = _project()
+    return [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
+
+
+def _for_tests() -> list[str]:
+    return [one for one in _project()["optional-dependencies"]["test"] if name_of(one) in FOR_TESTS]
