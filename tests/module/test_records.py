@@ -22,6 +22,7 @@ from phlox.record import (
     Record,
     SafetensorsRecorder,
 )
+from tests.calls import calls_of
 
 BACKENDS: list[Backend] = [
     NumPy(), NumPy(float="f64"), Jax(), Jax(float="bf16"), Torch(), Torch(float="f64"), Autodiff(NumPy()),
@@ -138,3 +139,14 @@ def test_the_report_names_casts() -> None:
     model = nn.Linear(2, 2, device=NumPy(float="f64").device()).init(0)
     text = str(nn.Linear(2, 2).load_report(model.into_record()))
     assert "weight" in text and "float64" in text
+
+
+def test_loading_takes_few_calls(tmp_path: Path) -> None:
+    model = nn.Sequential([nn.Linear(4, 8, device=NumPy()), nn.Linear(8, 2, device=NumPy())]).init(0)
+    path = model.save(tmp_path / "model.safetensors")
+    for _ in range(2):
+        nn.Sequential([nn.Linear(4, 8, device=NumPy()), nn.Linear(8, 2, device=NumPy())]).load(path)
+    fresh = nn.Sequential([nn.Linear(4, 8, device=NumPy()), nn.Linear(8, 2, device=NumPy())])
+    calls, files = calls_of(lambda: fresh.load(path))
+    assert calls <= 200
+    assert len(files) <= 20, sorted(files)

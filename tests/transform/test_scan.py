@@ -557,10 +557,10 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         r"xs\['a'\] has 3, xs\['b'\] has 2",
     ),
     "length": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs, length=4), ShapeError, "xs has 3, and length is 4"),
-    "no length": (lambda x, xs: px.scan(lambda c, y: (c, None), x), ShapeError, "how many turns"),
+    "no length": (lambda x, xs: px.scan(lambda c, y: (c, None), x), ShapeError, "how many steps"),
     "no number": (lambda x, xs: px.scan(lambda c, y: (c, y), x, length=HALF), KindError, "length is an integer.* 2.5"),
     "no function": (lambda x, xs: px.scan(NO_FUNCTION, x, xs), KindError, r"a function of \(carry, x\), got NoneType"),
-    "no turns": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs[:0]), ShapeError, "one turn at least"),
+    "no steps": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs[:0]), ShapeError, "one step at least"),
     "no axis": (lambda x, xs: px.scan(lambda c, y: (c, None), x, (xs, 2.0)), ShapeError, r"xs\[1\] has no axis"),
     "array": (
         lambda x, xs: px.scan(lambda c, y: (c, None), (x, np.ones(3)), xs),
@@ -585,7 +585,7 @@ def test_bad_input(name: str, how: Any) -> None:
 
 def test_what_only_one_of_the_two_can_see() -> None:
     counter = iter(range(9))
-    with pytest.raises(ModuleError, match=r"alike in every turn: y\[0\] was '0' and is '1'"):
+    with pytest.raises(ModuleError, match=r"alike in every step: y\[0\] was '0' and is '1'"):
         px.scan(lambda c, _: (c, (str(next(counter)),)), px.ones((2,)), length=2)
     x = px.ones((2,), device=JAX)
     with pytest.raises(BackendError, match=r"y is on NumPy\(\), and the loop is traced on .*device="):

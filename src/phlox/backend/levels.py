@@ -26,9 +26,8 @@ class Level:
 _levels: ContextVar[tuple[Level, ...]] = ContextVar("phlox_differentiated", default=())
 
 
-def levels() -> tuple[Level, ...]:
-    """The functions that are being differentiated, the outermost first."""
-    return _levels.get()
+levels: Callable[[], tuple[Level, ...]] = _levels.get
+"""The functions that are being differentiated, the outermost first."""
 
 
 def entered(level: Level) -> AbstractContextManager[tuple[Level, ...]]:

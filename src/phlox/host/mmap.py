@@ -16,15 +16,10 @@ class Pages(mmap.mmap):
     arrays may use the memory all the same (`taken_over`): no operation of the contract writes to arrays.
     """
 
-    address: int
-    """The address of the first page."""
-
-    @staticmethod
-    def of(descriptor: int) -> Pages:
-        """Map an open file, which must not be empty; OSError where the system has no memory for copies of its pages."""
-        pages = Pages(descriptor, 0, access=mmap.ACCESS_COPY)
-        pages.address = address_of(np.frombuffer(pages, np.uint8))
-        return pages
+    @property
+    def address(self) -> int:
+        """The address of the first page."""
+        return address_of(np.frombuffer(self, np.uint8))
 
 
 def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:

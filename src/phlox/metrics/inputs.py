@@ -12,7 +12,7 @@ from phlox.backend import Bool, Float, Int, NumPy
 from phlox.errors import BackendError, IndexRangeError, KindError, RangeError, ShapeError
 from phlox.metrics.sums import AnyTensor, is_traced
 from phlox.tensor import Tensor, tensor, where
-from phlox.tensor.backend_promotion import common
+from phlox.tensor.backend_promotion import common_backend
 
 Task: TypeAlias = Literal["binary", "multiclass", "multilabel"]
 """One class or none; one of many classes; any number of labels."""
@@ -29,7 +29,7 @@ def meet(name: str, **operands: Any) -> list[Any]:
     tensors: list[AnyTensor] = [x for x in operands.values() if isinstance(x, Tensor)]
     if tensors:
         try:
-            common(name, tensors)
+            common_backend(name, tensors)
         except BackendError:
             places = ", ".join(f"{what} on {x.device}" for what, x in operands.items() if isinstance(x, Tensor))
             raise BackendError(f"{name}: {places}; bring them to one with .to_device(...)") from None

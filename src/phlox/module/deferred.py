@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import signature
 from types import FunctionType
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from phlox.backend import Backend, Device, Float, Kind
 from phlox.backend.contract.backend import engine_of
@@ -113,11 +113,8 @@ class Deferred:
     key: Key
     program: object = None
     """That was being traced when the parameter was declared, if one was."""
-
-    @property
-    def kind(self) -> type[Kind]:
-        """Only Float parameters are deferred."""
-        return Float
+    kind: ClassVar[type[Kind]] = Float
+    """Only Float parameters are deferred."""
 
     def made(self, key: Key | None = None) -> Tensor[Any, Any, Any]:
         """The value, from the parameter's own sub-stream or from another key."""

@@ -1,4 +1,4 @@
-"""Parameters whose memory was given away: what is said where they are used."""
+"""Parameters whose memory was donated: the error where they are used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phlox.tensor.dispatch import Ops
 
 
 class Donated(NamedTuple):
-    """In place of a value that was given away, to be written over."""
+    """In place of a value that was donated, to be written over."""
 
     ops: Ops
     shape: tuple[int, ...]
@@ -24,7 +24,7 @@ class Donated(NamedTuple):
 
     @property
     def kind(self) -> type[Kind]:
-        """Of the value that was given away."""
+        """Of the value that was donated."""
         return self.ops.kind
 
     def taken(self) -> Tensor[Any, Any, Any]:

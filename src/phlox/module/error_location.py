@@ -63,7 +63,7 @@ class _Place:
 
     def __init__(self, module: Fields, message: str) -> None:
         self.module: Fields | None = module
-        """The outermost one that has been left; None once nobody knows where that stands."""
+        """The outermost one that has been left; None once it is not known where that stands."""
         self.path = ""
         self.message = message
 

@@ -1,14 +1,14 @@
-"""The fields of a module, which may not have been built yet."""
+"""The fields of a module, which may not have been built yet, and the observers of their changes."""
 
 from __future__ import annotations
 
+import weakref
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakValueDictionary
 
 from phlox.backend.pytree import register_with_imported_engines
 from phlox.errors import ModuleError
-from phlox.module.observers import Watched
 from phlox.other_names import MODULE, OPTIONS, of_object, refuse_options
 
 if TYPE_CHECKING:
@@ -17,6 +17,42 @@ if TYPE_CHECKING:
 
 set_slot = object.__setattr__
 _building = RLock()
+
+
+class Observer(Protocol):
+    """What remembers how a module was built."""
+
+    valid: bool
+    """Is it still made of the same parts?"""
+    ids_differ: bool
+    """Is it known that no two of its parameters have one id?"""
+    aux: Any
+    """What its parameters are, beside their values; None where that is to be found out anew."""
+
+
+class Watched:
+    """A module or a parameter: its observers are notified when it changes."""
+
+    __slots__ = ("__weakref__", "_phlox_watchers")
+
+    _phlox_watchers: tuple[weakref.ref[Observer], ...]
+
+    def watch(self, observer: Observer) -> None:
+        """From now on set `observer.valid` to False at the next change; it is not kept alive."""
+        known = self._phlox_watchers
+        if known:
+            known = [ref for ref in known if (other := ref()) is not None and other.valid]
+        set_slot(self, "_phlox_watchers", (*known, weakref.ref(observer)))
+
+    def changed(self) -> None:
+        """Notify the observers that it has other parts now."""
+        observers = self._phlox_watchers
+        if observers:
+            set_slot(self, "_phlox_watchers", ())
+            for ref in observers:
+                observer = ref()
+                if observer is not None:
+                    observer.valid = False
 
 
 class _Slots(Watched):
@@ -32,7 +68,7 @@ own_dict: Any = _Slots.__dict__["__dict__"].__get__
 """The fields of an object as they stand, built or not."""
 
 _handed_out: WeakValueDictionary[int, Fields] = WeakValueDictionary()
-"""By identity the objects whose dict of fields somebody outside may hold, and change without a word."""
+"""By identity the objects whose dict of fields code outside may hold, and change without a word."""
 
 
 class Fields(_Slots):

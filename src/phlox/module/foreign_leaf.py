@@ -62,7 +62,7 @@ def _class_of_arrays(engine: Backend) -> type[Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Something that is no array of the parameter's backend: kept for whoever asks for the leaves, refused in use."""
+    """Something that is no array of the parameter's backend: kept for those who ask for the leaves, refused in use."""
 
     leaf: Any
     ops: Ops

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from phlox.backend.pytree import Container, register_container
 from phlox.errors import ModuleError
 from phlox.module.module import Module
 from phlox.module.param import ParamId
@@ -130,3 +131,15 @@ class GradientsParams:
 
     def __repr__(self) -> str:
         return f"GradientsParams(of {len(self)} parameters)"
+
+
+register_container(
+    Container(
+        "gradients",
+        lambda cls: issubclass(cls, GradientsParams),
+        lambda grads: enumerate(tensor for _, tensor in grads.items()),
+        lambda number: f", gradient {number}",
+        build=lambda like, parts: GradientsParams(dict(zip(like, parts, strict=True))),
+        make=lambda cls, keys, parts: GradientsParams(dict(zip(keys, parts, strict=True))),
+    )
+)

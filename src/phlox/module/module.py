@@ -16,9 +16,8 @@ from phlox.backend.threefry.generator import fold_in
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import Prepared
 from phlox.module.error_location import located
-from phlox.module.fields import RESERVED, Fields, fields_of, set_slot
-from phlox.module.observers import Watched
-from phlox.module.param import Param, way_back
+from phlox.module.fields import RESERVED, Fields, Watched, fields_of, set_slot
+from phlox.module.param import Param, undo_of
 from phlox.module.select import Selector, select
 from phlox.module.serialization import serializer_of
 from phlox.module.structure import Structure, build
@@ -220,7 +219,7 @@ class Module(Fields):
     def training(self) -> bool | None:
         """Is this layer in training (dropout drops, batch norm takes the batch's statistics), whatever it computes on?
 
-        None, unless said: it is where a tape is recorded. `train(tape=False)` and `valid(tape=True)` say it of every
+        None, unless said: it is where there is a tape. `train(tape=False)` and `valid(tape=True)` say it of every
         module in the view; for one layer, assign to it.
         """
         return fields_of(self).get("training")
@@ -340,7 +339,7 @@ class Module(Fields):
         if type(self).load_record is Module.load_record:
             return prepare(self, record)
         self.map(lambda path, param: param).load_record(record)  # of a way of its own, which is tried on a copy
-        return Prepared(lambda: self.load_record(record), lambda: way_back(self.params()))
+        return Prepared(lambda: self.load_record(record), lambda: undo_of(self.params()))
 
     @overload
     def save(

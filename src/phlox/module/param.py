@@ -19,8 +19,8 @@ from phlox.errors import ModuleError
 from phlox.host.signal_guard import commit, scope
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
 from phlox.module.donated import Donated
+from phlox.module.fields import Watched
 from phlox.module.foreign_leaf import Foreign, described
-from phlox.module.observers import Watched
 from phlox.random import Key, current
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
@@ -190,7 +190,7 @@ class Param(Watched):
     def without_array(
         cls, instead: Foreign | Donated, trained: bool, trainable: bool, id: ParamId, full_precision: bool = False
     ) -> Param:
-        """A parameter whose array was given away, or in whose place a PyTree function has put something else."""
+        """A parameter whose array was donated, or in whose place a PyTree function has put something else."""
         return cls._made(None, instead, id, trained, trainable, full_precision)
 
     def _held(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
@@ -261,7 +261,7 @@ class Param(Watched):
         return ops, self.trained, self.trainable, self.full_precision
 
     def changed(self) -> None:
-        """Tell everyone who watches that it is another kind of parameter now; where it stands is as it was."""
+        """Notify the observers that it is another kind of parameter now; where it stands is as it was."""
         for ref in self._phlox_watchers:
             watcher = ref()
             if watcher is not None:
@@ -328,7 +328,7 @@ class Param(Watched):
         self._replace(value)
 
     def donate(self, path: str, taker: str, *, failed: bool = False) -> None:
-        """Let go of the value, for `taker` may write over it; using it is `DonatedError` from now on."""
+        """Release the value, for `taker` may write over it; using it is `DonatedError` from now on."""
         value = self.val()
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
         # An engine does not know where an array was that it has lost.
@@ -340,7 +340,7 @@ class Param(Watched):
         self._deferred, self._tensor = donated, None
 
     def restore(self, value: Tensor[Any, Any, Any]) -> None:
-        """Hold the value again that was given away, for nobody has written over it."""
+        """Hold the value again that was donated, for it has not been written over."""
         self._tensor, self._deferred = self._leaf(value), None
 
     def _called(self) -> str:
@@ -370,6 +370,18 @@ class Param(Watched):
         if before is None or before._ops is not made._ops:  # pyright: ignore[reportPrivateUsage]
             self.changed()
         return made
+
+    def load(self, value: Tensor[Any, Any, Any], id: ParamId) -> None:
+        """Take a value and an id that are known to fit, of no program that is being traced; see `set` and `set_id`."""
+        before, changes, ops = self._tensor, _changes.get(), value._ops  # pyright: ignore[reportPrivateUsage]
+        if changes is not None and before is not None:
+            changes.setdefault(self, before)
+        self._tensor = self._leaf(value) if ops.backend.differentiates or self.full_precision else value
+        self._deferred = None
+        if id != self.id:
+            self.set_id(id)
+        elif before is None or before._ops is not self._tensor._ops:  # pyright: ignore[reportPrivateUsage]
+            self.changed()
 
     def set_id(self, id: ParamId) -> None:
         """Take the id of the parameter that it continues, as when loading a record.
@@ -494,7 +506,7 @@ class Param(Watched):
         found: list[str] = []
         if isinstance(deferred, Foreign):
             found.append("abstract" if deferred.is_abstract else f"holding {described(deferred.leaf)}")
-        elif self._is_gone():
+        elif self._is_donated():
             found.append("donated and used up")
         elif tensor is None:
             found.append("deferred")
@@ -507,10 +519,10 @@ class Param(Watched):
 
     def __repr__(self) -> str:
         shape = f"{self.shape} " if self.has_shape else ""
-        place = self.backend.name if self._is_gone() else self.device
+        place = self.backend.name if self._is_donated() else self.device
         return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
 
-    def _is_gone(self) -> bool:
+    def _is_donated(self) -> bool:
         if isinstance(self._deferred, Donated):
             return True
         return self._tensor is not None and self._tensor.backend.is_donated(self._tensor.primitive)
@@ -526,10 +538,10 @@ def set_together(values: Sequence[tuple[Param, Tensor[Any, Any, Any]]]) -> None:
         for param, value in values:
             param.set(value)
 
-    commit(apply, way_back([param for param, _ in values]))
+    commit(apply, undo_of([param for param, _ in values]))
 
 
-def way_back(params: Sequence[Param]) -> Callable[[], None]:
+def undo_of(params: Sequence[Param]) -> Callable[[], None]:
     """A function that gives parameters the values and ids that they have now."""
     held = [(param, param._tensor, param._deferred, param.id) for param in params]  # pyright: ignore[reportPrivateUsage]
 

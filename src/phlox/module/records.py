@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import mmap
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 from typing_extensions import Unpack
 
-from phlox.backend import Backend, Kind
+from phlox.backend import Backend, Device, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.errors import ModuleError, PhloxError, RecordError
@@ -20,7 +21,7 @@ from phlox.host.memory import Arena
 from phlox.host.signal_guard import Prepared
 from phlox.host.thread_pool import parallel_map
 from phlox.module.own_records import meant_paths, outside, prepare_children, record_of, refuse_positional, without
-from phlox.module.param import Param, ParamId, new_id, way_back
+from phlox.module.param import Param, ParamId, new_id, undo_of
 from phlox.module.template import leaked_tracer
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
 from phlox.record.entry import LARGE, PORTION
@@ -29,13 +30,15 @@ from phlox.record.loading.renaming import Remap, Renamed, rename
 from phlox.record.loading.report import DROPPED
 from phlox.record.patterns import Patterns
 from phlox.tensor import Tensor
+from phlox.tensor.dispatch import Ops, ops_of
+from phlox.tensor.tensor import wrap
 
 if TYPE_CHECKING:
     from phlox.module.module import Module
     from phlox.module.structure import Structure
 
 AT_ONCE = 1 << 26
-"""Bytes: a module whose parameters take no more gets all new values made before any old one is let go."""
+"""Bytes: a module whose parameters take no more gets all new values made before any old one is released."""
 
 _WORTH = 1 << 23
 """Bytes to cast to that are worth a thread."""
@@ -54,7 +57,7 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
     """A tensor as an entry of a record: read from its device when the record is."""
 
     def read() -> Any:
-        # Read-only, for on NumPy it is the tensor's own memory; and whoever loads it may share it.
+        # Read-only, for on NumPy it is the tensor's own memory; and what loads it may share it.
         array = np.asarray(tensor._host(path)).view()  # pyright: ignore[reportPrivateUsage]
         array.flags.writeable = False
         return array
@@ -115,31 +118,34 @@ def _traced(path: str, param: Param) -> ModuleError:
     if engine_of(param.backend).is_leaked(param.leaf):
         return leaked_tracer(path)
     return ModuleError(
-        f"`{path}` has no value that could be saved while a program is being recorded; save the module outside"
+        f"`{path}` has no value that could be saved while a program is being traced; save the module outside"
     )
 
 
-@dataclass(slots=True, eq=False)
-class _Place:
+class _Place(NamedTuple):
     """A parameter, and what is known of it before its value is made: found once, for many tensors are small."""
 
     path: str
     param: Param
     shape: tuple[int, ...]
-    kind: type[Kind]
-    backend: Backend
+    device: Device
+    ops: Ops
     dtype: np.dtype[Any]
+    """Of the value in host memory,"""
+    nbytes: int
+    """and how much that takes."""
 
-    @staticmethod
-    def of(path: str, param: Param) -> _Place:
-        """The place of a parameter."""
-        shape, kind, backend = param.shape, param.kind, param.backend
-        return _Place(path, param, shape, kind, backend, backend.host_dtype(kind))
 
-    @property
-    def nbytes(self) -> int:
-        """What the value takes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+def _place_of(path: str, param: Param) -> _Place:
+    known = param._deferred or param  # pyright: ignore[reportPrivateUsage]
+    shape, device = known.shape, known.device
+    ops, dtype = _elements(device.backend, known.kind)
+    return _Place(path, param, shape, device, ops, dtype, math.prod(shape) * dtype.itemsize)
+
+
+@lru_cache(maxsize=256)
+def _elements(backend: Backend, kind: type[Kind]) -> tuple[Ops, np.dtype[Any]]:
+    return ops_of(backend, kind), backend.host_dtype(kind)
 
 
 def report(module: Module, record: Record, **options: Unpack[LoadOptions]) -> LoadReport:
@@ -168,13 +174,13 @@ def _compared(module: Module, record: Record, options: LoadOptions) -> _Compared
     structure = module.structure()
     if structure.children:
         return _compared_with_children(structure, record, options)
-    places = [_Place.of(path, param) for path, param in structure.named()]
+    places = list(map(_place_of, structure.paths, structure.params))
     found = match(_expected(places), record, aliases=structure.aliases, **options)
     return _Compared(places, found, record, found.matches, [])
 
 
 def _expected(places: list[_Place]) -> Any:
-    return {place.path: (place.shape, place.kind.name, place.dtype) for place in places}
+    return {place.path: (place.shape, place.ops.kind.name, place.dtype) for place in places}
 
 
 def _compared_with_children(structure: Structure, record: Record, options: LoadOptions) -> _Compared:
@@ -184,7 +190,7 @@ def _compared_with_children(structure: Structure, record: Record, options: LoadO
     strict, remap = options.get("strict", True), options.get("remap")
     view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
     named = list(zip(_own_names(structure).values(), structure.params, strict=True))
-    places = [_Place.of(names[0], param) for names, param in named if names]
+    places = [_place_of(names[0], param) for names, param in named if names]
     aliases = {alias: names[0] for names, _ in named for alias in names[1:]}
     rest = without(view.record, children)
     meant = meant_paths(
@@ -225,8 +231,8 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> P
 
     New values are made at once for parameters that have none yet, for those that cost no memory (views of a mapped
     file), and where all of them are small. In a large module that has values, the others are only checked, to the last
-    element, and made one by one when the old ones are let go: loading takes no more than one tensor beyond the module.
-    That cannot be taken back, so Ctrl-C waits until it is done.
+    element, and made one by one when the old ones are released: loading takes no more than one tensor beyond the
+    module. That cannot be taken back, so Ctrl-C waits until it is done.
     """
     compared = _compared(module, record, options)
     try:
@@ -253,34 +259,50 @@ def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> P
 def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]:
     all_places, found, record, matches = compared[:4]
     places = [place for place in all_places if place.path in matches]
-    entries: list[TensorEntry] = [record[matches[place.path]] for place in places]
-    at_once = sum([place.nbytes for place in places if place.param.is_initialized]) <= AT_ONCE
+    held, aliases = record._entries, record.aliases  # pyright: ignore[reportPrivateUsage]
+    names = [matches[place.path] for place in places]
+    entries = [cast("TensorEntry", held[aliases.get(name, name)]) for name in names]
+    at_once = sum([place.nbytes for place in places]) <= AT_ONCE or (
+        sum([place.nbytes for place in places if place.param.is_initialized]) <= AT_ONCE
+    )
+    make = _made if at_once else _made_or_checked
+    pairs = list(zip(places, entries, strict=True))
+    sizes = [_bytes_cast(place) if entry.tensor.dtype != place.dtype else 0 for place, entry in pairs]
+    if any(sizes):
+        values = _cast(places, entries, sizes, make, at_once=at_once)
+    else:
+        values = [make(place, entry) for place, entry in pairs]
+    ids = _ids(module, places, entries)
+    fill = partial(_fill, places, entries, values, ids, found)
+    if not at_once and any(value is None for value in values):  # what is released one by one cannot be taken back
+        return Prepared(fill, None)
+    return Prepared(fill, partial(undo_of, [place.param for place in places]))
 
-    sizes = list(map(_bytes_cast, places, entries))
+
+def _bytes_cast(place: _Place) -> int:
+    """What is to be cast, unless the engine has threads for it."""
+    return 0 if engine_of(place.ops.backend).casts_on_all_cores() else place.nbytes
+
+
+def _cast(
+    places: list[_Place],
+    entries: list[TensorEntry],
+    sizes: list[int],
+    make: Callable[[_Place, TensorEntry], Tensor[Any, Any, Any] | None],
+    *,
+    at_once: bool,
+) -> list[Tensor[Any, Any, Any] | None]:
+    """What `make` gives of each, on several threads where some are cast; to map the others takes no time."""
     new = sizes if at_once else [n for n, place in zip(sizes, places, strict=True) if not place.param.is_initialized]
     arena = Arena(new if any(new) else ())
 
     def new_value(i: int) -> Tensor[Any, Any, Any] | None:
-        place = places[i]
-        if not at_once and place.param.is_initialized:
-            return _checked(place, entries[i])
-        if not sizes[i]:
-            return _made(place, entries[i])
+        if not sizes[i] or (not at_once and places[i].param.is_initialized):
+            return make(places[i], entries[i])
         with arena.used():
-            return _made(place, entries[i])
+            return make(places[i], entries[i])
 
-    values = parallel_map(new_value, sizes, _WORTH, large=LARGE)
-    ids = _ids(module, places, entries)
-    fill = partial(_fill, places, entries, values, ids, found)
-    if any(value is None for value in values):  # what is let go of one by one cannot be taken back
-        return Prepared(fill, None)
-    return Prepared(fill, partial(way_back, [place.param for place in places]))
-
-
-def _bytes_cast(place: _Place, entry: TensorEntry) -> int:
-    """What is to be cast, unless the engine has threads for it; what is only mapped takes no time."""
-    is_cast = entry.tensor.dtype != place.dtype
-    return place.nbytes if is_cast and not engine_of(place.backend).casts_on_all_cores() else 0
+    return parallel_map(new_value, sizes, _WORTH, large=LARGE)
 
 
 def _ids(module: Module, places: list[_Place], entries: list[TensorEntry]) -> list[ParamId]:
@@ -308,10 +330,16 @@ def _fill(
     found: LoadReport,
 ) -> LoadReport:
     done = 0
+    backends = {place.device.backend for place in places}
+    is_tracing = any([backend.compiles and backend.is_tracing() for backend in backends])  # noqa: C419
     try:
         for place, entry, value, new in zip(places, entries, values, ids, strict=True):
-            place.param.set(_made(place, entry) if value is None else value)
-            place.param.set_id(new)
+            made = _made(place, entry) if value is None else value
+            if is_tracing:
+                place.param.set(made)
+                place.param.set_id(new)
+            else:
+                place.param.load(made, new)
             done += 1
     except RecordError as error:
         if all(value is not None for value in values) or not done:
@@ -324,31 +352,30 @@ def _fill(
 
 
 def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
+    """The value of a parameter, read from its entry."""
+    ops, device = place.ops, place.device
     try:
-        return _read(place, entry)
+        array = entry.tensor.read()
+        try:
+            made = device.backend.from_host(array, ops.kind, device)
+        except PhloxError as error:
+            raise RecordError(f"{place.path}: {error}") from error
+        if made is not array:
+            ops.backend.await_array(made)  # or many copies would be on the way at once
+        elif array.flags.writeable and entry.tensor.dtype == entry.tensor.source_dtype:
+            made = array.copy()  # it may be held elsewhere, and written to
     except Exception as error:
-        what = f"loading {place.path}, {place.kind.__name__} of shape {place.shape},"
-        found = out_of_memory(what, place.backend, error)
+        what = f"loading {place.path}, {ops.kind.__name__} of shape {place.shape},"
+        found = out_of_memory(what, ops.backend, error)
         if found is None:
             raise
         raise found from error
+    return wrap(ops, made)
 
 
-def _read(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
-    array = entry.tensor.read()
-    made = _on_device(place, array)
-    if made is array and array.flags.writeable and entry.tensor.dtype == entry.tensor.source_dtype:
-        made = array.copy()  # somebody else may hold it, and write to it
-    place.backend.await_array(made)  # or many copies would be on the way at once
-    return Tensor.from_primitive(made, place.backend, place.kind)
-
-
-def _on_device(place: _Place, array: Any) -> Any:
-    device = place.param.device
-    try:
-        return device.backend.from_host(array, place.kind, device)
-    except PhloxError as error:
-        raise RecordError(f"{place.path}: {error}") from error
+def _made_or_checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
+    """The value of a parameter that has none yet; for others what `_checked` gives."""
+    return _checked(place, entry) if place.param.is_initialized else _made(place, entry)
 
 
 def _checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
@@ -358,14 +385,17 @@ def _checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
             return _made(place, entry) if _is_mapped(block) and _keeps_arrays(place) else None
         count = PORTION // block.itemsize
         for start in range(0, block.size, count):
-            _on_device(place, block[start : start + count])
+            try:
+                place.device.backend.from_host(block[start : start + count], place.ops.kind, place.device)
+            except PhloxError as error:
+                raise RecordError(f"{place.path}: {error}") from error
     return None
 
 
 def _keeps_arrays(place: _Place) -> bool:
     """Is what its backend makes of a host array the very array?"""
     probe = np.zeros(1, place.dtype)
-    return place.backend.from_host(probe, place.kind, place.param.device) is probe
+    return place.device.backend.from_host(probe, place.ops.kind, place.device) is probe
 
 
 def _is_mapped(array: Any) -> bool:

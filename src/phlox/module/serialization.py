@@ -79,8 +79,8 @@ def text_of(template: Template) -> bytes:
             [repr(ops.backend), ops.kind.name, trained, able, *["full precision"] * full]
             for ops, trained, able, full in template.marks
         ]
-        told = {"paths": template.paths, "parameters": marks, "parts": _part(template.skeleton)}
-        template.text = json.dumps(told, separators=(",", ":")).encode()
+        described = {"paths": template.paths, "parameters": marks, "parts": _part(template.skeleton)}
+        template.text = json.dumps(described, separators=(",", ":")).encode()
     return template.text
 
 

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache, partial
 from threading import RLock
 from typing import Any, TypeAlias, cast
 
+from phlox.backend.pytree import NAMED_TUPLE, container_of_class
 from phlox.errors import ModuleError
 from phlox.module.fields import RESERVED, Fields, fields_of, may_change_unseen, own_dict, postpone, reserved, set_slot
 from phlox.module.misplaced_params import AnyFunction, functions_in, refuse_holders
@@ -22,6 +23,8 @@ from phlox.module.own_records import Child, saves_itself
 from phlox.module.param import Param, ParamId, new_id
 
 Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
+_PLAIN = frozenset({list, tuple, dict, OrderedDict})
+"""Containers in modules, beside named tuples: of other classes not all is known that would have to be built again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Structure:
         """Kept here by `phlox.module.template.aux_of`; set to None by a parameter when it changes."""
         self._plain = walk.plain
         self._modes: dict[bool | None, Container] = {}
-        self._repeats = not walk.functions and not any(isinstance(whole, set) for whole, _ in walk.plain)
+        self._repeats = not walk.functions and not walk.has_sets
         """Is there nothing to be looked for in a module that is built like this one?"""
         for part in (*walk.modules, *walk.params):
             part.watch(self)
@@ -224,13 +227,9 @@ def build(skeleton: Container, params: list[Param], containers: dict[int, Any] |
 
 
 def _assemble(cls: type[Any], keys: tuple[Any, ...], parts: list[Any]) -> Any:
-    if cls is list:
-        return parts
-    make: Any = cls
-    if issubclass(cls, dict):
-        return make(zip(keys, parts, strict=True))
-    if issubclass(cls, tuple):
-        return make(*parts) if hasattr(make, "_fields") else tuple(parts)
+    container = None if issubclass(cls, Fields) else container_of_class(cls)  # a module may be a dataclass
+    if container is not None:
+        return container.make(cls, keys, parts)
     module: Any = object.__new__(cls)
     postpone(module, None)
     own_dict(module).update(zip(keys, parts, strict=True))
@@ -253,11 +252,13 @@ class _Walk:
         self._parts: dict[int, str] = {}
         self.functions: list[tuple[str, AnyFunction]] = []
         self.children: list[Child] = []
+        self.has_sets = False
         self._within = False  # of one of these
         part = self._container(root, _fields_of(root) or {}, "")
         assert isinstance(part, Container)
         self.skeleton = part
-        refuse_holders(self.functions, self._parts)
+        if self.functions:
+            refuse_holders(self.functions, self._parts)
 
     def _part(self, value: Any, name: str) -> Part:
         if isinstance(value, Param):
@@ -271,6 +272,7 @@ class _Walk:
         if type(value) is not set:
             return Static(value)
         whole = cast("set[Any]", value)
+        self.has_sets = True
         self.plain.append((whole, _contents(whole)))
         return StaticSet(frozenset(whole))
 
@@ -342,10 +344,10 @@ def _fields_of(value: Any) -> dict[Any, Any] | None:
             raise reserved(cls, min(RESERVED & fields.keys()))
         return {name: field for name, field in fields.items() if name not in cached} if cached else fields
     kind = cast("type[Any]", type(value))
-    if kind is dict or kind is OrderedDict:
-        return dict(value)
-    if kind is list or kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        return dict(enumerate(cast("Iterable[Any]", value)))
+    container = container_of_class(kind)
+    if container is NAMED_TUPLE or kind in _PLAIN:
+        assert container is not None
+        return dict(container.items(value))
     return None
 
 

@@ -68,7 +68,7 @@ class Template:
         return build(self.skeleton, params)
 
     def described(self) -> str:
-        """Parameters and static fields in one line, for whoever says that two structures differ."""
+        """Parameters and static fields in one line, for errors that say how two structures differ."""
         marked = zip(self.paths, self.marks, strict=True)
         params = [path if trained else f"{path} (not trained)" for path, (_, trained, *_) in marked]
         fields = [f"{path}={' '.join(repr(value).split())[:60]}" for path, value in _static_fields(self.skeleton, "")]
@@ -238,7 +238,7 @@ def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
 
 
 def donate(module: Any, taker: str, *, failed: bool = False) -> None:
-    """Let go of the values of all parameters, for `taker` may write over them; using them is `DonatedError` then.
+    """Release the values of all parameters, for `taker` may write over them; using them is `DonatedError` then.
 
     With `failed`, it has done so, and nothing follows them.
     """
@@ -263,7 +263,7 @@ def donate(module: Any, taker: str, *, failed: bool = False) -> None:
 
 
 def restore(module: Any, arrays: Sequence[Any]) -> None:
-    """Values for all parameters of a module that were given away."""
+    """Values for all parameters of a module that were donated."""
     pending = module._phlox_pending
     if pending is not None:
         set_slot(module, "_phlox_pending", (pending[0], tuple(arrays)))

@@ -192,7 +192,7 @@ class Optimizer(ABC):
         return self._begun
 
     def donate_states(self) -> None:
-        """Let go of all states, which somebody writes over; without others (`load_packed`) it cannot go on."""
+        """Release all states, which are about to be written over; without others (`load_packed`) it cannot go on."""
         self._states, self._packed, self._torn = {}, None, True
         self._slots.clear()
 

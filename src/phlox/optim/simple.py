@@ -60,7 +60,7 @@ class SimpleOptimizer(ABC):
     ) -> tuple[Tensor[Any, Any, Any], State]:
         """The tensor after one step, and the state. All tensors are on one plain device.
 
-        Under `phlox.compile` numbers (`lr`, counts in the state) are stand-ins: do arithmetic on them, do not branch.
+        Under `phlox.compile` scalars (`lr`, counts in the state) are traced: do arithmetic on them, do not branch.
         """
 
     def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
@@ -76,7 +76,7 @@ class SimpleOptimizer(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # Whoever writes another step may have an optimizer of another kind.
+        # A class with a step of its own may be an optimizer of another kind.
         if "step" in cls.__dict__:
             if "elementwise" not in cls.__dict__:
                 cls.elementwise = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
@@ -208,3 +209,9 @@ def _rounded_to_odd(array: Array) -> Array:
 def _shortened(sizes: tuple[Any, ...]) -> str:
     text = str(sizes[:8])
     return text if len(sizes) <= 8 and len(text) < 200 else text[:200] + "..."
+
+
+def element_bytes(array: Array) -> memoryview:
+    """The elements of a contiguous array as little-endian bytes; a view, where the machine is little-endian."""
+    flat = array if array.ndim == 1 else array.reshape(-1)
+    return (flat if sys.byteorder == "little" else flat.byteswap()).view(np.uint8).data

@@ -100,7 +100,8 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         Raises RecordError if a value does not fit `dtype`, or if the source returns another shape or dtype than
         declared. Gives a `RecordWarning` if nonzero values become zero.
         """
-        return self.cast(self._stored())
+        array = self._stored()
+        return array if self.dtype == self.source_dtype else self.cast(array)
 
     def blocks(self) -> Iterator[Array]:
         """The elements in order, as 1-d arrays. It casts block by block, so there is never a full cast copy."""

@@ -85,7 +85,11 @@ class Record:
         header: Header | None = None,
         unreadable: Mapping[str, str] | None = None,
     ) -> None:
-        self._entries: dict[str, Entry] = {_checked_path(p): _entry(e, p) for p, e in (entries or {}).items()}
+        self._entries: dict[str, Entry] = {}
+        for path, entry in (entries or {}).items():
+            if not isinstance(entry, TensorEntry) or (entry.id is not None and not entry.id.isascii()):
+                entry = _entry(entry, path)
+            self._entries[_checked_path(path)] = entry
         self._tensors = {p: e for p, e in self._entries.items() if isinstance(e, TensorEntry)}
         self._values = {p: e for p, e in self._entries.items() if not isinstance(e, TensorEntry)}
         self.metadata = MappingProxyType(_checked_metadata(metadata or {}))
@@ -267,21 +271,22 @@ def _checked_path(path: object) -> str:
         raise RecordError(f"a path must be a str, not {type(path).__name__}")
     if "" in path.split("."):
         raise RecordError(f"{path[:200]!r} is not a path: a path is names joined by dots, none of them empty")
-    return checked_text(path, path)
+    return path if type(path) is str and path.isascii() else checked_text(path, path)
 
 
 def _checked_metadata(metadata: Mapping[Any, Any]) -> dict[str, str]:
     for key, text in metadata.items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise RecordError(f"metadata must be str -> str; {key!r} holds {type(text).__name__}")
-        checked_text(key, "metadata")
-        checked_text(text, f"metadata {key}")
+        if not (key.isascii() and text.isascii()):
+            checked_text(key, "metadata")
+            checked_text(text, f"metadata {key}")
     return dict(metadata)
 
 
 def _entry(entry: object, path: str) -> Entry:
     if isinstance(entry, TensorEntry):
-        if entry.id is not None:
+        if entry.id is not None and not entry.id.isascii():
             checked_text(entry.id, path)
         return entry
     if isinstance(entry, LazyTensor):

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
-    """`fn` with nothing kept of it for the way back: `backward` calls it once more to make the values it needs.
+    """`fn` with nothing kept of it for the backward pass: `backward` calls it once more to make the values it needs.
 
     For blocks of a network whose intermediate values do not fit into memory: what is kept is their input. The function
     takes tensors, modules and anything else, and returns tensors, modules or gradients, or lists, tuples and dicts of

@@ -156,7 +156,7 @@ class _View:
         return cls(tape, inside, batch, innermost(), around)
 
     def again(self) -> AbstractContextManager[object]:
-        """Within this scope the batch is there as it was: for the way back, which is outside."""
+        """Within this scope the batch is there as it was: for the backward pass, which is outside."""
         return nullcontext() if self.batch is None or self.frame is None else entered(self.frame)
 
     def shown(self, x: Any) -> Any:

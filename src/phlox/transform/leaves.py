@@ -20,7 +20,7 @@ from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.tensor import Gradients, Tensor, zeros_like
 from phlox.tensor.backend_promotion import on_vmap_backend
-from phlox.transform.tree import AnyTensor, map_parts, map_tensors, parts_of
+from phlox.transform.tree import AnyTensor, leaves_of, map_parts, map_tensors
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Leaves:
         around = levels()
         modules = _modules(given)
         self.has_modules = bool(modules)
-        tensors = [value for value in _held(given) if not isinstance(value, Module)]
+        tensors: list[AnyTensor] = [tensor for _, tensor in leaves_of(given, Tensor)]
         if not modules and not tensors:
             got = type(given).__name__
             raise AutodiffError(f"{name}: the argument must be a module or a tensor, or hold some; got {got}")
@@ -346,14 +346,5 @@ def _is_on_tape(module: Module) -> bool:
     return all(_is_own_leaf(param.val()) for param in made if param.trained and param.backend.differentiates)
 
 
-def _held(value: Any) -> Iterator[AnyTensor | Module]:
-    """The tensors and modules in a structure, in order."""
-    if isinstance(value, (Tensor, Module)):
-        yield cast("AnyTensor | Module", value)
-        return
-    for _, part in parts_of(value) or ():
-        yield from _held(part)
-
-
 def _modules(given: Any) -> list[Module]:
-    return [value for value in _held(given) if isinstance(value, Module)]
+    return [module for _, module in leaves_of(given, (Tensor, Module)) if isinstance(module, Module)]

@@ -1,22 +1,31 @@
-"""`scan`: a loop that a compiled function holds once, however often it turns."""
+"""`scan`: a loop that a compiled function holds once, however many steps it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from operator import index
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from phlox import random
-from phlox.backend import Backend, as_device
+from phlox.backend import Backend, Device, Float, Int, Kind, as_device
+from phlox.backend.kind import Bool
+from phlox.backend.pytree import Build
 from phlox.backend.tracing import checks
+from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import BackendError, KindError, ModuleError, ShapeError
 from phlox.host.signal_guard import scope
+from phlox.module import Module, Param
+from phlox.module.structure import static_key
+from phlox.module.template import aux_of
+from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing
-from phlox.tensor import stack
-from phlox.tensor.backend_promotion import is_below
-from phlox.transform.packing import TreeLeaves, lengths
-from phlox.transform.tree import AnyTensor
+from phlox.tensor import Tensor, stack, tensor
+from phlox.tensor.backend_promotion import is_below, on_vmap_backend
+from phlox.transform.tree import AnyTensor, parts_of, with_parts
 
+_SCALARS: dict[type[Any], type[Kind]] = {bool: Bool, int: Int, float: Float}
 C = TypeVar("C")
 ScanBody = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -31,9 +40,9 @@ def scan(
     an ordinary loop. In a program that is traced for XLA it is one loop of the program, whose size and time to
     compile do not grow with the length, and means the same:
 
-    - Random draws differ from turn to turn, and are those of the ordinary loop.
+    - Random draws differ from step to step, and are those of the ordinary loop.
     - Gradients flow to the carry, to xs, and to whatever else the function uses. Memory grows with what the tape keeps
-      of a turn: `phlox.scan(phlox.checkpoint(fn), ...)` keeps the carry alone.
+      of a step: `phlox.scan(phlox.checkpoint(fn), ...)` keeps the carry alone.
     - A module in the carry is a copy: it may set its running statistics, and the last one is returned. So a module that
       sets any belongs there, and not outside of the function.
 
@@ -41,13 +50,13 @@ def scan(
     0. Modules among the ys come back as one, stacked, that is another model, as those of `phlox.stack_modules`.
 
     Args:
-        fn: the function of a turn.
-        carry: what the first turn is given.
+        fn: the function of a step.
+        carry: what the first step is given.
         xs: what the loop runs along.
-        length: the number of turns; needed only without xs.
+        length: the number of steps; needed only without xs.
         reverse: from the last x to the first; the ys stay in the order of the xs.
 
-    Raises `ShapeError` for first axes of different sizes and for no turns at all, `ModuleError` for a carry that does
+    Raises `ShapeError` for first axes of different sizes and for no steps at all, `ModuleError` for a carry that does
     not come back as it went in and for what cannot be part of a loop; each names the path.
 
     >>> import phlox as px
@@ -57,35 +66,35 @@ def scan(
     """
     if not callable(fn):
         raise KindError(f"scan: the first argument is a function of (carry, x), got {type(fn).__name__}")
-    start, along = TreeLeaves(carry, "carry"), TreeLeaves(xs, "xs")
+    start, along = _TreeLeaves(carry, "carry"), _TreeLeaves(xs, "xs")
     device = start.device() or along.device() or as_device(None)
     start.on(device)
-    turns = _length(along.on(device), length)
+    steps = _length(along.on(device), length)
     backend = _highest([*start.tensors, *along.tensors], device.backend)
-    loop = _Loop(fn, start, along, turns, reverse)
+    loop = _Loop(fn, start, along, steps, reverse)
     if not backend.traces_loops():
         return loop.run()
     while True:
         try:
-            return loop.record(backend)
+            return loop.trace(backend)
         except _Higher as found:
             if found.loop is not loop:
                 raise
             backend = found.backend
 
 
-def _length(along: TreeLeaves, length: int | None) -> int:
-    """How many turns there are."""
+def _length(along: _TreeLeaves, length: int | None) -> int:
+    """How many steps there are."""
     if length is not None:
         try:
             length = index(length)
         except TypeError:
             raise KindError(f"scan: length is an integer, the number of steps; got {length!r}") from None
-    sizes = lengths(along.tensors, along.paths())
+    sizes = _lengths(along.tensors, along.paths())
     scalar = next((path for path, size in sizes.items() if size is None), None)
     if scalar is not None:
         raise ShapeError(
-            f"scan: {scalar} has no axis to run along; what is the same in every turn needs no place in xs"
+            f"scan: {scalar} has no axis to run along; what is the same in every step needs no place in xs"
         )
     found = set(sizes.values())
     if len(found) > 1 or (found and length is not None and found != {length}):
@@ -96,11 +105,11 @@ def _length(along: TreeLeaves, length: int | None) -> int:
             "run along: make them one with phlox.stack_modules)"
         )
     if not found and length is None:
-        raise ShapeError("scan: without tensors in xs, say how many turns there are: length=...")
-    turns = cast("int", found.pop() if found else length)
-    if turns < 1:
-        raise ShapeError(f"scan: there must be one turn at least, to know what it gives; got {turns}")
-    return turns
+        raise ShapeError("scan: without tensors in xs, say how many steps there are: length=...")
+    steps = cast("int", found.pop() if found else length)
+    if steps < 1:
+        raise ShapeError(f"scan: there must be one step at least, to know what it gives; got {steps}")
+    return steps
 
 
 def _highest(tensors: Iterable[AnyTensor], backend: Backend) -> Backend:
@@ -121,12 +130,12 @@ class _Higher(Exception):
 class _Loop:
     """A call of `scan`."""
 
-    def __init__(self, fn: ScanBody, start: TreeLeaves, along: TreeLeaves, length: int, reverse: bool) -> None:
+    def __init__(self, fn: ScanBody, start: _TreeLeaves, along: _TreeLeaves, length: int, reverse: bool) -> None:
         self.fn, self.start, self.along, self.length, self.reverse = fn, start, along, length, reverse
         self.raised = False
         """Has it been found that the carry belongs on a higher backend?"""
 
-    def _turn(self, carry: Any, x: Any) -> tuple[TreeLeaves, TreeLeaves]:
+    def _step(self, carry: Any, x: Any) -> tuple[_TreeLeaves, _TreeLeaves]:
         """The results of the function, the carry being as it was."""
         found: Any = self.fn(carry, x)
         if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
@@ -135,7 +144,7 @@ class _Loop:
                 "y may be None"
             )
         device = self.start.device() or self.along.device()
-        after, y = TreeLeaves(found[0], "carry").on(device), TreeLeaves(found[1], "y", own=True).on(device)
+        after, y = _TreeLeaves(found[0], "carry").on(device), _TreeLeaves(found[1], "y", own=True).on(device)
         self.raised |= self.start.meet(after)
         difference = self.start.difference(after)
         if difference is not None:
@@ -148,22 +157,22 @@ class _Loop:
     def run(self) -> tuple[Any, Any]:
         """As an ordinary loop."""
         entries = [[x._with(one) for one in x.backend.unstack(x.primitive)] for x in self.along.tensors]  # pyright: ignore[reportPrivateUsage]
-        carry, rows = self.start, list[TreeLeaves]()
+        carry, rows = self.start, list[_TreeLeaves]()
         for number in reversed(range(self.length)) if self.reverse else range(self.length):
             x = self.along.build(iter([one[number] for one in entries]))
-            carry, y = self._turn(carry.build(iter(carry.tensors)), x)
+            carry, y = self._step(carry.build(iter(carry.tensors)), x)
             if rows:
                 rows[0].meet(y)
             difference = rows[0].difference(y) if rows else None
             if difference is not None:
-                raise ModuleError(f"scan: what is returned beside the carry must be alike in every turn: {difference}")
+                raise ModuleError(f"scan: what is returned beside the carry must be alike in every step: {difference}")
             rows.append(y)
         if self.reverse:
             rows.reverse()
         columns = zip(*(row.tensors for row in rows), strict=True)
         return carry.build(iter(carry.tensors)), rows[0].build(map(stack, columns))
 
-    def record(self, backend: Backend) -> tuple[Any, Any]:
+    def trace(self, backend: Backend) -> tuple[Any, Any]:
         """As one loop of the program that is being traced."""
         stream, start, along = random.current(), self.start.tensors, self.along.tensors
         self._check_engine(backend, [*start, *along], [*self.start.paths(), *self.along.paths()])
@@ -172,21 +181,21 @@ class _Loop:
         last: list[Any] = []
 
         def body(state: tuple[Any, ...], one: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
-            turn = random.TracedStream(state[0])
+            rng = random.TracedStream(state[0])
             carry = self.start.build(map(_around, [backend] * len(start), start, state[1:]))
             x = self.along.build(map(_around, [backend] * len(along), along, one))
-            # Recording: an optimizer from outside would be left with what ends with the loop.
-            with scope(tracing, turn), random.stream(turn), checks.collecting(checked, state[0]) as collected:
-                after, y = self._turn(carry, x)
+            # Traced: an optimizer from outside would be left with what ends with the loop.
+            with scope(tracing, rng), random.stream(rng), checks.collecting(checked, state[0]) as collected:
+                after, y = self._step(carry, x)
             found = [*after.tensors, *y.tensors]
             higher = _highest(found, backend)
             if higher is not backend or self.raised:
                 self.raised = False
                 raise _Higher(self, higher)
             self._check_engine(backend, found, [*after.paths(), *y.paths()])
-            last[:] = after, y, turn.position, collected
+            last[:] = after, y, rng.position, collected
             ys = [x.primitive for x in y.tensors]
-            return [turn.words(), *(x.primitive for x in after.tensors)], [*ys, *collected.values]
+            return [rng.words(), *(x.primitive for x in after.tensors)], [*ys, *collected.values]
 
         state, entries = [stream.words(), *(x.primitive for x in start)], [x.primitive for x in along]
         (_, *carry), found = backend.scan(body, state, entries, self.length, reverse=self.reverse)
@@ -212,3 +221,164 @@ def _around(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
     while backend is not like.backend and (below := backend.without_tape()) is not None:
         array, backend = backend.value(array), below
     return like._with(array)  # pyright: ignore[reportPrivateUsage]
+
+
+# --- trees that go from step to step
+
+
+class _Part(NamedTuple):
+    """Something in a structure: a tensor, which is a leaf, or what must be the same each time."""
+
+    path: str
+    leaf: Any
+    form: Hashable
+    text: str
+
+
+class _TreeLeaves:
+    """A structure taken apart: its tensors, and how to put it together around others."""
+
+    def __init__(self, value: Any, name: str, *, own: bool = False) -> None:
+        self._name, self._own = name, own
+        self._parts: list[_Part] = []
+        self.build: Build = self._take(value, name)
+        self._leaves: list[Any] = [part.leaf for part in self._parts if part.form is None]
+
+    def device(self) -> Device | None:
+        """Where the first tensor is."""
+        return next((x.device for x in self._leaves if isinstance(x, Tensor)), None)
+
+    def on(self, device: Device | None) -> _TreeLeaves:
+        """This, with scalars as tensors on a device."""
+        self._leaves = [
+            on_vmap_backend(x if isinstance(x, Tensor) else _of_scalar(x, as_device(device))) for x in self._leaves
+        ]
+        return self
+
+    @property
+    def tensors(self) -> list[AnyTensor]:
+        """The tensors, in order; scalars are among them once it is known where."""
+        return self._leaves
+
+    def paths(self) -> list[str]:
+        """The path of each tensor."""
+        return [part.path for part in self._parts if part.form is None]
+
+    def meet(self, other: _TreeLeaves) -> bool:
+        """Bring each tensor, here and in another such structure, to the higher backend of the two; was any here moved?
+
+        On a decorator of its backend a tensor is a constant.
+        """
+        moved = False
+        if self._forms() == other._forms():
+            for place, (mine, theirs) in enumerate(zip(self._leaves, other._leaves, strict=True)):
+                if is_below(mine.backend, theirs.backend):
+                    self._leaves[place], moved = mine._on(theirs.backend), True
+                elif is_below(theirs.backend, mine.backend):
+                    other._leaves[place] = theirs._on(mine.backend)
+        return moved
+
+    def difference(self, other: _TreeLeaves) -> str | None:
+        """Where another structure first differs in anything but values: the path, and what stands in the two."""
+        if self._forms() == other._forms() and self._shapes() == other._shapes():
+            return None
+        mine, theirs = self._described(), other._described()
+        for path, (key, text) in mine.items():
+            if path not in theirs:
+                return f"{path} ({text}) is missing"
+            if theirs[path][0] != key:
+                return f"{path} was {text} and is {theirs[path][1]}"
+        return next((f"{path} ({text}) is new" for path, (_, text) in theirs.items() if path not in mine), None)
+
+    def _forms(self) -> list[tuple[str, Hashable]]:
+        return [(part.path, part.form) for part in self._parts]
+
+    def _shapes(self) -> list[Any]:
+        return [(x.backend, x.kind, x.shape) for x in self._leaves]
+
+    def _described(self) -> dict[str, tuple[Hashable, str]]:
+        leaves = iter(self._leaves)
+        found: dict[str, tuple[Hashable, str]] = {}
+        for part in self._parts:
+            if part.form is None:
+                x = next(leaves)
+                text = f"{x.kind.__name__} of shape {x.shape} on {x.backend!r}"
+                found[part.path] = (text, text)
+            else:
+                found[part.path] = (part.form, part.text)
+        return found
+
+    def _take(self, value: Any, path: str) -> Build:
+        if isinstance(value, Tensor):
+            return self._leaf(cast("AnyTensor", value), path)
+        if isinstance(value, Module):
+            return self._module(value, path)
+        if isinstance(value, np.generic):
+            value = cast("Any", value).item()
+        kind = cast("type[Any]", type(value))
+        if kind in _SCALARS or kind is TracedScalar or (getattr(value, "ndim", None) == 0 and hasattr(value, "dtype")):
+            return self._leaf(value, path)
+        parts = parts_of(value)
+        if parts is None:
+            return self._static(value, path)
+        labels = tuple(sorted(label for label, _ in parts)) if isinstance(value, dict) else len(parts)
+        self._parts.append(_Part(path, None, (kind, labels), f"a {kind.__name__} of {len(parts)}"))
+        builds: dict[int, Build] = {}
+        # The keys of a dict may come in another order each time.
+        order = range(len(parts))
+        for place in sorted(order, key=lambda place: parts[place][0]) if isinstance(value, dict) else order:
+            label, part = parts[place]
+            builds[place] = self._take(part, path + label)
+
+        def build(tensors: Iterator[AnyTensor]) -> Any:
+            made = {place: one(tensors) for place, one in builds.items()}
+            return with_parts(value, [made[place] for place in order])
+
+        return build
+
+    def _leaf(self, value: Any, path: str) -> Build:
+        self._parts.append(_Part(path, value, None, ""))
+        return next
+
+    def _module(self, module: Module, path: str) -> Build:
+        structure = module.structure()
+        for name, param in structure.named():
+            value = param.val()
+            self._leaf(value.detach() if self._own else value, f"{path}.{name}")
+        self._parts.append(_Part(path, None, aux_of(structure).template, f"a {type(module).__name__}"))
+        around = Param.another if self._own else Param.around
+        return lambda tensors: structure.build([around(param, next(tensors)) for param in structure.params])
+
+    def _static(self, value: Any, path: str) -> Build:
+        if isinstance(value, Optimizer):
+            raise ModuleError(
+                f"{path}: an optimizer changes in place and cannot be part of a loop; for several steps in one program "
+                "use phlox.compile(step, steps=...)"
+            )
+        try:
+            form = static_key(value)
+        except TypeError:
+            raise ModuleError(
+                f"{path}: a value of type {type(value).__name__} cannot be part of a loop, which takes tensors, "
+                "modules, gradients, numbers and constants, in lists, tuples and dicts; make it a tensor"
+            ) from None
+        self._parts.append(_Part(path, None, form, repr(value)))
+        return lambda tensors: value
+
+
+def _of_scalar(value: Any, device: Device) -> AnyTensor:
+    kind = _SCALARS.get(cast("type[Any]", type(value)))
+    if kind is not None:
+        return tensor(value, device=device, kind=kind)
+    if isinstance(value, TracedScalar):
+        return tensor(value, device=device)
+    backend = device.backend  # of which this stands for a scalar, an argument of a compiled function
+    kind = backend.kind_of(value)
+    if kind is Float:
+        return Tensor.from_primitive(backend.float_full((), 0.0, device), backend, Float) + value
+    return Tensor.from_primitive(backend.int_full((), 0, device), backend, Int) + value
+
+
+def _lengths(packed: Sequence[AnyTensor], paths: Sequence[str]) -> dict[str, int | None]:
+    """The size of the first axis of each tensor, by path; None for one that has no axes."""
+    return {path: x.shape[0] if x.ndim else None for path, x in zip(paths, packed, strict=True)}

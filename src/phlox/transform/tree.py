@@ -1,12 +1,15 @@
-"""What holds the arguments and results of transformed functions: lists, tuples, dicts, dataclasses."""
+"""The arguments and results of transformed functions, as trees: which containers are walked through.
+
+Lists, tuples, dicts, gradients, and dataclasses that hold tensors; how each is taken apart and built again is said in
+`phlox.backend.pytree`. Tensors, modules and optimizers are leaves, and anything else is a constant.
+"""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, cast
 
+from phlox.backend.pytree import DATACLASS, DEQUE, Container, container_of_class
 from phlox.config import Config
 from phlox.module import GradientsParams, Module
 from phlox.optim import Optimizer
@@ -17,76 +20,40 @@ AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 _CARRIED = (Tensor, Module, Optimizer, GradientsParams)
 
 
-def same_sequence(kind: type[Any], parts: list[Any]) -> Any:
-    """A list, tuple or named tuple of these parts."""
-    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-
-
-def same_mapping(value: dict[Any, Any], items: Iterable[tuple[Any, Any]]) -> Any:
-    """A dict like this one, of these items under the same keys."""
-    if type(value) is dict:
-        return dict(items)
-    twin = copy.copy(value)  # what else it is, of a default or an order, stays
-    twin.update(items)
-    return twin
-
-
-def fields_of(value: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass that holds tensors, modules, optimizers or gradients; any other value has none.
+def container_of(value: Any) -> Container | None:
+    """What kind of container a value is; None for what is not walked through.
 
     A dataclass of nothing but numbers and names is a setting, and so a constant: its numbers may be sizes.
     """
-    if not dataclasses.is_dataclass(value) or isinstance(value, (type, Config, *_CARRIED)):
-        return None
-    # Of a slot or a default that was never set there is nothing to hold.
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return fields if _holds(fields.values()) else None
+    container = container_of_class(cast("type[Any]", type(value)))
+    if container is not None and container is DATACLASS:
+        is_carrier = not isinstance(value, (Config, Tensor, Module, Optimizer)) and _holds(value, container)
+        return container if is_carrier else None
+    return None if container is DEQUE else container
 
 
-def _holds(values: Iterable[Any]) -> bool:
-    for value in values:
-        if isinstance(value, _CARRIED) or fields_of(value) is not None:
+def _holds(value: Any, container: Container) -> bool:
+    """Does a container hold tensors, modules, optimizers or gradients?"""
+    for _, part in container.items(value):
+        if isinstance(part, _CARRIED):
             return True
-        inside: Iterable[Any] = ()
-        if isinstance(value, (list, tuple)):
-            inside = cast("list[Any]", value)
-        elif isinstance(value, dict):
-            inside = cast("dict[Any, Any]", value).values()
-        if _holds(inside):
+        inside = container_of(part)
+        if inside is not None and (inside is DATACLASS or _holds(part, inside)):  # which has been asked
             return True
     return False
 
 
-def with_fields(value: Any, parts: dict[str, Any]) -> Any:
-    """A copy of a dataclass with other values in its fields, whose `__post_init__` is not asked again."""
-    twin = copy.copy(value)
-    for name, part in parts.items():
-        object.__setattr__(twin, name, part)
-    return twin
-
-
 def parts_of(value: Any) -> list[tuple[str, Any]] | None:
     """What a container holds, and how the path to it goes on; None for what is no container."""
-    if isinstance(value, (list, tuple)):
-        return [(f"[{place}]", part) for place, part in enumerate(cast("list[Any]", value))]
-    if isinstance(value, dict):
-        return [(f"[{key!r}]", part) for key, part in cast("dict[Any, Any]", value).items()]
-    if isinstance(value, GradientsParams):
-        return [(f", gradient {number}", tensor) for number, (_, tensor) in enumerate(value.items())]
-    fields = fields_of(value)
-    return None if fields is None else [(f".{name}", part) for name, part in fields.items()]
+    container = container_of(value)
+    return None if container is None else [(container.label(key), part) for key, part in container.items(value)]
 
 
 def with_parts(value: Any, parts: list[Any]) -> Any:
     """A container like this one, with other parts in the order of `parts_of`."""
-    if isinstance(value, (list, tuple)):
-        return same_sequence(type(cast("list[Any]", value)), parts)
-    if isinstance(value, dict):
-        whole = cast("dict[Any, Any]", value)
-        return same_mapping(whole, zip(whole, parts, strict=True))
-    if isinstance(value, GradientsParams):
-        return GradientsParams(dict(zip(value, parts, strict=True)))
-    return with_fields(value, dict(zip(fields_of(value) or (), parts, strict=True)))
+    container = container_of_class(cast("type[Any]", type(value)))
+    assert container is not None
+    return container.build(value, parts)
 
 
 def map_parts(fn: Callable[[Any, str], Any], value: Any, path: str) -> Any:
@@ -95,25 +62,40 @@ def map_parts(fn: Callable[[Any, str], Any], value: Any, path: str) -> Any:
     return value if parts is None else with_parts(value, [fn(part, f"{path}{label}") for label, part in parts])
 
 
+def leaves_of(value: Any, classes: type[Any] | tuple[type[Any], ...], path: str = "") -> Iterator[tuple[str, Any]]:
+    """What is of these classes in a tree, in order, each with its path."""
+    if isinstance(value, classes):
+        yield path, value
+        return
+    for label, part in parts_of(value) or ():
+        yield from leaves_of(part, classes, path + label)
+
+
+def map_leaves(fn: Callable[[Any], Any], value: Any, classes: type[Any] | tuple[type[Any], ...]) -> Any:
+    """The same containers with `fn(leaf)` in place of what is of these classes."""
+    if isinstance(value, classes):
+        return fn(value)
+    return map_parts(lambda part, path: map_leaves(fn, part, classes), value, "")
+
+
 def map_tensors(fn: Callable[[AnyTensor], Any], value: Any) -> Any:
     """The same containers with `fn(tensor)` in place of each tensor, also in modules and gradients.
 
     A module comes back as another one, with the ids of its parameters, around what `fn` returned.
     """
-    if isinstance(value, Tensor):
-        return fn(cast("AnyTensor", value))
-    if isinstance(value, Module):
-        return value.map(lambda path, param: param.around(fn(param.val())))
-    return map_parts(lambda part, path: map_tensors(fn, part), value, "")
+
+    def mapped(leaf: Any) -> Any:
+        if isinstance(leaf, Module):
+            return leaf.map(lambda path, param: param.around(fn(param.val())))
+        return fn(leaf)
+
+    return map_leaves(mapped, value, (Tensor, Module))
 
 
 def tensors_of(value: Any) -> list[AnyTensor]:
-    """The tensors in a structure, in order."""
+    """The tensors in a tree, in order, with those of modules and gradients."""
+    leaves: Iterable[Any] = (leaf for _, leaf in leaves_of(value, (Tensor, Module)))
     found: list[AnyTensor] = []
-
-    def visit(tensor: AnyTensor) -> AnyTensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(visit, value)
+    for leaf in leaves:
+        found += [param.val() for param in leaf.params()] if isinstance(leaf, Module) else [leaf]
     return found

@@ -6,15 +6,18 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, cast, get_args
+from operator import index
+from typing import Any, TypeAlias, cast, get_args
 
 from phlox.backend import Backend
 from phlox.batching import Batched, Frame, Randomness, entered, innermost, joined
 from phlox.errors import AutodiffError, BackendError, KindError, RangeError, ShapeError, UnsupportedError
-from phlox.module import Param
+from phlox.module import Module, Param
 from phlox.tensor import Tensor
-from phlox.transform.axes import Axis, Walk
-from phlox.transform.tree import AnyTensor
+from phlox.transform.tree import AnyTensor, map_parts, parts_of, with_parts
+
+_Axis: TypeAlias = int | None
+"""None is no axis: the same for all examples."""
 
 
 def vmap(
@@ -60,7 +63,7 @@ def vmap(
         with entered(Frame(call.backend, call.size, randomness)):
             result = fn(*call.args, **call.kwargs)
         call.write_back()
-        return Walk("out_axes", call.returned).over(result, out_axes, "the result")
+        return _AxisWalk("out_axes", call.returned).over(result, out_axes, "the result")
 
     return batched
 
@@ -86,7 +89,7 @@ class _Names:
 
 
 class _Call:
-    """One call: its arguments as one example has them, and the way back for results."""
+    """One call: its arguments as one example has them, and how its results leave the batch."""
 
     def __init__(self, names: _Names, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any) -> None:
         axes: list[Any] = [in_axes] * len(args)
@@ -103,7 +106,7 @@ class _Call:
         frame = innermost()
         self.base: Backend | None = None if frame is None else frame.backend
         self.first: tuple[int, str] | None = None
-        look = Walk("in_axes", self._look)
+        look = _AxisWalk("in_axes", self._look)
         for value, axis, path in given:
             look.over(value, axis, path)
         if self.first is None or self.base is None:
@@ -113,15 +116,15 @@ class _Call:
             )
         self.size = self.first[0]
         self.backend = Batched(self.base)
-        self._params: list[tuple[Param, Param, AnyTensor, Axis, str]] = []
-        enter = Walk("in_axes", self._enter, self._remember)
+        self._params: list[tuple[Param, Param, AnyTensor, _Axis, str]] = []
+        enter = _AxisWalk("in_axes", self._enter, self._remember)
         lifted = [enter.over(value, axis, path) for value, axis, path in given]
         self.args = tuple(lifted[: len(args)])
         self.kwargs = dict(zip(kwargs, lifted[len(args) :], strict=True))
 
     # --- the way in
 
-    def _look(self, x: AnyTensor, axis: Axis, path: str) -> AnyTensor:
+    def _look(self, x: AnyTensor, axis: _Axis, path: str) -> AnyTensor:
         """Learn the size of the batch, and the backend that all arguments can meet on."""
         if axis is not None:
             if not -x.ndim <= axis < x.ndim:
@@ -144,7 +147,7 @@ class _Call:
             )
         return x
 
-    def _enter(self, x: AnyTensor, axis: Axis, path: str) -> AnyTensor:
+    def _enter(self, x: AnyTensor, axis: _Axis, path: str) -> AnyTensor:
         """The tensor as one example has it."""
         backend = self.backend
         if axis is None:
@@ -152,12 +155,12 @@ class _Call:
             return x._on(backend) if meets else x  # pyright: ignore[reportPrivateUsage]
         return Tensor.from_primitive(backend.boxed(backend.moved(x.primitive, axis % x.ndim, 0)), backend, x.kind)
 
-    def _remember(self, param: Param, twin: Param, axis: Axis, path: str) -> None:
+    def _remember(self, param: Param, twin: Param, axis: _Axis, path: str) -> None:
         self._params.append((param, twin, twin.val(), axis, path))
 
     # --- the way out
 
-    def returned(self, x: AnyTensor, axis: Axis, path: str) -> AnyTensor:
+    def returned(self, x: AnyTensor, axis: _Axis, path: str) -> AnyTensor:
         """All examples of a result."""
         level = self.backend.batched
         backend: Backend = x.backend
@@ -197,3 +200,62 @@ class _Call:
         for param, twin, before, axis, path in self._params:
             if twin.val() is not before:
                 param.set(self.returned(twin.val(), axis, path))
+
+
+# --- trees of arguments or results, with the axis that says where the batch is
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisWalk:
+    """A walk over a structure along with its axes: an axis, or a list, tuple or dict of them, as far as they differ."""
+
+    option: str
+    """Which option of `vmap` the axes were given as."""
+    visit: Callable[[AnyTensor, _Axis, str], AnyTensor]
+    """`(tensor, axis, path)`: what stands in the tensor's place."""
+    settle: Callable[[Param, Param, _Axis, str], None] | None = None
+    """`(param, twin, axis, path)`: called for each parameter and the one that stands in its place."""
+
+    def over(self, value: Any, axes: Any, path: str) -> Any:
+        """The same structure around what `visit` returned. Raises `ShapeError` where the axes do not fit it."""
+        if isinstance(axes, (list, tuple, dict)):
+            given, wanted = parts_of(value) or [], dict(parts_of(cast("Any", axes)) or [])
+            if {label for label, _ in given} != wanted.keys() or parts_of(value) is None:
+                raise self._misfit(cast("Any", axes), value, path)
+            return with_parts(value, [self.over(one, wanted[label], path + label) for label, one in given])
+        if axes is not None:
+            try:
+                axes = index(axes)
+            except TypeError:
+                raise KindError(
+                    f"vmap: {self.option} for {path} must be an integer, None, or a list, tuple or dict of these, "
+                    f"got {axes!r}"
+                ) from None
+        return self._every(value, axes, path)
+
+    def _every(self, value: Any, axis: _Axis, path: str) -> Any:
+        """One axis for all that is in the value."""
+        if isinstance(value, Tensor):
+            return self.visit(cast("AnyTensor", value), axis, path)
+        if isinstance(value, Module):
+            return value.map(lambda name, param: self._param(param, axis, f"{path}, parameter `{name}`"))
+        return map_parts(lambda part, below: self._every(part, axis, below), value, path)
+
+    def _param(self, param: Param, axis: _Axis, path: str) -> Param:
+        twin = param.around(self.visit(param.val(), axis, path))
+        if self.settle is not None:
+            self.settle(param, twin, axis, path)
+        return twin
+
+    def _misfit(self, axes: Any, value: Any, path: str) -> ShapeError:
+        return ShapeError(f"vmap: {self.option} is {axes!r} for {path}, which is {_described(value)}; make them alike")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"a {type(cast('object', value)).__name__} of {len(cast('list[Any]', value))}"
+    if isinstance(value, dict):
+        return f"a dict with the keys {list(cast('dict[Any, Any]', value))}"
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {value.shape}"
+    return f"a {type(value).__name__}"

@@ -13,6 +13,7 @@ from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 from phlox.errors import OptimizerError, RecordError
 from phlox.record import FULL, JsonRecorder, MessagePackRecorder, Record, SafetensorsRecorder
+from tests.calls import calls_of
 
 TAPE = Autodiff(NumPy()).device()
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -292,3 +293,15 @@ def test_arguments_in_another_order_or_of_another_kind() -> None:
             optimizer.step(0.1, model, wrong)
     with pytest.raises(OptimizerError, match="got a GradientsParams as module"):
         optimizer.step(0.1, grads, model)
+
+
+def test_a_step_takes_few_calls() -> None:
+    """A step is short to follow in a debugger, and its calls are most of what a small one costs."""
+    device = Autodiff(NumPy()).device()
+    model, optimizer = nn.Linear(4, 3, device=device).init(0), optim.AdamWConfig().init()
+    grads = optim.GradientsParams.from_grads(model(px.ones((2, 4), device=device)).sum().backward(), model)
+    for _ in range(2):
+        model = optimizer.step(0.1, model, grads)
+    calls, files = calls_of(lambda: optimizer.step(0.1, model, grads))
+    assert calls <= 110
+    assert len(files) <= 15, sorted(files)

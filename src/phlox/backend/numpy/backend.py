@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -74,6 +74,11 @@ def _matmul(x: Array, y: Array) -> Array:
     return np.matmul(x, y)
 
 
+@lru_cache(maxsize=64)
+def _dtype_of(backend: NumPy, kind: type[Kind]) -> np.dtype[Any]:
+    return backend.host_dtype(kind)
+
+
 class NumPy(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
     Update, EngineBackend,
@@ -110,7 +115,7 @@ class NumPy(
         return x
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
-        return self.fit(array, kind)
+        return array if array.dtype == _dtype_of(self, kind) else self.fit(array, kind)
 
     def from_dlpack(self, x: Any, device: Device) -> Array:
         return cast(Any, x) if isinstance(x, np.ndarray) else np.from_dlpack(x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,10 @@ from phlox.backend.numpy.blocks import LARGE, SMALL, SPREAD, Block, in_blocks, s
 _LONG = 1 << 18
 """Elements a block of Adam on several threads: shorter ones wait longer for the interpreter's lock than they gain by
 having everything in the second-level cache."""
+
+
+_SHORT = 1 << 12
+"""Elements of which new memory costs less than it takes to find memory that was used before."""
 
 
 class _Owner(np.ndarray[Any, Any]):
@@ -47,11 +52,15 @@ class Update(Backend):
     """See `phlox.backend.contract.update`."""
 
     def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
-        old = self.flat(x), self.flat(g), self.flat(m), self.flat(v)
+        old = x.reshape(-1), g.reshape(-1), m.reshape(-1), v.reshape(-1)
         shape: tuple[int, ...] = x.shape
-        made: tuple[Block, Block, Block] = tuple([np.empty(shape, x.dtype) for _ in range(3)])  # pyright: ignore[reportAssignmentType]
+        made: tuple[Block, Block, Block] = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
         new = made[0].reshape(-1), made[1].reshape(-1), made[2].reshape(-1)
-        in_blocks(lambda start, stop: _adam(old, new, numbers, start, stop), x.size, 1)
+        if x.size <= _SHORT:
+            with np.errstate(all="ignore"):
+                _adam(old, new, numbers, 0, x.size)
+        else:
+            in_blocks(lambda start, stop: _adam(old, new, numbers, start, stop), x.size, 1)
         return made
 
     def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
@@ -121,10 +130,10 @@ def _each(pieces: Sequence[Piece], longest: int, work: Callable[[Sequence[tuple[
 def _adam(old: Sequence[Block], new: Sequence[Block], numbers: AdamScalars, start: int, stop: int) -> None:
     """The elements from `start` to `stop` of Adam's update."""
     lr, beta_1, beta_2, epsilon, decay, decoupled, correction_1, correction_2, _ = numbers
-    here = slice(start, stop)
-    x_old, g, m_old, v_old = (array[here] for array in old)
-    x, m, v = (array[here] for array in new)
-    part = scratch(x)
+    part_of = itemgetter(slice(start, stop))
+    x_old, g, m_old, v_old = map(part_of, old)
+    x, m, v = map(part_of, new)
+    part = np.empty_like(x) if stop - start <= _SHORT else scratch(x)
     if decay and not decoupled:
         g_sum = scratch(x, 1)
         np.multiply(x_old, decay, out=g_sum)

@@ -164,7 +164,7 @@ class CurvatureHistory:
         self._direction: Array = None
         self._history: Array = None
         self._owned = False
-        """Does nobody else look at the history, so that it may be written to?"""
+        """Is the history referred to by nothing else, so that it may be written to?"""
         self._order: list[int] = []
         """The rows that are in use, from the oldest pair to the newest."""
         self._steps_differences = np.zeros((0, 0))

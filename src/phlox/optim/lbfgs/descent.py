@@ -86,7 +86,7 @@ class Descent:
             return Point(length, found.loss, found.slope, found)
 
         if c.line_search is None:
-            if last:  # nobody asks any more for the loss there
+            if last:  # the loss there is not needed any more
                 return here._replace(values=memory.layout.stepped(here.values, direction, memory.length))
             found = cast("Found", evaluate(memory.length).at)
             return found if found.finite else here

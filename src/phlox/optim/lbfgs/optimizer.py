@@ -17,7 +17,7 @@ from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.optim.lbfgs.curvature import AnyTensor, Array, CurvatureHistory, FlatLayout
 from phlox.optim.lbfgs.descent import Descent, Found
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
-from phlox.optim.state.flat import brought
+from phlox.optim.state.flat import move_state
 from phlox.optim.state.tree import State
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor, zeros_like
@@ -112,7 +112,7 @@ class Lbfgs(Optimizer):
         self.outcome: LbfgsOutcome | None = None
         """Of the last call of `minimize`."""
         self._memory: tuple[tuple[ParamId, ...], CurvatureHistory] | None = None
-        """What is remembered of these parameters: taken apart into states when somebody looks at those."""
+        """What is remembered of these parameters: taken apart into states when those are asked for."""
 
     @property
     def states(self) -> dict[ParamId, State]:
@@ -216,7 +216,7 @@ class Lbfgs(Optimizer):
         found: list[State] = []
         for path, param in vector:
             here = _inner(param).to_full_precision()
-            state = brought(states[param.id], here)
+            state = move_state(states[param.id], here)
             shapes = {part.shape for part in _tensors(state)}
             if shapes != {here.shape}:
                 raise OptimizerError(

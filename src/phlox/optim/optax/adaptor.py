@@ -100,7 +100,7 @@ class OptaxAdaptor(Optimizer):
     def step(self, lr: Rate, module: M, grads: GradientsParams, **more: Any) -> M:
         """A new module with the parameters after one step; `more` is for transformations whose update takes more.
 
-        Tensors and gradients in `more` are handed on as JAX's arrays: `step(1.0, model, grads, value=loss)`.
+        Tensors and gradients in `more` are passed on as JAX's arrays: `step(1.0, model, grads, value=loss)`.
         """
         rate = checked_rate(lr)
         stepped = stepped_of(module, grads)

@@ -159,7 +159,7 @@ def trees_of_jax() -> Any:
 
 
 def checked_rate(lr: Any) -> Any:
-    """The rate as a Python number or, in a compiled function, the engine's stand-in for one."""
+    """The rate as a Python number or, in a compiled function, a traced scalar."""
     if isinstance(lr, (Tensor, Mapping)):
         raise OptimizerError(
             "OptaxAdaptor takes one learning rate, a number; for rates by path use optax.multi_transform or "

@@ -6,9 +6,10 @@ from typing import Any
 
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
-from phlox.optim.rules.update_terms import counted, decayed, least, real, root_mean_square
+from phlox.optim.rules.update_terms import decayed, root_mean_square
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.tree import State
+from phlox.optim.step.shared_scalars import counted, least, real
 from phlox.tensor import Tensor, zeros, zeros_like
 
 

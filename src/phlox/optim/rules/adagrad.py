@@ -7,9 +7,10 @@ from typing import Any
 from phlox.backend import Backend
 from phlox.backend.contract.update import AdagradScalars
 from phlox.optim.config import SimpleConfig
-from phlox.optim.rules.update_terms import counted, descent, real
+from phlox.optim.rules.update_terms import descent
 from phlox.optim.simple import Kernel, SimpleOptimizer
 from phlox.optim.state.tree import State
+from phlox.optim.step.shared_scalars import counted, real
 from phlox.tensor import Tensor, full_like
 
 

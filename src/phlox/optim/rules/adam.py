@@ -7,11 +7,12 @@ from typing import Any
 from phlox.backend import Backend
 from phlox.backend.contract.update import AdamScalars, Real
 from phlox.optim.config import SimpleConfig
-from phlox.optim.rules.update_terms import average, counted, prepared
+from phlox.optim.rules.update_terms import average, prepared
 from phlox.optim.simple import Kernel, SimpleOptimizer
 from phlox.optim.state.tree import State
+from phlox.optim.step.shared_scalars import counted, shared
 from phlox.tensor import Tensor, zeros_like
-from phlox.tensor.functional import adam_update
+from phlox.tensor.functional.update import update_by_adam
 
 
 class AdamConfig(SimpleConfig):
@@ -60,10 +61,11 @@ class Adam(SimpleOptimizer):
         self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
     ) -> tuple[Tensor[Any, Any, Any], State]:
         c = self.config
-        numbers = self._numbers(lr, state["time"], tensor.backend)
+        backend = tensor._ops.backend  # pyright: ignore[reportPrivateUsage]
+        numbers = shared(self._numbers, lr, state["time"], backend)
         if not c.amsgrad:
             grad = -grad if c.maximize else grad
-            tensor, m, v = adam_update(tensor, grad, state["moment_1"], state["moment_2"], numbers)
+            tensor, m, v = update_by_adam(tensor, grad, state["moment_1"], state["moment_2"], numbers)
             return tensor, {"moment_1": m, "moment_2": v, "time": numbers.time}
         tensor, grad = prepared(c, lr, tensor, grad, decoupled=self.decoupled)
         m = average(state["moment_1"], grad, c.beta_1)
@@ -74,7 +76,7 @@ class Adam(SimpleOptimizer):
         return tensor, {"moment_1": m, "moment_2": v, "moment_2_max": greatest, "time": numbers.time}
 
     def _numbers(self, lr: Real, time: Real, backend: Backend) -> AdamScalars:
-        """Those of the step after so many."""
+        """The scalars of the step after `time` steps."""
         c = self.config
         time, correction_1, correction_2 = counted(time, backend, c.beta_1, c.beta_2)
         return AdamScalars(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.optim.config import SimpleConfig
-from phlox.optim.rules.update_terms import average, counted, descent
+from phlox.optim.rules.update_terms import average, descent
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.tree import State
+from phlox.optim.step.shared_scalars import counted
 from phlox.tensor import Tensor, zeros_like
 
 

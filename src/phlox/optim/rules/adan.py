@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.optim.config import SimpleConfig
-from phlox.optim.rules.update_terms import average, chosen, counted
+from phlox.optim.rules.update_terms import average
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.tree import State
+from phlox.optim.step.shared_scalars import chosen, counted
 from phlox.tensor import Tensor, zeros_like
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from phlox.backend import Backend
 from phlox.backend.contract.update import Real
 from phlox.optim.config import SimpleConfig
-from phlox.optim.rules.update_terms import average, counted, prepared, real
+from phlox.optim.rules.update_terms import average, prepared
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.tree import State
-from phlox.optim.step.shared_scalars import shared
+from phlox.optim.step.shared_scalars import counted, real, shared
 from phlox.tensor import Tensor, zeros_like
 
 

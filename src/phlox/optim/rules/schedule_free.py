@@ -9,10 +9,10 @@ from phlox.backend import Backend
 from phlox.backend.contract.update import Real
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
-from phlox.optim.rules.update_terms import average, counted, greatest, least, real
+from phlox.optim.rules.update_terms import average
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.tree import State
-from phlox.optim.step.shared_scalars import shared
+from phlox.optim.step.shared_scalars import counted, greatest, least, real, shared
 from phlox.tensor import Tensor, zeros_like
 
 

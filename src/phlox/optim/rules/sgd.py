@@ -8,9 +8,10 @@ from phlox.backend import Backend
 from phlox.backend.contract.update import SgdScalars
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
-from phlox.optim.rules.update_terms import chosen, counted, descent
+from phlox.optim.rules.update_terms import descent
 from phlox.optim.simple import Kernel, SimpleOptimizer
 from phlox.optim.state.tree import State
+from phlox.optim.step.shared_scalars import chosen, counted
 from phlox.tensor import Tensor, zeros_like
 
 

@@ -1,18 +1,11 @@
-"""The terms that the formulas of optimizers are made of.
-
-Numbers (learning rates, counts and what follows from them) may be an engine's stand-ins for numbers: what is here does
-arithmetic on them alone, so that it means the same eagerly and in a compiled function.
-"""
+"""The terms of tensors that the formulas of optimizers are made of; those of scalars are in `step/shared_scalars`."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, Protocol
 
-from phlox.backend import Backend
 from phlox.backend.contract.update import Real
 from phlox.module.gradients import norm_of
-from phlox.optim.step.shared_scalars import shared
 from phlox.tensor import Tensor, where
 
 AnyTensor = Tensor[Any, Any, Any]
@@ -50,41 +43,6 @@ def prepared(
 def average(old: AnyTensor, new: AnyTensor, beta: float) -> AnyTensor:
     """The exponential moving average: beta old + (1 - beta) new."""
     return old * beta + new * (1.0 - beta)
-
-
-def counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
-    """The count after one more step, and 1 - beta ** count for every beta: once for all parameters of a step."""
-    return shared(_counted, time, backend, *betas)
-
-
-def _counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
-    time = time + 1
-    count = real(time, backend)
-    return time, *[-backend.scalar_expm1(count * math.log(beta)) if beta else 1.0 for beta in betas]
-
-
-def real(count: Any, backend: Backend) -> Real:
-    """A count, or a comparison, as a real number.
-
-    An engine itself may turn its stand-in for it into a number of 32 bits, whatever the backend's are.
-    """
-    return count * (backend.as_device_scalar(1.0) if backend.is_traced_scalar(count) else 1.0)
-
-
-def chosen(condition: Any, if_true: Real, if_false: Real, backend: Backend) -> Real:
-    """One of two finite numbers, by a comparison of numbers."""
-    first = real(condition, backend)
-    return first * if_true + (1.0 - first) * if_false
-
-
-def least(a: Real, b: Real, backend: Backend) -> Real:
-    """The smaller one of two numbers."""
-    return chosen(a < b, a, b, backend)
-
-
-def greatest(a: Real, b: Real, backend: Backend) -> Real:
-    """The greater one of two numbers."""
-    return chosen(a > b, a, b, backend)
 
 
 def norm(x: AnyTensor) -> AnyTensor:

@@ -138,11 +138,11 @@ class LrSchedule(ABC, Generic[R]):
         return self._loading(record)
 
     def _loading(self, record: Record) -> Prepared[None]:
-        told = record.metadata.get("schedule")
-        if told is not None and all(told != kind.__name__ for kind in type(self).__mro__):
+        saved_by = record.metadata.get("schedule")
+        if saved_by is not None and all(saved_by != kind.__name__ for kind in type(self).__mro__):
             raise RecordError(
-                f"the record is one of {told}, and this is {type(self).__name__}; make the schedule as it was when it "
-                "was saved or, to go on with another, set its `taken`"
+                f"the record is one of {saved_by}, and this is {type(self).__name__}; make the schedule as it was when "
+                "it was saved or, to go on with another, set its `taken`"
             )
         values: dict[str, Any] = {"taken": record.values.get("taken")}
         if not COUNT.fits(values["taken"]):

@@ -90,7 +90,7 @@ def form_of(
 
 
 class FlatState(NamedTuple):
-    """All states taken apart, as a compiled function takes and returns them: unpacked when somebody looks."""
+    """All states taken apart, as a compiled function takes and returns them: unpacked when they are asked for."""
 
     ids: tuple[ParamId, ...]
     form: Form
@@ -135,7 +135,7 @@ class FlatState(NamedTuple):
         leaves = [leaf.primitive if isinstance(leaf, Tensor) else _narrow(leaf, backend) for leaf in distinct]
         backends = tuple([leaf.backend if isinstance(leaf, Tensor) else None for leaf in distinct])
         every = [leaf for leaf, (_, kind) in zip(flat, named, strict=True) if kind == INTEGER]
-        # Integers by value; the stand-ins of a compiled function, which cannot be compared, by identity.
+        # Integers by value; traced ones, which cannot be compared, by identity.
         keys = [leaf if isinstance(leaf, int) else ("", id(leaf)) for leaf in every] if shared else range(len(every))
         found: dict[Any, int] = {}
         places = tuple([found.setdefault(key, len(found)) for key in keys])
@@ -188,7 +188,7 @@ def _narrow(number: Any, backend: Backend) -> Any:
 
 
 def _key(path: str, number: Any) -> tuple[str, Any]:
-    """What is equal for real numbers that are one: stand-ins by identity, and 0.0 is not -0.0."""
+    """What is equal for real numbers that are one: traced ones by identity, and 0.0 is not -0.0."""
     return path, float(number).hex() if isinstance(number, float) else id(number)
 
 
@@ -198,7 +198,7 @@ def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
     return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
 
 
-def brought(state: State, work: Tensor[Any, Any, Any]) -> State:
+def move_state(state: State, work: Tensor[Any, Any, Any]) -> State:
     """The state where the tensor is that is stepped: it may come from a record or from another backend."""
     place = work.device
     backend, array = place.backend, work.primitive

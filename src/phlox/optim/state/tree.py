@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from phlox.backend.kind import KINDS
+from phlox.backend.pytree import DATACLASS, DEQUE, DICT, LIST, NAMED_TUPLE, TUPLE, container_of_class, field_names
 from phlox.errors import OptimizerError
 from phlox.module import Module, Param, ParamId
 from phlox.module.own_records import saves_itself
@@ -30,6 +31,8 @@ Skeleton: TypeAlias = Hashable
 """Nested tuples, the first entry of each saying what it stands for: ("dict", keys, parts), ("leaf", type), ..."""
 
 INTEGER, REAL, OBJECT = "integer", "real", "object"
+_CONTAINERS = (LIST, NAMED_TUPLE, TUPLE, DEQUE, DICT)
+"""Those whose skeletons are made alike; dataclasses come after modules and what saves itself, which may be some."""
 _INT, _REAL = ("leaf", INTEGER), ("leaf", REAL)
 _SMALL = range(-(2**31), 2**31)
 """Integers that a compiled function can count in; others are constants."""
@@ -116,10 +119,6 @@ def flatten(state: State, leaves: list[Any], *, saving: bool = False) -> Skeleto
         return _REAL
     if cls is dict and RAW_KEYS.issuperset(map(type, state)):
         return ("dict", tuple(state), tuple([flatten(part, leaves, saving=saving) for part in state.values()]))
-    if isinstance(state, dict):
-        parts = cast("dict[Any, Any]", state)
-        below = tuple([flatten(part, leaves, saving=saving) for part in parts.values()])
-        return ("mapping", tuple(map(key_of, parts)), below, cls is OrderedDict)
     if isinstance(state, Mastered):
         return (
             "mastered",
@@ -129,13 +128,15 @@ def flatten(state: State, leaves: list[Any], *, saving: bool = False) -> Skeleto
     if isinstance(state, Saved):
         leaves.append(state)
         return ("leaf", OBJECT, state.name)
-    if isinstance(state, (list, tuple, deque)):
-        below = tuple([flatten(part, leaves, saving=saving) for part in cast("list[Any]", state)])
-        if isinstance(state, deque):
-            return ("deque", below, cast("deque[Any]", state).maxlen)
-        if isinstance(state, list):
-            return ("list", below)
-        return ("named", cls, below) if hasattr(cls, "_fields") else ("tuple", below)
+    container = container_of_class(cls)
+    if container is not None and container in _CONTAINERS:
+        items = list(container.items(state))
+        below = tuple([flatten(part, leaves, saving=saving) for _, part in items])
+        if container is DICT:
+            return ("mapping", tuple([key_of(key) for key, _ in items]), below, cls is OrderedDict)
+        if container is DEQUE:
+            return ("deque", below, state.maxlen)
+        return ("named", cls, below) if container is NAMED_TUPLE else (container.name, below)
     return _flatten_rare(state, cls, leaves, saving)
 
 
@@ -184,8 +185,7 @@ def _is_dataclass(value: Any) -> bool:
 
 
 def _fields_of(value: Any) -> tuple[str, ...]:
-    declared = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-    return tuple(dict.fromkeys([*declared, *getattr(value, "__dict__", {})]))
+    return tuple(dict.fromkeys([*field_names(value), *getattr(value, "__dict__", {})]))
 
 
 def unflatten(skeleton: Any, leaves: Iterator[Any]) -> State:
@@ -220,11 +220,11 @@ def _unflatten_rare(skeleton: Any, leaves: Iterator[Any]) -> State:
             parts: Any = [(from_key(key), unflatten(part, leaves)) for key, part in _pairs(skeleton)]
             return OrderedDict(parts) if skeleton[3] else dict(parts)
         case "named":
-            return _named(skeleton[1], [unflatten(part, leaves) for part in skeleton[2]])
+            return NAMED_TUPLE.make(skeleton[1], (), [unflatten(part, leaves) for part in skeleton[2]])
         case "deque":
             return deque([unflatten(part, leaves) for part in skeleton[1]], skeleton[2])
         case "dataclass":
-            return _dataclass(skeleton[1], [(name, unflatten(part, leaves)) for name, part in _pairs(skeleton, 2)])
+            return DATACLASS.make(skeleton[1], skeleton[2], [unflatten(part, leaves) for part in skeleton[3]])
         case "module":
             return skeleton[1].build([next(leaves) for _ in skeleton[2]])
         case "constant":
@@ -235,20 +235,6 @@ def _unflatten_rare(skeleton: Any, leaves: Iterator[Any]) -> State:
 
 def _pairs(skeleton: Any, place: int = 1) -> Iterator[tuple[Any, Any]]:
     return zip(skeleton[place], skeleton[place + 1], strict=True)
-
-
-def _named(cls: Any, parts: list[Any]) -> Any:
-    """A tuple of this class; its own `__new__` is not run."""
-    make: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return make(cls, parts)
-
-
-def _dataclass(cls: type[Any], fields: list[tuple[str, Any]]) -> Any:
-    """An instance with these fields; its own `__init__`, which may do anything, is not run."""
-    made = object.__new__(cls)
-    for name, value in fields:
-        object.__setattr__(made, name, value)
-    return made
 
 
 def paths(skeleton: Any) -> Iterator[tuple[str, str]]:
@@ -378,8 +364,9 @@ def adopted(fresh: State, state: State) -> State:
     if isinstance(state, (list, tuple, deque)):
         return _adopted_in_order(fresh, cast("Any", state))
     if _is_dataclass(state):
-        fields = [(name, adopted(getattr(fresh, name, None), getattr(state, name))) for name in _fields_of(state)]
-        return _dataclass(cast("Any", type(state)), fields)
+        names = _fields_of(state)
+        parts = [adopted(getattr(fresh, name, None), getattr(state, name)) for name in names]
+        return DATACLASS.make(cast("Any", type(state)), names, parts)
     return state
 
 
@@ -393,4 +380,4 @@ def _adopted_in_order(fresh: Any, state: Any) -> Any:
         return found
     # Files of earlier versions do not say that a tuple is a named one.
     as_fresh = type(state) is tuple and isinstance(fresh, tuple) and len(begun) == len(found)
-    return _named(type(cast("Any", fresh if as_fresh else state)), found)
+    return NAMED_TUPLE.make(cast("Any", type(cast("object", fresh if as_fresh else state))), (), found)

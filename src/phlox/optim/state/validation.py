@@ -11,7 +11,7 @@ from phlox.tensor import zeros
 
 
 def begun(optimizer: SimpleOptimizer, shape: tuple[int, ...], place: Device | None = None) -> State:
-    """The state that a parameter of this shape begins with; None if that cannot be told."""
+    """The state that a parameter of this shape begins with; None if that is not known."""
     try:
         return optimizer.init(zeros(shape, device=place))
     except Exception:  # it takes no such parameter

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 from phlox.backend import Backend, Float
 from phlox.backend.contract.backend import engine_of
@@ -19,26 +21,39 @@ from phlox.optim.groups import Group, grouped
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.rules.update_terms import continued
 from phlox.optim.simple import SimpleOptimizer
-from phlox.optim.state.flat import brought
+from phlox.optim.state.flat import move_state
 from phlox.optim.state.records import to_plain
 from phlox.optim.state.report import StateReport
 from phlox.optim.state.tree import Mastered, State, adopted, flatten, unmastered
 from phlox.optim.state.validation import begun, misfit, other_entries
-from phlox.optim.step.batch import Batch
-from phlox.optim.step.multi_tensor import LEAST, Entry, Job, joins, slot_of
+from phlox.optim.step.multi_tensor import LEAST, Job, MultiTensorStep
 from phlox.optim.step.shared_scalars import sharing
 from phlox.optim.step.skip_nonfinite import kept_where
 from phlox.optim.step.validation import check_arguments, rates_of
 from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor
+from phlox.tensor.dispatch import Ops
+from phlox.tensor.tensor import wrap
 
 _interned: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
+
+
+class Stepped(NamedTuple):
+    """A parameter that was stepped by itself."""
+
+    param: Param
+    ops: Ops
+    """Of the parameter,"""
+    array: Any
+    """and the array of its new value, on the backend without a tape."""
+    shape: tuple[int, ...]
+    state: State
 
 
 class OptimizerAdaptor(Optimizer):
     """A `SimpleOptimizer` for whole modules.
 
-    Parameters that are not trained, or have no gradient, stay as they are. Gradients and state are brought to the
+    Parameters that are not trained, or have no gradient, stay as they are. Gradients and state are moved to the
     parameter's device. A step that fails changes nothing.
 
     Args:
@@ -124,7 +139,7 @@ class OptimizerAdaptor(Optimizer):
             value = param.val()
             tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
             work = tensor.to_full_precision()
-            state = brought(states[id], work)
+            state = move_state(states[id], work)
             if id in self._unproved:
                 state = self._adopted("a parameter", self._simple[self.variant(id)].init(work), state)
             if not self._has_master(work, tensor):
@@ -180,7 +195,8 @@ class OptimizerAdaptor(Optimizer):
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
         rates = rates_of(lr, self.groups)
         check_arguments(module, grads)
-        self._find_groups(module)
+        if self.groups:
+            self._find_groups(module)
         # Before they are clipped, which makes finite numbers of infinities.
         finite = grads.isfinite() if self.skip_nonfinite and len(grads) else None
         if finite is not None and not finite.backend.is_traced(finite.primitive):
@@ -209,88 +225,146 @@ class OptimizerAdaptor(Optimizer):
         finite: Tensor[Any, Any, Any] | None,
         guard: SignalGuard,
     ) -> M:
-        """The module with its new parameters; states are kept. Until the end, when memory is written to, nothing is.
+        """The module with its new parameters; states are kept. Until `finish`, where memory is written to, nothing is.
 
-        It then is done to the end. If that is interrupted, the module that was given holds the new values too, for they
+        That then is done to the end. If it is interrupted, the module that was given holds the new values too, for they
         are what the states belong to.
         """
         self._look()
-        alone: dict[str, tuple[Param, Tensor[Any, Any, Any], State]] = {}
-        batch, slots = Batch(), self._slots
-        order: list[ParamId] = []
-        seen: set[ParamId] = set()
-        large = finite is None and (bool(slots) or sum(grad.size for _, grad in grads.items()) >= LEAST)
-        joining = [large and joins(one) for one in self._simple]
+        tensors = grads._tensors  # pyright: ignore[reportPrivateUsage]
+        together = self._multi_tensor(rates, tensors) if finite is None else None
+        alone: dict[str, Stepped] = {}
+        ids: list[ParamId] = []
 
-        def step(path: str, param: Param, grad: Tensor[Any, Any, Any]) -> None:
-            job, number = self._job(path, param, grad), self.variant(param.id)
-            result = self._simple[number].step(rates[number], job.work, job.grad, job.state)
-            alone[path] = param, *self._taken(job, *result, finite)
+        def step(path: str, param: Param) -> None:
+            grad = tensors.get(param.id)
+            if grad is not None and param.trained:
+                ids.append(param.id)
+                if together is None or not together.add(path, param, grad, self._numbers.get(param.id, -1)):
+                    alone[path] = self._step_alone(path, param, grad, rates, finite)
 
-        def prepare(path: str, param: Param) -> None:
-            id = param.id
-            grad = grads.get(id)
-            if grad is None or not param.trained:
-                return
-            order.append(id)
-            number = self.variant(id)
-            if not joining[number] or id in seen or (not self.master_weights and _is_half(param.backend)):
-                step(path, param, grad)
-                return
-            slot = slots.get(id)
-            if slot is not None and slot.form.number == number and slot.takes(param.val(), grad):
-                batch.add(Entry(path, param, slot, grad))
-            else:
-                job = self._job(path, param, grad)
-                slot = slot_of(number, job, slot)
-                if slot is None:
-                    step(path, param, grad)
-                    return
-                batch.add(Entry(path, param, slot, job.grad, job.work.primitive if slot.mastered else None))
-            seen.add(id)
-
-        module.visit(prepare)
-        for entry in batch.plan(self._simple, rates):
-            step(entry.path, entry.param, entry.grad)
-        taker = None
-        if self.donate and tracing.get() is None:
-            self._donations += 1
-            taker = f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
+        module.visit(step)
+        if together is not None:
+            for entry in together.plan():
+                alone[entry.path] = self._step_alone(entry.path, entry.param, entry.grad, rates, finite)
+        taker = self._taker() if self.donate and tracing.get() is None else None
         made: dict[str, Param] = {}
 
         def finish() -> M:
-            batch.lay_out(taker)
-            self._torn = batch.writes_over(taker)
-            made.update(batch.run())
-            self._torn = False
-            for id in order:
-                self._states.setdefault(id, None)
-            for entry in batch.entries:
-                slots[entry.param.id] = entry.slot
-                self._shapes[entry.param.id] = entry.slot.shape
-            for path, (param, value, state) in alone.items():
-                slots.pop(param.id, None)
-                self._states[param.id], self._shapes[param.id] = state, value.shape
-                made[path] = param.holding(value)
-                if taker is not None and not param.backend.is_traced(param.val().primitive):
+            if together is not None:
+                together.lay_out(taker)
+                self._torn = together.writes_over(taker)
+                made.update(together.run())
+                self._torn = False
+            self._keep(ids, alone, together)
+            for path, (param, ops, array, _, _) in alone.items():
+                made[path] = Param.revive(ops, array, param.trained, param.trainable, param.id, param.full_precision)
+                if taker is not None and not ops.backend.is_traced(param.val().primitive):
                     param.donate(path, taker)
-            self._unproved.difference_update(order)
-            if self._begun:
-                self.took_step(order)
             return module.map(lambda path, param: made.get(path, param))
 
-        def hand_back() -> None:
+        def restore() -> None:
             for path, param in module.named_params():
                 if path in made and not self._torn:
                     param.restore(made[path].val())
 
         guard.hold()
-        guard.undo = hand_back
+        guard.undo = restore
         try:
             return finish()
         except BaseException:
-            hand_back()
+            restore()
             raise
+
+    def _taker(self) -> str:
+        """What takes the memory of parameters that are donated, for the error that says so."""
+        self._donations += 1
+        return f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
+
+    def _keep(self, ids: list[ParamId], alone: dict[str, Stepped], together: MultiTensorStep | None) -> None:
+        """Keep the states of these parameters, which have been stepped."""
+        states, slots, shapes = self._states, self._slots, self._shapes
+        for id in ids:  # so that they are in the order of the parameters
+            states.setdefault(id, None)
+        for entry in () if together is None else together.entries:
+            slots[entry.param.id] = entry.slot
+            shapes[entry.param.id] = entry.slot.shape
+        for param, _, _, shape, state in alone.values():
+            slots.pop(param.id, None)
+            states[param.id], shapes[param.id] = state, shape
+        self._unproved.difference_update(ids)
+        if self._begun:
+            self.took_step(ids)
+
+    # --- many parameters at once
+
+    def _multi_tensor(self, rates: list[Any], grads: Mapping[ParamId, Tensor[Any, Any, Any]]) -> MultiTensorStep | None:
+        """What steps many parameters at once, where it is worth while."""
+        if not self._slots:
+            size = 0
+            for grad in grads.values():
+                size += math.prod(grad._ops.shape(grad.primitive))  # pyright: ignore[reportPrivateUsage]
+            if size < LEAST:
+                return None
+        return MultiTensorStep(self._simple, rates, self._slots, self._job, masters=self.master_weights)
+
+    # --- one parameter
+
+    def _step_alone(
+        self,
+        path: str,
+        param: Param,
+        grad: Tensor[Any, Any, Any],
+        rates: list[Any],
+        finite: Tensor[Any, Any, Any] | None,
+    ) -> Stepped:
+        """The value and the state that a parameter has after its step."""
+        number = self._numbers.get(param.id, -1)
+        optimizer = self._simple[number]
+        value = param.val()
+        job = self._unchanged(path, param, value, grad) or self._job(path, param, grad)
+        work, before = job.work, job.state
+        result, state = optimizer.step(rates[number], work, job.grad, before)
+        ops = work._ops  # pyright: ignore[reportPrivateUsage]
+        shape = ops.shape(work.primitive)
+        if result._ops is not ops or ops.shape(result.primitive) != shape:  # pyright: ignore[reportPrivateUsage]
+            raise OptimizerError(
+                f"{path}: {type(optimizer).__name__}.step must return a tensor like the parameter, Float of shape "
+                f"{shape} on {work.backend!r}; got {result.kind.__name__} of shape {result.shape} on "
+                f"{result.backend!r}"
+            )
+        if work is not job.value:
+            if self.master_weights:
+                before, state = Mastered(work, before), Mastered(result, state)
+            result = result.from_full_precision(job.value)
+        if finite is not None:
+            result, state = kept_where(finite, (result, state), (job.value, before), job.value.device)
+        return Stepped(param, value._ops, result.primitive, shape, state)  # pyright: ignore[reportPrivateUsage]
+
+    def _unchanged(
+        self, path: str, param: Param, value: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any]
+    ) -> Job | None:
+        """The job of a parameter that needs no more than a look: nothing to be moved, loaded, begun or widened.
+
+        Its gradient and the tensors of its state are of one backend, shape and device with it, as after most steps.
+        """
+        id, states, ops = param.id, self._states, grad._ops  # pyright: ignore[reportPrivateUsage]
+        outer, backend = value._ops.backend, ops.backend  # pyright: ignore[reportPrivateUsage]
+        if _stepped_on(outer) is not backend or id in self._unproved or id in self._begun or id in self._slots:
+            return None
+        x, alike = outer.value(value.primitive) if outer.differentiates else value.primitive, backend.are_alike
+        state = states.get(id)
+        if type(state) is not dict or not alike(x, grad.primitive) or self._shapes.get(id) != ops.shape(x):
+            return None
+        state = cast("dict[Any, Any]", state)
+        for leaf in state.values():
+            if type(leaf) is Tensor:
+                if leaf._ops is not ops or not alike(x, leaf.primitive):  # pyright: ignore[reportPrivateUsage]
+                    return None
+            elif type(leaf) is not int and type(leaf) is not float:
+                return None
+        work = wrap(ops, x)
+        return Job(path, param, work, work, grad, dict(state), begins=False)
 
     def averaged(self, module: M) -> M:
         """A new module with the weights to evaluate, predict with and ship, where these are not those to train.
@@ -343,27 +417,7 @@ class OptimizerAdaptor(Optimizer):
         place = work.device
         if grad.backend is not work.backend or grad.device != place:
             grad = grad.to_device(place)
-        return Job(path, param, tensor, work, grad, before, place, begins)
-
-    def _taken(
-        self, job: Job, result: Tensor[Any, Any, Any], state: State, finite: Tensor[Any, Any, Any] | None
-    ) -> tuple[Tensor[Any, Any, Any], State]:
-        """The value and the state that a parameter has after its step."""
-        tensor, work, before = job.value, job.work, job.state
-        if result.backend is not work.backend or result.shape != work.shape or result.kind is not Float:
-            optimizer = self._simple[self.variant(job.param.id)]
-            raise OptimizerError(
-                f"{job.path}: {type(optimizer).__name__}.step must return a tensor like the parameter, Float of shape "
-                f"{work.shape} on {work.backend!r}; got {result.kind.__name__} of shape {result.shape} on "
-                f"{result.backend!r}"
-            )
-        if work is not tensor:
-            if self.master_weights:
-                before, state = Mastered(work, before), Mastered(result, state)
-            result = result.from_full_precision(tensor)
-        if finite is not None:
-            result, state = kept_where(finite, (result, state), (tensor, before), tensor.device)
-        return Tensor.from_primitive(result.primitive, job.param.backend, Float), state
+        return Job(path, param, tensor, work, grad, before, begins)
 
     def _has_master(self, work: Tensor[Any, Any, Any], tensor: Tensor[Any, Any, Any]) -> bool:
         """Is what is stepped of this value to be kept beside it?"""
@@ -384,8 +438,8 @@ class OptimizerAdaptor(Optimizer):
         misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
         unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
         if id not in states or misbegun or unfit:
-            return work, brought(optimizer.init(work), work), True
-        state = brought(self._slots[id].state() if id in self._slots else states[id], work)
+            return work, move_state(optimizer.init(work), work), True
+        state = move_state(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:
             fresh = optimizer.init(work)
             state = self._adopted(path, fresh, state)
@@ -405,5 +459,9 @@ class OptimizerAdaptor(Optimizer):
         return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
 
 
-def _is_half(backend: Backend) -> bool:
-    return backend.full_precision() is not backend
+@lru_cache(maxsize=256)
+def _stepped_on(backend: Backend) -> Backend | None:
+    """The backend, without its tape, where parameters of this one are stepped as they are; None where it is no plain
+    one of full precision."""
+    inner = backend.without_tape() if backend.differentiates else backend
+    return inner if inner is not None and inner.inner is None and inner.full_precision() is inner else None

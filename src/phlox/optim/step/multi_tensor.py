@@ -1,14 +1,19 @@
-"""Many parameters stepped at once, in memory that is the optimizer's own."""
+"""Many parameters stepped at once, in memory that is the optimizer's own.
+
+A parameter that can be stepped with others has a `Slot` from step to step: the arrays of its state, which the next step
+writes over. `MultiTensorStep` is one step: parameters are added, planned (which may fail), laid out in memory, and run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from phlox.backend import Device, Float
 from phlox.backend.contract.update import Piece, ReusedBuffer
 from phlox.backend.kind import KINDS
-from phlox.module import Param
+from phlox.module import Param, ParamId
+from phlox.module.donated import Donated
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.tree import Mastered, Skeleton, State, flatten, paths, unflatten, unmastered
 from phlox.tensor import Tensor
@@ -19,8 +24,9 @@ LEAST = 1 << 16
 _TRIED = 8
 """Elements that a step is tried on before anything is written to."""
 
-Numbers = tuple[Any, ...]
-AnyTensor = Tensor[Any, Any, Any]
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
+Scalars: TypeAlias = tuple[Any, ...]
+Run: TypeAlias = Callable[[Sequence[Piece]], object]
 
 
 class Job(NamedTuple):
@@ -33,15 +39,17 @@ class Job(NamedTuple):
     work: AnyTensor
     """and what is stepped: it, or its master."""
     grad: AnyTensor
+    """On the device of the work, as is the state."""
     state: State
-    place: Device
-    """Where the work, the gradient and the state are."""
     begins: bool
     """Is the state the one before the first step?"""
 
 
+# --- what is kept of a parameter from step to step
+
+
 class Form(NamedTuple):
-    """What parameters have in common that are stepped together, beside the numbers in their states."""
+    """What parameters have in common that are stepped together, beside the scalars in their states."""
 
     number: int
     """Of the optimizer among those of the adaptor."""
@@ -56,10 +64,10 @@ class Slot:
         "arrays", "begins", "flats", "form", "group", "home", "inner", "mastered", "memory", "outer", "own", "shape",
     )  # fmt: skip
 
-    def __init__(self, form: Form, job: Job, arrays: list[Any], numbers: Numbers, before: Slot | None) -> None:
+    def __init__(self, form: Form, job: Job, arrays: list[Any], scalars: Scalars, before: Slot | None) -> None:
         outer, backend = job.param.backend, form.place.backend
         self.form = form
-        self.group: tuple[Form, Numbers] = form, numbers
+        self.group: tuple[Form, Scalars] = form, scalars
         """Those of equal groups are stepped together."""
         self.outer, self.inner = ops_of(outer, Float), ops_of(backend, Float)
         self.shape = job.work.shape
@@ -73,7 +81,7 @@ class Slot:
         self.flats = [backend.flat(array) for array in self.arrays]
         known = before is not None and before.own and len(before.arrays) == len(arrays)
         self.own = job.begins or (known and all(a is b for a, b in zip(before.arrays, arrays, strict=True)))  # pyright: ignore[reportOptionalMemberAccess]
-        """Has nobody else the arrays?"""
+        """Are the arrays referred to by nothing else?"""
         self.memory: ReusedBuffer | None = None if before is None or self.mastered else before.memory
         """Of the parameter, if it was made by a step that may write over it."""
 
@@ -88,8 +96,28 @@ class Slot:
     def state(self) -> State:
         """As the optimizer of one tensor knows it, or with the master."""
         tensors = [Tensor.from_primitive(array, self.inner.backend, Float) for array in self.arrays]
-        state = put_together(self.form.skeleton, tensors[self.mastered :], self.group[1])
+        state = _put_together(self.form.skeleton, tensors[self.mastered :], self.group[1])
         return Mastered(tensors[0], state) if self.mastered else state
+
+
+def _slot_of(number: int, job: Job, before: Slot | None) -> Slot | None:
+    """How it is stepped with others, if it can be: all of one plain backend and shape, and no tracers."""
+    work, place = job.work, job.work.device
+    backend = place.backend
+    skeleton, tensors, scalars = _take_apart(unmastered(job.state))
+    if not all(isinstance(scalar, (int, float)) for scalar in scalars):
+        return None
+    if backend.inner is not None or not all(
+        x.backend is backend and x.shape == work.shape and backend.is_plain(x.primitive)
+        for x in (work, job.grad, *tensors)
+    ):
+        return None
+    if before is not None and (before.shape != work.shape or before.form.place != place):
+        before = None
+    known = before.arrays if before is not None and before.mastered else [work.primitive]
+    masters = known[:1] if work is not job.value else []
+    arrays = [*masters, *[x.primitive for x in tensors]]
+    return Slot(Form(number, place, skeleton), job, arrays, scalars, before)
 
 
 def _copied(backend: Any, array: Any) -> Any:
@@ -98,8 +126,8 @@ def _copied(backend: Any, array: Any) -> Any:
     return mine
 
 
-def take_apart(state: State) -> tuple[Skeleton, list[AnyTensor], Numbers]:
-    """The skeleton of a state, its tensors, and its numbers."""
+def _take_apart(state: State) -> tuple[Skeleton, list[AnyTensor], Scalars]:
+    """The skeleton of a state, its tensors, and its scalars."""
     leaves: list[Any] = []
     skeleton = flatten(state, leaves)
     return (
@@ -109,38 +137,17 @@ def take_apart(state: State) -> tuple[Skeleton, list[AnyTensor], Numbers]:
     )
 
 
-def put_together(skeleton: Any, tensors: Sequence[AnyTensor], numbers: Numbers) -> State:
-    """The inverse of `take_apart`."""
-    return unflatten(skeleton, _in_order(skeleton, iter(tensors), iter(numbers)))
+def _put_together(skeleton: Any, tensors: Sequence[AnyTensor], scalars: Scalars) -> State:
+    """The inverse of `_take_apart`."""
+    return unflatten(skeleton, _in_order(skeleton, iter(tensors), iter(scalars)))
 
 
-def _in_order(skeleton: Any, tensors: Iterator[Any], numbers: Iterator[Any]) -> Iterator[Any]:
+def _in_order(skeleton: Any, tensors: Iterator[Any], scalars: Iterator[Any]) -> Iterator[Any]:
     for _, kind in paths(skeleton):
-        yield next(tensors if kind in KINDS else numbers)
+        yield next(tensors if kind in KINDS else scalars)
 
 
-def joins(optimizer: SimpleOptimizer) -> bool:
-    """Can this optimizer step several tensors at once?"""
-    return optimizer.elementwise or type(optimizer).kernel is not SimpleOptimizer.kernel
-
-
-def slot_of(number: int, job: Job, before: Slot | None) -> Slot | None:
-    """How it is stepped with others, if it can be: all of one plain backend and shape, and no tracers."""
-    backend, work = job.place.backend, job.work
-    skeleton, tensors, numbers = take_apart(unmastered(job.state))
-    if not all(isinstance(number, (int, float)) for number in numbers):
-        return None
-    if backend.inner is not None or not all(
-        x.backend is backend and x.shape == work.shape and backend.is_plain(x.primitive)
-        for x in (work, job.grad, *tensors)
-    ):
-        return None
-    if before is not None and (before.shape != work.shape or before.form.place != job.place):
-        before = None
-    known = before.arrays if before is not None and before.mastered else [work.primitive]
-    masters = known[:1] if work is not job.value else []
-    arrays = [*masters, *[x.primitive for x in tensors]]
-    return Slot(Form(number, job.place, skeleton), job, arrays, numbers, before)
+# --- one step
 
 
 class Entry(NamedTuple):
@@ -154,19 +161,182 @@ class Entry(NamedTuple):
     """The array to be stepped where it is not the parameter's."""
 
 
-Run = Callable[[Sequence[Piece]], object]
+class _Group(NamedTuple):
+    """Entries that are stepped by one call."""
+
+    entries: list[Entry]
+    run: Run
+    after: tuple[Form, Scalars]
+    arrays: list[list[Any]]
+    """Where the state of each goes,"""
+    flats: list[list[Any]]
+    """and the same in one dimension."""
 
 
-def planned(
-    optimizer: SimpleOptimizer, lr: Any, form: Form, numbers: Numbers, first: Entry
-) -> tuple[Run, Numbers] | None:
-    """What steps all of a group, and the numbers in their states afterwards; None if they must go one by one."""
+class _Target(NamedTuple):
+    """Where a parameter's new value goes."""
+
+    old: Any
+    """What is stepped, flat,"""
+    new: Any
+    """and what it becomes, flat: the same memory, perhaps."""
+    array: Any
+    """Of the new value, unless it is lent by"""
+    memory: ReusedBuffer | None
+
+
+class _Donation(NamedTuple):
+    """A parameter whose value was donated, and what gives it back: the value, or the memory that it was lent from."""
+
+    entry: Entry
+    value: AnyTensor | None
+    memory: ReusedBuffer | None
+
+
+class MultiTensorStep:
+    """One step of those parameters that can be stepped together: added, planned, laid out, run.
+
+    Args:
+        optimizers: of one tensor each, by number.
+        rates: the learning rate of each.
+        slots: of the parameters that were stepped so before.
+        job_of: finds what is to be stepped of a parameter, given its path, it and its gradient.
+        masters: whether parameters of half precision have a copy in f32 that is stepped in their place.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[SimpleOptimizer],
+        rates: Sequence[Any],
+        slots: Mapping[ParamId, Slot],
+        job_of: Callable[[str, Param, AnyTensor], Job],
+        *,
+        masters: bool,
+    ) -> None:
+        self._optimizers, self._rates, self._slots, self._job_of, self._masters = (
+            optimizers, rates, slots, job_of, masters,
+        )  # fmt: skip
+        self._joins = [one.elementwise or type(one).kernel is not SimpleOptimizer.kernel for one in optimizers]
+        self._seen: set[ParamId] = set()
+        self._waiting: dict[tuple[Form, Scalars], list[Entry]] = {}
+        self._groups: list[_Group] = []
+        self._targets: list[list[_Target]] = []
+
+    def add(self, path: str, param: Param, grad: AnyTensor, number: int) -> bool:
+        """Add a parameter that the optimizer of this number steps; False if it has to be stepped by itself."""
+        id, backend = param.id, param.backend
+        is_half = backend.full_precision() is not backend
+        if not self._joins[number] or id in self._seen or (is_half and not self._masters):
+            return False
+        slot = self._slots.get(id)
+        if slot is not None and slot.form.number == number and slot.takes(param.val(), grad):
+            entry = Entry(path, param, slot, grad)
+        else:
+            job = self._job_of(path, param, grad)
+            slot = _slot_of(number, job, slot)
+            if slot is None:
+                return False
+            entry = Entry(path, param, slot, job.grad, job.work.primitive if slot.mastered else None)
+        self._seen.add(id)
+        self._waiting.setdefault(slot.group, []).append(entry)
+        return True
+
+    def plan(self) -> list[Entry]:
+        """Find out how each group is stepped, which may fail; gives those that must go one by one."""
+        alone: list[Entry] = []
+        for (form, scalars), entries in self._waiting.items():
+            found = _planned(self._optimizers[form.number], self._rates[form.number], form, scalars, entries[0])
+            if found is None:
+                alone += entries
+                continue
+            run, after = found
+            backend = form.place.backend
+            slots = [entry.slot for entry in entries]
+            arrays = [slot.arrays if slot.own else [*map(backend.new_like, slot.arrays)] for slot in slots]
+            flats = [
+                slot.flats if slot.own else [*map(backend.flat, mine)] for slot, mine in zip(slots, arrays, strict=True)
+            ]
+            self._groups.append(_Group(entries, run, (form, after), arrays, flats))
+        return alone
+
+    def lay_out(self, taker: str | None) -> None:
+        """Find memory for the new values: that of the old ones where `taker` says what they are donated to.
+
+        If it fails nothing has changed. Nothing has been written to yet.
+        """
+        donations: list[_Donation] = []
+        try:
+            for group in self._groups:
+                self._targets.append(
+                    [
+                        _for_master(entry, arrays[0], flats[0])
+                        if entry.slot.mastered
+                        else _new(entry)
+                        if taker is None
+                        else _donated(entry, taker, donations)
+                        for entry, arrays, flats in zip(group.entries, group.arrays, group.flats, strict=True)
+                    ]
+                )
+            if taker is not None:
+                for entry in (one for group in self._groups for one in group.entries if one.slot.mastered):
+                    donations.append(_Donation(entry, entry.param.val(), None))
+                    _donate(entry, taker)
+        except BaseException:
+            for entry, value, memory in donations:
+                if value is None:
+                    assert memory is not None
+                    value = Tensor.from_primitive(memory.lend(), entry.slot.outer.backend, Float)
+                    entry.slot.memory = None  # others may still look at what was lent before
+                entry.param.restore(value)
+            raise
+
+    def writes_over(self, taker: str | None) -> bool:
+        """Would there be something lost, were `run` cut short?"""
+        slots = [entry.slot for entry in self.entries]
+        return bool(slots) and (taker is not None or any(slot.own and not slot.begins for slot in slots))
+
+    def run(self) -> dict[str, Param]:
+        """Step all: the new parameters by path. The slots hold the new states."""
+        made: dict[str, Param] = {}
+        for group, targets in zip(self._groups, self._targets, strict=True):
+            flat = group.entries[0].slot.inner.backend.flat
+            mastered = group.entries[0].slot.mastered
+            pieces: list[Piece] = []
+            for entry, flats, target in zip(group.entries, group.flats, targets, strict=True):
+                before, grad = entry.slot.flats, flat(entry.grad.primitive)
+                if mastered:
+                    before, flats = before[1:], flats[1:]
+                pieces.append(Piece((target.old, grad, *before), (target.new, *flats)))
+            group.run(pieces)
+            for entry, arrays, flats, target in zip(group.entries, group.arrays, group.flats, targets, strict=True):
+                path, param, slot = entry[:3]
+                slot.arrays, slot.flats, slot.own, slot.group = arrays, flats, True, group.after
+                slot.begins = False
+                slot.memory = memory = target.memory
+                array = target.array if memory is None else memory.lend()
+                outer = slot.outer
+                if mastered:
+                    below: Any = outer.backend.without_tape() if outer.backend.differentiates else outer.backend
+                    array = Tensor.from_primitive(array, slot.inner.backend, Float).from_full_precision(below).primitive
+                made[path] = Param.revive(outer, array, param.trained, param.trainable, param.id, param.full_precision)
+        return made
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All that are stepped together."""
+        return [entry for group in self._groups for entry in group.entries]
+
+
+def _planned(
+    optimizer: SimpleOptimizer, lr: Any, form: Form, scalars: Scalars, first: Entry
+) -> tuple[Run, Scalars] | None:
+    """What steps all of a group, and the scalars in their states afterwards; None if they must go one by one."""
     backend, ops = form.place.backend, first.slot.inner
     arrays = first.slot.flats[first.slot.mastered :]
 
     def state_of(arrays: Sequence[Any]) -> State:
         tensors = [Tensor.from_primitive(array, backend, Float) for array in arrays]
-        return put_together(form.skeleton, tensors, numbers)
+        return _put_together(form.skeleton, tensors, scalars)
 
     kernel = optimizer.kernel(lr, state_of(arrays), backend)
     run = None if kernel is None else backend.kernel(kernel.name, kernel.numbers)
@@ -175,10 +345,10 @@ def planned(
     if not optimizer.elementwise:
         return None
 
-    def step(arrays: Sequence[Any]) -> tuple[AnyTensor, Skeleton, list[AnyTensor], Numbers]:
+    def step(arrays: Sequence[Any]) -> tuple[AnyTensor, Skeleton, list[AnyTensor], Scalars]:
         x, grad = (Tensor.from_primitive(array, backend, Float) for array in arrays[:2])
         tensor, after = optimizer.step(lr, x, grad, state_of(arrays[2:]))
-        return tensor, *take_apart(after)
+        return tensor, *_take_apart(after)
 
     tried = [array[:_TRIED] for array in (_work_of(first, backend), backend.flat(first.grad.primitive), *arrays)]
     tensor, skeleton, tensors, after = step(tried)
@@ -195,3 +365,49 @@ def planned(
 def _work_of(entry: Entry, backend: Any) -> Any:
     param = entry.param
     return backend.flat(param.backend.strip(param.val().primitive) if entry.work is None else entry.work)
+
+
+# --- where new values go
+
+
+def _donate(entry: Entry, taker: str) -> None:
+    """Donate the parameter's value: using it is an error from now on."""
+    slot = entry.slot
+    entry.param.donate_as(Donated(slot.outer, slot.shape, slot.home, entry.path, taker))
+
+
+def _for_master(entry: Entry, array: Any, flat: Any) -> _Target:
+    return _Target(entry.slot.inner.backend.flat(entry.work), flat, array, None)
+
+
+def _new(entry: Entry) -> _Target:
+    slot = entry.slot
+    x = slot.outer.backend.strip(entry.param.val().primitive)
+    backend = slot.inner.backend
+    array = backend.new_like(x)
+    return _Target(backend.flat(x), backend.flat(array), array, None)
+
+
+def _donated(entry: Entry, taker: str, donations: list[_Donation]) -> _Target:
+    """The memory of the old value, if it came from here and nothing else refers to it; otherwise other memory."""
+    slot = entry.slot
+    memory, backend = slot.memory, slot.inner.backend
+    value = entry.param.val()
+    x = slot.outer.backend.strip(value.primitive)
+    _donate(entry, taker)
+    if memory is not None and memory.has_lent(x):
+        del value, x  # or they would refer to it
+        donations.append(_Donation(entry, None, memory))
+        old = memory.flat
+        if memory.is_free():
+            return _Target(old, old, None, memory)
+        memory = backend.memory_like(old, slot.shape)
+    else:
+        donations.append(_Donation(entry, value, None))
+        old = backend.flat(x)
+        if memory is None or not memory.is_free():
+            memory = backend.memory_like(old, slot.shape)
+    if memory is not None:
+        return _Target(old, memory.flat, None, memory)
+    array = backend.reshape(backend.new_like(old), slot.shape)
+    return _Target(old, backend.flat(array), array, None)

@@ -1,17 +1,24 @@
-"""Numbers that all parameters of a step share, computed once."""
+"""Scalars of a step (learning rates, counts and what follows from them), computed once for all of its parameters.
+
+In a compiled function they are traced scalars: what is here does arithmetic on them alone, so that it means the same
+eagerly and in a program.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from phlox.backend import Backend
+from phlox.backend.contract.update import Real
 from phlox.host.signal_guard import scope
 
 T = TypeVar("T")
 
-_found: ContextVar[dict[Any, tuple[tuple[Any, ...], Any]] | None] = ContextVar("phlox_shared_numbers", default=None)
+_found: ContextVar[dict[Any, tuple[tuple[Any, ...], Any]] | None] = ContextVar("phlox_shared_scalars", default=None)
 
 
 def sharing() -> AbstractContextManager[dict[Any, tuple[tuple[Any, ...], Any]] | None]:
@@ -22,14 +29,51 @@ def sharing() -> AbstractContextManager[dict[Any, tuple[tuple[Any, ...], Any]] |
 def shared(fn: Callable[..., T], *arguments: Any) -> T:
     """`fn` of these arguments, computed once for all parameters of a step that come with the very same ones.
 
-    In a compiled function equal numbers are then one number of the program, not one for every parameter. Outside of a
+    In a compiled function equal scalars are then one scalar of the program, not one for every parameter. Outside of a
     step, and for arguments that differ, it is a plain call.
     """
     found = _found.get()
     if found is None:
         return fn(*arguments)
-    # By identity, except for integers: numbers of a program cannot be compared.
-    key = (fn, *(x if type(x) is int else ("", id(x)) for x in arguments))
+    # By identity, except for integers: traced scalars cannot be compared.
+    key = (fn, *[x if type(x) is int else ("", id(x)) for x in arguments])
     if key not in found:
         found[key] = arguments, fn(*arguments)  # holding the arguments, whose identities are the key
     return found[key][1]
+
+
+def counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
+    """The count after one more step, and 1 - beta ** count for every beta: once for all parameters of a step."""
+    return shared(_counted, time, backend, *betas)
+
+
+def _counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
+    time = time + 1
+    count, expm1 = real(time, backend), math.expm1 if isinstance(time, int) else backend.scalar_expm1
+    return time, *[-expm1(count * math.log(beta)) if beta else 1.0 for beta in betas]
+
+
+def real(count: Any, backend: Backend) -> Real:
+    """A count, or a comparison, as a real number.
+
+    An engine itself may turn the traced scalar of it into one of 32 bits, whatever the backend's are.
+    """
+    if isinstance(count, (int, float)) or not backend.is_traced_scalar(count):
+        return count * 1.0
+    return count * backend.as_device_scalar(1.0)
+
+
+def chosen(condition: Any, if_true: Real, if_false: Real, backend: Backend) -> Real:
+    """One of two finite scalars, by a comparison of scalars."""
+    first = real(condition, backend)
+    return first * if_true + (1.0 - first) * if_false
+
+
+def least(a: Real, b: Real, backend: Backend) -> Real:
+    """The smaller one of two scalars."""
+    return chosen(a < b, a, b, backend)
+
+
+def greatest(a: Real, b: Real, backend: Backend) -> Real:
+    """The greater one of two scalars."""
+    return chosen(a > b, a, b, backend)

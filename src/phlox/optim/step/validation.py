@@ -28,7 +28,8 @@ def check_arguments(module: Any, grads: Any) -> None:
             f"step takes the gradients of parameters, got {described(grads)}; after loss.backward() make them with "
             "GradientsParams.from_grads(gradients, module)"
         )
-    if len(grads) and not any(grads.get(param.id) is not None for param in module.params()):
+    tensors = grads._tensors  # pyright: ignore[reportPrivateUsage]
+    if tensors and tensors.keys().isdisjoint(module.structure().owners):
         raise OptimizerError(
             f"none of the {len(grads)} gradients is of a parameter of this {type(module).__name__} "
             f"({', '.join(path for path, _ in module.named_params()) or 'it has none'}); are they another model's?"
@@ -54,6 +55,8 @@ def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:
     """The rate of each group, and at last that of the rest; `OptimizerError` for what is no rate, or of no group."""
     if not isinstance(lr, Mapping):
         rate = _checked_rate(lr)
+        if not groups:
+            return [rate]
         return [*[rate if group.lr_factor == 1.0 else rate * group.lr_factor for group in groups], rate]
     named = {group.name for group in groups if group.name is not None}
     if "*" not in lr or not lr.keys() <= named | {"*"}:
@@ -68,7 +71,7 @@ def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:
 
 
 def _checked_rate(lr: Any) -> Any:
-    """The rate as a Python number or, in a compiled function, the engine's stand-in for one."""
+    """The rate as a Python number or, in a compiled function, a traced scalar."""
     if isinstance(lr, Tensor):
         raise OptimizerError(
             "the learning rate is a number, not a tensor; give it as .item(), or as an argument of a compiled function"
@@ -78,7 +81,7 @@ def _checked_rate(lr: Any) -> Any:
         lr = lr.item()
     if isinstance(lr, (int, float, np.floating, np.integer)) and not isinstance(lr, bool):
         lr = float(cast("float", lr))
-    elif isinstance(lr, bool) or getattr(lr, "ndim", None) != 0:  # what else stands for a number has no axes
+    elif isinstance(lr, bool) or getattr(lr, "ndim", None) != 0:  # a traced scalar has no axes
         raise OptimizerError(f"the learning rate must be a number, got {described(lr)}")
     if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
         raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")

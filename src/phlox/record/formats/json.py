@@ -19,14 +19,24 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import BLOCK, DTYPES, SHORT_NAMES, Array, DType, cast_elements, checked_shape, kind_of
+from phlox.record.dtypes import (
+    BLOCK,
+    DTYPES,
+    SHORT_NAMES,
+    Array,
+    DType,
+    cast_elements,
+    checked_shape,
+    element_bytes,
+    kind_of,
+)
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.recorder import Recorder
 from phlox.record.header import Header
 from phlox.record.io.checksums import packed, start_of, verified
 from phlox.record.io.compression import Compression
 from phlox.record.io.crc32 import crc32
-from phlox.record.io.sink import Sink, element_bytes
+from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source, elements
 from phlox.record.limits import check_entries, check_json
 from phlox.record.precision import FULL, Precision

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -87,7 +88,13 @@ def load(source: PathLike | Readable, *, max_bytes: int | None = None, verify: b
 
 def reader_of(source: Source, max_bytes: int | None = None) -> Reader:
     """The reader of a file, by its first bytes or else by its name; RecordError if there is none."""
-    return _kind_of(bytes(source.data[:HEAD]), source.name)(max_bytes=max_bytes, verify=source.verify)
+    kind = _kind_of(bytes(source.data[:HEAD]), source.name)
+    return _reader(kind, max_bytes, source.verify) if kind in _OWN else kind(max_bytes=max_bytes, verify=source.verify)
+
+
+@functools.lru_cache(maxsize=64)
+def _reader(kind: type[Reader], max_bytes: int | None, verify: bool) -> Reader:
+    return kind(max_bytes=max_bytes, verify=verify)
 
 
 def _kind_of(head: bytes, name: str) -> type[Reader]:

@@ -16,10 +16,11 @@ from typing import Any, cast, final
 import msgspec
 
 from phlox.errors import RecordError
+from phlox.record import limits
 from phlox.record.dtypes import DTYPES
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.recorder import Recorder
-from phlox.record.header import Header
+from phlox.record.header import SCHEMA, Header
 from phlox.record.io.checksums import WIDTH, packed, start_of, verified
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source
@@ -100,7 +101,8 @@ class SafetensorsRecorder(Recorder):
         text, data_start = _header(source.data)
         header = _loads(text)
         metadata = _text_by_name(header.pop(_METADATA, None))
-        check_entries(len(header))
+        if len(header) > limits.MAX_ENTRIES:
+            check_entries(len(header))
         spans: list[tuple[int, int]] = []
         tensors: dict[str, LazyTensor] = {}
         unreadable: dict[str, str] = {}
@@ -174,20 +176,25 @@ def _header(data: memoryview) -> tuple[str, int]:
         raise RecordError(f"it claims a header of {length} bytes; the most is {MAX_TEXT}")
     if length > len(data) - 8:
         raise RecordError(f"it claims a header of {length} bytes and has {len(data) - 8} after its length; truncated?")
-    check_json(data[8 : 8 + length])
+    if length > min(limits.MAX_ITEMS, limits.MAX_TEXT):  # an item takes a byte at least
+        check_json(data[8 : 8 + length])
     return str(data[8 : 8 + length], "utf-8"), 8 + length
 
 
 def _restored(tensors: dict[str, LazyTensor], metadata: dict[str, str], ours: str, source: Source) -> Record:
-    check_json(ours.encode())
+    if 4 * len(ours) > min(limits.MAX_ITEMS, limits.MAX_TEXT):  # a character takes up to four bytes in UTF-8
+        check_json(ours.encode())
     info = msgspec.json.decode(ours, type=SafetensorsInfo)
-    info.check(SafetensorsRecorder.format)
-    check_entries(len(tensors) + len(info.values))
+    if info.schema != SCHEMA or info.format != SafetensorsRecorder.format:
+        info.check(SafetensorsRecorder.format)
+    if len(tensors) + len(info.values) > limits.MAX_ENTRIES:
+        check_entries(len(tensors) + len(info.values))
     if unknown := info.ids.keys() - tensors.keys():
         raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
     if both := info.values.keys() & tensors.keys():
         raise RecordError(f"{min(both)!r} is both a tensor and a value")
-    items: list[tuple[str, Entry]] = [(p, TensorEntry(t, info.ids.get(p))) for p, t in _in_file_order(tensors)]
+    in_file_order = sorted([(_RANK[tensor.dtype], path) for path, tensor in tensors.items()])
+    items: list[tuple[str, Entry]] = [(p, TensorEntry(tensors[p], info.ids.get(p))) for _, p in in_file_order]
     items += [(path, from_json(value)) for path, value in info.values.items()]
     if info.order is not None:
         if sorted(info.order) != list(range(len(items))):
@@ -197,10 +204,6 @@ def _restored(tensors: dict[str, LazyTensor], metadata: dict[str, str], ours: st
         return Record(dict(items), metadata, aliases=info.aliases, positional=info.positional, header=info)
     sums = None if info.crc32 is None else bytes.fromhex(info.crc32)
     return verified(dict(items), info, metadata, info.aliases, sums, source)
-
-
-def _in_file_order(tensors: dict[str, LazyTensor]) -> list[tuple[str, LazyTensor]]:
-    return sorted(tensors.items(), key=lambda item: (_RANK[item[1].dtype], item[0]))
 
 
 def _text_by_name(metadata: Any) -> dict[str, str]:

@@ -11,16 +11,16 @@ has these bytes as hexadecimal digits.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import SHORT_NAMES, Array
+from phlox.record.dtypes import SHORT_NAMES, Array, element_bytes
 from phlox.record.entry import TensorEntry
-from phlox.record.io.crc32 import crc32
-from phlox.record.io.sink import element_bytes
+from phlox.record.io.crc32 import SMALL, crc32
 from phlox.record.record import Entry, Record
 from phlox.record.values import Value, to_json
 
@@ -40,7 +40,7 @@ _pack = msgspec.msgpack.encode
 
 def start_of(path: str, entry: TensorEntry) -> int:
     """The checksum of the description of a tensor, which its elements then continue."""
-    return crc32(_pack([path, entry.id, SHORT_NAMES[entry.tensor.dtype], entry.tensor.shape]))
+    return zlib.crc32(_pack([path, entry.id, SHORT_NAMES[entry.tensor.dtype], entry.tensor.shape]))
 
 
 def packed(record: Record, header: Header, tensors: Mapping[str, int]) -> bytes:
@@ -70,10 +70,8 @@ def verified(
         numbers = [int.from_bytes(sums[at : at + WIDTH], "big") for at in range(0, len(sums), WIDTH)]
         if _of_whole(header, metadata, aliases, entries) != numbers[-1]:
             raise RecordError(f"the checksum of its header, names and metadata does not match: {_REMEDY}")
-        entries = {
-            path: _checked(path, entry, expected, source.name)
-            for (path, entry), expected in zip(entries.items(), numbers, strict=False)
-        }
+        for (path, entry), expected in zip(list(entries.items()), numbers, strict=False):
+            entries[path] = _checked(path, entry, expected, source.name)
     return Record(entries, metadata, aliases=aliases, positional=header.positional, header=header)
 
 
@@ -87,24 +85,26 @@ def _checked(path: str, entry: Entry, expected: int, name: str) -> Entry:
     return entry
 
 
-class _Checked:
+class _Checked(msgspec.Struct, eq=False):
     """The source of a tensor, verified on its first call."""
 
-    __slots__ = ("_expected", "_source", "_start", "_where")
-
-    def __init__(self, source: Callable[[], Array], start: int, expected: int, where: str) -> None:
-        self._source = source
-        self._start = start
-        self._expected: int | None = expected
-        self._where = where
+    _source: Callable[[], Array]
+    _start: int
+    _expected: int | None
+    _where: str
 
     def __call__(self) -> Array:
         array = self._source()
         if self._expected is not None:
-            if crc32(element_bytes(array), self._start) != self._expected:
+            if _crc32_of(array, self._start) != self._expected:
                 raise RecordError(f"{self._where}: its checksum does not match: {_REMEDY}")
             self._expected = None
         return array
+
+
+def _crc32_of(array: Array, start: int) -> int:
+    data = element_bytes(array)
+    return zlib.crc32(data, start) if len(data) < SMALL else crc32(data, start)
 
 
 def _of_value(path: str, value: Value) -> int:
@@ -113,4 +113,4 @@ def _of_value(path: str, value: Value) -> int:
 
 def _of_whole(header: Header, metadata: Mapping[str, str], aliases: Mapping[str, str], paths: Iterable[str]) -> int:
     fields = [header.schema, header.format, header.precision, header.phlox, header.positional, header.fingerprint]
-    return crc32(_pack([*fields, dict(sorted(metadata.items())), dict(sorted(aliases.items())), list(paths)]))
+    return zlib.crc32(_pack([*fields, dict(sorted(metadata.items())), dict(sorted(aliases.items())), list(paths)]))

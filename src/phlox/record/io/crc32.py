@@ -15,7 +15,7 @@ from typing import Any
 from phlox.host.thread_pool import parallel_for
 
 _POLYNOMIAL = 0xEDB88320  # of CRC-32 (IEEE 802.3), with x**31 as the lowest bit
-_MUCH = 1 << 16
+SMALL = 1 << 16
 """Minimum size in bytes for the faster function."""
 _PART = 1 << 22
 """Minimum size in bytes for a thread."""
@@ -27,7 +27,7 @@ def crc32(data: bytes | memoryview, start: int = 0) -> int:
     >>> crc32(b"123456789") == 0xCBF43926
     True
     """
-    if len(data) < _MUCH:
+    if len(data) < SMALL:
         return zlib.crc32(data, start)
     parts: dict[int, tuple[int, int]] = {}
 

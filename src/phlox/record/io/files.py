@@ -309,8 +309,8 @@ def map_file(path: Path) -> memoryview:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
         try:
-            pages = Pages.of(file.fileno())
-        except OSError:
+            pages = Pages(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError:  # the system has no room for copies
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return memoryview(pages).toreadonly()
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable, Iterator
 from threading import Lock
 from typing import IO
 
-import numpy as np
-
 from phlox.host.thread_pool import parallel_for, parallel_map
-from phlox.record.dtypes import Array
+from phlox.record.dtypes import Array, element_bytes
 from phlox.record.entry import LARGE, LazyTensor
 from phlox.record.io.crc32 import crc32, of_parts
 from phlox.record.io.files import CALL, NewFile
@@ -152,9 +149,3 @@ def _place_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, p
         del data  # so that the next block can reuse its place in the cache
         at = stop
     return checksum
-
-
-def element_bytes(array: Array) -> memoryview:
-    """The elements of a contiguous array as little-endian bytes; a view on a little-endian machine."""
-    flat = array if array.ndim == 1 else array.reshape(-1)
-    return (flat if sys.byteorder == "little" else flat.byteswap()).view(np.uint8).data

@@ -71,6 +71,9 @@ class Source:
         return out_of_memory(where, None, error) or RecordError(f"{where}: {reason(error)}")
 
 
+_LITTLE = sys.byteorder == "little"
+
+
 class _Elements(msgspec.Struct, frozen=True, eq=False):
     """The array of a byte range: one small object per tensor, since a file can have thousands."""
 
@@ -83,7 +86,9 @@ class _Elements(msgspec.Struct, frozen=True, eq=False):
     def __call__(self) -> Array:
         try:
             # A view of the array, not of the memoryview: the latter's base could be made writable.
-            return _as_elements(np.ndarray(self.shape, self.dtype, self.source.array, self.start))
+            array = np.ndarray(self.shape, self.dtype, self.source.array, self.start)
+            as_stored = _LITTLE and array.flags.aligned and self.dtype.kind != "b"
+            return array if as_stored else _as_elements(array)
         except Exception as error:
             raise self.source.error(self.path, error) from error
 
@@ -146,7 +151,7 @@ def elements(data: memoryview, dtype: DType) -> Array:
 def _as_elements(array: Array) -> Array:
     if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise RecordError("it holds bytes other than 0 and 1 as booleans")
-    if sys.byteorder != "little":
+    if not _LITTLE:
         return array.byteswap()
     return array if array.flags.aligned else array.copy()
 

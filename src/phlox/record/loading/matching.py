@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from phlox.record.dtypes import DType, Kind, canonical
+from phlox.record.dtypes import DType, Kind, canonical, kind_of
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.loading.hints import positional_hint, prefix_hint, shift_hint, suggestions
 from phlox.record.loading.renaming import Remap, Renamed, rename
@@ -56,20 +56,23 @@ def match(
     aliases = aliases or {}
     view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
     names, origin = view.record, view.origin
-    passed_over = _excluded(expected, names, aliases, include, exclude)
+    entries = names._entries  # pyright: ignore[reportPrivateUsage]
+    anything = include is None and exclude is None
+    passed_over = set[str]() if anything else _excluded(expected, names, aliases, include, exclude)
     found = _by_order(expected, names) if names.positional else _by_name(expected, names, aliases)
     others = {found[path] for path in passed_over & found.keys()} if names.positional else passed_over
-    found = {path: source for path, source in found.items() if path not in passed_over}
+    if passed_over:
+        found = {path: source for path, source in found.items() if path not in passed_over}
     matches: dict[str, str] = {}
     misshapen: list[Difference] = []
     wrong_kind: list[Difference] = []
     cast: list[Difference] = []
     for path, source in found.items():
         shape, kind, dtype = expected[path]
-        entry = names[source]
+        entry = entries[names.aliases.get(source, source)]
         if not isinstance(entry, TensorEntry):
             wrong_kind.append(Difference(path, "value", kind))
-        elif (tensor := entry.tensor).kind != kind:
+        elif kind_of((tensor := entry.tensor).dtype) != kind:
             wrong_kind.append(Difference(path, tensor.kind, kind))
         elif tensor.shape != tuple(shape):
             misshapen.append(Difference(path, tensor.shape, tuple(shape)))
@@ -78,19 +81,23 @@ def match(
             stored = tensor.dtype
             if dtype is not None and stored != dtype and stored != canonical(dtype, path):
                 cast.append(Difference(path, stored, canonical(dtype, path)))
-    unreadable = _unreadable(expected, names, found, aliases, passed_over)
+    unreadable = _unreadable(expected, names, found, aliases, passed_over) if names.unreadable else {}
     missing = [path for path in expected if not (path in found or path in passed_over or path in unreadable)]
     left, untied = _surplus(found, names, {} if names.positional else aliases)
-    surplus = {path: why for path, why in names.unreadable.items() if path not in expected and path not in aliases}
+    surplus = dict[str, str]()
+    if names.unreadable:
+        surplus = {path: why for path, why in names.unreadable.items() if path not in expected and path not in aliases}
     unexpected = [path for path in (*left, *surplus) if path not in others]
-    kept = {path: NOT_MEANT for path in expected if path in passed_over}
-    kept |= dict.fromkeys(missing, LACKING) | {d.path: UNFIT for d in (*misshapen, *wrong_kind)}
-    kept |= dict.fromkeys(unreadable, UNREADABLE)
+    kept = {path: NOT_MEANT for path in expected if path in passed_over} if passed_over else {}
+    unfit = [difference.path for difference in (*misshapen, *wrong_kind)]
+    kept |= dict.fromkeys(missing, LACKING) | dict.fromkeys(unfit, UNFIT) | dict.fromkeys(unreadable, UNREADABLE)
     ignored = {origin.get(path, path): NOT_MEANT if path in others else SURPLUS for path in left}
     ignored |= dict.fromkeys(view.dropped, DROPPED) | {
         path: f"it cannot be read ({why})" for path, why in surplus.items()
     }
-    meant, hint = _hints(expected, names, aliases, found, missing, unexpected, bool(misshapen))
+    meant, hint = dict[str, str](), None
+    if missing or unexpected or misshapen:
+        meant, hint = _hints(expected, names, aliases, found, missing, unexpected, bool(misshapen))
     if hint is None and view.unused and (missing or unexpected):
         hint = f"No path of the record matches {view.unused[0]!r}, a key of remap."
     return LoadReport(
@@ -104,8 +111,8 @@ def match(
         untied=untied,
         kept=kept,
         ignored=ignored,
-        remapped={old: new for new, old in origin.items() if new != old},
-        tied={alias: path for alias, path in aliases.items() if path in matches},
+        remapped={old: new for new, old in origin.items() if new != old} if origin else {},
+        tied={alias: path for alias, path in aliases.items() if path in matches} if aliases else {},
         other_structure=names.fingerprint is not None and names.fingerprint != fingerprint_of(expected),
         suggestions=meant,
         hint=hint,
@@ -134,7 +141,8 @@ def _by_order(expected: Mapping[str, Expected], record: Record) -> dict[str, str
 
 
 def _by_name(expected: Mapping[str, Expected], record: Record, aliases: Mapping[str, str]) -> dict[str, str]:
-    found = {path: path for path in expected if path in record}
+    entries = record._entries  # pyright: ignore[reportPrivateUsage]
+    found = {path: path for path in expected if path in entries or path in record.aliases}
     for alias, path in aliases.items():
         if path in expected and alias in record:
             found.setdefault(path, alias)
@@ -149,8 +157,6 @@ def _excluded(
     exclude: Patterns | None,
 ) -> set[str]:
     """The expected paths and the entries that match the patterns by none of their names."""
-    if include is None and exclude is None:
-        return set()
     names: dict[str, list[str]] = {path: [path] for path in expected}
     owner = {path: path for path in expected}
     for alias, path in aliases.items():
@@ -188,10 +194,13 @@ def _bits(tensor: LazyTensor) -> Any:
 def _surplus(
     found: Mapping[str, str], record: Record, aliases: Mapping[str, str]
 ) -> tuple[list[str], list[Difference]]:
-    used = {record.aliases.get(path, path) for path in found.values()}
+    used = set(found.values())
+    if record.aliases:
+        used = {record.aliases.get(path, path) for path in used}
     left: list[str] = []
     untied: list[Difference] = []
-    for path in record:
+    entries = record._entries  # pyright: ignore[reportPrivateUsage]
+    for path in entries:
         if path in used:
             continue
         tied = aliases.get(path)

@@ -143,6 +143,9 @@ class LoadReport:
         return [f"{way}: {_named(paths)}" for way, paths in ways.items()]
 
     def _problems(self, strict: bool) -> list[str]:
+        unfit = self.misshapen or self.wrong_kind or self.unreadable or self.untied or self.refused
+        if not (unfit or (strict and (self.other_structure or self.missing or self.unexpected))):
+            return []
         lines = [_OTHER_STRUCTURE] if self.other_structure and strict else []
         lines += [
             f"{shown(d.path)}: the record has shape {d.found}, the module expects {d.expected}" for d in self.misshapen

@@ -1,5 +1,7 @@
 """Optimizer updates."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from typing import Any
@@ -27,19 +29,36 @@ def adam_update(
     >>> px.functional.adam_update(x, g, zero, zero, numbers)[0].tolist()
     [0.5, 0.5]
     """
-    given: list[Tensor[Any, Any, Any]] = [x, grad, moment_1, moment_2]
+    return update_by_adam(x, grad, moment_1, moment_2, numbers)
+
+
+def update_by_adam(
+    x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, scalars: AdamScalars
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `adam_update`, for optimizers: wrong arguments are not explained."""
+    ops = x._ops
+    if not (ops.kind is Float and ops is grad._ops is moment_1._ops is moment_2._ops):
+        x, grad, moment_1, moment_2 = _on_one_backend(x, grad, moment_1, moment_2)
+        ops = x._ops
+    arrays = x.primitive, grad.primitive, moment_1.primitive, moment_2.primitive
+    shape = ops.shape(arrays[0])
+    for array in arrays:
+        if ops.shape(array) != shape:
+            raise ShapeError(f"adam_update: tensors of shapes {shape} and {ops.shape(array)} differ")
+    for scalar in scalars:
+        if isinstance(scalar, TracedScalar):
+            met: list[Any] = [x.as_operand(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
+            scalars = AdamScalars(*met)
+            break
+    try:
+        new, new_moment_1, new_moment_2 = ops.backend.adam_update(*arrays, scalars)
+    except Exception as error:
+        raise failure("adam_update", ops, arrays, error) from error
+    return wrap(ops, new), wrap(ops, new_moment_1), wrap(ops, new_moment_2)
+
+
+def _on_one_backend(*given: Tensor) -> list[Any]:
     for one in given:
         if one.kind is not Float:
             raise KindError(f"adam_update takes Float tensors, got {one.kind.__name__}; convert with .float() first")
-        if one.shape != x.shape:
-            raise ShapeError(f"adam_update: tensors of shapes {x.shape} and {one.shape} differ")
-    met = promote("adam_update", given)
-    ops = met[0]._ops
-    arrays = [one.primitive for one in met]
-    met_numbers: list[Any] = [x.as_operand(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in numbers]
-    numbers = AdamScalars(*met_numbers)
-    try:
-        updated = ops.backend.adam_update(*arrays, numbers)
-    except Exception as error:
-        raise failure("adam_update", ops, tuple(arrays), error) from error
-    return tuple(wrap(ops, array) for array in updated)  # pyright: ignore[reportReturnType]
+    return promote("adam_update", given)

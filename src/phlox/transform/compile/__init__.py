@@ -2,7 +2,7 @@
 
 In the order of a call: `api` (what a user holds), `signature` (arrays on one side, structure on the other; `call_cache`
 for a call that is like the last one), `trace` (the function on tracers), `executable` (the program, made once for every
-signature), `outputs`. `multi_step` and `loop` make several steps one program; `donation` says whose memory is taken.
+signature), `outputs`. `multi_step` makes several steps one program; `donation` says whose memory is taken.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def compile(
     """`fn` as a function whose calls run as one program where the backend has a compiler, and mean the same.
 
     Arguments may be modules, optimizers, tensors, numbers, and lists, tuples, dicts and dataclasses of these; anything
-    else, `True` and `False` included, is a constant, for which a new program is made when it changes. Numbers are
+    else, `True` and `False` included, is a constant, for which a new program is made when it changes. StepScalars are
     arguments: they do not recompile. What a call changes outside its result happens as in an eager call: the state of
     optimizers, running statistics of modules that are passed in, the position of the random stream. A tensor's value
     cannot be asked for inside; those that come back have no history, and a gradient that needs one is an error.
@@ -73,15 +73,15 @@ def compile(
     >>> running(px.ones((3, 2)), [1.0, 0.5, 0.25]).tolist()
     [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
     """
-    turns = _turns(steps, _names(over))
-    return Compiled(fn, _names(donate), turns)
+    plan = _steps_of(steps, _names(over))
+    return Compiled(fn, _names(donate), plan)
 
 
 def _names(given: Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _turns(steps: int | None, over: tuple[str, ...]) -> Steps | None:
+def _steps_of(steps: int | None, over: tuple[str, ...]) -> Steps | None:
     if steps is None:
         if over:
             raise CompileError(f"over={over!r} has a meaning only with steps=, the number of steps that a call takes")
@@ -94,7 +94,7 @@ def _turns(steps: int | None, over: tuple[str, ...]) -> Steps | None:
 class Compiled(Generic[P, R]):
     """A compiled function; see `compile`."""
 
-    def __init__(self, fn: Callable[P, R], donate: tuple[str, ...], turns: Steps | None = None) -> None:
+    def __init__(self, fn: Callable[P, R], donate: tuple[str, ...], steps: Steps | None = None) -> None:
         self._fn: Callable[..., R] = fn
         self._bound: tuple[Any, ...] = ()
         if isinstance(fn, MethodType) and isinstance(fn.__self__, Module):
@@ -105,12 +105,12 @@ class Compiled(Generic[P, R]):
         self._name = getattr(self._fn, "__qualname__", repr(fn))
         parameters = inspect.signature(self._fn).parameters.values()
         named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        for option, names in (("donate", donate), ("over", turns.over if turns else ())):
+        for option, names in (("donate", donate), ("over", steps.over if steps else ())):
             for name in names:
                 if name not in named:
                     raise CompileError(f"{option}: {self._name} has no parameter {name!r} (it has {', '.join(named)})")
         self._donated = frozenset(donate)
-        self._turns = turns
+        self._steps = steps
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._places = positional
         self._names: dict[int, list[str]] = {}
@@ -154,8 +154,8 @@ class Compiled(Generic[P, R]):
             backend = first_backend((*values, *kwargs.values()))
             if backend is not None and backend.compiles:
                 return self._run(backend, values, kwargs)
-        if self._turns is not None:
-            return self._take_turns(self._turns, values, kwargs)
+        if self._steps is not None:
+            return self._take_steps(self._steps, values, kwargs)
         return self._fn(*values, **kwargs)
 
     def _run(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -176,12 +176,12 @@ class Compiled(Generic[P, R]):
         call, key = self._read(backend, values, kwargs, first)
         known = self._programs.get(key)
         if known is None:
-            made = Program(self._fn, self._history, backend, checks_are_on(), self._turns)
+            made = Program(self._fn, self._history, backend, checks_are_on(), self._steps)
             known = self._programs.setdefault(key, made)
         try:
             return self._call(known, call, lambda: self._read(backend, values, kwargs, first)[0])
         except OtherFirstStates:
-            self._programs.pop(key, None)  # nobody will have such states
+            self._programs.pop(key, None)  # there will be no such states again
             raise
 
     def _call(self, program: Program, call: Call, read: Callable[[], Call]) -> Any:
@@ -194,14 +194,14 @@ class Compiled(Generic[P, R]):
         self._repeat = repeat
         return result
 
-    def _take_turns(self, turns: Steps, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _take_steps(self, steps: Steps, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where there is no compiler, or another function is being compiled: one step after the other."""
         named = list(zip([*self._called(len(values)), *kwargs], [*values, *kwargs.values()], strict=True))
-        self._check_over(turns, [name for name, _ in named])
+        self._check_over(steps, [name for name, _ in named])
         for place, (name, value) in enumerate(named):
-            if name in turns.over:
-                named[place] = name, taken_over(value, name, turns.number)
-        return run(self._fn, self._name, turns, named, len(values))
+            if name in steps.over:
+                named[place] = name, taken_over(value, name, steps.number)
+        return run(self._fn, self._name, steps, named, len(values))
 
     def _called(self, positional: int) -> list[str]:
         """What arguments that are given by position are called."""
@@ -210,8 +210,8 @@ class Compiled(Generic[P, R]):
         self._names[positional] = names
         return names
 
-    def _check_over(self, turns: Steps, given: Iterable[str]) -> None:
-        missing = turns.over.difference(given)
+    def _check_over(self, steps: Steps, given: Iterable[str]) -> None:
+        missing = steps.over.difference(given)
         if missing:
             raise CompileError(f"{self._name}: {', '.join(sorted(missing))}, named in `over`, must be passed")
 
@@ -222,7 +222,7 @@ class Compiled(Generic[P, R]):
         checked = checks_are_on()
         # What is checked may be refused, and then nothing may be lost.
         donating = frozenset[str]() if checked else self._donated
-        turns = self._turns
+        steps = self._steps
         key: list[Hashable] = [backend, checked, len(values)]
         named: list[tuple[str, Any, list[Any]]] = []
         over: list[tuple[list[Any], int]] = []
@@ -232,12 +232,12 @@ class Compiled(Generic[P, R]):
             key += keywords
             names = [*names, *keywords]
             values = (*values, *[kwargs[name] for name in keywords])
-        if turns is not None:
-            self._check_over(turns, names)
+        if steps is not None:
+            self._check_over(steps, names)
         for name, value in zip(names, values, strict=True):
             leaves = reader.donated if name in donating else reader.kept
-            if turns is not None and name in turns.over:
-                value = taken_over(value, name, turns.number)
+            if steps is not None and name in steps.over:
+                value = taken_over(value, name, steps.number)
                 start = len(leaves)
                 key.append(reader.read(value, name, leaves))
                 over += [(leaves, place) for place in range(start, len(leaves))]

@@ -24,7 +24,7 @@ Take: TypeAlias = Callable[[Any, list[Any]], bool]
 """`(value, leaves)`: is the value like the last one? If so its arrays are appended to the leaves."""
 
 TakeLate: TypeAlias = Callable[[Any, CallArguments, list[Any]], bool]
-"""As `Take`, for optimizers, which the reader is told of."""
+"""As `Take`, for optimizers, which it adds to the reader."""
 
 OTHER = object()
 """What comes back for a call that is not like the last one."""
@@ -66,9 +66,9 @@ class CallCache:
     def of(cls, program: Program, call: Call) -> CallCache | None:
         """The calls like this one; None if it has arguments of kinds that must be looked at anew each time."""
         reader = call.reader
-        if call.keywords or call.over or program.turns is not None:
+        if call.keywords or call.over or program.steps is not None:
             return None
-        modules, optimizers = iter(reader.modules), {id(going.optimizer): going for going in reader.optimizers}
+        modules, optimizers = iter(reader.modules), {id(argument.optimizer): argument for argument in reader.optimizers}
         if sum(isinstance(value, Optimizer) for _, value, _ in call.named) != len(optimizers):
             return None  # one is given twice, or stands in a container
         arguments: list[Argument] = []

@@ -1,4 +1,4 @@
-"""What a call of a program changes besides its result, and what it gives away: all of it, or nothing."""
+"""What a call of a program changes besides its result, and what it donates: all of it, or nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DonationScope(SignalGuard):
         self._changes: list[tuple[Callable[[Any], object], Any]] = []
 
     def __enter__(self) -> Self:
-        self._reader.handover = self
+        self._reader.donation = self
         return super().__enter__()
 
     def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
@@ -85,11 +85,11 @@ class DonationScope(SignalGuard):
         for given in reader.modules:
             if given.leaves is donated:
                 donate(given.module, f"{taker}, as its argument {given.path}", failed=failed)
-        for number, going in enumerate(reader.optimizers):
-            if going.leaves is donated:
-                going.optimizer.donate_states()
-                going.ready.donate_states()
-                reader.optimizers[number] = going._replace(packed=going.packed._replace(leaves=()))
+        for number, argument in enumerate(reader.optimizers):
+            if argument.leaves is donated:
+                argument.optimizer.donate_states()
+                argument.ready.donate_states()
+                reader.optimizers[number] = argument._replace(packed=argument.packed._replace(leaves=()))
         donated.clear()
         reader.first = None
 

@@ -1,4 +1,4 @@
-"""One program: recorded when first called, and once more for every combination of shapes; then run."""
+"""One program: traced when first called, and once more for every combination of shapes; then run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from phlox.optim.state.flat import FlatState
 from phlox.random.stream import Reserved
 from phlox.tensor import Tensor
 from phlox.transform.compile.donation import DonationScope
-from phlox.transform.compile.loop import Loop
-from phlox.transform.compile.multi_step import Steps
+from phlox.transform.compile.multi_step import Loop, Steps
 from phlox.transform.compile.recompiles import History, facets_of
 from phlox.transform.compile.signature import CallArguments, IdSource, arrays_of
 from phlox.transform.compile.trace import Call, OtherFirstStates, OutputSpec, StepArguments, record
@@ -67,11 +66,11 @@ class Again(Exception):
     """The call has copied its arguments to the device or backend of the program: read them again, and call it."""
 
 
-def _settle(handover: DonationScope, stream: random.Stream, reserved: Reserved, draws: int) -> None:
+def _settle(donation: DonationScope, stream: random.Stream, reserved: Reserved, draws: int) -> None:
     """Say how often a call has drawn; if the call is taken back, so are the draws."""
     stream.settle(reserved, draws)
     if draws:
-        handover.on_undo(partial(stream.settle, reserved._replace(draws=draws), 0))
+        donation.on_undo(partial(stream.settle, reserved._replace(draws=draws), 0))
 
 
 _call: ContextVar[Callable[[], Call]] = ContextVar("phlox_call")
@@ -83,9 +82,9 @@ class Program:
     """A function of certain structures, as the engine runs it."""
 
     def __init__(
-        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, turns: Steps | None
+        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, steps: Steps | None
     ) -> None:
-        self.fn, self.name, self.backend, self.checked, self.turns = fn, history.function, backend, checked, turns
+        self.fn, self.name, self.backend, self.checked, self.steps = fn, history.function, backend, checked, steps
         self.history = history
         self.run = backend.compile(self._body, self._let_go)
         self.draws: int | None = None
@@ -94,22 +93,22 @@ class Program:
 
     def __call__(self, call: Call) -> Any:
         reader = call.reader
-        with DonationScope(self.name, reader) as handover:
+        with DonationScope(self.name, reader) as donation:
             stream = random.current()
             # Two threads on one stream must not draw from one position: the next starts where this one will end.
             if self.draws == 0:
-                outcome = self._run(handover, call, stream, self._start(stream))
+                outcome = self._run(donation, call, stream, self._start(stream))
             else:
                 with _nothing if self.draws else stream.drawing:
-                    outcome = self._run(handover, call, stream, self._reserve(handover, stream))
-            return self._results(handover, outcome, call)
+                    outcome = self._run(donation, call, stream, self._reserve(donation, stream))
+            return self._results(donation, outcome, call)
 
-    def _reserve(self, handover: DonationScope, stream: random.Stream) -> Reserved:
+    def _reserve(self, donation: DonationScope, stream: random.Stream) -> Reserved:
         """Take the positions that a call will probably draw from; a call that has not happened gives them back."""
         draws = self.draws or 0
-        if draws:  # told before they are taken, for Ctrl-C may come at once
+        if draws:  # noted before they are taken, for Ctrl-C may come at once
             expected = Reserved(None, stream.key, stream.position, draws)
-            handover.on_undo(partial(stream.settle, expected, 0))
+            donation.on_undo(partial(stream.settle, expected, 0))
         return stream.reserve(draws)
 
     def _start(self, stream: random.Stream) -> Reserved:
@@ -122,7 +121,7 @@ class Program:
         self._reserved = (stream, reserved) if type(stream) is random.Stream else None
         return reserved
 
-    def _run(self, handover: DonationScope, call: Call, stream: random.Stream, reserved: Reserved) -> TraceOutput:
+    def _run(self, donation: DonationScope, call: Call, stream: random.Stream, reserved: Reserved) -> TraceOutput:
         call.reader.kept[0] = reserved[0]
         token = _call.set(lambda: call)
         drawn = 0
@@ -134,7 +133,7 @@ class Program:
             except Exception as error:
                 self._explain(error, call)
                 raise
-            self._arrived(handover, outcome, call)
+            self._arrived(donation, outcome, call)
             meaning = outcome.meaning
             if meaning.draws or meaning.checks:
                 drawn = self._follow(outcome, reserved[0])
@@ -142,14 +141,14 @@ class Program:
         finally:
             _call.reset(token)
             if drawn or reserved[3]:
-                _settle(handover, stream, reserved, drawn)
+                _settle(donation, stream, reserved, drawn)
         return outcome
 
     def _let_go(self) -> None:
-        """The engine is about to write over what is donated in the call that is going on."""
-        handover = _call.get()().reader.handover
-        assert handover is not None
-        handover.release()
+        """The engine is about to write over what is donated in the call that is under way."""
+        donation = _call.get()().reader.donation
+        assert donation is not None
+        donation.release()
 
     def fast_path(self, kept: list[Any], owners: Sequence[IdSource], read: Callable[[], Call]) -> Any:
         """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.
@@ -172,15 +171,15 @@ class Program:
         if meaning.plain:
             return meaning.result(outcome.arrays, owners)
         call = read()
-        with DonationScope(self.name, call.reader) as handover:
-            self._arrived(handover, outcome, call)
+        with DonationScope(self.name, call.reader) as donation:
+            self._arrived(donation, outcome, call)
             self.draws = drawn = self._follow(outcome, reserved[0])
-            _settle(handover, stream, reserved, drawn)
-            return self._results(handover, outcome, call)
+            _settle(donation, stream, reserved, drawn)
+            return self._results(donation, outcome, call)
 
-    def _arrived(self, handover: DonationScope, outcome: TraceOutput, call: Call) -> None:
+    def _arrived(self, donation: DonationScope, outcome: TraceOutput, call: Call) -> None:
         """From now on signals wait until states and parameters are as the program has left them."""
-        handover.arrived(outcome.arrays, outcome.meaning.continued, lambda: self._load(handover, outcome, call))
+        donation.arrived(outcome.arrays, outcome.meaning.continued, lambda: self._load(donation, outcome, call))
 
     def _follow(self, outcome: TraceOutput, words: Any) -> int:
         """Judge what is checked in a call; how often has it drawn?"""
@@ -191,26 +190,26 @@ class Program:
             self._check_stream(outcome.arrays, words)
         return meaning.draws
 
-    def _results(self, handover: DonationScope, outcome: TraceOutput, call: Call) -> Any:
+    def _results(self, donation: DonationScope, outcome: TraceOutput, call: Call) -> Any:
         """The result of a call, once states and parameters are as it has left them."""
         if call.reader.donated:
             self._note_donations(call)
         result = outcome.meaning.result(outcome.arrays, call.reader.owners)
-        self._load(handover, outcome, call)
+        self._load(donation, outcome, call)
         return result
 
-    def _load(self, handover: DonationScope, outcome: TraceOutput, call: Call) -> None:
+    def _load(self, donation: DonationScope, outcome: TraceOutput, call: Call) -> None:
         """Give optimizers their new states, and parameters that were set their values."""
         reader, arrays, meaning = call.reader, outcome.arrays, outcome.meaning
-        for number, (going, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
-            optimizer = going.optimizer
+        for number, (argument, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
+            optimizer = argument.optimizer
             twin = reader.twins[number] if reader.twins else optimizer
-            after = twin, make(arrays, reader.owners, going.packed.place)
-            handover.change(optimizer.go_on, after, dict(vars(optimizer)), undo=vars(optimizer).update)
+            after = twin, make(arrays, reader.owners, argument.packed.place)
+            donation.change(optimizer.go_on, after, dict(vars(optimizer)), undo=vars(optimizer).update)
         for number, place, at, backend in meaning.changed:
             param = reader.modules[number].module.params()[place]
             value = Tensor.from_primitive(arrays[at], backend, param.kind)
-            handover.change(param.set, value, param.val(), undo=param.restore)
+            donation.change(param.set, value, param.val(), undo=param.restore)
 
     def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
         """Raise what the first failed check says, unless this is itself part of a program."""
@@ -218,8 +217,8 @@ class Program:
         if any(map(self.backend.is_traced, numbers)):
             return
         hosts = [self.backend.to_host(number) for number in numbers]
-        for turn in [()] if self.turns is None else range(self.turns.number):
-            found = iter([host[turn].tolist() for host in hosts])
+        for step in [()] if self.steps is None else range(self.steps.number):
+            found = iter([host[step].tolist() for host in hosts])
             for check in checks:
                 check.raise_for(list(islice(found, check.count)))
 
@@ -228,8 +227,8 @@ class Program:
         no_memory = out_of_memory(self.name, self.backend, error)
         if no_memory is not None:
             raise no_memory from error
-        handover = call.reader.handover
-        if handover is not None and handover.has_released:
+        donation = call.reader.donation
+        if donation is not None and donation.has_released:
             return
         cause: BaseException | None = error
         while cause is not None:
@@ -261,7 +260,11 @@ class Program:
             ) from error
         if call.reader.shares_donated():
             raise Again from error
-        left = [going.optimizer for going in call.reader.optimizers if self._is_elsewhere(going.packed, call.reader)]
+        left = [
+            argument.optimizer
+            for argument in call.reader.optimizers
+            if self._is_elsewhere(argument.packed, call.reader)
+        ]
         for optimizer in left:
             optimizer.load_packed(optimizer.repack(call.reader.place))
         if left:
@@ -289,7 +292,7 @@ class Program:
             )
 
     def _note_donations(self, call: Call) -> None:
-        """Remember what is used up, and by whom."""
+        """Remember what was donated, and to what."""
         donated = call.reader.donated
         for given in call.reader.modules:
             if given.leaves is donated:
@@ -302,18 +305,18 @@ class Program:
     def _body(self, donated: list[Any], kept: list[Any]) -> TraceOutput:
         """The function on tracers: what the engine records."""
         call = _call.get()()
-        if call.reader.handover is not None:
-            call.reader.handover.records()
+        if call.reader.donation is not None:
+            call.reader.donation.records()
         trace = self.backend.trace_of(kept[0])
         if trace is not None:
             note_trace(trace, self.name)
         self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))
         # Nothing of a function that is differentiated around the call enters it.
         with scope(tracing, object()), resumed(()):
-            if self.turns is not None:
-                return TraceOutput(*Loop(self._turn, self.name, call, donated, kept).run(self.turns.number))
-            turn = self._turn(call, donated, kept)
-            return TraceOutput(turn.arrays, turn.meaning)
+            if self.steps is not None:
+                return TraceOutput(*Loop(self._step, self.name, call, donated, kept).run(self.steps.number))
+            traced = self._step(call, donated, kept)
+            return TraceOutput(traced.arrays, traced.meaning)
 
-    def _turn(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> StepArguments:
+    def _step(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> StepArguments:
         return record(self.fn, self.name, call, donated, kept, self.checked)

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from phlox.backend import Backend, Device
+from phlox.backend.pytree import shell_of
 from phlox.config import Config
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module, ParamId
@@ -18,7 +19,7 @@ from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.tensor import wrap
 from phlox.transform.compile.signature import Ids, IdSource, first_places
-from phlox.transform.tree import fields_of, same_mapping, same_sequence, with_fields
+from phlox.transform.tree import container_of
 
 Maker: TypeAlias = Callable[[Sequence[Any], Sequence[IdSource]], Any]
 """`(arrays, owners of this call)`: a result."""
@@ -65,21 +66,13 @@ class OutputWriter:
             return self._tensor(cast("Tensor[Any, Any, Any]", value))
         if isinstance(value, GradientsParams):
             return self._gradients(value)
-        if isinstance(value, (list, tuple)):
-            makers = [self.write(part, f"{path}[{i}]") for i, part in enumerate(cast("list[Any]", value))]
+        container = container_of(value)
+        if container is not None:
+            makers = [self.write(part, path + container.label(key)) for key, part in container.items(value)]
             if kind is tuple:
                 return lambda arrays, owners: tuple([make(arrays, owners) for make in makers])
-            return lambda arrays, owners: same_sequence(kind, [make(arrays, owners) for make in makers])
-        if isinstance(value, dict):
-            parts = cast("dict[Any, Any]", value)
-            items = [(key, self.write(part, f"{path}[{key!r}]")) for key, part in parts.items()]
-            shell = same_mapping(parts, dict.fromkeys(parts).items())
-            return lambda arrays, owners: same_mapping(shell, [(key, make(arrays, owners)) for key, make in items])
-        fields = fields_of(value)
-        if fields is not None:
-            named = [(name, self.write(part, f"{path}.{name}")) for name, part in fields.items()]
-            shell = with_fields(value, dict.fromkeys(fields))
-            return lambda arrays, owners: with_fields(shell, {name: make(arrays, owners) for name, make in named})
+            shell = shell_of(container, value, len(makers))
+            return lambda arrays, owners: container.build(shell, [make(arrays, owners) for make in makers])
         if isinstance(value, Optimizer):
             raise CompileError(f"{path}: an optimizer keeps its state by itself; there is no need to return it")
         if isinstance(value, _CONSTANTS):

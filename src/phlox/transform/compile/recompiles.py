@@ -19,12 +19,12 @@ from phlox.module.template import flatten
 from phlox.optim import Optimizer, OptimizerAdaptor
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
-from phlox.transform.compile.signature import CallArguments, Numbers, first_places
+from phlox.transform.compile.signature import CallArguments, StepScalars, first_places
 from phlox.transform.tree import parts_of
 
 _log = logging.getLogger("phlox.compile")
 _KEPT = 64  # traces of one function that a new one is compared with
-_MANY = 64  # after which the user is told
+_MANY = 64  # after which there is a warning
 
 
 class Facet(NamedTuple):
@@ -138,13 +138,13 @@ class History:
 def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[Change, ...]:
     """What differs, in the order of the arguments; of what is inside something new or gone, nothing is said."""
     changes: list[Change] = []
-    told: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     for path in {**before, **after}:
         old, new = before.get(path, _ABSENT), after.get(path, _ABSENT)
-        if old.key == new.key or path.startswith(told):
+        if old.key == new.key or path.startswith(said):
             continue
         changes.append(Change(path, old.text, new.text, new.remedy or old.remedy))
-        told = (*told, f"{path}.", f"{path}[", f"{path},")
+        said = (*said, f"{path}.", f"{path}[", f"{path},")
     return tuple(changes)
 
 
@@ -154,10 +154,10 @@ def facets_of(named: list[tuple[str, Any]], reader: CallArguments, checked: bool
     for name, value in named:
         found.update(_facets(value, name))
     places = first_places(owner.ids for owner in reader.owners)
-    for going in reader.optimizers:
-        name = next((name for name, value in named if value is going.optimizer), "an optimizer")
-        key = going.packed.form, tuple(places[id] for id in going.packed.ids)
-        found[f"{name}, its state"] = Facet(key, f"that of {len(going.packed.ids)} parameters")
+    for argument in reader.optimizers:
+        name = next((name for name, value in named if value is argument.optimizer), "an optimizer")
+        key = argument.packed.form, tuple(places[id] for id in argument.packed.ids)
+        found[f"{name}, its state"] = Facet(key, f"that of {len(argument.packed.ids)} parameters")
     owned = [owner.ids for owner in reader.owners if not isinstance(owner, FlatState)]
     places = first_places(owned)
     shared = tuple(tuple(places[id] for id in ids) for ids in owned)
@@ -176,8 +176,8 @@ def _facets(value: Any, path: str) -> Iterator[tuple[str, Facet]]:
         yield from module_facets(value, path)
     elif isinstance(value, Optimizer):
         yield from _optimizer(value, path)
-    elif isinstance(value, Numbers):
-        yield path, Facet((Numbers, type(value.values[0])), f"{len(value.values)} numbers")
+    elif isinstance(value, StepScalars):
+        yield path, Facet((StepScalars, type(value.values[0])), f"{len(value.values)} numbers")
     elif (parts := parts_of(value)) is not None:
         labels = tuple(label for label, _ in parts)
         yield path, Facet((kind, labels), _container(kind, labels))

@@ -16,6 +16,7 @@ import numpy as np
 
 from phlox.backend import Backend, Device
 from phlox.backend.levels import has_history
+from phlox.backend.pytree import DICT
 from phlox.backend.tracing.lifetime_errors import donated
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import CompileError
@@ -26,7 +27,7 @@ from phlox.optim import LrSchedule, Optimizer
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
-from phlox.transform.tree import fields_of, same_mapping, same_sequence, with_fields
+from phlox.transform.tree import container_of, map_parts
 
 if TYPE_CHECKING:
     from phlox.transform.compile.donation import DonationScope
@@ -68,8 +69,8 @@ class OptimizerArg(NamedTuple):
     """A twin with states that its first step makes, if there are any to make; else the optimizer."""
 
 
-class Numbers:
-    """One number for each turn of a loop, as an argument: all of them go in, and each turn gets its own."""
+class StepScalars:
+    """One scalar for each step of a loop, as an argument: all of them go in, and each step gets its own."""
 
     __slots__ = ("values",)
 
@@ -78,7 +79,7 @@ class Numbers:
 
 
 class _EachStep(tuple[Any, ...]):
-    """The numbers of one argument as a leaf; other tuples are of the arrays of modules and states."""
+    """The scalars of one argument as a leaf; other tuples are of the arrays of modules and states."""
 
     __slots__ = ()
 
@@ -120,16 +121,8 @@ def first_backend(values: Iterable[Any]) -> Backend | None:
             if backends:
                 return plain_backend(backends[0])
             continue
-        inside: Iterable[Any] = ()
-        if isinstance(value, (list, tuple)):
-            inside = cast("list[Any]", value)
-        elif isinstance(value, dict):
-            inside = cast("dict[Any, Any]", value).values()
-        elif isinstance(value, GradientsParams):
-            inside = (tensor for _, tensor in value.items())
-        else:
-            inside = (fields_of(value) or {}).values()
-        found = first_backend(inside)
+        container = container_of(value)
+        found = None if container is None else first_backend(part for _, part in container.items(value))
         if found is not None:
             return found
     return None
@@ -197,7 +190,7 @@ class CallArguments:
     """The arguments of one call, taken apart."""
 
     __slots__ = (
-        "_known", "_late", "_place", "backend", "donated", "first", "guess", "handover", "kept", "modules",
+        "_known", "_late", "_place", "backend", "donated", "donation", "first", "guess", "kept", "modules",
         "optimizers", "owners", "twins",
     )  # fmt: skip
 
@@ -209,7 +202,7 @@ class CallArguments:
         self.owners: list[IdSource] = []
         self.optimizers: list[OptimizerArg] = []
         self.first: tuple[Any, str] | None = None
-        self.handover: DonationScope | None = None
+        self.donation: DonationScope | None = None
         """Of what is donated, once the engine has asked for it."""
         self.guess = False
         """Is it a guess which states a first step makes?"""
@@ -257,26 +250,21 @@ class CallArguments:
                     return "again, an optimizer", number
             self._late.append((value, leaves))
             return "optimizer"
-        if isinstance(value, (list, tuple)):
-            parts = cast("list[Any]", value)
-            return kind, tuple([self.read(part, f"{path}[{i}]", leaves) for i, part in enumerate(parts)])
-        if isinstance(value, dict):
-            items = cast("dict[Any, Any]", value).items()
-            parts = tuple([self.read(part, f"{path}[{key!r}]", leaves) for key, part in items])
-            return kind, tuple([static_key(key) for key, _ in items]), parts
         if isinstance(value, GradientsParams):
             parts = tuple([self._tensor(tensor, f"{path}, gradient", leaves) for _, tensor in value.items()])
             return kind, parts, self._own(Owned(tuple(value)))
+        container = container_of(value)
+        if container is not None:
+            items = list(container.items(value))
+            parts = tuple([self.read(part, path + container.label(key), leaves) for key, part in items])
+            return kind, parts, tuple([static_key(key) for key, _ in items]) if container is DICT else ()
         if _is_number(value):
             return self._number(value.item(), path, leaves)
-        if kind is Numbers:
+        if kind is StepScalars:
             for number in value.values:
                 self._number(number, path, [])
             leaves.append(_EachStep(value.values))
-            return Numbers, cast("type[Any]", type(value.values[0]))
-        fields = fields_of(value)
-        if fields is not None:
-            return kind, tuple([self.read(part, f"{path}.{name}", leaves) for name, part in fields.items()])
+            return StepScalars, cast("type[Any]", type(value.values[0]))
         if isinstance(value, LrSchedule):
             raise CompileError(f"{path}: a schedule counts its steps outside; pass the rate, {path}.step(), instead")
         try:
@@ -288,12 +276,12 @@ class CallArguments:
             ) from None
 
     def forget(self) -> None:
-        """Let go of all arrays: the call is over."""
+        """Release all arrays: the call is over."""
         self.donated.clear()
         self.kept.clear()
         self.optimizers.clear()
         self.twins = []
-        self.first = self.handover = None
+        self.first = self.donation = None
 
     def read_late(self, first: FirstStates | None = None) -> Hashable:
         """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none.
@@ -456,32 +444,22 @@ class Rebuilder:
             return module
         if isinstance(value, Tensor):
             return cast("Tensor[Any, Any, Any]", value)._with(next(leaves))  # pyright: ignore[reportPrivateUsage]
-        if kind is Numbers:
+        if kind is StepScalars:
             return self._scalar(next(leaves), isinstance(value.values[0], int))
         if kind is float or kind is int or _is_number(value):
             return self._scalar(next(leaves), isinstance(value, int) or (kind is not float and _is_whole(value)))
         if isinstance(value, Optimizer):
             return next(twin for optimizer, twin in self._twins if optimizer is value)
-        if isinstance(value, (list, tuple)):
-            return same_sequence(kind, [self.rebuild(part, leaves) for part in cast("list[Any]", value)])
-        if isinstance(value, dict):
-            whole = cast("dict[Any, Any]", value)
-            return same_mapping(whole, [(key, self.rebuild(part, leaves)) for key, part in whole.items()])
-        if isinstance(value, GradientsParams):
-            return GradientsParams({id: self.rebuild(tensor, leaves) for id, tensor in value.items()})
-        fields = fields_of(value)
-        if fields is not None:
-            return with_fields(value, {name: self.rebuild(part, leaves) for name, part in fields.items()})
-        return value
+        return map_parts(lambda part, path: self.rebuild(part, leaves), value, "")
 
     def _scalar(self, tracer: Any, whole: bool) -> Any:
-        if isinstance(tracer, (float, int)):  # somebody else traces, and the function is simply called
+        if isinstance(tracer, (float, int)):  # another library traces, and the function is simply called
             return tracer
         return TracedScalar(self.backend, self.backend.scalar_from_argument(tracer, whole), whole)
 
     def twins_of(self, optimizers: Sequence[OptimizerArg]) -> list[Optimizer]:
         """The optimizers that the function will see: what happens to them must not show as long as it is traced."""
-        self._twins = [(going.optimizer, going.ready.twin()) for going in optimizers]
+        self._twins = [(argument.optimizer, argument.ready.twin()) for argument in optimizers]
         return [twin for _, twin in self._twins]
 
     def rebuild_late(self, twin: Optimizer, packed: FlatState, leaves: Iterator[Any]) -> None:

@@ -29,7 +29,7 @@ class Call(NamedTuple):
     """Name, value, and the list that its arrays have gone to; the last `keywords` of them by keyword."""
     keywords: int
     over: list[tuple[list[Any], int]]
-    """Of the arrays that have an entry for each turn of a loop, the list and the place in it."""
+    """Of the arrays that have an entry for each step of a loop, the list and the place in it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -77,8 +77,8 @@ def record(
     stream = random.TracedStream(next(sources[id(reader.kept)]))
     twins = rebuilder.twins_of(reader.optimizers)
     values = [rebuilder.rebuild(value, sources[id(leaves)]) for _, value, leaves in call.named]
-    for going, twin in zip(reader.optimizers, twins, strict=True):
-        rebuilder.rebuild_late(twin, going.packed, sources[id(going.leaves)])
+    for argument, twin in zip(reader.optimizers, twins, strict=True):
+        rebuilder.rebuild_late(twin, argument.packed, sources[id(argument.leaves)])
     positional = len(values) - call.keywords
     names = [name for name, _, _ in call.named[positional:]]
     keywords = dict(zip(names, values[positional:], strict=True))
@@ -115,11 +115,11 @@ def _check_first_states(reader: CallArguments, twins: Sequence[Optimizer]) -> No
     found: list[dict[Place, int]] = []
     wrong = False
     places = first_places(reader.owners[given.owner].ids for given in reader.modules)
-    for going, twin in zip(reader.optimizers, twins, strict=True):
-        states, before = twin.states, going.packed.ids
+    for argument, twin in zip(reader.optimizers, twins, strict=True):
+        states, before = twin.states, argument.packed.ids
         new = [id for id in states if id in places and id not in before]
         wrong |= bool(twin.begun) or (bool(new) and type(twin).begin is not Optimizer.begin)
-        first = [*new, *(id for id in going.ready.begun if id in places and id not in twin.begun)]
+        first = [*new, *(id for id in argument.ready.begun if id in places and id not in twin.begun)]
         found.append({_owned(reader, places[id]): twin.variant(id) for id in first})
     if wrong:
         raise OtherFirstStates(found)
@@ -167,7 +167,7 @@ def _changed(
                 f"{name}: a field of the {type(module).__name__} that is an argument was changed inside, which ends "
                 f"with the call ({what}); return a new module, or keep what changes in a Param that is not trained"
             )
-        if given.leaves is reader.donated:  # nobody will look at it again
+        if given.leaves is reader.donated:  # it is not used again
             continue
         for place, (param, old) in enumerate(zip(module.params(), values, strict=True)):
             value = param.val()

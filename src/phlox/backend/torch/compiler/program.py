@@ -243,17 +243,19 @@ def _array(x: Any, number: torch.dtype = torch.float64, integer: torch.dtype = t
 
 def _taken_apart(value: Any, flat: list[Any]) -> Callable[[Iterator[Any]], Any]:
     """Append the arrays of a result; what is returned puts it together again of others."""
-    node = _nodes.get(type(value))
-    if node is not None:
-        parts, structure = node.flatten(value)
-        inner = _taken_apart(list(parts), flat)
-        return lambda rest: node.unflatten(structure, inner(rest))
-    if isinstance(value, (list, tuple)):
-        kind = cast("type[Any]", type(cast("Any", value)))
-        inner_forms = [_taken_apart(part, flat) for part in cast("list[Any]", value)]
-        return lambda rest: kind([form(rest) for form in inner_forms])
-    flat.append(value)
-    return next
+
+    def leaf(part: Any, path: str) -> pytree.Build | None:
+        node = _nodes.get(type(part))
+        if node is not None:
+            parts, structure = node.flatten(part)
+            inner = _taken_apart(list(parts), flat)
+            return lambda rest: node.unflatten(structure, inner(rest))
+        if isinstance(part, (list, tuple)):
+            return None
+        flat.append(part)
+        return next
+
+    return pytree.take_apart(value, leaf)
 
 
 # --- code
