@@ -40,7 +40,7 @@ def test_awkward_values(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 def test_a_fault_of_the_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "inductor")
-    monkeypatch.setattr(programs, "DECOMPOSITIONS", {})
+    monkeypatch.setattr(programs, "decompositions", dict)
     lines = list(compiled.differences(compiled.cases(_rows(("expm1", "elu")), "f32"), Torch()))
     assert [line.partition("(")[0] for line in lines] == ["expm1", "elu"]
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from phlox.backend.contract.special import ERF_DENOMINATOR, ERF_LIMIT, ERF_NUMERATOR
+from phlox.backend.torch import compat
 
 _aten: Any = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
@@ -151,7 +152,7 @@ def _cosh(x: Any) -> Any:
     return half * 0.5 * half + 0.5 / half / half
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+_PUBLIC: dict[Any, Callable[..., Any]] = {
     _aten.remainder.Tensor: _of_floats(_remainder),
     _aten.remainder.Scalar: _of_floats(_remainder),
     _aten.remainder.Scalar_Tensor: _of_floats(_remainder),
@@ -164,15 +165,22 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.erfinv.default: _formula(_erfinv),
     _aten.expm1.default: _formula(_expm1),
     _aten.erf.default: _formula(_erf),
-    _aten.elu.default: _formula(_elu),
-    _aten.elu_backward.default: _formula(_elu_backward),
-    _aten.hardswish_backward.default: _formula(_hardswish_backward),
     _aten.atanh.default: _formula(_atanh),
     _aten.acosh.default: _formula(_acosh),
     _aten.sinh.default: _formula(_sinh),
     _aten.cosh.default: _formula(_cosh),
 }
-"""By operation. What returns NotImplemented is left to the compiler."""
+_PRIVATE = {
+    compat.ELU: _formula(_elu),
+    compat.ELU_BACKWARD: _formula(_elu_backward),
+    compat.HARDSWISH_BACKWARD: _formula(_hardswish_backward),
+}
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """By operation. What returns NotImplemented is left to the compiler."""
+    return {**_PUBLIC, **{part.value: function for part, function in _PRIVATE.items() if part.here}}
+
 
 OPTIONS = {
     # It would take x for x + 0, of a zero of either sign, and 0 for x * 0, of NaN and infinity (softshrink has one).

@@ -5,12 +5,11 @@ runs once on tracers (tensors without values), every operation on them is noted,
 """
 
 # PyTorch's annotations leave much unsaid.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +18,11 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from phlox.backend import pytree
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import codegen
-from phlox.backend.torch.compiler.decompositions import DECOMPOSITIONS, OPTIONS
+from phlox.backend.torch.compiler.decompositions import OPTIONS, decompositions
 from phlox.backend.torch.compiler.kernels import attention, gemm, packed_gemm, winograd
 from phlox.backend.torch.compiler.passes import donation
 from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants, packed
@@ -105,8 +104,6 @@ class Program:
         devices = {x.device for x in arrays if x.ndim}  # what has no axes meets arrays on any
         if len(devices) > 1:
             raise ValueError(f"arrays on different devices: {', '.join(sorted(map(str, devices)))}")
-        from torch.fx.experimental.proxy_tensor import make_fx
-
         forms: list[Callable[[Iterator[Any]], Any]] = []
 
         def body(*tracers: Any) -> list[torch.Tensor]:
@@ -117,9 +114,8 @@ class Program:
             return [_array(x, *self._elements).contiguous() for x in found]
 
         inductor = codegen() == "inductor"
-        options: dict[str, Any] = {"decomposition_table": DECOMPOSITIONS} if inductor else {}
         with _tracers(flat) as fakes:
-            graph = cast("Any", make_fx(body, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*fakes))
+            graph = compat.trace_graph(body, fakes, decompositions() if inductor else None)
         graph.graph.eliminate_dead_code()
         merge(graph)
         start = sum(1 if size is None or size < 0 else size for size in sizes[0])
@@ -183,11 +179,12 @@ def trace_only(fn: Body, donated: Any, kept: Any) -> None:
 @contextmanager
 def _tracers(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
     """Tracers for these tensors, in a scope in which operations give tracers."""
+    compat.need_compiler()
     # Without symbols, asking for a value is an error at once; with them it would become a part of the program.
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=None)
+    mode = compat.FAKE_TENSOR_MODE.value(allow_non_fake_inputs=True, shape_env=None)
     try:
         with scope(tracing, True), torch.no_grad(), mode:
-            yield [x if isinstance(x, FakeTensor) else mode.from_tensor(x) for x in flat]
+            yield [x if isinstance(x, compat.FAKE_TENSOR.value) else mode.from_tensor(x) for x in flat]
     finally:
         end(mode)
 
@@ -268,9 +265,7 @@ def _compiled(graph: Any, flat: Sequence[torch.Tensor]) -> Callable[..., Any]:
     winograd.lower(graph)
     attention.lower(graph)
     try:
-        # Not `torch.compile`, which would trace again what is traced, and ask at every call whether that still fits.
-        with importlib.import_module("torch._inductor.config").patch(OPTIONS):
-            return importlib.import_module("torch._inductor").compile(graph, list(flat))
+        return compat.compile_graph(graph, flat, OPTIONS)
     except Exception as error:
         graph.forward(*flat)  # which raises what is no fault of the compiler
         cause = error.__cause__ or error

@@ -2,7 +2,7 @@
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false, reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from phlox.backend.contract.types import Array
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 
-_aten: Any = torch.ops.aten
-_kernels: Any = getattr(torch.ops, "mkldnn", None)
 _LSTM = 2  # as PyTorch numbers the kinds
 
 # --- the weights of use, which mostly stay the same
@@ -25,9 +23,9 @@ _LSTM = 2  # as PyTorch numbers the kinds
 def _in_order(weight: Array, recurrent: Array) -> tuple[Array, Array]:
     """Both weights as the kernel takes them, packed for it if they are there for more than this call."""
     first, second = weight.detach().t().contiguous(), recurrent.detach().t().contiguous()
-    if weight.is_inference() or recurrent.is_inference() or not hasattr(_kernels, "_reorder_mkldnn_rnn_layer_weight"):
+    if weight.is_inference() or recurrent.is_inference() or not compat.REORDER_LSTM_WEIGHT.here:
         return first, second
-    return tuple(_kernels._reorder_mkldnn_rnn_layer_weight(first, second, recurrent.shape[0], False, True, False))
+    return tuple(compat.REORDER_LSTM_WEIGHT.value(first, second, recurrent.shape[0], False, True, False))
 
 
 _kept_in_order = WeightCache(_in_order)
@@ -61,14 +59,14 @@ def lstm_forward(*arguments: Any) -> tuple[Array, Array, Array, Array]:
 def _layer(*arguments: Any, train: bool) -> tuple[Array, Array, Array, Array]:
     *_, hidden, _, _ = arguments
     with torch.set_grad_enabled(train):  # by which the kernel tells training from use
-        return _aten.mkldnn_rnn_layer(*arguments, [], _LSTM, hidden.shape[2], 1, True, False, False, train)
+        return compat.LSTM.value(*arguments, [], _LSTM, hidden.shape[2], 1, True, False, False, train)
 
 
 def lstm_backward(*arguments: Any) -> tuple[Array, ...]:
     """The gradients of x, weight, recurrent, bias, hidden and cell."""
     *operands, kept, g, g_hidden, g_cell, reverse = arguments
     width = operands[5].shape[2]
-    found = _aten.mkldnn_rnn_layer_backward(
+    found = compat.LSTM_BACKWARD.value(
         *operands, g, g_hidden, g_cell, reverse, _LSTM, width, 1, True, True, False, [], False, kept
     )
     return (*found[:4], *found[5:])
@@ -78,7 +76,7 @@ def lstm_backward(*arguments: Any) -> tuple[Array, ...]:
 def room(shape: tuple[int, ...], width: int) -> int:
     """How many bytes the kernel keeps for the way back, by trying it."""
     _, batch, features = shape
-    with _disable_current_modes():
+    with compat.without_modes():
         zeros = partial(torch.zeros, dtype=torch.float32, device="cpu")  # whatever the defaults are now
         operands = (
             zeros(shape), zeros(4 * width, features), zeros(4 * width, width), zeros(4 * width), zeros(4 * width),

@@ -13,6 +13,7 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.kernels import lstm as own
 from phlox.backend.torch.cpu import onednn_lstm as kernel
 from phlox.backend.torch.tracer import is_tracer
@@ -104,6 +105,9 @@ def _serves(alive: Array | None, x: Array, *others: Array | None) -> bool:
         and x.device.type == "cpu"
         and x.numel() > 0
         and torch.backends.mkldnn.is_available()
+        and compat.LSTM.here
+        and compat.LSTM_BACKWARD.here
+        and (compat.can_leave_modes() or not is_tracer(x))
         and not any(one is not None and one.requires_grad for one in (x, *others))
     )
 

@@ -13,16 +13,15 @@ from typing import Any
 import torch
 
 from phlox.backend.contract.types import Array
+from phlox.backend.torch import compat
 
 NOWHERE = -1
 """A place whose row is left out."""
 
-_aten: Any = torch.ops.aten
-
 
 def add_rows(g: Array, places: Array, count: int) -> Array:
     """g [..., width] added up by place: [count, width]."""
-    return _aten.embedding_dense_backward(g, places, count, NOWHERE, False)
+    return compat.EMBEDDING_BACKWARD.value(g, places, count, NOWHERE, False)
 
 
 def _on_fakes(g: Array, places: Array, count: int) -> Array:

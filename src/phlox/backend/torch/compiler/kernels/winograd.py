@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import replace_node
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, address, integers, load
 from phlox.backend.torch.compiler.passes.layout import lies
@@ -153,8 +154,11 @@ def suits(x: Any, y: Any, weight: Any, options: Sequence[Any], tiles: int) -> bo
 
 def lower(graph: Any) -> None:
     """Compute the convolutions of a graph so, and their gradients, where that is faster."""
-    kinds = {_aten.convolution.default, _aten.convolution_backward.default}
-    nodes = [node for node in graph.graph.nodes if node.target in kinds]
+    nodes = [
+        node
+        for node in graph.graph.nodes
+        if node.target is _aten.convolution.default or compat.CONVOLUTION_BACKWARD.is_of(node)
+    ]
     if not nodes:
         return
     for node in nodes:

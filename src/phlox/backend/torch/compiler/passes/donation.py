@@ -5,7 +5,7 @@ cache only to write over them. Where a result is elementwise of an argument that
 """
 
 # PyTorch's annotations leave much unsaid.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import arguments_of, is_elementwise, origin_of, written_to
 
 _WORTH, MUCH = 1 << 16, 1 << 22
@@ -116,16 +117,13 @@ def _holders(flat: Sequence[Any], at: int) -> int:
 
 def _looks(x: torch.Tensor) -> tuple[bool, int, int]:
     """Is the memory of PyTorch's own, not a file's or NumPy's? How many share the array, and how many the memory?"""
-    array: Any = x
-    storage = array.untyped_storage()
-    return storage.resizable(), array._use_count(), torch._C._storage_Use_Count(storage._cdata)
+    return x.untyped_storage().resizable(), *compat.sharers(x)
 
 
 def _of_a_fresh_one() -> tuple[int, tuple[bool, int, int]] | None:
-    try:
-        return _holders([torch.empty(1, device="cpu")], 0), _looks(torch.empty(1, device="cpu"))
-    except AttributeError:
+    if not compat.can_count_sharers():
         return None
+    return _holders([torch.empty(1, device="cpu")], 0), _looks(torch.empty(1, device="cpu"))
 
 
 _fresh = _of_a_fresh_one()

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import is_elementwise, replace_node, shape_of
 
 _aten: Any = torch.ops.aten
-_VIEWS = {_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.expand.default}
+_VIEWS = {_aten.view.default, _aten.reshape.default, _aten.expand.default}
 
 
 def prepare(graph: Any) -> None:
@@ -55,7 +56,7 @@ def _compute_before(graph: Any, row: Any) -> None:
 
 def _ends(reader: Any) -> Iterator[Any]:
     """What reads it in the end, behind views."""
-    if reader.target in _VIEWS:
+    if reader.target in _VIEWS or compat.is_unsafe_view(reader.target):
         for user in reader.users:
             yield from _ends(user)
     else:

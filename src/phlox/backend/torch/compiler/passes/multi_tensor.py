@@ -6,7 +6,7 @@ arrays of any length, and called for one parameter after the other once the rest
 """
 
 # PyTorch's annotations leave much unsaid.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import fx
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import arguments_of, is_elementwise, origin_of, shape_of
 from phlox.backend.torch.compiler.passes.donation import MUCH, size_of
 from phlox.backend.torch.compiler.passes.layout import Order, inverse
@@ -238,8 +239,6 @@ def _update(steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], 
 
 def _kernel(kind: Sequence[_Update], compiled: Compile) -> Callable[..., Any]:
     """The operations of a kind on arrays of one axis, of any length, whose results are written over some of them."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     update = max(kind, key=lambda one: size_of(one.steps[0]))
 
     def body(*given: torch.Tensor) -> list[torch.Tensor]:
@@ -255,5 +254,5 @@ def _kernel(kind: Sequence[_Update], compiled: Compile) -> Callable[..., Any]:
     size = update.steps[0].meta["val"].numel()
     looks = [(size if shape_of(node) else (), node.meta["val"]) for node in update.given]
     examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in looks]
-    graph: Any = make_fx(body, tracing_mode="symbolic")(*examples)
+    graph = compat.trace_any_length(body, examples)
     return compiled(graph, [node.meta["val"] for node in arguments_of(graph.graph.nodes)])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import shape_of, written_to
 
 
@@ -20,7 +21,7 @@ def merge(graph: Any) -> None:
     written = written_to(nodes)
     known: dict[Any, Any] = {}
     for node in nodes:
-        schema = getattr(node.target, "_schema", None)
+        schema = compat.schema_of(node.target)
         if schema is None or shape_of(node) != () or torch.Tag.nondeterministic_seeded in node.target.tags:
             continue
         parts = node.all_input_nodes
