@@ -70,7 +70,7 @@ def _rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 def _formula(function: Callable[..., Any]) -> Any:
     """A formula for floats on a processor; halves are computed in single precision and rounded once.
 
-    A number alone is computed before the loops that read it (see `loops`), by the function of C, which is right.
+    A number alone is computed before the loops that read it (see `fusion_hints`), by the function of C, which is right.
     """
 
     @wraps(function)

@@ -14,6 +14,7 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.torch import compat
+from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.kernels import lstm as own
 from phlox.backend.torch.cpu import onednn_lstm as kernel
 from phlox.backend.torch.tracer import is_tracer
@@ -35,8 +36,8 @@ class Recurrent(Backend):
     ) -> tuple[Array, Array, Array]:
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm(x, hidden, cell, weight, recurrent, bias, alive, reverse)
-        if is_tracer(x) and own.suits(recurrent):
-            y, last = own.operations.lstm_steps(x, hidden, cell, weight, recurrent, bias, reverse)
+        if is_tracer(x) and is_on("lstm") and own.suits(recurrent):
+            y, last = own.operations.lstm_steps(x, hidden, cell, weight, recurrent, bias, reverse, is_on("gemm"))
             return y, y[0 if reverse else -1], last
         run = kernel.operations.lstm if is_tracer(x) else kernel.lstm
         states = hidden.contiguous(), cell.contiguous()
@@ -56,8 +57,9 @@ class Recurrent(Backend):
     ) -> tuple[tuple[Array, Array, Array], Any]:
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm_forward(x, hidden, cell, weight, recurrent, bias, alive, reverse)
-        if is_tracer(x) and own.suits(recurrent):
-            found = own.operations.lstm_steps_forward(x, hidden, cell, weight, recurrent, bias, reverse)
+        if is_tracer(x) and is_on("lstm") and own.suits(recurrent):
+            given = (x, hidden, cell, weight, recurrent, bias, reverse, is_on("gemm"))
+            found = own.operations.lstm_steps_forward(*given)
             y, cells, last = own.after(found[0], reverse), found[1], 0 if reverse else -1
             return (y, y[last], cells[last]), (x, cell, weight, recurrent, *found)
         given = _given(x, hidden, cell, weight, recurrent, bias)

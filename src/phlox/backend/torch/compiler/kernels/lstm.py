@@ -71,9 +71,9 @@ def before(states: Any, reverse: bool) -> Any:
 
 def _run(packed: torch.Tensor, *operands: Any, train: bool) -> tuple[torch.Tensor, ...]:
     """The result and the last cells; for the way back, all states, the cells and, in their input's place, the gates."""
-    x, hidden, cell, weight, recurrent, bias, reverse = operands
+    x, hidden, cell, weight, recurrent, bias, reverse, by_kernel = operands
     flat = x.reshape(-1, x.shape[2])
-    multiply = product if suits_product(flat, weight) else torch.mm
+    multiply = product if by_kernel and suits_product(flat, weight) else torch.mm
     gates = multiply(flat, weight)  # the bias comes with the steps: the library would write it to all rows before
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     bias = None if bias is None else bias.contiguous()
@@ -119,7 +119,9 @@ def _backward(
 # --- the operations
 
 _library = torch.library.Library("phlox", "FRAGMENT")
-_OPERANDS = "Tensor x, Tensor hidden, Tensor cell, Tensor weight, Tensor recurrent, Tensor? bias, bool reverse"
+_OPERANDS = (
+    "Tensor x, Tensor hidden, Tensor cell, Tensor weight, Tensor recurrent, Tensor? bias, bool reverse, bool gemm=True"
+)
 _library.define(f"lstm_steps({_OPERANDS}) -> (Tensor, Tensor)")
 _library.define(f"lstm_steps_forward({_OPERANDS}) -> (Tensor, Tensor, Tensor)")
 _library.define(

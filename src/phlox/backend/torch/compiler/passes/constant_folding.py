@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from phlox.backend.torch import compat
+from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.graph import arguments_of
 from phlox.backend.torch.compiler.kernels import winograd
 from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
@@ -26,7 +27,7 @@ _aten: Any = torch.ops.aten
 _COPIES = {_aten.clone.default, _aten.constant_pad_nd.default, _aten.view.default}
 
 
-def packed(graph: Any, weights: Sequence[int]) -> Callable[..., list[torch.Tensor]] | None:
+def fold_constants(graph: Any, weights: Sequence[int]) -> Callable[..., list[torch.Tensor]] | None:
     """The program of a traced graph in two; None where little would be won.
 
     `weights` are the positions of the arguments that mostly stay the same. Little is won in training, or where much
@@ -204,7 +205,7 @@ class _Split:
         stride, padding, dilation, *_, groups = options
         pixels, result, kernel = (node.meta["val"] for node in (x, conv, weight))
         weight, bias = self._folded(self._old[weight], None if bias is None else self._old[bias], chain)
-        if winograd.suits(pixels, result, kernel, options, winograd.KEPT):
+        if is_on("winograd") and winograd.suits(pixels, result, kernel, options, winograd.KEPT):
             points = self._taken(self._first.call_function(winograd.filters, (weight, False)))
             bias = None if bias is None else self._taken(bias)
             added = None if chain.added is None else self._seen(chain.added)

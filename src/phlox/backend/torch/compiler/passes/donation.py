@@ -106,8 +106,8 @@ def copy_if_aliased(flat: list[Any], places: Iterable[int]) -> None:
             flat[at] = flat[at].clone()
 
 
-def written(arrays: Iterable[Any]) -> None:
-    """Say of arrays that they were written to, for whoever keeps what follows from them."""
+def bump_versions(arrays: Iterable[Any]) -> None:
+    """Bump the version counters, so that caches derived from these tensors are invalidated."""
     torch.autograd.graph.increment_version([x for x in arrays if not x.is_inference()])
 
 

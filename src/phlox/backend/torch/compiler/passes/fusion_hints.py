@@ -23,7 +23,7 @@ _aten: Any = torch.ops.aten
 _VIEWS = {_aten.view.default, _aten.reshape.default, _aten.expand.default}
 
 
-def prepare(graph: Any) -> None:
+def add_hints(graph: Any) -> None:
     """Change the graph so; it computes what it did. A graphics card's loops stay as they are."""
     for node in list(graph.graph.nodes):
         if is_elementwise(node) and _is_row(node):

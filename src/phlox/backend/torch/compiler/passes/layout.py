@@ -56,17 +56,17 @@ def inverse(order: Order) -> Order:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
-class Layout:
+class ArgumentLayout:
     """The orders of those arguments of a program that do not lie row by row."""
 
-    def __init__(self, orders: Mapping[int, Order], weights: Sequence[int]) -> None:
-        self._orders = orders
+    def __init__(self, orders: Mapping[int, Order] | None = None, weights: Sequence[int] = ()) -> None:
+        self.orders: Mapping[int, Order] = orders or {}
         self._weights = frozenset(weights)
         self._brought: dict[int, tuple[weakref.ref[torch.Tensor], list[int], torch.Tensor]] = {}
 
     def of(self, flat: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The arguments as the program takes them."""
-        orders = self._orders
+        orders = self.orders
         return [
             x if (lies(x, orders[at]) if at in orders else x.is_contiguous()) else self._bring(at, x)
             for at, x in enumerate(flat)
@@ -78,13 +78,13 @@ class Layout:
         known = None if versions is None else self._brought.get(at)
         if known is not None and known[0]() is x and known[1] == versions:
             return known[2]
-        there = laid(x, self._orders.get(at, tuple(range(x.ndim))))
+        there = laid(x, self.orders.get(at, tuple(range(x.ndim))))
         if versions is not None:
             self._brought[at] = weakref.ref(x, lambda _: self._brought.pop(at, None)), versions, there
         return there
 
 
-def assign(graph: Any) -> dict[int, Order]:
+def assign_orders(graph: Any) -> dict[int, Order]:
     """Orders for arguments by position, none for those that lie row by row; the graph is changed to take them so.
 
     What elementwise operations connect lies in one order, if there is an argument among it, a result, and something

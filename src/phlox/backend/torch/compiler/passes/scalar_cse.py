@@ -15,7 +15,7 @@ from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import shape_of, written_to
 
 
-def merge(graph: Any) -> None:
+def merge_scalars(graph: Any) -> None:
     """Compute once what is computed for each parameter from the rate and the number of steps."""
     nodes = list(graph.graph.nodes)
     written = written_to(nodes)
