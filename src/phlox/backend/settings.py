@@ -28,6 +28,7 @@ VARIABLES: dict[str, str] = {
     "threads": "PHLOX_THREADS",
     "xla_flags": "PHLOX_XLA_FLAGS",
     "torch_codegen": "PHLOX_TORCH_CODEGEN",
+    "torch_passes": "PHLOX_TORCH_PASSES",
 }
 """Each setting, which is its key in a file, and its environment variable."""
 
@@ -45,7 +46,8 @@ class Settings:
         allocator: `keep` lets the C library (glibc) keep freed memory for the next arrays, `system` leaves it alone.
         threads: with how many the engines compute.
         xla_flags: flags of XLA, separated by spaces; one that stands in XLA_FLAGS is obeyed instead.
-        torch_codegen: who makes code of a compiled function on PyTorch: `inductor`, or `none`.
+        torch_codegen: what compiles a traced function on PyTorch: `inductor`, or `none`.
+        torch_passes: which passes change it before, as `-winograd,-layout`; the names are known to PyTorch's backend.
 
     >>> Settings(allocator="keep", threads=2).variables()
     {'PHLOX_ALLOCATOR': 'keep', 'PHLOX_THREADS': '2'}
@@ -56,6 +58,7 @@ class Settings:
     threads: int | None = None
     xla_flags: str | None = None
     torch_codegen: str | None = None
+    torch_passes: str | None = None
 
     def given(self) -> dict[str, Any]:
         """What is set, by its key in a file."""
@@ -185,8 +188,9 @@ def apply(environment: MutableMapping[str, str] | None = None) -> None:
     found = _applied = read_environment(environment)
     if (found.allocator or allocator.DEFAULT) == allocator.KEEP:
         allocator.keep_memory()
-    if found.torch_codegen is not None:
-        environment.setdefault(VARIABLES["torch_codegen"], found.torch_codegen)
+    for key, value in (("torch_codegen", found.torch_codegen), ("torch_passes", found.torch_passes)):
+        if value is not None:
+            environment.setdefault(VARIABLES[key], value)
     if (found.threads is not None or found.xla_flags is not None) and _xla_has_started():
         late = " and ".join(VARIABLES[key] for key in ("threads", "xla_flags") if key in found.given())
         message = f"{late} came too late for XLA, which JAX started before; import phlox before JAX is used"

@@ -69,11 +69,22 @@ def before(states: Any, reverse: bool) -> Any:
     return states[1:] if reverse else states[:-1]
 
 
-def _run(packed: torch.Tensor, *operands: Any, train: bool) -> tuple[torch.Tensor, ...]:
+def _run(
+    packed: torch.Tensor,
+    x: torch.Tensor,
+    hidden: torch.Tensor,
+    cell: torch.Tensor,
+    weight: torch.Tensor,
+    recurrent: torch.Tensor,
+    bias: torch.Tensor | None,
+    reverse: bool,
+    gemm: bool = True,
+    *,
+    train: bool,
+) -> tuple[torch.Tensor, ...]:
     """The result and the last cells; for the way back, all states, the cells and, in their input's place, the gates."""
-    x, hidden, cell, weight, recurrent, bias, reverse, by_kernel = operands
     flat = x.reshape(-1, x.shape[2])
-    multiply = product if by_kernel and suits_product(flat, weight) else torch.mm
+    multiply = product if gemm and suits_product(flat, weight) else torch.mm
     gates = multiply(flat, weight)  # the bias comes with the steps: the library would write it to all rows before
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     bias = None if bias is None else bias.contiguous()
