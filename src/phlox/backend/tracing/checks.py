@@ -20,7 +20,7 @@ from phlox.host.signal_guard import scope
 Judge: TypeAlias = Callable[..., Exception | None]
 """`(*numbers)`: what is wrong with them, if anything."""
 
-_HERE = str(Path(__file__).parent.parent)
+_HERE = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True, slots=True)
