@@ -189,10 +189,6 @@ ELSEWHERE = {
         ),
         "test_errors_that_are_missing",
     ),
-    **dict.fromkeys(
-        ("torch.Tensor._use_count", "torch._C._storage_Use_Count", "torch.UntypedStorage._cdata"),
-        "tests/backend/torch/compiler/passes/test_donation.py",
-    ),
 }  # fmt: skip
 
 
@@ -362,7 +358,7 @@ PRIVATE = re.compile(
     r"\btorch\s*\.\s*(\w+\s*\.\s*)*_[a-z]|\baten\s*\.\s*_|\bmkldnn\s*\.\s*_|\b_C\b|\bmake_fx\b|\bFakeTensor\w*|\b_inductor\b"
     r"|\bfake_tensor\b|\bno_dispatch\b|_disable_current_modes|\b_version\b|\._schema\b|\b_use_count\b|\b_cdata\b"
     r"|\bmkldnn_rnn_layer|\bnative_(layer|group|batch)_norm|\b_native_batch_norm|\b_fused_\w+_\b|_softmax_backward_data"
-    r"|\b_ctc_loss|_scaled_dot_product|peek_interpreter_stack|\b\w+_dispatch_mode\b|aten\.\w+_backward\b"
+    r"|\b_ctc_loss|_scaled_dot_product|peek_interpreter_stack|\b\w+_dispatch_mode\b|aten\.\w+_backward\b|\bgetrefcount\b"
 )
 ALLOWED = {
     "backend/torch/compat.py": "it is the place",

@@ -324,21 +324,3 @@ REORDER_CONVOLUTION_WEIGHT = _operator("mkldnn._reorder_convolution_weight", _NO
 def has_bfloat16() -> bool:
     """Does oneDNN compute with bfloat16 on this processor?"""
     return _BFLOAT16.here and bool(_BFLOAT16.value())
-
-
-# --- who shares a tensor's memory
-
-_USE_COUNT = Private("torch.Tensor._use_count", "nothing is written over")
-_STORAGE_USE_COUNT = Private("torch._C._storage_Use_Count", "nothing is written over")
-_STORAGE_ID = Private("torch.UntypedStorage._cdata", "nothing is written over")
-
-
-def can_count_sharers() -> bool:
-    """Is there `sharers`?"""
-    return _USE_COUNT.here and _STORAGE_USE_COUNT.here and _STORAGE_ID.here
-
-
-def sharers(x: torch.Tensor) -> tuple[int, int]:
-    """How many share the tensor, and how many its memory."""
-    tensor: Any = x
-    return tensor._use_count(), _STORAGE_USE_COUNT.value(tensor.untyped_storage()._cdata)

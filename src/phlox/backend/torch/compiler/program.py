@@ -84,14 +84,12 @@ class Program:
                 self._release()
             flat = executable.layout.of(flat)
             if executable.written_over:
-                donation.copy_if_aliased(flat, executable.written_over)
+                donation.own(flat, executable.written_over)
             arrays = executable.run(*flat)
             if executable.written_over:
                 arrays = donation.together(executable.sources, flat, arrays)
             if executable.update_calls is not None:
                 arrays = executable.update_calls.together(flat, arrays)
-            if executable.written_over:
-                donation.bump_versions([flat[at] for at in executable.written_over])
             return executable.build(iter(arrays))
 
     def _compile(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes]) -> _Executable:
