@@ -1,4 +1,4 @@
-"""What stands for a tensor while a program is being traced, and how the backend treats it."""
+"""Tracers: PyTorch's fake tensors, which have no values while a program is traced, and what the backend does then."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

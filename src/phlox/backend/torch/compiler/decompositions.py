@@ -1,9 +1,9 @@
-"""Operations that PyTorch's compiler computes worse than PyTorch does, and what programs on a processor have instead.
+"""Decompositions of operations that Inductor computes less accurately than PyTorch's kernels do.
 
-In loops of vectors the compiler takes `exp(x) - 1` for `expm1` and `x - floor(x / y) * y` for a remainder: near zero no
-digit is right, and for large quotients the sign is wrong, too. A formula that keeps its digits stays in the loop; what
-has no such formula calls PyTorch's kernel. Without a compiler PyTorch's own operations run, and on a graphics card
-the compiler calls a library that is as exact as they are.
+In vectorized loops Inductor computes `exp(x) - 1` for `expm1` and `x - floor(x / y) * y` for a remainder: near zero no
+digit is right, and for large quotients the sign is wrong, too. A formula that keeps its digits can be fused into the
+loop; what has no such formula calls PyTorch's kernel. Where nothing is compiled, PyTorch's own operations run, and on a
+GPU Inductor calls a library that is as exact as they are.
 """
 
 # PyTorch's annotations leave much unsaid.

@@ -1,4 +1,4 @@
-"""Recorded graphs: their operations, what those may write to, what is a view of what, and what takes whose place."""
+"""FX graphs: their arguments, which nodes may be written to, which are views of what, and how one replaces another."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -47,7 +47,7 @@ def origin_of(node: Any) -> Any:
 
 
 def replace_node(graph: Any, node: Any, found: Any) -> None:
-    """Has all that took `node` take `found`, which gives the same."""
+    """Replace a node by another one that computes the same."""
     found.meta["val"] = node.meta.get("val")
     node.replace_all_uses_with(found)
     graph.erase_node(node)

@@ -1,7 +1,7 @@
-"""Programs on PyTorch: a function is traced as a graph of PyTorch's operations, which its compiler makes code of.
+"""Compiled programs: a function is traced to an FX graph, which the passes of `pipeline` change and Inductor compiles.
 
-PyTorch's own recorder reads Python's bytecode, and would stumble over tapes, locks and context variables. So a function
-runs once on tracers (tensors without values), every operation on them is noted, and the flat list is compiled.
+TorchDynamo reads Python's bytecode, and would stumble over tapes, locks and context variables. So a function runs once
+on fake tensors, every operation on them is traced, and the flat graph is compiled.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -39,7 +39,7 @@ from phlox.host.signal_guard import scope
 Body: TypeAlias = Callable[[Any, Any], Any]
 
 _lock = RLock()
-"""PyTorch records, and compiles, one program at a time: it replaces functions of its own on the way."""
+"""PyTorch traces and compiles one program at a time: it replaces functions of its own on the way."""
 
 
 class _Executable(NamedTuple):

@@ -1,8 +1,8 @@
-"""Products of matrices that are computed at once: by oneDNN where the library that PyTorch takes has a worse kernel.
+"""Eager GEMM on a CPU: by oneDNN where MKL, PyTorch's BLAS, has a slower kernel.
 
-PyTorch multiplies by MKL, and comes with oneDNN, which makes code for the processor that it finds. On an AMD Zen 5 it
-takes 0.4 to 0.6 of MKL's time, from some 64 rows times a weight of 256x256 on. In programs a kernel of our own is there
-for that, see `products`; it has to be compiled first, and what runs eagerly waits for no compiler.
+oneDNN comes with PyTorch and generates code for the CPU that it finds. On an AMD Zen 5 it takes 0.4 to 0.6 of MKL's
+time, from some 64 rows times a weight of 256x256 on. In compiled programs our own kernel does that (`kernels/gemm.py`);
+it has to be compiled first, and eager work waits for no compiler.
 """
 
 # PyTorch's annotations leave much unsaid.

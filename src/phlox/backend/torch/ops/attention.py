@@ -1,4 +1,4 @@
-"""Attention by PyTorch's own kernel, and its derivative by PyTorch's own tape."""
+"""Attention by PyTorch's own kernel, and its derivative by PyTorch's flash attention or its autograd."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.torch import compat
-from phlox.backend.torch.autograd_bridge import pull, taped
+from phlox.backend.torch import autograd_bridge, compat
 
 
 def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
@@ -86,7 +85,7 @@ class Attention(Backend):
         if _flash(query, key, value, allowed):
             y, sums = compat.FLASH_ATTENTION.value(query, key, value, 0.0, causal, scale=scale)
             return y, (query, key, value, y, sums)
-        return taped(lambda q, k, v: _attend(q, k, v, allowed, causal, scale), query, key, value)
+        return autograd_bridge.forward(lambda q, k, v: _attend(q, k, v, allowed, causal, scale), query, key, value)
 
     def attention_backward(
         self, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
@@ -98,4 +97,4 @@ class Attention(Backend):
             backward = compat.FLASH_ATTENTION_BACKWARD.value
             found = backward(g, query, key, value, y, sums, 0.0, causal, scale=scale)
             return *found, None, None, None
-        return *pull(saved, g, needed[:3]), None, None, None
+        return *autograd_bridge.backward(saved, g, needed[:3]), None, None, None

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.torch import compat
-from phlox.backend.torch.autograd_bridge import pull, taped
+from phlox.backend.torch import autograd_bridge, compat
 from phlox.backend.torch.ops.indexing import missing
 from phlox.backend.torch.tracer import is_tracer
 
@@ -48,7 +47,7 @@ class Loss(Backend):
             if weight is not None:  # a weight of zero, too, of what is infinite
                 losses = torch.where(losses.isnan() & (weight[targets.clamp(0, len(weight) - 1)] == 0.0), 0.0, losses)
             return losses, (log_p, targets, weight, number, total)
-        return taped(
+        return autograd_bridge.forward(
             lambda x: functional.cross_entropy(
                 x,
                 targets,
@@ -66,7 +65,7 @@ class Loss(Backend):
         if not _has_nll_loss():
             return super().cross_entropy_backward(saved, g, needed, smoothing, ignored)
         if smoothing:
-            return *pull(saved, g, needed[:1]), None, None
+            return *autograd_bridge.backward(saved, g, needed[:1]), None, None
         log_p, targets, weight, number, total = saved
         h = compat.NLL_LOSS_BACKWARD.value(g, log_p, targets, weight, 0, number, total)
         return compat.LOG_SOFTMAX_BACKWARD.value(h, log_p, 1, log_p.dtype), None, None

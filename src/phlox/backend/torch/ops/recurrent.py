@@ -1,4 +1,4 @@
-"""LSTM by oneDNN's kernel, and in programs by our own, forward and backward; the others by the contract's loop."""
+"""LSTM by oneDNN, and in programs by our own kernel, forward and backward; the others by the contract's loop."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -63,9 +63,9 @@ class Recurrent(Backend):
             y, cells, last = own.after(found[0], reverse), found[1], 0 if reverse else -1
             return (y, y[last], cells[last]), (x, cell, weight, recurrent, *found)
         given = _given(x, hidden, cell, weight, recurrent, bias)
-        recorded = is_tracer(x)
-        room = kernel.room(tuple(x.shape), hidden.shape[1]) if recorded else 0
-        found = (kernel.operations.lstm_forward if recorded else kernel.lstm_forward)(*given, reverse, room)
+        traced = is_tracer(x)
+        workspace = kernel.workspace(tuple(x.shape), hidden.shape[1]) if traced else 0
+        found = (kernel.operations.lstm_forward if traced else kernel.lstm_forward)(*given, reverse, workspace)
         y, last_hidden, last_cell, _ = found
         return (y, last_hidden.squeeze(0), last_cell.squeeze(0)), (*given, *found)
 

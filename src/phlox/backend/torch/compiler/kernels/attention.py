@@ -1,7 +1,7 @@
-"""Attention in programs on a processor by a kernel of our own, where sequences are of some dozens to a thousand.
+"""Attention in programs on a CPU by our own kernel, for sequences of some dozens to a thousand.
 
-PyTorch's own kernel is made for thousands: it multiplies blocks by the library for products, one call for each, and has
-no use for it that a query sees no later keys. A value that is not finite may reach the seven queries before it.
+PyTorch's flash attention is made for thousands: it multiplies blocks by BLAS, one call for each, and gains
+nothing from a causal mask. A value that is not finite may reach the seven queries before it.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -63,7 +63,7 @@ torch.library.register_fake("phlox::attention", _on_fakes, lib=_library)
 
 
 def lower(graph: Any) -> None:
-    """Compute so what PyTorch's kernel is called for in a graph, where that is faster. The way back is PyTorch's."""
+    """Replace PyTorch's kernel in a graph, where ours is faster; the backward pass stays PyTorch's."""
     nodes = [node for node in graph.graph.nodes if compat.FLASH_ATTENTION.is_of(node) and _suits(node)]
     for node in nodes:
         query, key, value, _, causal = _arguments(node)

@@ -1,6 +1,6 @@
-"""Kernels of our own for processors, in C++, which PyTorch's compiler makes code of as it does of programs, and keeps.
+"""Compiling and loading our own CPU kernels, in C++, by Inductor, which keeps the libraries on disk.
 
-They are for compiled programs alone: what runs eagerly waits for no compiler. `vectors.h` stands before each of them.
+They are for compiled programs alone: eager work waits for no compiler. `vectors.h` is put before each of them.
 """
 
 # PyTorch's annotations leave much unsaid.

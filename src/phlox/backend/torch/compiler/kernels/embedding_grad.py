@@ -1,6 +1,6 @@
-"""The gradient of an embedding on the host, in a program as an operation of our own.
+"""The gradient of an embedding on a CPU, in a program as a custom operator.
 
-PyTorch's compiler makes atomic additions of it, one by one and in no order; its kernel adds whole rows, each in order.
+Inductor would emit atomic additions, one by one and in no order; PyTorch's kernel adds whole rows, each in order.
 """
 
 # PyTorch's annotations leave much unsaid.

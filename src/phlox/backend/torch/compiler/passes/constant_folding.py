@@ -1,8 +1,8 @@
-"""Inference with convolutions on PyTorch: what follows from the weights alone is not computed at every call.
+"""Constant folding for inference with convolutions: what depends on the weights alone is computed once.
 
-A network that only predicts is called with the same weights again and again. Its program is made two: one of the
-weights, which folds the scale and shift of a batch norm into the convolution before it and brings filters into the
-order that the kernels want, and one of the rest, which takes what the first one gave.
+A network that only predicts is called with the same weights again and again. Its graph is split in two: the first
+depends on the weights alone, folds the scale and shift of a batch norm into the convolution before it and packs the
+filters for the kernels; the second is the rest, and takes what the first one gives.
 """
 
 # PyTorch's annotations leave much unsaid.

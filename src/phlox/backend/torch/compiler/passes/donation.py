@@ -1,7 +1,8 @@
-"""Programs that write over what they are given for good, where that costs nothing and nobody else looks at it.
+"""Donation: results are written over donated arguments, where that costs nothing and nobody else looks at them.
 
 A step that makes new weights and moments beside the old ones needs twice their memory, and brings new pages into the
-cache only to write over them. Where a result is elementwise of an argument that is donated, it takes its place.
+cache only to write over them. Where a result is elementwise of an argument that is donated, it takes its memory. Who
+else looks at that memory is known by ownership: a program lends its own, see `LentMemory`.
 """
 
 # PyTorch's annotations leave much unsaid.

@@ -1,8 +1,8 @@
-"""A traced graph in the form of which PyTorch's compiler makes good loops for a processor.
+"""Hints by which Inductor fuses well on a CPU.
 
-The compiler puts an operation where its result is read, unless that result has to be in memory. For arrays of one size
-that is what makes it fast. For what all the elements of a loop share, or all in a column, it is not; and some kernels
-add biases that a loop might have added on its way.
+Inductor recomputes an operation wherever its result is read, unless that result has to be materialized. For arrays of
+one size that is what makes it fast. For scalars, and for rows that all columns share, it is not; and some GEMM kernels
+add a bias that a fused loop would add on its way.
 """
 
 # PyTorch's annotations leave much unsaid.

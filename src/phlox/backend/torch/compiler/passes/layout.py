@@ -1,8 +1,8 @@
-"""In which order of its axes what a program updates lies in memory: the one that the kernels want.
+"""Layout of updated weights: they lie in memory in the order of axes that the kernels want.
 
-The kernel of an LSTM takes its weights transposed, that of a convolution takes filters with their channels last. A
-weight that a program takes and gives back, and with it its moments, may lie in that order from call to call; then
-nothing is brought into it in every step, and no gradient out of it.
+The kernel of an LSTM takes its weights transposed, that of a convolution takes filters channels-last. A weight that a
+program takes and returns, and with it its moments, may stay in that order from call to call; then nothing is transposed
+in every step, neither weights nor gradients.
 """
 
 # PyTorch's annotations leave much unsaid.

@@ -1,8 +1,8 @@
-"""The same elementwise update of many arrays is made code of once.
+"""Compile an elementwise update that many parameters share only once.
 
 An optimizer does with every parameter what it does with the others, so that most of a traced step is one short list
-of operations, again and again, and most of the time to compile it goes there. It is cut out of the graph, compiled for
-arrays of any length, and called for one parameter after the other once the rest has run.
+of operations, again and again, and most of the time to compile it goes there. The update is cut out of the graph,
+compiled once for arrays of any length, and called for one parameter after the other once the rest has run.
 """
 
 # PyTorch's annotations leave much unsaid.

@@ -1,4 +1,4 @@
-"""Numbers in a traced graph: learning rates, counts of steps, and what is computed of them."""
+"""Common subexpression elimination for scalars: learning rates, numbers of steps, and what is computed from them."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -16,7 +16,7 @@ from phlox.backend.torch.compiler.graph import shape_of, written_to
 
 
 def merge_scalars(graph: Any) -> None:
-    """Compute once what is computed for each parameter from the rate and the number of steps."""
+    """Merge nodes that compute the same scalar, as each parameter does of the learning rate and the number of steps."""
     nodes = list(graph.graph.nodes)
     written = written_to(nodes)
     known: dict[Any, Any] = {}

@@ -1,4 +1,4 @@
-"""What is made of weights that mostly stay the same, as packing them: once for all calls, not at each."""
+"""A cache of what is derived from weights, as packed filters: computed once, until the weights change."""
 
 from __future__ import annotations
 
