@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from phlox.backend import Backend, Jax, NumPy, Torch
-from phlox.backend.torch.compiler import program as programs
-from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.compiler.codegen import PASSES_VARIABLE, VARIABLE
 from phlox.testing import compiled
 from phlox.testing.conformance.row import Row
 from phlox.testing.conformance.rows import ROWS
@@ -40,7 +39,7 @@ def test_awkward_values(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 def test_a_fault_of_the_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "inductor")
-    monkeypatch.setattr(programs, "DECOMPOSITIONS", {})
+    monkeypatch.setenv(PASSES_VARIABLE, "-decompositions")
     lines = list(compiled.differences(compiled.cases(_rows(("expm1", "elu")), "f32"), Torch()))
     assert [line.partition("(")[0] for line in lines] == ["expm1", "elu"]
 

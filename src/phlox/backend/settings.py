@@ -28,6 +28,7 @@ VARIABLES: dict[str, str] = {
     "threads": "PHLOX_THREADS",
     "xla_flags": "PHLOX_XLA_FLAGS",
     "torch_codegen": "PHLOX_TORCH_CODEGEN",
+    "torch_passes": "PHLOX_TORCH_PASSES",
 }
 """Each setting, which is its key in a file, and its environment variable."""
 
@@ -46,6 +47,7 @@ class Settings:
         threads: the number of threads that engines compute with.
         xla_flags: flags of XLA, separated by spaces; those in XLA_FLAGS override them.
         torch_codegen: the code generator for compiled functions on PyTorch: `inductor`, or `none`.
+        torch_passes: the passes of PyTorch's compiler to switch off, as `-winograd,-layout`.
 
     >>> Settings(allocator="keep", threads=2).variables()
     {'PHLOX_ALLOCATOR': 'keep', 'PHLOX_THREADS': '2'}
@@ -56,6 +58,7 @@ class Settings:
     threads: int | None = None
     xla_flags: str | None = None
     torch_codegen: str | None = None
+    torch_passes: str | None = None
 
     def given(self) -> dict[str, Any]:
         """The settings that are not None, by key."""
@@ -185,8 +188,9 @@ def apply(environment: MutableMapping[str, str] | None = None) -> None:
     found = _applied = read_environment(environment)
     if (found.allocator or allocator.DEFAULT) == allocator.KEEP:
         allocator.keep_memory()
-    if found.torch_codegen is not None:
-        environment.setdefault(VARIABLES["torch_codegen"], found.torch_codegen)
+    for key, value in (("torch_codegen", found.torch_codegen), ("torch_passes", found.torch_passes)):
+        if value is not None:
+            environment.setdefault(VARIABLES[key], value)
     if (found.threads is not None or found.xla_flags is not None) and _xla_has_started():
         late = " and ".join(VARIABLES[key] for key in ("threads", "xla_flags") if key in found.given())
         message = f"{late} came too late for XLA, which JAX started before; import phlox before JAX is used"

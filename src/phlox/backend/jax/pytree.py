@@ -6,15 +6,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from itertools import count
-from types import FrameType
 from typing import Any
 
 import jax
 import jax.export
 
+from phlox.backend.jax.compat import differentiates
 from phlox.backend.pytree import PyTreeNode, StructureSerializer, add_listener
 from phlox.errors import KindError
 
@@ -44,7 +43,7 @@ def _with_integers_refused(
 
     def flatten_for_jax(value: Any) -> tuple[Any, Any]:
         leaves, structure = flatten(value)
-        if (names := integers(structure)) and _differentiates(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+        if (names := integers(structure)) and differentiates():
             which = [f"`{name}`" for name in names]
             are = "is an integer" if len(which) == 1 else "are integers"
             raise KindError(
@@ -55,15 +54,6 @@ def _with_integers_refused(
         return leaves, structure
 
     return flatten_for_jax
-
-
-def _differentiates(frame: FrameType | None) -> bool:
-    """Is the tree flattened by `jax.grad` or its like, for the arguments that they differentiate with respect to?"""
-    while frame is not None and frame.f_code.co_filename == jax.tree_util.tree_leaves.__code__.co_filename:
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_name not in ("value_and_grad_f", "jacfun"):
-        return False
-    return frame.f_globals.get("__name__") == "jax._src.api" and not frame.f_locals.get("allow_int", False)
 
 
 def _register_serializer(cls: type[Any], serializer: StructureSerializer) -> None:

@@ -17,13 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.extend.core.primitives import convert_element_type_p
-from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
-from phlox.backend.jax.leaked_tracer import has_ended, is_outside
+from phlox.backend.jax import compat
+from phlox.backend.jax.compat import weakly
 from phlox.backend.kind import Float, Kind
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
@@ -35,11 +34,6 @@ _NEEDS_VALUES = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-
-
-def _weakly(x: Any, dtype: Any) -> Any:
-    """A scalar as JAX takes Python's: weakly typed, so that the other operand determines the dtype."""
-    return convert_element_type_p.bind(x, new_dtype=np.dtype(dtype), weak_type=True, sharding=None)
 
 
 @lru_cache(maxsize=1024)
@@ -57,6 +51,17 @@ def _computes_doubles() -> bool:
     return jax.default_backend() in ("cpu", "gpu", "cuda", "rocm")
 
 
+def has_ended(x: Any) -> bool:
+    """Is it sure that the transformation of a tracer has ended? Never of grad and jvp, unless others lie below."""
+    while isinstance(x, Tracer):
+        if compat.is_over(x):
+            return True
+        if isinstance(x, compat.traced_type()):
+            return compat.is_closed(x)
+        x = compat.beneath(x)
+    return False
+
+
 class Traces(EngineBackend):
     """See `phlox.backend.contract.tracing` and `compiling`."""
 
@@ -69,7 +74,7 @@ class Traces(EngineBackend):
     def collects_checks(self, x: Array) -> bool:
         anchor = checks.tracer()
         # What belongs to a trace within the program's (of a scan's body) cannot leave it.
-        return anchor is not None and getattr(x, "_trace", None) is getattr(anchor, "_trace", self)
+        return anchor is not None and compat.trace_of(x) is (compat.trace_of(anchor) or self)
 
     def barrier(self, x: Array, after: Array) -> Array:
         return lax.optimization_barrier((x, after))[0] if isinstance(x, Tracer) else x
@@ -85,10 +90,9 @@ class Traces(EngineBackend):
         return self.trace_of(lax.neg(_PROBE))
 
     def trace_of(self, x: Array) -> object | None:
-        while isinstance(x, Tracer) and not isinstance(x, DynamicJaxprTracer):
-            x = getattr(x, "primal", getattr(x, "val", None))  # one of grad or jvp, or of vmap
-        trace: object | None = getattr(x, "_trace", None)
-        return trace
+        while isinstance(x, Tracer) and not isinstance(x, compat.traced_type()):
+            x = compat.beneath(x)
+        return compat.trace_of(x)
 
     def is_tracing(self) -> bool:
         return isinstance(lax.neg(_PROBE), Tracer)
@@ -96,7 +100,7 @@ class Traces(EngineBackend):
     traces_loops = is_tracing
 
     def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
-        return isinstance(x, Tracer) and (has_ended(x) or (not surely and is_outside()))
+        return isinstance(x, Tracer) and (has_ended(x) or (not surely and compat.is_outside()))
 
     def is_leaked_error(self, error: Exception) -> bool:
         return isinstance(error, jax.errors.UnexpectedTracerError)
@@ -140,7 +144,7 @@ class Traces(EngineBackend):
             return x
         with jax.enable_x64(True):
             dtype = np.dtype(np.int64 if whole else np.float64)
-            return _weakly(lax.bitcast_convert_type(x, dtype), dtype)
+            return weakly(lax.bitcast_convert_type(x, dtype), dtype)
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
         # All are weakly typed and stay so: what they meet takes them at its own precision.
@@ -148,11 +152,11 @@ class Traces(EngineBackend):
             return op(*operands)
 
     def promote_scalar(self, x: Any, kind: type[Kind]) -> Any:
-        return x if self._is_wide() else _weakly(x, np.float32 if kind is Float else np.int32)
+        return x if self._is_wide() else weakly(x, np.float32 if kind is Float else np.int32)
 
     def scalar_as_operand(self, x: Any, other: Any) -> Any:
         whole = x.dtype.kind == "i"
-        return x if other.dtype.itemsize == 8 else _weakly(x, np.int32 if whole else np.float32)
+        return x if other.dtype.itemsize == 8 else weakly(x, np.int32 if whole else np.float32)
 
     def _is_wide(self) -> bool:
         """Has it elements of 64 bits, of which JAX has a switch of its own?"""

@@ -1,4 +1,4 @@
-"""PyTorch's own tape for one operation: where its kernels have derivatives that are reached in no other way."""
+"""PyTorch's own autograd for one operation: where its kernels have derivatives that are reached in no other way."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -13,15 +13,15 @@ import torch
 from phlox.backend.contract.types import Array, Gradients, Needed
 
 
-def taped(fn: Callable[..., Array], *arrays: Array) -> tuple[Array, tuple[Array, tuple[Array, ...]]]:
-    """The result of `fn`, and what `pull` needs: the result with its history, and where that begins."""
+def forward(fn: Callable[..., Array], *arrays: Array) -> tuple[Array, tuple[Array, tuple[Array, ...]]]:
+    """The result of `fn`, and what `backward` needs: the result with its history, and where that begins."""
     with torch.enable_grad():
         leaves = tuple(array.detach().requires_grad_() for array in arrays)
         y = fn(*leaves)
     return y.detach(), (y, leaves)
 
 
-def pull(saved: tuple[Array, tuple[Array, ...]], g: Array, needed: Needed) -> Gradients:
+def backward(saved: tuple[Array, tuple[Array, ...]], g: Array, needed: Needed) -> Gradients:
     """The gradients towards the arrays that are `needed`."""
     y, leaves = saved
     wanted = [leaf for leaf, want in zip(leaves, needed, strict=True) if want]

@@ -72,44 +72,44 @@ def _arg_reduction(fn: Callable[..., Any]) -> Any:
     return reduction
 
 
-class _NotKept(Exception):
+class _NotCacheable(Exception):
     """A tensor that is made now is no number for everyone; an exception, since no cache remembers one."""
 
 
 @lru_cache(4096)
-def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
+def _scalar_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
     """A number other than zero as a tensor of rank 0, which meets tensors on every device."""
     if not makes_plain_tensors():
-        raise _NotKept
+        raise _NotCacheable
     return torch.tensor(value, dtype=dtype, device="cpu")
 
 
-def _with_numbers(
-    function: Callable[..., Any], recorded: Callable[..., Any], dtype: torch.dtype
+def _with_cached_scalars(
+    function: Callable[..., Any], traced: Callable[..., Any], dtype: torch.dtype
 ) -> Callable[[Any, Any], Array]:
     """A function of floats, its numbers kept as tensors: torch takes longer to wrap a number than to multiply by it."""
 
     def operation(lhs: Any, rhs: Any) -> Array:
         if tracing.get():
-            return recorded(lhs, rhs)
+            return traced(lhs, rhs)
         # Zeros of both signs are the same key to a cache, so they go uncached, as torch wraps them.
         # Where somebody else traces, tracers meet numbers only as torch wraps them.
         if type(rhs) is float or type(rhs) is int:
             try:
-                return function(lhs, _number(rhs, dtype)) if rhs else recorded(lhs, rhs)
+                return function(lhs, _scalar_tensor(rhs, dtype)) if rhs else traced(lhs, rhs)
             except Exception:
-                return recorded(lhs, rhs)
+                return traced(lhs, rhs)
         if type(lhs) is float or type(lhs) is int:
             try:
-                return function(_number(lhs, dtype), rhs) if lhs else recorded(lhs, rhs)
+                return function(_scalar_tensor(lhs, dtype), rhs) if lhs else traced(lhs, rhs)
             except Exception:
-                return recorded(lhs, rhs)
+                return traced(lhs, rhs)
         return function(lhs, rhs)
 
     return operation
 
 
-_TAKING_NUMBERS = (
+_TAKING_SCALARS = (
     "float_add", "float_sub", "float_mul", "float_div", "float_pow", "float_maximum", "float_minimum", "where",
 )  # fmt: skip
 
@@ -117,7 +117,7 @@ _TAKING_NUMBERS = (
 _COMPARING = ("float_equal", "float_not_equal", "float_less", "float_less_equal")
 
 
-def _kept(function: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+def _stays_narrow(function: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
     """A function at half precision whose result stays there.
 
     A number that is an argument of a program is a tensor of f32 without axes: beside one with axes torch takes it for a
@@ -192,10 +192,10 @@ class Torch(
         self.torch_float = ELEMENTS[self.float_element]
         self.torch_int = ELEMENTS[self.int_element]
         if self.float_element in ("f32", "f64"):  # narrower types would round the number; torch's own way does not
-            self.float_add = _with_numbers(torch.add, operator.add, self.torch_float)
-            self.float_sub = _with_numbers(torch.sub, operator.sub, self.torch_float)
-            self.float_mul = _with_numbers(torch.mul, operator.mul, self.torch_float)
-            self.float_div = _with_numbers(torch.div, _quotient, self.torch_float)
+            self.float_add = _with_cached_scalars(torch.add, operator.add, self.torch_float)
+            self.float_sub = _with_cached_scalars(torch.sub, operator.sub, self.torch_float)
+            self.float_mul = _with_cached_scalars(torch.mul, operator.mul, self.torch_float)
+            self.float_div = _with_cached_scalars(torch.div, _quotient, self.torch_float)
         else:
             wide = type(self)(int=self.int_element)
             grow = partial(_recast, self.torch_float, torch.float32)
@@ -203,8 +203,8 @@ class Torch(
             widen(self, wide, delicate(self, _SOUND) | _LACKING, grow, shrink)
             widen(self, wide, ATTENTION, grow, shrink, unless=attends_narrow)
             widen(self, wide, CONVOLUTIONS, grow, shrink, unless=convolves_narrow)
-            for name in _TAKING_NUMBERS:
-                setattr(self, name, _kept(getattr(self, name), self.torch_float))
+            for name in _TAKING_SCALARS:
+                setattr(self, name, _stays_narrow(getattr(self, name), self.torch_float))
             for name in _COMPARING:
                 setattr(self, name, _compared(getattr(self, name), self.torch_float))
 

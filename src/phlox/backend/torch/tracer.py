@@ -1,8 +1,8 @@
-"""What stands for a tensor while a program is being traced, and how the backend treats it."""
+"""Tracers: PyTorch's fake tensors, which have no values while a program is traced, and what the backend does then."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
-from torch.utils._mode_utils import no_dispatch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array
 from phlox.backend.kind import Float, Kind
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import codegen
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
@@ -45,12 +39,12 @@ class LeakedTracer(RuntimeError):
     """A tracer is used whose program has been traced."""
 
 
-def end(mode: FakeTensorMode) -> None:
+def end(mode: Any) -> None:
     """End a trace: its tracers refuse what they are used for, instead of going on to others."""
     mode.dispatch = _refuse
 
 
-def has_ended(x: FakeTensor) -> bool:
+def has_ended(x: Any) -> bool:
     """Is it a tracer of ours whose program has been traced?"""
     return vars(x.fake_mode).get("dispatch") is _refuse
 
@@ -73,7 +67,11 @@ class RngState:
 
 def is_tracer(x: object) -> bool:
     """Has this tensor no value, since a program is being traced, ours or one of PyTorch's own?"""
-    return isinstance(x, FakeTensor) or torch.compiler.is_compiling()
+    return _is_fake(x) or torch.compiler.is_compiling()
+
+
+def _is_fake(x: object) -> bool:
+    return type(x) is not torch.Tensor and isinstance(x, compat.FAKE_TENSOR.value)
 
 
 def is_traced_by_others() -> bool:
@@ -85,7 +83,7 @@ def is_traced_by_others() -> bool:
         return False
     if torch.compiler.is_compiling():
         return True
-    return bool(_modes()) and any(_mode_of(key) is not None for key in _TRACING)
+    return bool(compat.MODES.value() and compat.tracing_modes())
 
 
 def makes_plain_tensors() -> bool:
@@ -96,14 +94,7 @@ def makes_plain_tensors() -> bool:
     """
     if tracing.get() or torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
         return False
-    return not _modes() and _level() is None
-
-
-_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-_level: Callable[[], Any] = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
-_mode_of: Callable[[Any], Any] = getattr(torch._C, "_get_dispatch_mode", lambda key: None)
-_keys: Any = getattr(torch._C, "_TorchDispatchModeKey", None)
-_TRACING: tuple[Any, ...] = () if _keys is None else tuple(_keys.__members__.values())
+    return not compat.MODES.value() and compat.FUNC_LEVEL.value() is None
 
 
 def is_fused(x: Any) -> bool:
@@ -113,7 +104,7 @@ def is_fused(x: Any) -> bool:
 
 def as_constants() -> AbstractContextManager[Any]:
     """A scope in which tensors made of values have them, in a program, too, where they become constants."""
-    return no_dispatch() if tracing.get() else _nothing
+    return compat.without_tracing() if tracing.get() else _nothing
 
 
 _nothing = nullcontext()
@@ -144,14 +135,14 @@ class TracerOps(Backend):
         return is_tracer(x)
 
     def current_trace(self) -> object | None:
-        return _mode_of(_keys.FAKE) if _modes() and _keys is not None else None
+        return compat.fake_mode()
 
     def trace_of(self, x: Array) -> object | None:
         tensor: Any = x.words if isinstance(x, RngState) else x
-        return tensor.fake_mode if isinstance(tensor, FakeTensor) else None
+        return tensor.fake_mode if _is_fake(tensor) else None
 
     def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
-        return isinstance(x, FakeTensor) and has_ended(x)
+        return _is_fake(x) and has_ended(x)
 
     def is_leaked_error(self, error: Exception) -> bool:
         return isinstance(error, LeakedTracer)
@@ -169,7 +160,7 @@ class TracerOps(Backend):
         return tracing.get() or is_traced_by_others()
 
     def is_trace_error(self, error: Exception) -> bool:
-        return isinstance(error, (NeedsValue, DataDependentOutputException, DynamicOutputShapeException))
+        return isinstance(error, (NeedsValue, *compat.needs_value_errors()))
 
     def is_traced_scalar(self, value: object) -> bool:
         return isinstance(value, torch.Tensor) and value.ndim == 0 and is_tracer(value)

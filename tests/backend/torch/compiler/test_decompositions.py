@@ -13,9 +13,10 @@ from scipy import special
 import phlox as px
 from phlox.backend import NumPy, Torch
 from phlox.backend.torch.compiler.codegen import VARIABLE
-from phlox.backend.torch.compiler.decompositions import DECOMPOSITIONS
+from phlox.backend.torch.compiler.decompositions import decompositions
 
 _aten: Any = torch.ops.aten
+TABLE = decompositions()
 _SMALL = [0.0, -0.0, 1e-38, 1e-20, -1e-12, 1e-8, -1e-7, 3e-6, -1e-5, 1e-4, -1e-3, 0.01, -0.1, 0.3, -0.4999, 0.5, 0.7]
 _LARGE = [1.0, -1.0, 1.5, -2.0, 3.0, -5.5, 12.0, -20.0, 60.0, -88.0, 89.0, -89.4, 1e3, -1e7, 1e20, 1e30, 3e38, np.inf]
 VALUES = np.array([*_SMALL, *_LARGE, -np.inf, np.nan, np.nextafter(np.float32(1), np.float32(0))])
@@ -53,7 +54,7 @@ def test_a_formula_keeps_its_digits(name: str, dtype: torch.dtype) -> None:
     with np.errstate(all="ignore"):
         x = torch.tensor(VALUES, dtype=dtype)
         right = torch.tensor(reference(x.double().numpy())).to(dtype)
-    found = DECOMPOSITIONS[operation](x, *options)
+    found = TABLE[operation](x, *options)
     if found is NotImplemented:
         assert (name, dtype) == ("erf", torch.float64)  # which the compiler has right
         return
@@ -69,17 +70,15 @@ def test_slopes_of_nan_are_nan() -> None:
             (_aten.elu_backward.default, (g, 3.0, 2.0, 0.5, False, x), _elu_slope(VALUES)),
             (_aten.hardswish_backward.default, (g, x), _hardswish_slope(VALUES)),
         ):
-            np.testing.assert_allclose(DECOMPOSITIONS[name](*arguments).numpy(), right, rtol=1e-14)
+            np.testing.assert_allclose(TABLE[name](*arguments).numpy(), right, rtol=1e-14)
 
 
 def test_what_they_are_not_for_is_left_alone() -> None:
     whole = torch.tensor([1, 2])
-    assert DECOMPOSITIONS[_aten.remainder.Tensor](whole, whole) is NotImplemented
-    assert DECOMPOSITIONS[_aten.div.Tensor_mode](torch.ones(2), torch.ones(2), rounding_mode="trunc") is NotImplemented
-    assert DECOMPOSITIONS[_aten.expm1.default](torch.ones(2, device="meta")) is NotImplemented
-    assert (
-        DECOMPOSITIONS[_aten.elu_backward.default](torch.ones(1), 1.0, 1.0, 1.0, True, torch.ones(1)) is NotImplemented
-    )
+    assert TABLE[_aten.remainder.Tensor](whole, whole) is NotImplemented
+    assert TABLE[_aten.div.Tensor_mode](torch.ones(2), torch.ones(2), rounding_mode="trunc") is NotImplemented
+    assert TABLE[_aten.expm1.default](torch.ones(2, device="meta")) is NotImplemented
+    assert TABLE[_aten.elu_backward.default](torch.ones(1), 1.0, 1.0, 1.0, True, torch.ones(1)) is NotImplemented
 
 
 PAIRS = np.array(

@@ -13,6 +13,7 @@ from phlox import nn
 from phlox.backend import Autodiff, Torch
 from phlox.backend.threefry import generator as host
 from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.compiler.kernels import bernoulli
 from phlox.backend.torch.ops import random
 from phlox.errors import RangeError
 
@@ -26,19 +27,19 @@ KEY = np.array([3152804728, 4217229735, 18], np.uint32)
 def drawn(state: Any, shape: tuple[int, ...], threshold: int) -> torch.Tensor:
     """By the operation of a program, at its run."""
     words = torch.from_numpy(state.astype(np.int64))
-    return random._operation()(words, "random_bernoulli", shape, torch.bool, threshold, None)
+    return random._operation()(words, "random_bernoulli", shape, torch.bool, threshold, None, True)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many numbers the kernel drew, by call."""
-    found, original = list[int](), random._by_kernel
+    found, original = list[int](), bernoulli.draw
 
-    def counted(kernel: Any, state: Any, shape: Any, threshold: int) -> torch.Tensor:
+    def counted(state: Any, shape: Any, threshold: int) -> torch.Tensor | None:
         found.append(int(np.prod(shape)))
-        return original(kernel, state, shape, threshold)
+        return original(state, shape, threshold)
 
-    monkeypatch.setattr(random, "_by_kernel", counted)
+    monkeypatch.setattr(bernoulli, "draw", counted)
     return found
 
 
@@ -65,10 +66,13 @@ def test_other_draws_and_programs_without_code_are_left_to_numpy(
     calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = torch.from_numpy(KEY.astype(np.int64))
-    uniform = random._operation()(words, "random_uniform", (5,), torch.float32, None, None)
+    uniform = random._operation()(words, "random_uniform", (5,), torch.float32, None, None, False)
     np.testing.assert_array_equal(uniform, host.random_uniform(KEY, (5,), np.float32))
     monkeypatch.setenv(VARIABLE, "none")
-    np.testing.assert_array_equal(drawn(KEY, (5,), 7000), host.random_bernoulli(KEY, (5,), 7000))
+    with px.random.stream(5):
+        dropped = px.compile(lambda x: nn.dropout(x, 0.3))(px.ones((5,), device=Torch().device()))
+    with px.random.stream(5):
+        assert (dropped == nn.dropout(px.ones((5,), device=Torch().device()), 0.3)).all().item()
     assert calls == []
 
 

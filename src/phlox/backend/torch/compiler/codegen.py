@@ -1,13 +1,19 @@
-"""Whether traced programs become code, or run operation by operation."""
+"""What the environment says of compiling: whether programs are compiled at all, and with which passes."""
 
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from phlox.errors import CompileError
 
 VARIABLE = "PHLOX_TORCH_CODEGEN"
-"""The environment variable that says who makes code of a graph: `inductor`, or `none` to run it as it was traced."""
+"""The environment variable that says what compiles a graph: `inductor`, or `none` to run it as it was traced."""
+
+PASSES_VARIABLE = "PHLOX_TORCH_PASSES"
+"""The environment variable that switches passes of `pipeline.PASSES` off by name: `-winograd,-attention`."""
+
+ALL = "all"
 
 
 def codegen() -> str:
@@ -16,3 +22,26 @@ def codegen() -> str:
     if found not in ("inductor", "none"):
         raise CompileError(f"the environment variable {VARIABLE} is `inductor` or `none`, got {found!r}")
     return found
+
+
+def switches() -> tuple[str, ...]:
+    """The words of the variable, in their order: a name, or a name after `-`."""
+    return _words(os.environ.get(PASSES_VARIABLE, ""))
+
+
+@lru_cache(16)
+def _words(text: str) -> tuple[str, ...]:
+    return tuple([word for word in (part.strip() for part in text.split(",")) if word])
+
+
+def is_on(name: str) -> bool:
+    """Has what is compiled now the pass of this name? The last word about it counts.
+
+    >>> is_on("winograd")
+    True
+    """
+    on = True
+    for word in switches():
+        if word.removeprefix("-") in (ALL, name):
+            on = not word.startswith("-")
+    return on

@@ -1,9 +1,9 @@
-"""Operations that PyTorch's compiler computes worse than PyTorch does, and what programs on a processor have instead.
+"""Decompositions of operations that Inductor computes less accurately than PyTorch's kernels do.
 
-In loops of vectors the compiler takes `exp(x) - 1` for `expm1` and `x - floor(x / y) * y` for a remainder: near zero no
-digit is right, and for large quotients the sign is wrong, too. A formula that keeps its digits stays in the loop; what
-has no such formula calls PyTorch's kernel. Without a compiler PyTorch's own operations run, and on a graphics card
-the compiler calls a library that is as exact as they are.
+In vectorized loops Inductor computes `exp(x) - 1` for `expm1` and `x - floor(x / y) * y` for a remainder: near zero no
+digit is right, and for large quotients the sign is wrong, too. A formula that keeps its digits can be fused into the
+loop; what has no such formula calls PyTorch's kernel. Where nothing is compiled, PyTorch's own operations run, and on a
+GPU Inductor calls a library that is as exact as they are.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from phlox.backend.contract.special import ERF_DENOMINATOR, ERF_LIMIT, ERF_NUMERATOR
+from phlox.backend.torch import compat
 
 _aten: Any = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
@@ -69,7 +70,7 @@ def _rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 def _formula(function: Callable[..., Any]) -> Any:
     """A formula for floats on a processor; halves are computed in single precision and rounded once.
 
-    A number alone is computed before the loops that read it (see `loops`), by the function of C, which is right.
+    A number alone is computed before the loops that read it (see `fusion_hints`), by the function of C, which is right.
     """
 
     @wraps(function)
@@ -151,7 +152,7 @@ def _cosh(x: Any) -> Any:
     return half * 0.5 * half + 0.5 / half / half
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+_PUBLIC: dict[Any, Callable[..., Any]] = {
     _aten.remainder.Tensor: _of_floats(_remainder),
     _aten.remainder.Scalar: _of_floats(_remainder),
     _aten.remainder.Scalar_Tensor: _of_floats(_remainder),
@@ -164,15 +165,22 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.erfinv.default: _formula(_erfinv),
     _aten.expm1.default: _formula(_expm1),
     _aten.erf.default: _formula(_erf),
-    _aten.elu.default: _formula(_elu),
-    _aten.elu_backward.default: _formula(_elu_backward),
-    _aten.hardswish_backward.default: _formula(_hardswish_backward),
     _aten.atanh.default: _formula(_atanh),
     _aten.acosh.default: _formula(_acosh),
     _aten.sinh.default: _formula(_sinh),
     _aten.cosh.default: _formula(_cosh),
 }
-"""By operation. What returns NotImplemented is left to the compiler."""
+_PRIVATE = {
+    compat.ELU: _formula(_elu),
+    compat.ELU_BACKWARD: _formula(_elu_backward),
+    compat.HARDSWISH_BACKWARD: _formula(_hardswish_backward),
+}
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """By operation. What returns NotImplemented is left to the compiler."""
+    return {**_PUBLIC, **{part.value: function for part, function in _PRIVATE.items() if part.here}}
+
 
 OPTIONS = {
     # It would take x for x + 0, of a zero of either sign, and 0 for x * 0, of NaN and infinity (softshrink has one).

@@ -1,4 +1,4 @@
-"""Recorded graphs: their operations, what those may write to, what is a view of what, and what takes whose place."""
+"""FX graphs: their arguments, which nodes may be written to, which are views of what, and how one replaces another."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from phlox.backend.torch import compat
 
 
 def arguments_of(nodes: Iterable[Any]) -> list[Any]:
@@ -29,7 +31,7 @@ def is_elementwise(node: Any) -> bool:
 
 def written_to(nodes: Iterable[Any]) -> set[Any]:
     """The arrays that an operation among these nodes may write to, or to a view of."""
-    schemas = [(node, getattr(node.target, "_schema", None)) for node in nodes]
+    schemas = [(node, compat.schema_of(node.target)) for node in nodes]
     mutable = [node for node, schema in schemas if schema is not None and schema.is_mutable]
     return {origin_of(part) for node in mutable for part in node.all_input_nodes}
 
@@ -37,7 +39,7 @@ def written_to(nodes: Iterable[Any]) -> set[Any]:
 def origin_of(node: Any) -> Any:
     """What this node may be a view of, and that of another one, up to the first."""
     while node.op == "call_function" and node.all_input_nodes:
-        schema = getattr(node.target, "_schema", None)
+        schema = compat.schema_of(node.target)
         if schema is not None and all(result.alias_info is None for result in schema.returns):
             break
         node = node.all_input_nodes[0]
@@ -45,7 +47,7 @@ def origin_of(node: Any) -> Any:
 
 
 def replace_node(graph: Any, node: Any, found: Any) -> None:
-    """Has all that took `node` take `found`, which gives the same."""
+    """Replace a node by another one that computes the same."""
     found.meta["val"] = node.meta.get("val")
     node.replace_all_uses_with(found)
     graph.erase_node(node)

@@ -1,3 +1,3 @@
-"""What PyTorch does better on a processor by another of its libraries, or not at all."""
+"""What PyTorch computes faster on a CPU by another of its libraries, or not at all."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What PyTorch's library for products makes of this processor."""
+"""Does MKL, by which PyTorch multiplies matrices, use AVX-512 on this CPU?"""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -1,8 +1,8 @@
-"""Products of matrices that are computed at once: by oneDNN where the library that PyTorch takes has a worse kernel.
+"""Eager GEMM on a CPU: by oneDNN where MKL, PyTorch's BLAS, has a slower kernel.
 
-PyTorch multiplies by MKL, and comes with oneDNN, which makes code for the processor that it finds. On an AMD Zen 5 it
-takes 0.4 to 0.6 of MKL's time, from some 64 rows times a weight of 256x256 on. In programs a kernel of our own is there
-for that, see `products`; it has to be compiled first, and what runs eagerly waits for no compiler.
+oneDNN comes with PyTorch and generates code for the CPU that it finds. On an AMD Zen 5 it takes 0.4 to 0.6 of MKL's
+time, from some 64 rows times a weight of 256x256 on. In compiled programs our own kernel does that (`kernels/gemm.py`);
+it has to be compiled first, and eager work waits for no compiler.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -11,17 +11,15 @@ for that, see `products`; it has to be compiled first, and what runs eagerly wai
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.cpu.features import has_idle_vectors
 from phlox.backend.torch.tracer import tracing
 
 LEAST = 1 << 22
 """Multiplications for which it is faster: finding its code takes oneDNN some microseconds."""
-
-_operations: Any = torch.ops.mkldnn
 
 
 def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -60,13 +58,12 @@ def _is_plain(x: torch.Tensor) -> bool:
 def _is_transformed() -> bool:
     if tracing.get() or torch.compiler.is_compiling():
         return True
-    interpreters: Any = getattr(torch._C._functorch, "peek_interpreter_stack", None)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-    return interpreters is not None and interpreters() is not None
+    return compat.FUNC_LEVEL.value() is not None
 
 
 @cache
 def _is_faster() -> bool:
-    return has_idle_vectors() and torch.backends.mkldnn.is_available() and hasattr(_operations, "_linear_pointwise")
+    return has_idle_vectors() and torch.backends.mkldnn.is_available() and compat.LINEAR.here
 
 
 def _multiply_either_way(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -77,4 +74,4 @@ def _multiply_either_way(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return _operations._linear_pointwise.default(x, weight.t(), bias, "none", [], "")
+    return compat.LINEAR.value(x, weight.t(), bias, "none", [], "")

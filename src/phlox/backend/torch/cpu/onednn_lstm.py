@@ -1,8 +1,8 @@
-"""oneDNN's LSTM; in a program as operations of our own, for PyTorch does not say there how much memory it keeps."""
+"""oneDNN's LSTM; in a program as custom operators, for fake tensors do not know the size of its workspace."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false, reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from phlox.backend.contract.types import Array
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 
-_aten: Any = torch.ops.aten
-_kernels: Any = getattr(torch.ops, "mkldnn", None)
 _LSTM = 2  # as PyTorch numbers the kinds
 
 # --- the weights of use, which mostly stay the same
 
 
-def _in_order(weight: Array, recurrent: Array) -> tuple[Array, Array]:
+def _pack(weight: Array, recurrent: Array) -> tuple[Array, Array]:
     """Both weights as the kernel takes them, packed for it if they are there for more than this call."""
     first, second = weight.detach().t().contiguous(), recurrent.detach().t().contiguous()
-    if weight.is_inference() or recurrent.is_inference() or not hasattr(_kernels, "_reorder_mkldnn_rnn_layer_weight"):
+    if weight.is_inference() or recurrent.is_inference() or not compat.REORDER_LSTM_WEIGHT.here:
         return first, second
-    return tuple(_kernels._reorder_mkldnn_rnn_layer_weight(first, second, recurrent.shape[0], False, True, False))
+    return tuple(compat.REORDER_LSTM_WEIGHT.value(first, second, recurrent.shape[0], False, True, False))
 
 
-_kept_in_order = WeightCache(_in_order)
+_packed_weights = WeightCache(_pack)
 
 # --- the kernel
 
@@ -47,13 +45,13 @@ def lstm(
     """As the contract has it, of operands that are contiguous; for use, not for training."""
     none = x.new_zeros(recurrent.shape[1])
     biases = none if bias is None else bias, none
-    operands = x, *_kept_in_order(weight, recurrent), *biases, hidden.unsqueeze(0), cell.unsqueeze(0)
+    operands = x, *_packed_weights(weight, recurrent), *biases, hidden.unsqueeze(0), cell.unsqueeze(0)
     y, last_hidden, last_cell, _ = _layer(*operands, reverse, train=False)
     return y, last_hidden.squeeze(0), last_cell.squeeze(0)
 
 
 def lstm_forward(*arguments: Any) -> tuple[Array, Array, Array, Array]:
-    """The result, the last states, and the `room` bytes that the way back needs; see the operation below."""
+    """The result, the last states, and the workspace, which the backward pass needs; see the operator below."""
     *operands, reverse, _ = arguments
     return _layer(*operands, reverse, train=True)
 
@@ -61,24 +59,24 @@ def lstm_forward(*arguments: Any) -> tuple[Array, Array, Array, Array]:
 def _layer(*arguments: Any, train: bool) -> tuple[Array, Array, Array, Array]:
     *_, hidden, _, _ = arguments
     with torch.set_grad_enabled(train):  # by which the kernel tells training from use
-        return _aten.mkldnn_rnn_layer(*arguments, [], _LSTM, hidden.shape[2], 1, True, False, False, train)
+        return compat.LSTM.value(*arguments, [], _LSTM, hidden.shape[2], 1, True, False, False, train)
 
 
 def lstm_backward(*arguments: Any) -> tuple[Array, ...]:
     """The gradients of x, weight, recurrent, bias, hidden and cell."""
     *operands, kept, g, g_hidden, g_cell, reverse = arguments
     width = operands[5].shape[2]
-    found = _aten.mkldnn_rnn_layer_backward(
+    found = compat.LSTM_BACKWARD.value(
         *operands, g, g_hidden, g_cell, reverse, _LSTM, width, 1, True, True, False, [], False, kept
     )
     return (*found[:4], *found[5:])
 
 
 @lru_cache(64)
-def room(shape: tuple[int, ...], width: int) -> int:
-    """How many bytes the kernel keeps for the way back, by trying it."""
+def workspace(shape: tuple[int, ...], width: int) -> int:
+    """The bytes of the workspace that the kernel keeps for the backward pass, by trying it."""
     _, batch, features = shape
-    with _disable_current_modes():
+    with compat.without_modes():
         zeros = partial(torch.zeros, dtype=torch.float32, device="cpu")  # whatever the defaults are now
         operands = (
             zeros(shape), zeros(4 * width, features), zeros(4 * width, width), zeros(4 * width), zeros(4 * width),
@@ -96,7 +94,7 @@ _library.define(
 )
 _library.define(
     "lstm_forward(Tensor x, Tensor weight, Tensor recurrent, Tensor bias, Tensor none, Tensor hidden, Tensor cell, "
-    "bool reverse, int room) -> (Tensor, Tensor, Tensor, Tensor)"
+    "bool reverse, int workspace) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _library.define(
     "lstm_backward(Tensor x, Tensor weight, Tensor recurrent, Tensor bias, Tensor none, Tensor hidden, Tensor cell, "
@@ -115,9 +113,9 @@ def _lstm_on_fakes(x: Array, hidden: Array, cell: Array, *_: Any) -> tuple[Array
 
 
 def _lstm_forward_on_fakes(*arguments: Any) -> tuple[Array, ...]:
-    x, *_, hidden, cell, _, room = arguments
+    x, *_, hidden, cell, _, workspace = arguments
     y = x.new_empty((*x.shape[:2], hidden.shape[2]))
-    return y, x.new_empty(hidden.shape), x.new_empty(cell.shape), x.new_empty(room, dtype=torch.uint8)
+    return y, x.new_empty(hidden.shape), x.new_empty(cell.shape), x.new_empty(workspace, dtype=torch.uint8)
 
 
 def _lstm_backward_on_fakes(*arguments: Any) -> tuple[Array, ...]:

@@ -6,15 +6,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch.nn import functional
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, native
+from phlox.backend.torch import compat
 
-_aten: Any = torch.ops.aten
 _LINEAR = 40.0
 """From here on softplus(x) is x in double precision; torch takes 20, which is right for single precision only."""
 
@@ -23,39 +20,49 @@ class Activation(Backend):
     """See `phlox.backend.contract.nn.activation`."""
 
     def float_relu_backward(self, g: Array, y: Array) -> Array:
-        return _aten.threshold_backward.default(g, y, 0)
+        if not compat.THRESHOLD_BACKWARD.here:
+            return super().float_relu_backward(g, y)
+        return compat.THRESHOLD_BACKWARD.value(g, y, 0)
 
     float_leaky_relu = native(functional.leaky_relu)
 
     def float_leaky_relu_backward(self, g: Array, x: Array, slope: float) -> Array:
-        return _aten.leaky_relu_backward(g, x, slope, False)
+        if not compat.LEAKY_RELU_BACKWARD.here:
+            return super().float_leaky_relu_backward(g, x, slope)
+        return compat.LEAKY_RELU_BACKWARD.value(g, x, slope, False)
 
     float_threshold = native(functional.threshold)
 
     def float_threshold_backward(self, g: Array, x: Array, threshold: float, value: float) -> Array:
-        return _aten.threshold_backward.default(g, x, threshold)
+        if not compat.THRESHOLD_BACKWARD.here:
+            return super().float_threshold_backward(g, x, threshold, value)
+        return compat.THRESHOLD_BACKWARD.value(g, x, threshold)
 
-    float_elu = native(_aten.elu.default)
+    float_elu = compat.preferred(compat.ELU)
 
     def float_elu_backward(self, g: Array, x: Array, alpha: float, scale: float, rate: float) -> Array:
-        return _aten.elu_backward(g, alpha, scale, rate, False, x)
+        if not compat.ELU_BACKWARD.here:
+            return super().float_elu_backward(g, x, alpha, scale, rate)
+        return compat.ELU_BACKWARD.value(g, alpha, scale, rate, False, x)
 
     def float_softplus(self, x: Array) -> Array:
         return functional.softplus(x, 1.0, _LINEAR)
 
     def float_softplus_backward(self, g: Array, x: Array) -> Array:
-        return _aten.softplus_backward(g, x, 1.0, _LINEAR)
+        if not compat.SOFTPLUS_BACKWARD.here:
+            return super().float_softplus_backward(g, x)
+        return compat.SOFTPLUS_BACKWARD.value(g, x, 1.0, _LINEAR)
 
     float_log_sigmoid = native(functional.logsigmoid)
     float_silu = native(functional.silu)
-    float_silu_backward = native(_aten.silu_backward.default)
+    float_silu_backward = compat.preferred(compat.SILU_BACKWARD)
     float_mish = native(functional.mish)
-    float_mish_backward = native(_aten.mish_backward.default)
-    float_hardtanh_backward = native(_aten.hardtanh_backward.default)
+    float_mish_backward = compat.preferred(compat.MISH_BACKWARD)
+    float_hardtanh_backward = compat.preferred(compat.HARDTANH_BACKWARD)
     float_hardsigmoid = native(functional.hardsigmoid)
     float_hardswish = native(functional.hardswish)
-    float_hardswish_backward = native(_aten.hardswish_backward.default)
+    float_hardswish_backward = compat.preferred(compat.HARDSWISH_BACKWARD)
     float_softshrink = native(functional.softshrink)
-    float_softshrink_backward = native(_aten.softshrink_backward.default)
+    float_softshrink_backward = compat.preferred(compat.SOFTSHRINK_BACKWARD)
     float_hardshrink = native(functional.hardshrink)
-    float_hardshrink_backward = native(_aten.hardshrink_backward.default)
+    float_hardshrink_backward = compat.preferred(compat.HARDSHRINK_BACKWARD)

@@ -1,4 +1,4 @@
-"""Attention by PyTorch's own kernel, and its derivative by PyTorch's own tape."""
+"""Attention by PyTorch's own kernel, and its derivative by PyTorch's flash attention or its autograd."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -13,14 +13,15 @@ from torch.nn import functional
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.torch.autograd_bridge import pull, taped
-
-_aten: Any = torch.ops.aten
+from phlox.backend.torch import autograd_bridge, compat
 
 
 def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
     """Does the kernel do what the contract says? Not with a mask that is differentiated, nor with a given dropout."""
-    return bias is None and kept is None and query.shape[1] == key.shape[1] and query.numel() > 0
+    alike = bias is None and kept is None and query.shape[1] == key.shape[1] and query.numel() > 0
+    return alike and (
+        query.device.type != "cpu" or (compat.FLASH_ATTENTION.here and compat.FLASH_ATTENTION_BACKWARD.here)
+    )
 
 
 def attends_narrow(*arguments: Any) -> bool:
@@ -82,9 +83,9 @@ class Attention(Backend):
         if not _serves(query, key, bias, kept):
             return super().attention_forward(query, key, value, bias, allowed, kept, causal, scale, dropout)
         if _flash(query, key, value, allowed):
-            y, sums = _aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal, scale=scale)
+            y, sums = compat.FLASH_ATTENTION.value(query, key, value, 0.0, causal, scale=scale)
             return y, (query, key, value, y, sums)
-        return taped(lambda q, k, v: _attend(q, k, v, allowed, causal, scale), query, key, value)
+        return autograd_bridge.forward(lambda q, k, v: _attend(q, k, v, allowed, causal, scale), query, key, value)
 
     def attention_backward(
         self, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
@@ -93,8 +94,7 @@ class Attention(Backend):
             return super().attention_backward(saved, g, needed, causal, scale, dropout)
         if len(saved) == 5:
             query, key, value, y, sums = saved
-            found = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                g, query, key, value, y, sums, 0.0, causal, scale=scale
-            )
+            backward = compat.FLASH_ATTENTION_BACKWARD.value
+            found = backward(g, query, key, value, y, sums, 0.0, causal, scale=scale)
             return *found, None, None, None
-        return *pull(saved, g, needed[:3]), None, None, None
+        return *autograd_bridge.backward(saved, g, needed[:3]), None, None, None

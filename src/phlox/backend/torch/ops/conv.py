@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
-
-_aten: Any = torch.ops.aten
+from phlox.backend.torch import compat
 
 
 def channels_last(x: Array) -> Array:
@@ -62,7 +61,7 @@ def convolves_narrow(*arguments: Any) -> bool:
 @cache
 def _has_bfloat16() -> bool:
     """Does oneDNN compute with bfloat16 on this processor?"""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return compat.has_bfloat16()
 
 
 class Conv(Backend):
@@ -87,7 +86,7 @@ class Conv(Backend):
         self, saved: Any, g: Array, needed: Needed, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Gradients:
         x, weight = saved
-        if not _native(x.shape, weight.shape):
+        if not _native(x.shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.here:
             return super().conv_backward(saved, g, needed, stride, padding, dilation, groups)
         x, left = even(x, padding)
         dx, dw, db = _backward(g, x, weight, stride, left, dilation, groups, needed)
@@ -96,7 +95,7 @@ class Conv(Backend):
     def conv_dx(
         self, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Array:
-        if not _native(shape, weight.shape):
+        if not _native(shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.here:
             return super().conv_dx(g, weight, shape, stride, padding, dilation, groups)
         rest = uneven(padding)
         sizes = (size + before + after for size, (before, after) in zip(shape[2:], rest, strict=True))
@@ -108,7 +107,7 @@ class Conv(Backend):
     def conv_dw(
         self, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Array:
-        if not _native(x.shape, shape):
+        if not _native(x.shape, shape) or not compat.CONVOLUTION_BACKWARD.here:
             return super().conv_dw(x, g, shape, stride, padding, dilation, groups)
         x, left = even(x, padding)
         like = g.new_empty(1).expand(shape)
@@ -144,4 +143,4 @@ def _backward(
     g: Array, x: Array, weight: Array, stride: Shape, padding: Shape, dilation: Shape, groups: int, needed: Needed
 ) -> Any:
     options = (stride, padding, dilation, False, (0,) * len(stride), groups, list(needed))
-    return _aten.convolution_backward(g, x, weight, [weight.shape[0]], *options)
+    return compat.CONVOLUTION_BACKWARD.value(g, x, weight, [weight.shape[0]], *options)

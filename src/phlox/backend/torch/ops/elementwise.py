@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from phlox.backend.contract.types import Array, native
+from phlox.backend.torch import compat
 from phlox.backend.torch.ops.activation import Activation
-
-_aten: Any = torch.ops.aten
 
 
 def _of_tensors(function: Callable[..., Any]) -> Any:
@@ -30,8 +29,8 @@ def _of_tensors(function: Callable[..., Any]) -> Any:
 class Elementwise(Activation):
     """See `phlox.backend.contract.elementwise`, `special` and `arithmetic`."""
 
-    float_tanh_backward = staticmethod(_aten.tanh_backward.default)
-    float_sigmoid_backward = staticmethod(_aten.sigmoid_backward.default)
+    float_tanh_backward = compat.preferred(compat.TANH_BACKWARD)
+    float_sigmoid_backward = compat.preferred(compat.SIGMOID_BACKWARD)
 
     float_fmod = _of_tensors(torch.fmod)
     float_floordiv = _of_tensors(torch.floor_divide)

@@ -14,6 +14,8 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.indexing import Mode
 from phlox.backend.contract.types import Array, Index, Shape
+from phlox.backend.torch import compat
+from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.kernels import embedding_grad
 from phlox.backend.torch.tracer import is_tracer
 
@@ -85,11 +87,12 @@ class Indexing(Backend):
         return out
 
     def float_take_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
-        of_rows = axis == 0 and len(shape) == 2 and g.dtype in (torch.float32, torch.float64)
+        by_kernel = compat.EMBEDDING_BACKWARD.here and axis == 0 and len(shape) == 2
+        of_rows = by_kernel and g.dtype in (torch.float32, torch.float64)
         if is_tracer(indices):
             if not shape[axis]:
                 return g.new_zeros(shape)
-            if of_rows and g.device.type == "cpu":
+            if of_rows and g.device.type == "cpu" and is_on("embedding_grad"):
                 places, inside = _inside(indices, shape[0])
                 places = torch.where(inside, places, embedding_grad.NOWHERE)
                 return embedding_grad.operations.add_rows(g.contiguous(), places, shape[0])

@@ -15,10 +15,9 @@ from torch.nn import functional
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.linear import GELU_FAR, SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch import compat
 from phlox.backend.torch.cpu.gemm import multiply
 from phlox.backend.torch.tracer import is_fused
-
-_aten: Any = torch.ops.aten
 
 
 class Dense(Backend):
@@ -46,13 +45,17 @@ class Dense(Backend):
         return torch.softmax(x, axis)
 
     def softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
-        return (_aten._softmax_backward_data(g, saved, axis, g.dtype),)
+        if not compat.SOFTMAX_BACKWARD.here:
+            return super().softmax_backward(saved, g, needed, axis)
+        return (compat.SOFTMAX_BACKWARD.value(g, saved, axis, g.dtype),)
 
     def log_softmax(self, x: Array, axis: int) -> Array:
         return torch.log_softmax(x, axis)
 
     def log_softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
-        return (_aten._log_softmax_backward_data(g, saved, axis, g.dtype),)
+        if not compat.LOG_SOFTMAX_BACKWARD.here:
+            return super().log_softmax_backward(saved, g, needed, axis)
+        return (compat.LOG_SOFTMAX_BACKWARD.value(g, saved, axis, g.dtype),)
 
     def gelu(self, x: Array, approximate: bool) -> Array:
         if approximate and is_fused(x):
@@ -60,10 +63,10 @@ class Dense(Backend):
         return functional.gelu(x, approximate="tanh" if approximate else "none")
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
-        if approximate and is_fused(saved):
+        if (approximate and is_fused(saved)) or not compat.GELU_BACKWARD.here:
             return super().gelu_backward(saved, g, needed, approximate)
         x = saved.clamp(-GELU_FAR, GELU_FAR)  # beyond, its kernels meet infinities
-        return (_aten.gelu_backward(g, x, approximate="tanh" if approximate else "none"),)
+        return (compat.GELU_BACKWARD.value(g, x, approximate="tanh" if approximate else "none"),)
 
     def _normal_cdf(self, x: Array, approximate: bool) -> Array:
         if not approximate:

@@ -13,11 +13,13 @@ from torch.nn import functional
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.torch.autograd_bridge import pull, taped
+from phlox.backend.torch import autograd_bridge, compat
 from phlox.backend.torch.ops.indexing import missing
 from phlox.backend.torch.tracer import is_tracer
 
-_aten: Any = torch.ops.aten
+
+def _has_nll_loss() -> bool:
+    return compat.NLL_LOSS.here and compat.NLL_LOSS_BACKWARD.here and compat.LOG_SOFTMAX_BACKWARD.here
 
 
 class Loss(Backend):
@@ -26,6 +28,8 @@ class Loss(Backend):
     def cross_entropy_forward(
         self, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
     ) -> tuple[Array, Any]:
+        if not _has_nll_loss():
+            return super().cross_entropy_forward(logits, targets, weight, smoothing, ignored)
         targets = targets.long()
         if is_tracer(targets):
             # A program cannot raise, and its code might end the process.
@@ -39,11 +43,11 @@ class Loss(Backend):
         if not smoothing:
             number = -100 if ignored is None else ignored
             log_p = torch.log_softmax(logits, 1)
-            losses, total = _aten.nll_loss_forward(log_p, targets, weight, 0, number)
+            losses, total = compat.NLL_LOSS.value(log_p, targets, weight, 0, number)
             if weight is not None:  # a weight of zero, too, of what is infinite
                 losses = torch.where(losses.isnan() & (weight[targets.clamp(0, len(weight) - 1)] == 0.0), 0.0, losses)
             return losses, (log_p, targets, weight, number, total)
-        return taped(
+        return autograd_bridge.forward(
             lambda x: functional.cross_entropy(
                 x,
                 targets,
@@ -58,22 +62,25 @@ class Loss(Backend):
     def cross_entropy_backward(
         self, saved: Any, g: Array, needed: Needed, smoothing: float, ignored: int | None
     ) -> Gradients:
+        if not _has_nll_loss():
+            return super().cross_entropy_backward(saved, g, needed, smoothing, ignored)
         if smoothing:
-            return *pull(saved, g, needed[:1]), None, None
+            return *autograd_bridge.backward(saved, g, needed[:1]), None, None
         log_p, targets, weight, number, total = saved
-        h = _aten.nll_loss_backward(g, log_p, targets, weight, 0, number, total)
-        return _aten._log_softmax_backward_data(h, log_p, 1, log_p.dtype), None, None
+        h = compat.NLL_LOSS_BACKWARD.value(g, log_p, targets, weight, 0, number, total)
+        return compat.LOG_SOFTMAX_BACKWARD.value(h, log_p, 1, log_p.dtype), None, None
 
     def ctc_loss_forward(
         self, log_p: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int
     ) -> tuple[Array, Any]:
         floats = log_p.dtype in (torch.float32, torch.float64) and log_p.device.type == "cpu"
-        if not floats or not targets.numel() or is_tracer(input_lengths) or is_tracer(target_lengths):
+        kernels = compat.CTC_LOSS.here and compat.CTC_LOSS_BACKWARD.here
+        if not kernels or not floats or not targets.numel() or is_tracer(input_lengths) or is_tracer(target_lengths):
             return super().ctc_loss_forward(log_p, targets, input_lengths, target_lengths, blank)
         # Its kernel reads what lies beyond the lengths, though to no effect.
         targets = targets.clamp(0, log_p.shape[2] - 1).long()
         lengths = input_lengths.tolist(), target_lengths.tolist()
-        loss, alphas = _aten._ctc_loss(log_p, targets, *lengths, blank, False)
+        loss, alphas = compat.CTC_LOSS.value(log_p, targets, *lengths, blank, False)
         steps = torch.arange(log_p.shape[0])[:, None] < input_lengths
         return loss, (log_p, targets, alphas, loss, steps, lengths)
 
@@ -81,7 +88,7 @@ class Loss(Backend):
         if len(saved) == 9:
             return super().ctc_loss_backward(saved, g, needed, blank)
         log_p, targets, alphas, loss, steps, lengths = saved
-        found = _aten._ctc_loss_backward(g, log_p, targets, *lengths, loss, alphas, blank, False)
+        found = compat.CTC_LOSS_BACKWARD.value(g, log_p, targets, *lengths, loss, alphas, blank, False)
         # Its gradient is that towards the logits of which log_p is the log-softmax.
         found = found - log_p.exp() * g[:, None]
         return torch.where((steps & torch.isfinite(loss))[:, :, None], found, 0.0), None, None, None

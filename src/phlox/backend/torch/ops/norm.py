@@ -13,9 +13,8 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch import compat
 from phlox.backend.torch.tracer import is_fused, is_tracer
-
-_aten: Any = torch.ops.aten
 
 
 class Norm(Backend):
@@ -24,22 +23,26 @@ class Norm(Backend):
     def layer_norm_forward(
         self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
     ) -> tuple[Array, Any]:
-        y, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], gamma, beta, epsilon)
+        if not (compat.NATIVE_LAYER_NORM.here and compat.LAYER_NORM_BACKWARD.here):
+            return super().layer_norm_forward(x, gamma, beta, epsilon)
+        y, mean, rstd = compat.NATIVE_LAYER_NORM.value(x, x.shape[-1:], gamma, beta, epsilon)
         return y, (x, mean, rstd, gamma, beta)
 
     def layer_norm_backward(self, saved: Any, g: Array, needed: Needed, epsilon: float) -> Gradients:
+        if len(saved) == 3:
+            return super().layer_norm_backward(saved, g, needed, epsilon)
         x, mean, rstd, gamma, beta = saved
         mask = [*needed]
-        return _aten.native_layer_norm_backward(g.contiguous(), x, x.shape[-1:], mean, rstd, gamma, beta, mask)
+        return compat.LAYER_NORM_BACKWARD.value(g.contiguous(), x, x.shape[-1:], mean, rstd, gamma, beta, mask)
 
     def group_norm_forward(
         self, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float
     ) -> tuple[Array, Any]:
-        if not x.numel():
+        if not x.numel() or not (compat.NATIVE_GROUP_NORM.here and compat.GROUP_NORM_BACKWARD.here):
             return super().group_norm_forward(x, gamma, beta, groups, epsilon)
         x = x.contiguous()
         sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
-        y, mean, rstd = torch.native_group_norm(x, gamma, beta, *sizes, groups, epsilon)
+        y, mean, rstd = compat.NATIVE_GROUP_NORM.value(x, gamma, beta, *sizes, groups, epsilon)
         return y, (x, mean, rstd, gamma, sizes)
 
     def group_norm_backward(self, saved: Any, g: Array, needed: Needed, groups: int, epsilon: float) -> Gradients:
@@ -47,7 +50,8 @@ class Norm(Backend):
             return super().group_norm_backward(saved, g, needed, groups, epsilon)
         x, mean, rstd, gamma, sizes = saved
         mask = [needed[0], needed[1], needed[2] and gamma is not None]  # without a gamma it finds nothing for beta
-        dx, dgamma, dbeta = _aten.native_group_norm_backward(g.contiguous(), x, mean, rstd, gamma, *sizes, groups, mask)
+        backward = compat.GROUP_NORM_BACKWARD.value
+        dx, dgamma, dbeta = backward(g.contiguous(), x, mean, rstd, gamma, *sizes, groups, mask)
         return dx, dgamma, g.sum(_but_channels(g)) if needed[2] and gamma is None else dbeta
 
     def batch_norm_train_forward(
@@ -55,7 +59,7 @@ class Norm(Backend):
     ) -> tuple[tuple[Array, Array, Array], Any]:
         channels = x.shape[1]
         count = x.numel() // max(channels, 1)
-        if count < 2 or x.dtype not in (torch.float32, torch.float64):
+        if count < 2 or x.dtype not in (torch.float32, torch.float64) or not _has_batch_norm(x):
             return super().batch_norm_train_forward(x, gamma, beta, epsilon)
         if _is_for_loops(x):
             return _in_loops(x, gamma, beta, epsilon)
@@ -63,9 +67,9 @@ class Norm(Backend):
         mean, variance = x.new_zeros(channels), x.new_zeros(channels)
         arguments = (x, gamma, beta, mean, variance, True, 1.0, epsilon)
         if is_tracer(x):  # a program does not see what is written in secret
-            y, _, rstd, mean, variance = _aten._native_batch_norm_legit_functional(*arguments)
+            y, _, rstd, mean, variance = compat.BATCH_NORM_FUNCTIONAL.value(*arguments)
         else:
-            y, _, rstd = torch.native_batch_norm(*arguments)
+            y, _, rstd = compat.NATIVE_BATCH_NORM.value(*arguments)
         return (y, mean, variance * ((count - 1) / count)), (x, mean, rstd, gamma)
 
     def batch_norm_train_backward(
@@ -79,7 +83,7 @@ class Norm(Backend):
         if g is not None and _is_for_loops(x):
             dx, dgamma, dbeta = _in_loops_backward(x, mean, rstd, gamma, g, needed)
         elif g is not None:
-            dx, dgamma, dbeta = _aten.native_batch_norm_backward(
+            dx, dgamma, dbeta = compat.BATCH_NORM_BACKWARD.value(
                 g, x, gamma, None, None, mean, rstd, True, epsilon, [*needed]
             )
         if any(one is not None for one in statistics):
@@ -89,6 +93,11 @@ class Norm(Backend):
             also = super().batch_norm_train_backward((normed, rstd, None), (None, *statistics), needed, epsilon)[0]
             dx = also if dx is None else dx + also
         return dx, dgamma, dbeta
+
+
+def _has_batch_norm(x: Array) -> bool:
+    forward = compat.BATCH_NORM_FUNCTIONAL if is_tracer(x) else compat.NATIVE_BATCH_NORM
+    return (forward.here and compat.BATCH_NORM_BACKWARD.here) or _is_for_loops(x)
 
 
 def _is_for_loops(x: Array) -> bool:

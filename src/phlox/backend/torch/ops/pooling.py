@@ -9,17 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
-
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
+from phlox.backend.torch import compat
 from phlox.backend.torch.ops.conv import even, uneven
-
-_aten: Any = torch.ops.aten
-_MAX = {2: _aten.max_pool2d_with_indices, 3: _aten.max_pool3d_with_indices}
-_MAX_BACKWARD = {2: _aten.max_pool2d_with_indices_backward, 3: _aten.max_pool3d_with_indices_backward}
-_AVG = {2: _aten.avg_pool2d, 3: _aten.avg_pool3d}
-_AVG_BACKWARD = {2: _aten.avg_pool2d_backward, 3: _aten.avg_pool3d_backward}
 
 
 class Pooling(Backend):
@@ -28,19 +21,19 @@ class Pooling(Backend):
     def max_pool_forward(
         self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape
     ) -> tuple[Array, Any]:
-        if not _native(x.shape, window, padding):
+        if not _native_max(x.shape, window, padding):
             return super().max_pool_forward(x, window, stride, padding, dilation)
         if len(window) == 1:
             y, saved = self.max_pool_forward(x.unsqueeze(2), *_of_images(window, stride, padding, dilation))
             return y.squeeze(2), saved
         x, left = even(x, padding, -math.inf)
-        y, places = _MAX[len(window)](x, window, stride, left, dilation)
+        y, places = compat.MAX_POOL[len(window)].value(x, window, stride, left, dilation)
         return y, (x, places)
 
     def max_pool_backward(
         self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, dilation: Shape
     ) -> Gradients:
-        if not _native(g.shape, window, padding):
+        if not _native_max(g.shape, window, padding):
             return super().max_pool_backward(saved, g, needed, window, stride, padding, dilation)
         if len(window) == 1:
             options = _of_images(window, stride, padding, dilation)
@@ -48,7 +41,7 @@ class Pooling(Backend):
             return (None if dx is None else dx.squeeze(2),)
         x, places = saved
         left = tuple(map(min, padding))
-        dx = _MAX_BACKWARD[len(window)](g, x, window, stride, left, dilation, False, places)
+        dx = compat.MAX_POOL_BACKWARD[len(window)].value(g, x, window, stride, left, dilation, False, places)
         return (self._unpad_spatial(dx, uneven(padding)),)
 
     def avg_pool(self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
@@ -56,7 +49,9 @@ class Pooling(Backend):
             return super().avg_pool(x, window, stride, padding, counted)
         if len(window) == 1:
             return self.avg_pool(x.unsqueeze(2), *_of_images(window, stride, padding, counted)).squeeze(2)
-        return _AVG[len(window)](x, window, stride, tuple(map(min, padding)), False, counted == padding)
+        return compat.AVG_POOL[len(window)].value(
+            x, window, stride, tuple(map(min, padding)), False, counted == padding
+        )
 
     def avg_pool_forward(
         self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths
@@ -73,7 +68,7 @@ class Pooling(Backend):
             (dx,) = self.avg_pool_backward(saved.unsqueeze(2), g.unsqueeze(2), needed, *options)
             return (None if dx is None else dx.squeeze(2),)
         options = (window, stride, tuple(map(min, padding)), False, counted == padding, None)
-        return (_AVG_BACKWARD[len(window)](g, saved, *options),)
+        return (compat.AVG_POOL_BACKWARD[len(window)].value(g, saved, *options),)
 
 
 def _of_images(window: Shape, stride: Shape, padding: Widths, last: Any) -> tuple[Shape, Shape, Widths, Any]:
@@ -82,13 +77,18 @@ def _of_images(window: Shape, stride: Shape, padding: Widths, last: Any) -> tupl
     return (1, *window), (1, *stride), ((0, 0), *padding), (none, *last)
 
 
-def _native(shape: Shape, window: Shape, padding: Widths) -> bool:
+def _native(shape: Shape, window: Shape, padding: Widths, *kernels: dict[int, compat.Private]) -> bool:
     """Does PyTorch have this pooling? Not over nothing, nor with more than half of a window in the padding."""
     half = all(2 * min(pad) <= side for pad, side in zip(padding, window, strict=True))
-    return len(window) <= 3 and math.prod(shape) > 0 and half
+    axes = max(len(window), 2)
+    return axes <= 3 and math.prod(shape) > 0 and half and all([kernel[axes].here for kernel in kernels])  # noqa: C419
+
+
+def _native_max(shape: Shape, window: Shape, padding: Widths) -> bool:
+    return _native(shape, window, padding, compat.MAX_POOL, compat.MAX_POOL_BACKWARD)
 
 
 def _native_mean(shape: Shape, window: Shape, padding: Widths, counted: Widths) -> bool:
     """Does PyTorch have this mean? Only with as much padding on either side, all of which counts, or none."""
     plain = counted in (padding, ((0, 0),) * len(window)) and all(before == after for before, after in padding)
-    return plain and _native(shape, window, padding)
+    return plain and _native(shape, window, padding, compat.AVG_POOL, compat.AVG_POOL_BACKWARD)

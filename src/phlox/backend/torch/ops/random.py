@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import ml_dtypes
@@ -33,8 +33,8 @@ from phlox.backend.threefry.generator import (
     check_threshold,
 )
 from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
-from phlox.backend.torch.compiler.codegen import codegen
-from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, load
+from phlox.backend.torch.compiler.codegen import codegen, is_on
+from phlox.backend.torch.compiler.kernels import bernoulli
 from phlox.backend.torch.tracer import RngState, as_constants, makes_plain_tensors, tracing
 
 __all__ = [
@@ -73,7 +73,8 @@ def _from_host(
 ) -> Tensor:
     """A draw of the functions of this name by NumPy; in a program, later."""
     if isinstance(state, RngState):
-        return _operation()(state.words, name, shape, dtype, low, high)
+        by_kernel = name == "random_bernoulli" and codegen() == "inductor" and is_on("bernoulli")
+        return _operation()(state.words, name, shape, dtype, low, high, by_kernel)
     if dtype.is_floating_point:
         return _wrap(getattr(host, name)(state, shape, _DTYPES[dtype]))
     if name == "random_permutation":
@@ -86,36 +87,25 @@ def _operation() -> Callable[..., Tensor]:
     """`_from_host` as an operation that PyTorch records, made when it is needed first."""
 
     def draw(
-        words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
+        words: Tensor,
+        name: str,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        low: int | None,
+        high: int | None,
+        by_kernel: bool,
     ) -> Tensor:
         state, size = words.numpy().astype(np.uint32), tuple(shape)
-        if name == "random_bernoulli" and codegen() == "inductor" and (kernel := _kernel()) is not None:
-            return _by_kernel(kernel, state, size, cast(int, low))
-        return _from_host(name, state, size, dtype, low, high)
+        mask = bernoulli.draw(state, size, cast(int, low)) if by_kernel else None
+        return _from_host(name, state, size, dtype, low, high) if mask is None else mask
 
-    def tracer(
-        words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, low: int | None, high: int | None
-    ) -> Tensor:
+    def tracer(words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, *_: Any) -> Tensor:
         return words.new_empty(shape, dtype=dtype)
 
-    schema = "(Tensor words, str name, SymInt[] shape, ScalarType dtype, int? low, int? high) -> Tensor"
+    schema = "(Tensor words, str name, SymInt[] shape, ScalarType dtype, int? low, int? high, bool by_kernel) -> Tensor"
     operation: Any = torch.library.custom_op("phlox::draw", draw, mutates_args=(), schema=schema)
     operation.register_fake(tracer)
     return operation
-
-
-@cache
-def _kernel() -> Any:
-    return load("bernoulli", {"draw": [POINTER, SIZE, NUMBER, POINTER, NUMBER]})
-
-
-def _by_kernel(kernel: Any, state: np.ndarray[Any, Any], shape: Shape, threshold: int) -> Tensor:
-    check_threshold(threshold)
-    n = math.prod(shape)
-    check_draw((n + 1) // 2, int(state[2]))
-    found = torch.empty(shape, dtype=torch.bool)
-    kernel.draw(state.ctypes.data, n, threshold, found.data_ptr(), torch.get_num_threads())
-    return found
 
 
 def _wrap(array: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""LSTM by oneDNN's kernel, and in programs by our own, forward and backward; the others by the contract's loop."""
+"""LSTM by oneDNN, and in programs by our own kernel, forward and backward; the others by the contract's loop."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -13,6 +13,8 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.torch import compat
+from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.kernels import lstm as own
 from phlox.backend.torch.cpu import onednn_lstm as kernel
 from phlox.backend.torch.tracer import is_tracer
@@ -34,8 +36,8 @@ class Recurrent(Backend):
     ) -> tuple[Array, Array, Array]:
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm(x, hidden, cell, weight, recurrent, bias, alive, reverse)
-        if is_tracer(x) and own.suits(recurrent):
-            y, last = own.operations.lstm_steps(x, hidden, cell, weight, recurrent, bias, reverse)
+        if is_tracer(x) and is_on("lstm") and own.suits(recurrent):
+            y, last = own.operations.lstm_steps(x, hidden, cell, weight, recurrent, bias, reverse, is_on("gemm"))
             return y, y[0 if reverse else -1], last
         run = kernel.operations.lstm if is_tracer(x) else kernel.lstm
         states = hidden.contiguous(), cell.contiguous()
@@ -55,14 +57,15 @@ class Recurrent(Backend):
     ) -> tuple[tuple[Array, Array, Array], Any]:
         if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm_forward(x, hidden, cell, weight, recurrent, bias, alive, reverse)
-        if is_tracer(x) and own.suits(recurrent):
-            found = own.operations.lstm_steps_forward(x, hidden, cell, weight, recurrent, bias, reverse)
+        if is_tracer(x) and is_on("lstm") and own.suits(recurrent):
+            given = (x, hidden, cell, weight, recurrent, bias, reverse, is_on("gemm"))
+            found = own.operations.lstm_steps_forward(*given)
             y, cells, last = own.after(found[0], reverse), found[1], 0 if reverse else -1
             return (y, y[last], cells[last]), (x, cell, weight, recurrent, *found)
         given = _given(x, hidden, cell, weight, recurrent, bias)
-        recorded = is_tracer(x)
-        room = kernel.room(tuple(x.shape), hidden.shape[1]) if recorded else 0
-        found = (kernel.operations.lstm_forward if recorded else kernel.lstm_forward)(*given, reverse, room)
+        traced = is_tracer(x)
+        workspace = kernel.workspace(tuple(x.shape), hidden.shape[1]) if traced else 0
+        found = (kernel.operations.lstm_forward if traced else kernel.lstm_forward)(*given, reverse, workspace)
         y, last_hidden, last_cell, _ = found
         return (y, last_hidden.squeeze(0), last_cell.squeeze(0)), (*given, *found)
 
@@ -104,6 +107,9 @@ def _serves(alive: Array | None, x: Array, *others: Array | None) -> bool:
         and x.device.type == "cpu"
         and x.numel() > 0
         and torch.backends.mkldnn.is_available()
+        and compat.LSTM.here
+        and compat.LSTM_BACKWARD.here
+        and (compat.can_leave_modes() or not is_tracer(x))
         and not any(one is not None and one.requires_grad for one in (x, *others))
     )
 

@@ -13,9 +13,7 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Axes, Shape, native
-
-_aten: Any = torch.ops.aten
-
+from phlox.backend.torch import compat
 
 _LONG = 1 << 12
 """Elements of which PyTorch's norm, unlike its sum, is not accurate any more: it adds them one by one."""
@@ -62,4 +60,6 @@ class Reduction(Backend):
     float_cummin = int_cummin = _values(torch.cummin)
 
     def float_windows_adjoint(self, g: Array, axis: int, size: int, step: int, shape: Shape) -> Array:
-        return _aten.unfold_backward(g, shape, axis, size, step)
+        if not compat.UNFOLD_BACKWARD.here:
+            return super().float_windows_adjoint(g, axis, size, step, shape)
+        return compat.UNFOLD_BACKWARD.value(g, shape, axis, size, step)

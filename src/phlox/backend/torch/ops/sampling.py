@@ -15,7 +15,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.resampling import Resampling
 from phlox.backend.contract.nn.sampling import Beyond, Reading
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.torch.autograd_bridge import pull, taped
+from phlox.backend.torch import autograd_bridge
 
 _MODES = {
     ("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic",
@@ -66,17 +66,21 @@ class Sampling(Backend):
         mode = _served(x, plans)
         if mode is None:
             return super().interpolate_forward(x, plans)
-        return taped(lambda x: _interpolated(x, plans, mode), x)
+        return autograd_bridge.forward(lambda x: _interpolated(x, plans, mode), x)
 
     def interpolate_backward(self, saved: Any, g: Array, needed: Needed, plans: tuple[Resampling, ...]) -> Gradients:
-        return super().interpolate_backward(saved, g, needed, plans) if saved is None else pull(saved, g, needed)
+        return (
+            super().interpolate_backward(saved, g, needed, plans)
+            if saved is None
+            else autograd_bridge.backward(saved, g, needed)
+        )
 
     def grid_sample_forward(
         self, x: Array, grid: Array, reading: Reading, beyond: Beyond, align_corners: bool
     ) -> tuple[Array, Any]:
         if not (x.numel() and grid.numel()):
             return super().grid_sample_forward(x, grid, reading, beyond, align_corners)
-        return taped(
+        return autograd_bridge.forward(
             lambda x, grid: functional.grid_sample(
                 _wide(x), _wide(grid), mode=_READINGS[reading], padding_mode=beyond, align_corners=align_corners
             ).to(x.dtype),
@@ -89,4 +93,4 @@ class Sampling(Backend):
     ) -> Gradients:
         if len(saved) == 5:
             return super().grid_sample_backward(saved, g, needed, reading, beyond, align_corners)
-        return pull(saved, g, needed)
+        return autograd_bridge.backward(saved, g, needed)

@@ -1,7 +1,7 @@
 """Updates of optimizers on PyTorch: its fused kernels, which take all tensors of one device and type at once."""
 
 # PyTorch's annotations leave much unsaid.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.contract.update import AdagradScalars, AdamScalars, Piece, ReusedBuffer, SgdScalars, bundles, work_on
+from phlox.backend.torch import compat
 from phlox.backend.torch.tracer import is_tracer
 
 _LONG = 1 << 17
@@ -49,7 +50,7 @@ class HostMemory(ReusedBuffer):
 def _adam(name: str) -> Callable[..., object]:
     def run(n: AdamScalars, xs: Tensors, gs: Tensors, ms: Tensors, vs: Tensors) -> None:
         time = torch.tensor(float(n.time), device=xs[0].device)
-        getattr(torch, name)(
+        compat.FUSED_UPDATES[name].value(
             xs, gs, ms, vs, [], [time] * len(xs), lr=n.lr, beta1=n.beta_1, beta2=n.beta_2,
             weight_decay=n.weight_decay, eps=n.epsilon, amsgrad=False, maximize=False,
         )  # fmt: skip
@@ -58,7 +59,7 @@ def _adam(name: str) -> Callable[..., object]:
 
 
 def _sgd(n: SgdScalars, xs: Tensors, gs: Tensors, velocities: Tensors | None = None) -> None:
-    torch._fused_sgd_(
+    compat.FUSED_UPDATES["sgd"].value(
         xs, gs, velocities or [], lr=n.lr, momentum=n.momentum, dampening=n.dampening, weight_decay=n.weight_decay,
         nesterov=n.nesterov, maximize=n.maximize, is_first_step=n.first,
     )  # fmt: skip
@@ -66,19 +67,16 @@ def _sgd(n: SgdScalars, xs: Tensors, gs: Tensors, velocities: Tensors | None = N
 
 def _adagrad(n: AdagradScalars, xs: Tensors, gs: Tensors, sums: Tensors) -> None:
     times = [torch.tensor(float(n.time), device=xs[0].device)] * len(xs)
-    torch._fused_adagrad_(
+    compat.FUSED_UPDATES["adagrad"].value(
         xs, gs, sums, times, lr=n.lr, lr_decay=n.lr_decay, weight_decay=n.weight_decay, eps=n.epsilon,
         maximize=n.maximize,
     )  # fmt: skip
 
 
-_KERNELS: dict[str, tuple[str, Callable[..., object]]] = {
-    "adam": ("_fused_adam_", _adam("_fused_adam_")),
-    "adamw": ("_fused_adamw_", _adam("_fused_adamw_")),
-    "sgd": ("_fused_sgd_", _sgd),
-    "adagrad": ("_fused_adagrad_", _adagrad),
-}
-"""By the optimizer's name: what PyTorch calls it, for it may have none, and how it is called."""
+_KERNELS: dict[str, Callable[..., object]] = {
+    "adam": _adam("adam"), "adamw": _adam("adamw"), "sgd": _sgd, "adagrad": _adagrad,
+}  # fmt: skip
+"""By the optimizer's name."""
 
 
 class Update(Backend):
@@ -104,8 +102,8 @@ class Update(Backend):
         return x
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
-        known, run = _KERNELS.get(name, ("", None))
-        if run is None or self.float_element not in ("f32", "f64") or not hasattr(torch, known):
+        run = _KERNELS.get(name)
+        if run is None or self.float_element not in ("f32", "f64") or not compat.FUSED_UPDATES[name].here:
             return None
 
         def update(pieces: Sequence[Piece]) -> None:

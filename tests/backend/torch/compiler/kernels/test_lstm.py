@@ -129,11 +129,11 @@ def test_a_weight_of_use_is_put_in_order_again_when_it_was_written_to() -> None:
     y, _ = _operations.lstm_steps(*given, False)
     assert not torch.equal(y, before)
     assert error(y, by_equations([x.double() for x in given], False)[0]) < AT_MOST
-    assert lstm._kept_in_order(given[4]) is lstm._kept_in_order(given[4])
-    count, gone = len(lstm._kept_in_order), weakref.ref(given[4])
+    assert lstm._packed_recurrent(given[4]) is lstm._packed_recurrent(given[4])
+    count, gone = len(lstm._packed_recurrent), weakref.ref(given[4])
     del given[4]
     assert gone() is None
-    assert len(lstm._kept_in_order) == count - 1
+    assert len(lstm._packed_recurrent) == count - 1
 
 
 # --- in programs

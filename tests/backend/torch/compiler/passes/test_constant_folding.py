@@ -14,7 +14,7 @@ import torch
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, NumPy, Torch
-from phlox.backend.torch.compiler import program as programs
+from phlox.backend.torch.compiler import pipeline
 from phlox.backend.torch.compiler.codegen import VARIABLE
 from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants
 from phlox.backend.torch.ops.conv import channels_last
@@ -32,13 +32,13 @@ def _code(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     """What became of every program recorded in this test."""
     found: Made = []
-    original: Callable[..., Any] = programs.packed
+    original: Callable[..., Any] = pipeline.fold_constants
 
-    def packed(*arguments: Any) -> Any:
+    def folded(*arguments: Any) -> Any:
         found.append(original(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(programs, "packed", packed)
+    monkeypatch.setattr(pipeline, "fold_constants", folded)
     return found
 
 
@@ -214,7 +214,7 @@ def test_others_are_compiled_whole(
     def as_recorded(graph: Any, _: Any) -> Any:
         return graph.forward
 
-    monkeypatch.setattr(programs, "_compiled", as_recorded)  # the compiler is tested elsewhere
+    monkeypatch.setattr(pipeline, "compile_graph", as_recorded)  # the compiler is tested elsewhere
     x = images(backend)
     given = (
         (x, px.ones((2, 4, 3, 3), device=backend)) if "w" in function.__code__.co_varnames else (network(backend), x)

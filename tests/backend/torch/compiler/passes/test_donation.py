@@ -413,3 +413,15 @@ def test_arrays_that_begin_alike_and_are_written_to_stay_two(graphs: list[int]) 
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     assert len(graphs) == 2
+
+
+def test_what_a_program_has_not_made_is_copied_once() -> None:
+    run, model = px.compile(step, donate=GIVEN), linear()
+    given, optimizer = model.weight.val().inner().primitive.data_ptr(), OPTIMIZERS["sgd"].init()
+    addresses = [given]
+    for _ in range(3):
+        model, _ = run(model, optimizer, 0.01, data())
+        addresses.append(model._phlox_pending[1][0].data_ptr())
+    first, *others = addresses[1:]
+    assert first != given and {*others} == {first}
+    assert first % 64 == 0

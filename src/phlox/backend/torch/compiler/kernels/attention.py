@@ -1,7 +1,7 @@
-"""Attention in programs on a processor by a kernel of our own, where sequences are of some dozens to a thousand.
+"""Attention in programs on a CPU by our own kernel, for sequences of some dozens to a thousand.
 
-PyTorch's own kernel is made for thousands: it multiplies blocks by the library for products, one call for each, and has
-no use for it that a query sees no later keys. A value that is not finite may reach the seven queries before it.
+PyTorch's flash attention is made for thousands: it multiplies blocks by BLAS, one call for each, and gains
+nothing from a causal mask. A value that is not finite may reach the seven queries before it.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import replace_node
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, address, integers, load
 
-_aten: Any = torch.ops.aten
 _FEWEST = 64
 """Queries: with fewer there is little to do for all the gathering of keys."""
 _MOST = {True: 1 << 16, False: 1 << 14}
@@ -63,9 +63,8 @@ torch.library.register_fake("phlox::attention", _on_fakes, lib=_library)
 
 
 def lower(graph: Any) -> None:
-    """Compute so what PyTorch's kernel is called for in a graph, where that is faster. The way back is PyTorch's."""
-    kernel = _aten._scaled_dot_product_flash_attention_for_cpu.default
-    nodes = [node for node in graph.graph.nodes if node.target is kernel and _suits(node)]
+    """Replace PyTorch's kernel in a graph, where ours is faster; the backward pass stays PyTorch's."""
+    nodes = [node for node in graph.graph.nodes if compat.FLASH_ATTENTION.is_of(node) and _suits(node)]
     for node in nodes:
         query, key, value, _, causal = _arguments(node)
         scale = node.kwargs.get("scale")

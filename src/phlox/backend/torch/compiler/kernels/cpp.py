@@ -1,6 +1,6 @@
-"""Kernels of our own for processors, in C++, which PyTorch's compiler makes code of as it does of programs, and keeps.
+"""Compiling and loading our own CPU kernels, in C++, by Inductor, which keeps the libraries on disk.
 
-They are for compiled programs alone: what runs eagerly waits for no compiler. `vectors.h` stands before each of them.
+They are for compiled programs alone: eager work waits for no compiler. `vectors.h` is put before each of them.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -9,7 +9,6 @@ They are for compiled programs alone: what runs eagerly waits for no compiler. `
 from __future__ import annotations
 
 import ctypes
-import importlib
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from phlox.backend.torch import compat
 
 POINTER, NUMBER, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
@@ -30,9 +31,7 @@ def load(name: str, arguments: Mapping[str, Sequence[Any]]) -> Any:
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return None
     try:
-        # Not in the module's head: it takes seconds to load, and a program that is compiled loads it anyway.
-        code_cache = importlib.import_module("torch._inductor.codecache").CppCodeCache
-        kernel = code_cache.load(source("vectors.h") + source(f"{name}.cpp"))
+        kernel = compat.compile_cpp(source("vectors.h") + source(f"{name}.cpp"))
         kernel.lanes.restype = SIZE
         if not kernel.lanes():
             return None

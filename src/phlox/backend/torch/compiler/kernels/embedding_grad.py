@@ -1,6 +1,6 @@
-"""The gradient of an embedding on the host, in a program as an operation of our own.
+"""The gradient of an embedding on a CPU, in a program as a custom operator.
 
-PyTorch's compiler makes atomic additions of it, one by one and in no order; its kernel adds whole rows, each in order.
+Inductor would emit atomic additions, one by one and in no order; PyTorch's kernel adds whole rows, each in order.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -13,16 +13,15 @@ from typing import Any
 import torch
 
 from phlox.backend.contract.types import Array
+from phlox.backend.torch import compat
 
 NOWHERE = -1
 """A place whose row is left out."""
 
-_aten: Any = torch.ops.aten
-
 
 def add_rows(g: Array, places: Array, count: int) -> Array:
     """g [..., width] added up by place: [count, width]."""
-    return _aten.embedding_dense_backward(g, places, count, NOWHERE, False)
+    return compat.EMBEDDING_BACKWARD.value(g, places, count, NOWHERE, False)
 
 
 def _on_fakes(g: Array, places: Array, count: int) -> Array:

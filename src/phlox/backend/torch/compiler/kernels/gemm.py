@@ -1,7 +1,7 @@
-"""Large products of matrices in programs on a processor by a kernel of our own, where the library has a worse one.
+"""GEMM in programs on a CPU by our own kernel, where MKL has a slower one.
 
-That is so where MKL leaves the processor's widest vectors idle, see `processor`: the kernel takes 0.4 of its time on an
-AMD Zen 5, and three quarters to nine tenths on a Zen 4.
+That is so where MKL does not use the CPU's AVX-512 (`cpu/features.py`): the kernel takes 0.4 of its time on an AMD
+Zen 5, and three quarters to nine tenths on a Zen 4.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -75,7 +75,7 @@ torch.library.register_fake("phlox::product", _product_on_fakes, lib=_library)
 
 
 def lower(graph: Any) -> None:
-    """Compute so the products of a graph, where that is faster."""
+    """Replace the matrix products of a graph, where our kernel is faster."""
     nodes = [node for node in graph.graph.nodes if _is_product(node) and suits(*_factors(node))]
     for node in nodes:
         bias = node.args[0] if node.target is _aten.addmm.default else None

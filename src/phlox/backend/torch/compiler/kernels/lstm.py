@@ -1,7 +1,7 @@
-"""An LSTM in programs on a processor by a kernel of our own, faster than oneDNN's.
+"""An LSTM in programs on a CPU by our own kernel, faster than oneDNN's.
 
-The products that no step waits for, with the whole input and on the way back those for the weights, are computed as all
-others are; only the steps are the kernel's.
+GEMMs that do not depend on the previous step, that of the whole input and in the backward pass those for the weights,
+are computed as all others are; only the steps are the kernel's.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -39,7 +39,7 @@ def suits(recurrent: Array) -> bool:
     return codegen() == "inductor" and _kernel() is not None and recurrent.shape[0] % (2 * _kernel().lanes()) == 0
 
 
-def _in_order(recurrent: torch.Tensor, put: Any) -> torch.Tensor:
+def _pack(recurrent: torch.Tensor, put: Any) -> torch.Tensor:
     """A recurrent weight as the kernel reads it."""
     recurrent = recurrent.contiguous()
     found = torch.empty_like(recurrent)
@@ -47,11 +47,11 @@ def _in_order(recurrent: torch.Tensor, put: Any) -> torch.Tensor:
     return found
 
 
-def _forward_order(recurrent: torch.Tensor) -> torch.Tensor:
-    return _in_order(recurrent.detach(), _kernel().put_forward)
+def _pack_forward(recurrent: torch.Tensor) -> torch.Tensor:
+    return _pack(recurrent.detach(), _kernel().put_forward)
 
 
-_kept_in_order = WeightCache(_forward_order)
+_packed_recurrent = WeightCache(_pack_forward)
 """The same of a weight of use."""
 
 
@@ -69,11 +69,22 @@ def before(states: Any, reverse: bool) -> Any:
     return states[1:] if reverse else states[:-1]
 
 
-def _run(packed: torch.Tensor, *operands: Any, train: bool) -> tuple[torch.Tensor, ...]:
-    """The result and the last cells; for the way back, all states, the cells and, in their input's place, the gates."""
-    x, hidden, cell, weight, recurrent, bias, reverse = operands
+def _run(
+    packed: torch.Tensor,
+    x: torch.Tensor,
+    hidden: torch.Tensor,
+    cell: torch.Tensor,
+    weight: torch.Tensor,
+    recurrent: torch.Tensor,
+    bias: torch.Tensor | None,
+    reverse: bool,
+    gemm: bool = True,
+    *,
+    train: bool,
+) -> tuple[torch.Tensor, ...]:
+    """The result and the last cells; for the backward pass all states, the cells, and the gates over their input."""
     flat = x.reshape(-1, x.shape[2])
-    multiply = product if suits_product(flat, weight) else torch.mm
+    multiply = product if gemm and suits_product(flat, weight) else torch.mm
     gates = multiply(flat, weight)  # the bias comes with the steps: the library would write it to all rows before
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     bias = None if bias is None else bias.contiguous()
@@ -89,11 +100,11 @@ def _run(packed: torch.Tensor, *operands: Any, train: bool) -> tuple[torch.Tenso
 
 
 def _use(*operands: Any) -> tuple[torch.Tensor, ...]:
-    return _run(_kept_in_order(operands[4]), *operands, train=False)
+    return _run(_packed_recurrent(operands[4]), *operands, train=False)
 
 
 def _forward(*operands: Any) -> tuple[torch.Tensor, ...]:
-    return _run(_forward_order(operands[4]), *operands, train=True)
+    return _run(_pack_forward(operands[4]), *operands, train=True)
 
 
 def _backward(
@@ -107,7 +118,7 @@ def _backward(
     reverse: bool,
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of the gates before they are bent, of the first states, and of the bias."""
-    packed, d_gates = _in_order(recurrent, _kernel().put_backward), torch.empty_like(gates)
+    packed, d_gates = _pack(recurrent, _kernel().put_backward), torch.empty_like(gates)
     dh, dc = (one.clone(memory_format=torch.contiguous_format) for one in (g_hidden, g_cell))
     cell, g = cell.contiguous(), g.contiguous()
     sums = gates.new_zeros(gates.shape[1:])
@@ -119,7 +130,9 @@ def _backward(
 # --- the operations
 
 _library = torch.library.Library("phlox", "FRAGMENT")
-_OPERANDS = "Tensor x, Tensor hidden, Tensor cell, Tensor weight, Tensor recurrent, Tensor? bias, bool reverse"
+_OPERANDS = (
+    "Tensor x, Tensor hidden, Tensor cell, Tensor weight, Tensor recurrent, Tensor? bias, bool reverse, bool gemm=True"
+)
 _library.define(f"lstm_steps({_OPERANDS}) -> (Tensor, Tensor)")
 _library.define(f"lstm_steps_forward({_OPERANDS}) -> (Tensor, Tensor, Tensor)")
 _library.define(

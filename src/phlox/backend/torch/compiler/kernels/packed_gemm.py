@@ -1,8 +1,7 @@
-"""Linear maps by weights that stay the same, in programs on a processor, by a kernel of our own.
+"""GEMM with packed weights, in programs on a CPU that only predict, by our own kernel.
 
-The library for products brings a weight into the order that it wants at every call. Where a network only predicts it is
-brought there once; for some dozens to hundreds of rows that is a tenth of the time. It is kept twice then, so that
-programs with large weights are left alone.
+MKL packs a weight at every call. Where a network only predicts it is packed once; for some dozens to hundreds of rows
+that saves a tenth of the time. The weight is held twice then, so programs with large weights are left alone.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -50,7 +49,7 @@ def _panels(*weights: torch.Tensor) -> torch.Tensor:
     return found
 
 
-_kept_in_panels = WeightCache(_panels)
+_packed = WeightCache(_panels)
 """By all programs of these weights: there is one for every number of rows."""
 _widths = cache(integers)
 
@@ -95,7 +94,7 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Made, list[int]] | None:
     kept = {arguments[at]: at for at in weights}
     multiplied = [weight for weight in kept if any(_is_by(user, weight) for user in weight.users)]
     if not all(_is_by(user, weight) for weight in multiplied for user in weight.users):
-        return None  # there is a way back, or weights change
+        return None  # there is a backward pass, or weights change
     products = [node for weight in multiplied for node in weight.users if _suits(node, kept)]
     groups: dict[Hashable, list[Any]] = {}
     for node in sorted(products):
@@ -111,14 +110,14 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Made, list[int]] | None:
             with graph.graph.inserting_after(last):
                 last = graph.graph.placeholder(f"{name}_{number}")
             given.append(last)
-        _multiply_together(graph.graph, group, [*given, None][:2])
+        _multiply_group(graph.graph, group, [*given, None][:2])
     graph.recompile()
 
     def made(*given: torch.Tensor) -> list[torch.Tensor]:
         by_place = dict(zip(used, given, strict=True))
         found: list[torch.Tensor] = []
         for place in places:
-            found.append(_kept_in_panels(*[by_place[weight] for weight, _ in place]))
+            found.append(_packed(*[by_place[weight] for weight, _ in place]))
             if biases := [by_place[bias] for _, bias in place if bias is not None]:
                 found.append(torch.cat(biases))
         return found
@@ -140,7 +139,7 @@ def _bias(product: Any, kept: dict[Any, int]) -> int | None:
     return kept[product.args[0]] if _is_biased(product) else None
 
 
-def _multiply_together(graph: Any, group: list[Any], given: list[Any]) -> None:
+def _multiply_group(graph: Any, group: list[Any], given: list[Any]) -> None:
     widths = [node.args[-1].meta["val"].shape[1] for node in group]
     with graph.inserting_before(group[0]):
         found = graph.call_function(torch.ops.phlox.linear.default, (group[0].args[-2], *given, widths))

@@ -1,8 +1,8 @@
-"""Convolutions of 3x3 filters in programs on a processor, by Winograd's algorithm: half the time of multiplying out.
+"""Convolutions with 3x3 filters in programs on a CPU by Winograd's algorithm: half the time of direct convolution.
 
-Where `kernels` has none for this processor, convolutions stay what they are. Rounding errors are two to three times
-those of multiplying out, some 1e-6 of the largest result. What is infinite or NaN makes NaN of the 4x4 results around
-it, and numbers beyond 1e37 may become so on the way.
+Where there is no kernel for this CPU, convolutions stay what they are. Rounding errors are two to three times those of
+direct convolution, some 1e-6 of the largest result. What is infinite or NaN makes NaN of the 4x4 results around it, and
+values beyond 1e37 may become so on the way.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import replace_node
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, address, integers, load
 from phlox.backend.torch.compiler.passes.layout import lies
@@ -59,7 +60,7 @@ def _channels_last(x: torch.Tensor) -> torch.Tensor:
 
 
 def filters(weight: torch.Tensor, turned: bool) -> torch.Tensor:
-    """The filters at the points; `turned`, for the way back, by half a turn, with the channels the other way round."""
+    """The filters at the points; for the backward pass `turned` by 180 degrees, with the channels swapped."""
     out, channels = weight.shape[:2]
     strides, start = weight.stride(), weight.data_ptr()
     if turned:
@@ -152,9 +153,12 @@ def suits(x: Any, y: Any, weight: Any, options: Sequence[Any], tiles: int) -> bo
 
 
 def lower(graph: Any) -> None:
-    """Compute the convolutions of a graph so, and their gradients, where that is faster."""
-    kinds = {_aten.convolution.default, _aten.convolution_backward.default}
-    nodes = [node for node in graph.graph.nodes if node.target in kinds]
+    """Replace the convolutions of a graph, and their gradients, where our kernel is faster."""
+    nodes = [
+        node
+        for node in graph.graph.nodes
+        if node.target is _aten.convolution.default or compat.CONVOLUTION_BACKWARD.is_of(node)
+    ]
     if not nodes:
         return
     for node in nodes:

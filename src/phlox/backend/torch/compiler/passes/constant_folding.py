@@ -1,12 +1,12 @@
-"""Inference with convolutions on PyTorch: what follows from the weights alone is not computed at every call.
+"""Constant folding for inference with convolutions: what depends on the weights alone is computed once.
 
-A network that only predicts is called with the same weights again and again. Its program is made two: one of the
-weights, which folds the scale and shift of a batch norm into the convolution before it and brings filters into the
-order that the kernels want, and one of the rest, which takes what the first one gave.
+A network that only predicts is called with the same weights again and again. Its graph is split in two: the first
+depends on the weights alone, folds the scale and shift of a batch norm into the convolution before it and packs the
+filters for the kernels; the second is the rest, and takes what the first one gives.
 """
 
 # PyTorch's annotations leave much unsaid.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from phlox.backend.torch import compat
+from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.graph import arguments_of
 from phlox.backend.torch.compiler.kernels import winograd
 from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 
 _aten: Any = torch.ops.aten
-_kernels: Any = getattr(torch.ops, "mkldnn", None)
 _COPIES = {_aten.clone.default, _aten.constant_pad_nd.default, _aten.view.default}
 
 
-def packed(graph: Any, weights: Sequence[int]) -> Callable[..., list[torch.Tensor]] | None:
+def fold_constants(graph: Any, weights: Sequence[int]) -> Callable[..., list[torch.Tensor]] | None:
     """The program of a traced graph in two; None where little would be won.
 
     `weights` are the positions of the arguments that mostly stay the same. Little is won in training, or where much
     is left besides convolutions, for which code is better made of the whole graph.
     """
     nodes = list(graph.graph.nodes)
-    if not torch.backends.mkldnn.is_available() or not hasattr(_kernels, "_convolution_pointwise"):
+    kernels = compat.CONVOLUTION, compat.CONVOLUTION_PLUS, compat.REORDER_CONVOLUTION_WEIGHT
+    if not torch.backends.mkldnn.is_available() or not all(kernel.here for kernel in kernels):
         return None
     if not any(node.target is _aten.convolution.default for node in nodes) or not all(map(_is_pure, nodes)):
         return None
@@ -74,11 +76,11 @@ def _is_pure(node: Any) -> bool:
     """Does this operation write nowhere, draw nothing, and not belong to training?"""
     if node.op != "call_function":
         return node.op in ("placeholder", "get_attr", "output")
-    schema = getattr(node.target, "_schema", None)
+    schema = compat.schema_of(node.target)
     if schema is None:  # Python's own, as taking one of several results
         return True
     random = torch.Tag.nondeterministic_seeded in node.target.tags
-    return not schema.is_mutable and not random and node.target is not _aten.convolution_backward.default
+    return not schema.is_mutable and not random and not compat.CONVOLUTION_BACKWARD.is_of(node)
 
 
 def _constant(nodes: Sequence[Any], weights: set[int]) -> set[Any]:
@@ -203,7 +205,7 @@ class _Split:
         stride, padding, dilation, *_, groups = options
         pixels, result, kernel = (node.meta["val"] for node in (x, conv, weight))
         weight, bias = self._folded(self._old[weight], None if bias is None else self._old[bias], chain)
-        if winograd.suits(pixels, result, kernel, options, winograd.KEPT):
+        if is_on("winograd") and winograd.suits(pixels, result, kernel, options, winograd.KEPT):
             points = self._taken(self._first.call_function(winograd.filters, (weight, False)))
             bias = None if bias is None else self._taken(bias)
             added = None if chain.added is None else self._seen(chain.added)
@@ -211,15 +213,15 @@ class _Split:
             return self._second.call_function(winograd.convolve, given)
         sizes = list(x.meta["val"].shape)
         order = (weight, padding, stride, dilation, groups, sizes)
-        weight = self._first.call_function(_kernels._reorder_convolution_weight.default, order)
+        weight = self._first.call_function(compat.REORDER_CONVOLUTION_WEIGHT.value, order)
         weight, bias = self._taken(weight), None if bias is None else self._taken(bias)
         options = (weight, bias, padding, stride, dilation, groups)
         call = self._second.call_function
         if chain.added is None:
-            y = call(_kernels._convolution_pointwise.default, (self._seen(x), *options, "none", [], ""))
+            y = call(compat.CONVOLUTION.value, (self._seen(x), *options, "none", [], ""))
         else:
             both = (self._seen(x), self._seen(chain.added))
-            y = call(_kernels._convolution_pointwise.binary, (*both, *options, "add", 1.0, None, [], ""))
+            y = call(compat.CONVOLUTION_PLUS.value, (*both, *options, "add", 1.0, None, [], ""))
         # The kernels could do this as well, but would make zeros of NaN.
         return call(_aten.relu_.default, (y,)) if chain.clipped else y
 

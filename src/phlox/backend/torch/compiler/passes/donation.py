@@ -1,23 +1,26 @@
-"""Programs that write over what they are given for good, where that costs nothing and nobody else looks at it.
+"""Donation: results are written over donated arguments, where that costs nothing and nobody else looks at them.
 
 A step that makes new weights and moments beside the old ones needs twice their memory, and brings new pages into the
-cache only to write over them. Where a result is elementwise of an argument that is donated, it takes its place.
+cache only to write over them. Where a result is elementwise of an argument that is donated, it takes its memory. Who
+else looks at that memory is known by ownership: a program lends its own, see `LentMemory`.
 """
 
 # PyTorch's annotations leave much unsaid.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from sys import getrefcount
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
+from phlox.backend.contract.update import ReusedBuffer
 from phlox.backend.torch.compiler.graph import arguments_of, is_elementwise, origin_of, written_to
 
 _WORTH, MUCH = 1 << 16, 1 << 22
@@ -95,39 +98,69 @@ def _look(node: Any) -> tuple[Any, Any]:
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else (None, None)
 
 
-# --- who else looks at an array
+# --- whose memory it is
 
 
-def copy_if_aliased(flat: list[Any], places: Iterable[int]) -> None:
-    """Copies in these places of a list, wherever something beside the list looks at an array or may do so."""
+class LentMemory(ReusedBuffer):
+    """Memory that programs own, lent to one tensor after another: see `ReusedBuffer`.
+
+    What is lent keeps an array of NumPy alive, as long as any tensor or array looks at it.
+    """
+
+    def __init__(self, like: torch.Tensor) -> None:
+        """New memory with the values of a dense tensor, in its order of axes."""
+        size, self._shape, self._strides = like.nbytes, like.shape, like.stride()
+        room = np.empty(size + _ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % _ALIGNMENT
+        self._bytes = room[start : start + size]
+        self.flat = torch.from_numpy(self._bytes).view(like.dtype)
+        self._all().copy_(like)
+        self._view: weakref.ref[Any] | None = None
+        self._lent: weakref.ref[torch.Tensor] | None = None
+
+    def _all(self) -> torch.Tensor:
+        return self.flat.as_strided(self._shape, self._strides)
+
+    def lend(self) -> torch.Tensor:
+        view = self._bytes[...]
+        lent = torch.from_numpy(view).view(self.flat.dtype).as_strided(self._shape, self._strides)
+        key = id(lent)
+        self._view, self._lent = weakref.ref(view), weakref.ref(lent, lambda _: _memories.pop(key, None))
+        _memories[key] = self
+        return lent
+
+    def has_lent(self, x: Any) -> bool:
+        return self._lent is not None and self._lent() is x
+
+    def is_free(self) -> bool:
+        return self._view is None or self._view() is None
+
+    def copy(self) -> LentMemory:
+        """Other memory with the same values."""
+        return LentMemory(self._all())
+
+
+_ALIGNMENT = 64
+"""Bytes: of a line of the cache, and of the widest vectors."""
+_memories: dict[int, LentMemory] = {}
+"""Who owns the memory of a tensor that was lent, by the identity of the tensor; it goes when the tensor does."""
+
+
+def own(flat: list[Any], places: Iterable[int]) -> None:
+    """Have the tensors in these places of a list in memory that nobody else can see, with their values.
+
+    The list has to be what still holds them. What a program has lent is lent anew, unless something looks at it; all
+    else is copied: what the caller made, and what is not on a processor, where nobody can tell.
+    """
     for at in places:
-        if (_holders(flat, at), _looks(flat[at])) != _fresh:
-            flat[at] = flat[at].clone()
+        flat[at] = _owned(flat, at)
 
 
-def written(arrays: Iterable[Any]) -> None:
-    """Say of arrays that they were written to, for whoever keeps what follows from them."""
-    torch.autograd.graph.increment_version([x for x in arrays if not x.is_inference()])
-
-
-def _holders(flat: Sequence[Any], at: int) -> int:
-    return getrefcount(flat[at])
-
-
-def _looks(x: torch.Tensor) -> tuple[bool, int, int]:
-    """Is the memory of PyTorch's own, not a file's or NumPy's? How many share the array, and how many the memory?"""
-    array: Any = x
-    storage = array.untyped_storage()
-    return storage.resizable(), array._use_count(), torch._C._storage_Use_Count(storage._cdata)
-
-
-def _of_a_fresh_one() -> tuple[int, tuple[bool, int, int]] | None:
-    try:
-        return _holders([torch.empty(1, device="cpu")], 0), _looks(torch.empty(1, device="cpu"))
-    except AttributeError:
-        return None
-
-
-_fresh = _of_a_fresh_one()
-can_tell = _fresh is not None
-"""Can it be told of this PyTorch's arrays who looks at them?"""
+def _owned(flat: list[Any], at: int) -> torch.Tensor:
+    if flat[at].device.type != "cpu":
+        return flat[at].clone()
+    memory = _memories.get(id(flat[at]))
+    if memory is None or not memory.has_lent(flat[at]):
+        return LentMemory(flat[at]).lend()
+    flat[at] = None  # with which the tensor goes, and with that its memory is free
+    return (memory if memory.is_free() else memory.copy()).lend()

@@ -1,8 +1,8 @@
-"""A traced graph in the form of which PyTorch's compiler makes good loops for a processor.
+"""Hints by which Inductor fuses well on a CPU.
 
-The compiler puts an operation where its result is read, unless that result has to be in memory. For arrays of one size
-that is what makes it fast. For what all the elements of a loop share, or all in a column, it is not; and some kernels
-add biases that a loop might have added on its way.
+Inductor recomputes an operation wherever its result is read, unless that result has to be materialized. For arrays of
+one size that is what makes it fast. For scalars, and for rows that all columns share, it is not; and some GEMM kernels
+add a bias that a fused loop would add on its way.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import is_elementwise, replace_node, shape_of
 
 _aten: Any = torch.ops.aten
-_VIEWS = {_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.expand.default}
+_VIEWS = {_aten.view.default, _aten.reshape.default, _aten.expand.default}
 
 
-def prepare(graph: Any) -> None:
+def add_hints(graph: Any) -> None:
     """Change the graph so; it computes what it did. A graphics card's loops stay as they are."""
     for node in list(graph.graph.nodes):
         if is_elementwise(node) and _is_row(node):
@@ -55,7 +56,7 @@ def _compute_before(graph: Any, row: Any) -> None:
 
 def _ends(reader: Any) -> Iterator[Any]:
     """What reads it in the end, behind views."""
-    if reader.target in _VIEWS:
+    if reader.target in _VIEWS or compat.is_unsafe_view(reader.target):
         for user in reader.users:
             yield from _ends(user)
     else:

@@ -1,13 +1,13 @@
-"""In which order of its axes what a program updates lies in memory: the one that the kernels want.
+"""Layout of updated weights: they lie in memory in the order of axes that the kernels want.
 
-The kernel of an LSTM takes its weights transposed, that of a convolution takes filters with their channels last. A
-weight that a program takes and gives back, and with it its moments, may lie in that order from call to call; then
-nothing is brought into it in every step, and no gradient out of it.
+The kernel of an LSTM takes its weights transposed, that of a convolution takes filters channels-last. A weight that a
+program takes and returns, and with it its moments, may stay in that order from call to call; then nothing is transposed
+in every step, neither weights nor gradients.
 """
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false, reportPrivateImportUsage=false
+# pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 # pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import arguments_of, is_elementwise, written_to
 
 Order: TypeAlias = tuple[int, ...]
@@ -55,17 +56,17 @@ def inverse(order: Order) -> Order:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
-class Layout:
+class ArgumentLayout:
     """The orders of those arguments of a program that do not lie row by row."""
 
-    def __init__(self, orders: Mapping[int, Order], weights: Sequence[int]) -> None:
-        self._orders = orders
+    def __init__(self, orders: Mapping[int, Order] | None = None, weights: Sequence[int] = ()) -> None:
+        self.orders: Mapping[int, Order] = orders or {}
         self._weights = frozenset(weights)
-        self._brought: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
+        self._brought: dict[int, tuple[weakref.ref[torch.Tensor], list[int], torch.Tensor]] = {}
 
     def of(self, flat: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The arguments as the program takes them."""
-        orders = self._orders
+        orders = self.orders
         return [
             x if (lies(x, orders[at]) if at in orders else x.is_contiguous()) else self._bring(at, x)
             for at, x in enumerate(flat)
@@ -73,17 +74,17 @@ class Layout:
 
     def _bring(self, at: int, x: torch.Tensor) -> torch.Tensor:
         """An argument in its order; a weight only when it was not there in the last call, unless it was written to."""
-        keeps = at in self._weights and not x.is_inference()
-        known = self._brought.get(at) if keeps else None
-        if known is not None and known[0]() is x and known[1] == x._version:
+        versions = compat.versions_of([x]) if at in self._weights else None
+        known = None if versions is None else self._brought.get(at)
+        if known is not None and known[0]() is x and known[1] == versions:
             return known[2]
-        there = laid(x, self._orders.get(at, tuple(range(x.ndim))))
-        if keeps:
-            self._brought[at] = weakref.ref(x, lambda _: self._brought.pop(at, None)), x._version, there
+        there = laid(x, self.orders.get(at, tuple(range(x.ndim))))
+        if versions is not None:
+            self._brought[at] = weakref.ref(x, lambda _: self._brought.pop(at, None)), versions, there
         return there
 
 
-def assign(graph: Any) -> dict[int, Order]:
+def assign_orders(graph: Any) -> dict[int, Order]:
     """Orders for arguments by position, none for those that lie row by row; the graph is changed to take them so.
 
     What elementwise operations connect lies in one order, if there is an argument among it, a result, and something
@@ -186,7 +187,7 @@ def _loosen(nodes: Sequence[Any], copies: set[Any]) -> None:
     for node in nodes:
         if node in copies and node.target is _aten.clone.default:
             node.target = _aten.contiguous.default
-        elif node.target in (_aten.view.default, _aten._unsafe_view.default):
+        elif node.target is _aten.view.default or compat.is_unsafe_view(node.target):
             node.target = _aten.reshape.default
 
 

@@ -1,12 +1,12 @@
-"""The same elementwise update of many arrays is made code of once.
+"""Compile an elementwise update that many parameters share only once.
 
 An optimizer does with every parameter what it does with the others, so that most of a traced step is one short list
-of operations, again and again, and most of the time to compile it goes there. It is cut out of the graph, compiled for
-arrays of any length, and called for one parameter after the other once the rest has run.
+of operations, again and again, and most of the time to compile it goes there. The update is cut out of the graph,
+compiled once for arrays of any length, and called for one parameter after the other once the rest has run.
 """
 
 # PyTorch's annotations leave much unsaid.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import fx
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import arguments_of, is_elementwise, origin_of, shape_of
 from phlox.backend.torch.compiler.passes.donation import MUCH, size_of
 from phlox.backend.torch.compiler.passes.layout import Order, inverse
@@ -28,7 +29,7 @@ _MANY = 8
 Compile: TypeAlias = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 
 
-class _Update(NamedTuple):
+class _ParamUpdate(NamedTuple):
     """What becomes of one parameter and its state."""
 
     steps: list[Any]
@@ -62,7 +63,7 @@ class _Call(NamedTuple):
     in_place: bool
 
 
-class Calls:
+class SharedUpdateCalls:
     """The updates that were cut out of a program."""
 
     def __init__(self, calls: Sequence[_Call], kept: Sequence[int], count: int) -> None:
@@ -90,7 +91,7 @@ class Calls:
         return results
 
 
-class Updates:
+class SharedUpdates:
     """The updates in a traced graph of which there are many.
 
     `pairs` are arguments whose memory results may take, and these; `over` are those of them that will.
@@ -100,7 +101,7 @@ class Updates:
         nodes = list(graph.graph.nodes)
         self._places = {node: at for at, node in enumerate(arguments_of(nodes))}
         self._over = over
-        by_form: dict[Any, list[_Update]] = {}
+        by_form: dict[Any, list[_ParamUpdate]] = {}
         for update in _updates(nodes, self._places, pairs):
             if _stands_alone(update, self._places, pairs):
                 by_form.setdefault((update.form, update.targets), []).append(update)
@@ -109,12 +110,12 @@ class Updates:
         few = sum(size_of(node) for update in copied for node in _targets(update)) < MUCH
         self._kinds = kinds if few else []
 
-    def _in_place(self, update: _Update) -> bool:
+    def _in_place(self, update: _ParamUpdate) -> bool:
         return all(self._places[node] in self._over for node in _targets(update))
 
     def cut_out(
         self, graph: Any, orders: Mapping[int, Order], compiled: Compile
-    ) -> tuple[Calls | None, dict[int, int]]:
+    ) -> tuple[SharedUpdateCalls | None, dict[int, int]]:
         """Cut them out of the graph, which then returns the rest of its results, and what they need of it.
 
         Gives what computes them, if there are any, and the new positions of those that are left by the old ones.
@@ -150,16 +151,18 @@ class Updates:
             output.args = ([*(results[at] for at in kept), *needed],)
             graph.graph.eliminate_dead_code()
             graph.recompile()
-        return Calls(calls, kept, len(results)) if calls else None, {at: number for number, at in enumerate(kept)}
+        return SharedUpdateCalls(calls, kept, len(results)) if calls else None, {
+            at: number for number, at in enumerate(kept)
+        }
 
-    def _order(self, update: _Update, orders: Mapping[int, Order]) -> Order | None:
+    def _order(self, update: _ParamUpdate, orders: Mapping[int, Order]) -> Order | None:
         """How the arguments of an update lie, if they lie alike."""
         arrays = [node for node in update.given if node in self._places and shape_of(node)]
         found = {orders.get(self._places[node], ()) for node in arrays}
         return found.pop() if len(found) == 1 else None
 
 
-def _targets(update: _Update) -> list[Any]:
+def _targets(update: _ParamUpdate) -> list[Any]:
     return [update.given[at] for at in update.targets if at is not None]
 
 
@@ -173,7 +176,7 @@ def _shaped(row: torch.Tensor, like: torch.Tensor, order: Order) -> torch.Tensor
     return row.view(like.permute(order).shape).permute(inverse(order)) if order else row.view(like.shape)
 
 
-def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_Update]:
+def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_ParamUpdate]:
     """For each group of results that share operations on arrays of their shape, these."""
     results = nodes[-1].args[0]
     at = {node: number for number, node in enumerate(results) if isinstance(node, fx.Node)}
@@ -196,7 +199,7 @@ def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int
         yield _update(sorted(mine, key=order.__getitem__), at, places, pairs)
 
 
-def _stands_alone(update: _Update, places: Mapping[Any, int], pairs: Mapping[int, int]) -> bool:
+def _stands_alone(update: _ParamUpdate, places: Mapping[Any, int], pairs: Mapping[int, int]) -> bool:
     """May it run after the rest, which does not need what it computes, and overwrites nothing that it reads?"""
     mine = {*update.steps}
     arguments = [places[node] for node in update.given if node in places]
@@ -218,7 +221,9 @@ def _is_step(node: Any) -> bool:
     )
 
 
-def _update(steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], pairs: Mapping[int, int]) -> _Update:
+def _update(
+    steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], pairs: Mapping[int, int]
+) -> _ParamUpdate:
     inside = {node: number for number, node in enumerate(steps)}
     given: dict[Any, int] = {}
 
@@ -233,13 +238,11 @@ def _update(steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], 
     form = tuple(lines), tuple(looks), tuple([inside[node] for node in outcomes])
     results = [at[node] for node in outcomes]
     mine = {pairs[places[node]]: number for node, number in given.items() if places.get(node) in pairs}
-    return _Update(steps, list(given), results, tuple([mine.get(one) for one in results]), form)
+    return _ParamUpdate(steps, list(given), results, tuple([mine.get(one) for one in results]), form)
 
 
-def _kernel(kind: Sequence[_Update], compiled: Compile) -> Callable[..., Any]:
+def _kernel(kind: Sequence[_ParamUpdate], compiled: Compile) -> Callable[..., Any]:
     """The operations of a kind on arrays of one axis, of any length, whose results are written over some of them."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     update = max(kind, key=lambda one: size_of(one.steps[0]))
 
     def body(*given: torch.Tensor) -> list[torch.Tensor]:
@@ -255,5 +258,5 @@ def _kernel(kind: Sequence[_Update], compiled: Compile) -> Callable[..., Any]:
     size = update.steps[0].meta["val"].numel()
     looks = [(size if shape_of(node) else (), node.meta["val"]) for node in update.given]
     examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in looks]
-    graph: Any = make_fx(body, tracing_mode="symbolic")(*examples)
+    graph = compat.trace_any_length(body, examples)
     return compiled(graph, [node.meta["val"] for node in arguments_of(graph.graph.nodes)])

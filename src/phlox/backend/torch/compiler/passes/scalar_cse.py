@@ -1,4 +1,4 @@
-"""Numbers in a traced graph: learning rates, counts of steps, and what is computed of them."""
+"""Common subexpression elimination for scalars: learning rates, numbers of steps, and what is computed from them."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import fx
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import shape_of, written_to
 
 
-def merge(graph: Any) -> None:
-    """Compute once what is computed for each parameter from the rate and the number of steps."""
+def merge_scalars(graph: Any) -> None:
+    """Merge nodes that compute the same scalar, as each parameter does of the learning rate and the number of steps."""
     nodes = list(graph.graph.nodes)
     written = written_to(nodes)
     known: dict[Any, Any] = {}
     for node in nodes:
-        schema = getattr(node.target, "_schema", None)
+        schema = compat.schema_of(node.target)
         if schema is None or shape_of(node) != () or torch.Tag.nondeterministic_seeded in node.target.tags:
             continue
         parts = node.all_input_nodes

@@ -1,7 +1,4 @@
-"""What is made of weights that mostly stay the same, as packing them: once for all calls, not at each."""
-
-# PyTorch's annotations leave much unsaid.
-# pyright: reportPrivateUsage=false
+"""A cache of what is derived from weights, as packed filters: computed once, until the weights change."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.tracer import makes_plain_tensors
 
 _Made = TypeVar("_Made")
@@ -27,7 +25,7 @@ class WeightCache(Generic[_Made]):
 
     What it gave is known by who the weights are, and goes with the first of them that does.
 
-    >>> doubled = Kept(lambda weight: weight * 2)
+    >>> doubled = WeightCache(lambda weight: weight * 2)
     >>> weight = torch.ones(2)
     >>> doubled(weight) is doubled(weight)
     True
@@ -40,9 +38,10 @@ class WeightCache(Generic[_Made]):
     def __call__(self, *weights: torch.Tensor) -> _Made:
         # Those of inference mode do not count how often they are written to; what is made of any while somebody traces
         # is a part of that trace.
-        if any([weight.is_inference() for weight in weights]) or not makes_plain_tensors():  # noqa: C419
+        versions = compat.versions_of(weights)
+        if versions is None or not makes_plain_tensors():
             return self._make(*weights)
-        key, versions = tuple(map(id, weights)), [weight._version for weight in weights]
+        key = tuple(map(id, weights))
         known = self._entries.get(key)
         if known is not None and known.versions == versions and all([ref() is x for ref, x in zip(known.of, weights)]):  # noqa: B905, C419
             return known.value

@@ -1,0 +1,326 @@
+"""Every private name of PyTorch that Phlox uses, in this one place, and what Phlox does where a PyTorch lacks one.
+
+What begins with an underscore, the operators behind PyTorch's own autograd, its compiler and its tensors without values
+are documented nowhere, and may be gone in the next release. So each is named once, here, and looked up when it is first
+used. Importing the backend looks up none of them, and eager work goes on without any: a missing kernel means the
+contract's own definition. To compile, some have to be there; where one is not, the error says so in one sentence.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from phlox.errors import CompileError
+
+SUPPORTED = "2.11 to 2.15"
+"""The versions of PyTorch that Phlox is known to compile on."""
+
+PRIVATE: dict[str, Private] = {}
+"""All of them, by name."""
+
+
+class Private:
+    """A private name of PyTorch, looked up when it is first used.
+
+    Attributes:
+        name: from `torch` on, as in `torch.ops.aten._softmax_backward_data.default`.
+        without: what Phlox does where it is missing.
+        compiles: can nothing be compiled without it?
+    """
+
+    def __init__(self, name: str, without: str, *, default: Any = None, compiles: bool = False) -> None:
+        self.name, self.without, self.compiles = name, without, compiles
+        self._default = default
+        PRIVATE[name] = self
+
+    def find(self) -> Any:
+        """What the name stands for now; None if PyTorch lacks it."""
+        module, *rest = self.name.split(".")
+        found: Any = torch
+        for part in rest:
+            module += f".{part}"
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                try:
+                    found = import_module(module)
+                except ImportError:
+                    return None
+        return found
+
+    @cached_property
+    def here(self) -> bool:
+        """Has this PyTorch got it?"""
+        return self.find() is not None
+
+    @cached_property
+    def value(self) -> Any:
+        """What the name stands for, or the default where there is none; `CompileError` without either."""
+        found = self.find()
+        if found is None:
+            found = self._default
+        if found is None:
+            raise self.missing()
+        return found
+
+    def is_of(self, node: Any) -> bool:
+        """Is it the operation of this node of a graph?"""
+        return self.here and node.target is self.value
+
+    def missing(self) -> CompileError:
+        """The error that says what is missing."""
+        return CompileError(
+            f"PyTorch {torch.__version__} lacks `{self.name.removesuffix('.default')}`, which compiling needs; Phlox "
+            f"compiles on PyTorch {SUPPORTED} (without compiling, everything runs)"
+        )
+
+
+def reset() -> None:
+    """Look everything up anew."""
+    for part in PRIVATE.values():
+        vars(part).pop("here", None)
+        vars(part).pop("value", None)
+
+
+def need_compiler() -> None:
+    """Raise `CompileError`, which names what is missing, on a PyTorch on which nothing can be compiled."""
+    for part in PRIVATE.values():
+        if part.compiles and not part.here:
+            raise part.missing()
+
+
+_DERIVED = "the contract's definition"
+
+
+def _operator(name: str, without: str = _DERIVED) -> Private:
+    return Private(f"torch.ops.{name}.default", without)
+
+
+# --- tensors without values, and the graph that they leave behind
+
+_CANNOT = "nothing is compiled"
+FAKE_TENSOR = Private("torch._subclasses.fake_tensor.FakeTensor", _CANNOT, default=(), compiles=True)
+FAKE_TENSOR_MODE = Private("torch._subclasses.fake_tensor.FakeTensorMode", _CANNOT, compiles=True)
+_DATA_DEPENDENT = Private("torch._subclasses.fake_tensor.DataDependentOutputException", "the engine's own error")
+_DYNAMIC_SHAPE = Private("torch._subclasses.fake_tensor.DynamicOutputShapeException", "the engine's own error")
+_NO_DISPATCH = Private("torch.utils._mode_utils.no_dispatch", _CANNOT, compiles=True)
+_MAKE_FX = Private("torch.fx.experimental.proxy_tensor.make_fx", _CANNOT, compiles=True)
+_SCHEMA = Private("torch.ops.aten.add.Tensor._schema", _CANNOT, compiles=True)
+
+
+def needs_value_errors() -> tuple[type[Exception], ...]:
+    """What PyTorch raises where an operation on tracers depends on their values."""
+    return tuple([part.value for part in (_DATA_DEPENDENT, _DYNAMIC_SHAPE) if part.here])
+
+
+def without_tracing() -> Any:
+    """A scope in which operations are not traced: tensors that are made of values have them."""
+    return _NO_DISPATCH.value()
+
+
+def trace_graph(
+    fn: Callable[..., Any], example: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]] | None = None
+) -> Any:
+    """The FX graph of a function of tracers: the operations that it does on them."""
+    options = {} if decompositions is None else {"decomposition_table": decompositions}
+    return _make_fx()(fn, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*example)
+
+
+def trace_any_length(fn: Callable[..., Any], example: Sequence[torch.Tensor]) -> Any:
+    """The FX graph of a function of tensors whose sizes are left open."""
+    return _make_fx()(fn, tracing_mode="symbolic")(*example)
+
+
+def _make_fx() -> Any:
+    found = _MAKE_FX.find()
+    if found is None:
+        raise _MAKE_FX.missing()
+    return found
+
+
+def schema_of(target: Any) -> Any:
+    """What an operation says of its arguments and results: which it writes to, which are views. None if it is none."""
+    return getattr(target, "_schema", None)
+
+
+def is_unsafe_view(target: Any) -> bool:
+    """Is it the view that a matrix product makes of its result?"""
+    return str(target) == "aten._unsafe_view.default"
+
+
+# --- which modes see operations
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+MODES = Private("torch._C._len_torch_dispatch_stack", "no mode is noticed", default=lambda: 0)
+"""How many there are."""
+FUNC_LEVEL = Private("torch._C._functorch.peek_interpreter_stack", "torch.func is not noticed", default=_nothing)
+"""The innermost transformation of torch.func."""
+_MODE_OF = Private("torch._C._get_dispatch_mode", "traces of others are not noticed", default=_nothing)
+_MODE_KEYS = Private("torch._C._TorchDispatchModeKey", "traces of others are not noticed")
+_DISABLE_MODES = Private(
+    "torch.utils._python_dispatch._disable_current_modes", "an LSTM in a program is the contract's, step by step"
+)
+
+
+def tracing_modes() -> list[Any]:
+    """The modes of PyTorch's own traces that are on now."""
+    if not MODES.value() or not _MODE_KEYS.here:
+        return []
+    found = [_MODE_OF.value(key) for key in _MODE_KEYS.value.__members__.values()]
+    return [mode for mode in found if mode is not None]
+
+
+def fake_mode() -> Any:
+    """The mode under which operations give tensors without values, if one is on."""
+    if not MODES.value() or not _MODE_KEYS.here:
+        return None
+    return _MODE_OF.value(getattr(_MODE_KEYS.value, "FAKE", None))
+
+
+def can_leave_modes() -> bool:
+    """Is there `without_modes`?"""
+    return _DISABLE_MODES.here
+
+
+def without_modes() -> Any:
+    """A scope in which no mode sees what is done."""
+    return _DISABLE_MODES.value()
+
+
+# --- how often a tensor was written to
+
+VERSION = Private("torch.Tensor._version", "what follows from weights is computed at every call")
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> list[int] | None:
+    """How often each was written to; None where PyTorch does not count, as of tensors of inference mode."""
+    if not VERSION.here or any([x.is_inference() for x in tensors]):  # noqa: C419
+        return None
+    return [x._version for x in tensors]
+
+
+# --- the compiler
+
+_ONE_BY_ONE = "a program runs its operations one by one, with a warning"
+_COMPILE = Private("torch._inductor.compile", _ONE_BY_ONE)
+_CONFIG = Private("torch._inductor.config", _ONE_BY_ONE)
+_CPP = Private("torch._inductor.codecache.CppCodeCache.load", "PyTorch's kernels in place of our own, with a warning")
+
+
+def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """An FX graph compiled by Inductor for arguments like these."""
+    # Not `torch.compile`, which would trace again what is traced, and ask at every call whether that still fits.
+    compile, config = (_found(part) for part in (_COMPILE, _CONFIG))
+    with config.patch(dict(options)):
+        return compile(graph, list(example))
+
+
+def compile_cpp(source: str) -> Any:
+    """The library that C++ comes to, compiled as Inductor compiles its own, and kept on disk as they are."""
+    return _found(_CPP)(source)
+
+
+def _found(part: Private) -> Any:
+    found = part.find()
+    if found is None:
+        raise part.missing()
+    return found
+
+
+# --- kernels: those of derivatives are there for PyTorch's own autograd
+
+NATIVE_LAYER_NORM = Private("torch.native_layer_norm", _DERIVED)
+NATIVE_GROUP_NORM = Private("torch.native_group_norm", _DERIVED)
+NATIVE_BATCH_NORM = Private("torch.native_batch_norm", _DERIVED)
+LAYER_NORM_BACKWARD = _operator("aten.native_layer_norm_backward")
+GROUP_NORM_BACKWARD = _operator("aten.native_group_norm_backward")
+BATCH_NORM_BACKWARD = _operator("aten.native_batch_norm_backward")
+BATCH_NORM_FUNCTIONAL = _operator("aten._native_batch_norm_legit_functional")
+SOFTMAX_BACKWARD = _operator("aten._softmax_backward_data")
+LOG_SOFTMAX_BACKWARD = _operator("aten._log_softmax_backward_data")
+GELU_BACKWARD = _operator("aten.gelu_backward")
+NLL_LOSS = _operator("aten.nll_loss_forward")
+NLL_LOSS_BACKWARD = _operator("aten.nll_loss_backward")
+CTC_LOSS = _operator("aten._ctc_loss")
+CTC_LOSS_BACKWARD = _operator("aten._ctc_loss_backward")
+FLASH_ATTENTION = _operator("aten._scaled_dot_product_flash_attention_for_cpu")
+FLASH_ATTENTION_BACKWARD = _operator("aten._scaled_dot_product_flash_attention_for_cpu_backward")
+CONVOLUTION_BACKWARD = _operator("aten.convolution_backward")
+EMBEDDING_BACKWARD = _operator("aten.embedding_dense_backward", "rows are added by `index_add_`")
+UNFOLD_BACKWARD = _operator("aten.unfold_backward")
+MAX_POOL = {n: _operator(f"aten.max_pool{n}d_with_indices") for n in (2, 3)}
+MAX_POOL_BACKWARD = {n: _operator(f"aten.max_pool{n}d_with_indices_backward") for n in (2, 3)}
+AVG_POOL = {n: _operator(f"aten.avg_pool{n}d") for n in (2, 3)}
+AVG_POOL_BACKWARD = {n: _operator(f"aten.avg_pool{n}d_backward") for n in (2, 3)}
+THRESHOLD_BACKWARD = _operator("aten.threshold_backward")
+LEAKY_RELU_BACKWARD = _operator("aten.leaky_relu_backward")
+ELU = _operator("aten.elu")
+ELU_BACKWARD = _operator("aten.elu_backward")
+SOFTPLUS_BACKWARD = _operator("aten.softplus_backward")
+SILU_BACKWARD = _operator("aten.silu_backward")
+MISH_BACKWARD = _operator("aten.mish_backward")
+HARDTANH_BACKWARD = _operator("aten.hardtanh_backward")
+HARDSWISH_BACKWARD = _operator("aten.hardswish_backward")
+SOFTSHRINK_BACKWARD = _operator("aten.softshrink_backward")
+HARDSHRINK_BACKWARD = _operator("aten.hardshrink_backward")
+TANH_BACKWARD = _operator("aten.tanh_backward")
+SIGMOID_BACKWARD = _operator("aten.sigmoid_backward")
+
+FUSED_UPDATES = {
+    name: Private(f"torch._fused_{name}_", "updates in parts that fit the cache")
+    for name in ("adam", "adamw", "sgd", "adagrad")
+}
+"""The fused optimizers, by name."""
+
+
+class Preferred:
+    """As a member of a class: an operation by PyTorch's kernel, or where that is missing what the class inherits."""
+
+    def __init__(self, part: Private) -> None:
+        self._part = part
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if self._part.here:
+            return self._part.value
+        return getattr(super(self._owner, owner if instance is None else instance), self._name)
+
+
+def preferred(part: Private) -> Any:
+    """PyTorch's kernel as an operation of a backend, where there is one."""
+    return Preferred(part)
+
+
+# --- oneDNN
+
+LINEAR = _operator("mkldnn._linear_pointwise", "PyTorch's own matrix product")
+_BFLOAT16 = Private("torch.ops.mkldnn._is_mkldnn_bf16_supported", "convolutions of bf16 are computed in f32")
+LSTM = _operator("aten.mkldnn_rnn_layer", "the contract's LSTM, step by step")
+LSTM_BACKWARD = _operator("aten.mkldnn_rnn_layer_backward", "the contract's LSTM, step by step")
+REORDER_LSTM_WEIGHT = Private(
+    "torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight", "oneDNN brings LSTM weights into its order at every call"
+)
+_NOT_FOLDED = "constants are not folded into convolutions"
+CONVOLUTION = _operator("mkldnn._convolution_pointwise", _NOT_FOLDED)
+CONVOLUTION_PLUS = Private("torch.ops.mkldnn._convolution_pointwise.binary", _NOT_FOLDED)
+REORDER_CONVOLUTION_WEIGHT = _operator("mkldnn._reorder_convolution_weight", _NOT_FOLDED)
+
+
+def has_bfloat16() -> bool:
+    """Does oneDNN compute with bfloat16 on this processor?"""
+    return _BFLOAT16.here and bool(_BFLOAT16.value())

@@ -1,0 +1,93 @@
+"""Arguments and results of a compiled function as flat lists of arrays, and back."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
+
+from phlox.backend import pytree
+from phlox.backend.torch.tracer import RngState
+
+Sizes: TypeAlias = list[int | None]
+"""For each leaf how many arrays it is a tuple of; -1: the words of a random stream, None: one array."""
+
+_nodes: dict[type[Any], pytree.PyTreeNode] = {}
+pytree.add_listener(lambda node: _nodes.__setitem__(node.cls, node))
+
+
+def flatten_arguments(leaves: Sequence[Any], flat: list[Any]) -> Sizes:
+    """Append the arrays of these leaves: arrays, tuples of them, scalars, and the words of a random stream."""
+    sizes: Sizes = []
+    for leaf in leaves:
+        if isinstance(leaf, tuple):
+            parts = cast("tuple[Any, ...]", leaf)
+            sizes.append(len(parts))
+            flat.extend([x if isinstance(x, torch.Tensor) else as_tensor(x) for x in parts])
+        elif isinstance(leaf, RngState):
+            sizes.append(-1)
+            flat.append(leaf.words)
+        elif isinstance(leaf, np.ndarray) and leaf.dtype == np.uint32:
+            sizes.append(-1)
+            flat.append(torch.from_numpy(leaf.astype(np.int64)))
+        else:
+            sizes.append(None)
+            flat.append(leaf if isinstance(leaf, torch.Tensor) else as_tensor(leaf))
+    return sizes
+
+
+def unflatten_arguments(sizes: Sizes, rest: Iterator[Any]) -> list[Any]:
+    """The leaves, made of the next arrays."""
+    made: list[Any] = []
+    for size in sizes:
+        if size is None:
+            made.append(next(rest))
+        elif size < 0:
+            made.append(RngState(next(rest)))
+        else:
+            made.append(tuple([next(rest) for _ in range(size)]))
+    return made
+
+
+def count(sizes: Sizes) -> int:
+    """How many arrays they are."""
+    return sum([1 if size is None or size < 0 else size for size in sizes])
+
+
+def in_tuples(sizes: Sizes) -> list[int]:
+    """The positions of the arrays of modules and states, which are the tuples."""
+    at, found = 0, list[int]()
+    for size in sizes:
+        found += range(at, at + size) if size is not None and size >= 0 else ()
+        at += count([size])
+    return found
+
+
+def as_tensor(x: Any, number: torch.dtype = torch.float64, integer: torch.dtype = torch.int64) -> torch.Tensor:
+    """A tensor as it is; a scalar, or an array of them, as one."""
+    if isinstance(x, torch.Tensor):
+        return x
+    whole = x.dtype.kind == "i" if isinstance(x, (np.ndarray, np.generic)) else isinstance(x, int)
+    return torch.tensor(x, dtype=integer if whole else number)
+
+
+def flatten_result(value: Any, flat: list[Any]) -> Callable[[Iterator[Any]], Any]:
+    """Append the arrays of a result; what is returned builds the result of other arrays."""
+
+    def leaf(part: Any, path: str) -> pytree.Build | None:
+        node = _nodes.get(type(part))
+        if node is not None:
+            parts, structure = node.flatten(part)
+            inner = flatten_result(list(parts), flat)
+            return lambda rest: node.unflatten(structure, inner(rest))
+        if isinstance(part, (list, tuple)):
+            return None
+        flat.append(part)
+        return next
+
+    return pytree.take_apart(value, leaf)

@@ -1,0 +1,232 @@
+"""The passes of the compiler, in their order: what becomes of a traced program before Inductor compiles it.
+
+`PASSES` is the whole of it. The environment variable `PHLOX_TORCH_PASSES` switches passes off by name, and is read
+whenever a program is compiled.
+"""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+
+from phlox.backend.torch import compat
+from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
+from phlox.backend.torch.compiler.decompositions import OPTIONS, decompositions
+from phlox.backend.torch.compiler.kernels import attention, bernoulli, embedding_grad, gemm, lstm, packed_gemm, winograd
+from phlox.backend.torch.compiler.passes import donation
+from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants, fold_constants
+from phlox.backend.torch.compiler.passes.fusion_hints import add_hints
+from phlox.backend.torch.compiler.passes.layout import ArgumentLayout, assign_orders
+from phlox.backend.torch.compiler.passes.multi_tensor import SharedUpdateCalls, SharedUpdates
+from phlox.backend.torch.compiler.passes.scalar_cse import merge_scalars
+from phlox.errors import ConfigError
+
+Run: TypeAlias = Callable[..., Any]
+
+
+@dataclass
+class Plan:
+    """A traced program on its way through the passes."""
+
+    graph: Any
+    """Its FX graph, which the passes change."""
+    example: list[torch.Tensor]
+    """Arguments like those of the call that is traced, row by row in memory."""
+    weights: list[int]
+    """The positions of arguments that mostly stay the same: those of modules and states that are not donated."""
+    successors: dict[int, int]
+    """For positions of donated arguments those of the results that may take their memory."""
+    written_over: dict[int, int] = field(default_factory=dict[int, int])
+    """Those of them that will."""
+    updates: SharedUpdates | None = None
+    """Elementwise updates that many parameters share."""
+    update_calls: SharedUpdateCalls | None = None
+    """What computes those, after the graph has run."""
+    places: dict[int, int] | None = None
+    """The positions in the graph of the results that it still gives, by their own, if it gives fewer."""
+    layout: ArgumentLayout = field(default_factory=ArgumentLayout)
+    """The order of axes in which arguments lie in memory."""
+    sources: list[int | None] = field(default_factory=list[int | None])
+    """For every result of the graph the argument that it is written over, if any is."""
+    run: Run | None = None
+    """What runs it, once a pass has made the whole of it."""
+
+
+class Pass(NamedTuple):
+    """One pass.
+
+    `traced` ones decide something while the function is traced, and stand here for their names; those of a `program`
+    take its plan, those of a `graph` every graph that is compiled for it.
+    """
+
+    name: str
+    purpose: str
+    level: Literal["traced", "program", "graph"]
+    function: Callable[..., Any]
+    finish: Callable[[Plan], None] | None = None
+    """What it does after all others of its level, the last one first."""
+    needs_inductor: bool = True
+    """Is there no use for it where operations run one by one?"""
+
+
+def _scalar_cse(plan: Plan) -> None:
+    merge_scalars(plan.graph)
+
+
+def _donation(plan: Plan) -> None:
+    plan.written_over = donation.worthwhile(plan.graph, plan.successors)
+
+
+def _write_over(plan: Plan) -> None:
+    places = plan.places
+    pairs = {one: at if places is None else places[at] for one, at in plan.written_over.items() if _is_in(places, at)}
+    plan.sources = donation.write_over(plan.graph, pairs)
+
+
+def _is_in(places: dict[int, int] | None, at: int) -> bool:
+    return places is None or at in places
+
+
+def _multi_tensor(plan: Plan) -> None:
+    plan.updates = SharedUpdates(plan.graph, plan.successors, plan.written_over) if plan.successors else None
+
+
+def _cut_out(plan: Plan) -> None:
+    if plan.updates is not None:
+        plan.update_calls, plan.places = plan.updates.cut_out(plan.graph, plan.layout.orders, compile_graph)
+
+
+def _layout(plan: Plan) -> None:
+    plan.layout = ArgumentLayout(assign_orders(plan.graph), plan.weights)
+
+
+def _constant_folding(plan: Plan) -> None:
+    plan.run = fold_constants(plan.graph, plan.weights)
+
+
+def _packed_gemm(plan: Plan) -> None:
+    if plan.successors or (found := packed_gemm.lower(plan.graph, plan.weights)) is None:
+        return
+    make, used = found
+    example = plan.layout.of(plan.example)
+    packed = make(*[example[at] for at in used])
+    plan.run = FoldedConstants(make, compile_graph(plan.graph, [*example, *packed]), used)
+
+
+PASSES: list[Pass] = [
+    Pass(
+        "decompositions",
+        "replaces operations that Inductor computes inaccurately by formulas that keep their digits",
+        "traced",
+        decompositions,
+    ),
+    Pass("lstm", "traces an LSTM as our kernel for its steps, in place of oneDNN's", "traced", lstm.suits),
+    Pass("bernoulli", "draws the masks of dropout by our kernel, in place of NumPy", "traced", bernoulli.draw),
+    Pass(
+        "embedding_grad",
+        "adds up the gradient of an embedding by PyTorch's kernel, in place of atomic additions",
+        "traced",
+        embedding_grad.add_rows,
+    ),
+    Pass(
+        "scalar_cse",
+        "computes once what several parameters need of the same scalars, as the corrections of Adam",
+        "program",
+        _scalar_cse,
+        needs_inductor=False,
+    ),
+    Pass(
+        "donation",
+        "writes results over the donated arguments that they are elementwise of",
+        "program",
+        _donation,
+        finish=_write_over,
+    ),
+    Pass(
+        "multi_tensor",
+        "cuts out the update that many parameters share, which is compiled once for tensors of any length",
+        "program",
+        _multi_tensor,
+        finish=_cut_out,
+    ),
+    Pass(
+        "layout",
+        "leaves weights and their states in the order of axes that the kernels want, from call to call",
+        "program",
+        _layout,
+        needs_inductor=False,
+    ),
+    Pass(
+        "constant_folding",
+        "folds batch norm into convolutions and packs their filters once, where a program only predicts",
+        "program",
+        _constant_folding,
+    ),
+    Pass(
+        "packed_gemm",
+        "packs the weights of linear layers once, where a program only predicts",
+        "program",
+        _packed_gemm,
+    ),
+    Pass("gemm", "multiplies large matrices by our kernel, where MKL leaves AVX-512 idle", "graph", gemm.lower),
+    Pass("fusion_hints", "computes scalars and rows before the loops that read them", "graph", add_hints),
+    Pass("winograd", "convolves with 3x3 filters by our kernel, with Winograd's algorithm", "graph", winograd.lower),
+    Pass("attention", "computes attention by our kernel, where sequences are short", "graph", attention.lower),
+]
+"""From top to bottom. Each can be switched off by its name, and the program computes the same without it."""
+
+
+def check_switches() -> None:
+    """Raise `ConfigError`, which lists the names, for a name that is none."""
+    names = [one.name for one in PASSES]
+    for word in switches():
+        if word.removeprefix("-") not in (ALL, *names):
+            raise ConfigError(
+                f"the environment variable {PASSES_VARIABLE} switches passes off by name, as in `-winograd,-layout`, "
+                f"got {word!r} (there are {', '.join(names)}, and `{ALL}`)"
+            )
+
+
+def optimize(plan: Plan) -> None:
+    """Apply the passes to a program; `plan.run` is set afterwards."""
+    inductor = codegen() == "inductor"
+    chosen = [
+        one for one in PASSES if one.level == "program" and is_on(one.name) and (inductor or not one.needs_inductor)
+    ]
+    for one in chosen:
+        one.function(plan)
+        if plan.run is not None:
+            plan.written_over = {}
+            return
+    for one in reversed(chosen):
+        if one.finish is not None:
+            one.finish(plan)
+    plan.run = compile_graph(plan.graph, plan.layout.of(plan.example))
+
+
+def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
+    """The graph compiled; or as it is, with a warning, where PyTorch finds no C++ compiler that works."""
+    if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
+        return graph.forward
+    for one in PASSES:
+        if one.level == "graph" and is_on(one.name):
+            one.function(graph)
+    try:
+        return compat.compile_graph(graph, example, OPTIONS)
+    except Exception as error:
+        graph.forward(*example)  # which raises what is no fault of the compiler
+        cause = error.__cause__ or error
+        lines = str(cause).strip().splitlines() or [type(cause).__name__]
+        warnings.warn(
+            f"PyTorch's compiler does not work here, so a compiled function runs its operations one by one: {lines[0]}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return graph.forward
