@@ -38,7 +38,7 @@ def test_the_list_is_complete() -> None:
     assert kinds - {metrics.Metric, metrics.Collection} == {type(metric) for metric in ALL}
 
 
-@pytest.mark.parametrize("metric", ALL, ids=repr)
+@pytest.mark.parametrize("metric", ALL, ids=lambda metric: repr(metric).partition(" at 0x")[0])
 def test_nothing_is_nan_and_metrics_are_values(metric: Any) -> None:
     for state in (metric.init(), metric.init("numpy"), metric.merge({}, metric.init("numpy"))):
         value = metric.compute(state)

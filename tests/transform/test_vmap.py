@@ -373,7 +373,7 @@ def tensors() -> Any:
         (lambda x, y: px.vmap(lambda a: a.sum().item())(x), UnsupportedError, "item: .* stands for 4 examples"),
         (lambda x, y: px.vmap(lambda a: a.numpy())(x), UnsupportedError, "numpy: .* has no one value"),
         (lambda x, y: px.vmap(lambda a: a if a.sum() > 0 else -a)(x), UnsupportedError, "phlox.where for a choice"),
-        (lambda x, y: px.vmap(lambda a: a[a > 0])(x), UnsupportedError, "the shape of the result would depend"),
+        (lambda x, y: px.vmap(lambda a: a[a > 0])(x), UnsupportedError, "the shape of the result depends"),
         (lambda x, y: px.vmap(lambda a: a.to_device(NumPy(float="f64")))(x), UnsupportedError, "leave the batch"),
         (
             lambda x, y: px.vmap(lambda a: a.require_grad().sum().backward())(px.Tensor.from_inner(x)),

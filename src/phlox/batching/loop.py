@@ -47,7 +47,7 @@ def _stacked_results(M: Batched, found: list[Any]) -> Any:
     shapes = {M.inner.shape(one) for one in found}
     if len(shapes) > 1:
         raise UnsupportedError(
-            f"the shape of the result would depend on the example inside phlox.vmap: {', '.join(map(str, shapes))}; "
+            f"the shape of the result depends on the example inside phlox.vmap: {', '.join(map(str, shapes))}; "
             "use phlox.where(mask, x, other) or x.masked_fill(mask, value)"
         )
     return M.boxed(M.inner.concat([M.inner.reshape(one, (1, *M.inner.shape(one))) for one in found], 0))
