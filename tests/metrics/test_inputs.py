@@ -19,7 +19,7 @@ def test_operands_meet_where_the_tensors_are() -> None:
     assert not x.is_require_grad()
     assert meet("m", x=np.ones(2, np.float32))[0].backend == NumPy()
     assert meet("m", x=np.ones(2, np.float32), y=[1.0])[0].backend == NumPy(float="f64")
-    with pytest.raises(KindError, match="m: y: tensor: cannot make a tensor of"):
+    with pytest.raises(KindError, match="m: y: tensor: cannot make a tensor from"):
         meet("m", x=[1.0], y=[object()])
     with pytest.raises(ShapeError, match="m: x: tensor: the values do not form an array"):
         meet("m", y=px.ones((2,)), x=[[1.0], [1.0, 2.0]])
