@@ -1,4 +1,7 @@
-"""The tape: what it keeps and for how long, threads, leaves, several tapes at once."""
+"""The tape: what it keeps and for how long, threads, leaves, several tapes at once.
+
+Serves: phlox/tensor/gradients.py
+"""
 
 from __future__ import annotations
 

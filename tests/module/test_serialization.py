@@ -1,4 +1,7 @@
-"""Modules in programs that are exported, saved and called in another process."""
+"""Modules in programs that are exported, saved and called in another process.
+
+Serves: phlox/tensor/serialization.py
+"""
 
 from __future__ import annotations
 
