@@ -1,7 +1,4 @@
-"""The tape: what it keeps and for how long, threads, leaves, several tapes at once.
-
-Serves: phlox/tensor/gradients.py
-"""
+"""The tape: what it keeps and for how long, threads, leaves, several tapes at once."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phlox.backend import pytree
-from phlox.backend.pytree import Node, listen, meet_engines, register_node
+from phlox.backend.pytree import PyTreeNode, add_listener, register_node, register_with_imported_engines
 
 
 @pytest.fixture(autouse=True)
@@ -17,16 +17,16 @@ def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytree, "_listeners", [])
 
 
-def node(cls: type[Any]) -> Node:
-    return Node(cls, lambda x: ((), None), lambda structure, leaves: cls())
+def node(cls: type[Any]) -> PyTreeNode:
+    return PyTreeNode(cls, lambda x: ((), None), lambda structure, leaves: cls())
 
 
 def test_each_listener_hears_of_all_once_and_in_order() -> None:
     first, second = list[Any](), list[Any]()
     register_node(node(int))
-    listen(lambda found: first.append(found.cls))
+    add_listener(lambda found: first.append(found.cls))
     register_node(node(str))
-    listen(lambda found: second.append(found.cls))
+    add_listener(lambda found: second.append(found.cls))
     register_node(node(bytes))
     assert first == second == [int, str, bytes]
 
@@ -35,11 +35,11 @@ def test_an_engine_that_is_imported_is_met_once(monkeypatch: pytest.MonkeyPatch)
     imported: list[str] = []
     monkeypatch.setattr(pytree, "import_module", imported.append)
     monkeypatch.delitem(sys.modules, "jax", raising=False)
-    meet_engines()
+    register_with_imported_engines()
     assert imported == []
     monkeypatch.setitem(sys.modules, "jax", sys)
-    meet_engines()
+    register_with_imported_engines()
     assert imported == ["phlox.backend.jax"]
-    listen(lambda found: None)
-    meet_engines()
+    add_listener(lambda found: None)
+    register_with_imported_engines()
     assert len(imported) == 1

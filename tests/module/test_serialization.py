@@ -1,7 +1,4 @@
-"""Modules in programs that are exported, saved and called in another process.
-
-Serves: phlox/tensor/serialization.py
-"""
+"""Modules in programs that are exported, saved and called in another process."""
 
 from __future__ import annotations
 

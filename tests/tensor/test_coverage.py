@@ -1,6 +1,6 @@
 """The table is whole: no operation of the contract, and no public method, is in no row; and derivatives have rules.
 
-Serves: phlox/backend/contract/core.py
+Serves: phlox/testing/conformance/rows/
 """
 
 from __future__ import annotations

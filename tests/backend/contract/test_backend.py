@@ -1,6 +1,6 @@
 """Backends as values and as a contract: names, precision, what is missing, and what a third party has to write.
 
-Serves: phlox/backend/contract/engine.py
+Serves: phlox/backend/contract/{engine,arrays,compiling,taping,tracing}.py
 """
 
 from __future__ import annotations
