@@ -19,14 +19,20 @@ EVERY = {"numpy": 4, "jax": 40, "torch": 12}
 EVERY_OTHER = 6
 """Of those that name none, or another: they may use all engines."""
 
+APART = ("tests/benchmarks/", "tests/tools/", "tests/smoke/", "tests/test_contributing.py", "tests/test_mirror.py[")
+"""What tests no part of the library."""
+
 
 def chosen(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Those that are run, and the others."""
     groups: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    others: list[pytest.Item] = []
     for item in items:
+        if item.nodeid.startswith(APART):
+            others.append(item)
+            continue
         groups[item.nodeid.partition("[")[0], engine_of(item)].append(item)
     kept: list[pytest.Item] = []
-    others: list[pytest.Item] = []
     for (_, engine), group in groups.items():
         every = EVERY.get(engine, EVERY_OTHER)
         for place, item in enumerate(group):
