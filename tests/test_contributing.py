@@ -1,4 +1,7 @@
-"""The walks of CONTRIBUTING.md, put into a copy of the tree, do what they say; and the pages name files that exist."""
+"""The walks of CONTRIBUTING.md, put into a copy of the tree, do what they say; and the pages name files that exist.
+
+Serves: CONTRIBUTING.md
+"""
 
 from __future__ import annotations
 

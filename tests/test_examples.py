@@ -1,4 +1,7 @@
-"""The programs under examples/ run, and say in one sentence what is wrong with their arguments."""
+"""The programs under examples/ run, and say in one sentence what is wrong with their arguments.
+
+Serves: examples/
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What importing Phlox brings in, and how its values behave as Python objects: pickle, copy, repr, PyTree."""
+"""What importing Phlox brings in, and how its values behave as Python objects: pickle, copy, repr, PyTree.
+
+Serves: phlox/{__init__,lazy,errors}.py
+"""
 
 from __future__ import annotations
 

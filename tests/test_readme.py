@@ -1,4 +1,7 @@
-"""The Python of the README, and of the pages under docs/, runs as it stands there, top to bottom, in one namespace."""
+"""The Python of the README, and of the pages under docs/, runs as it stands there, top to bottom, in one namespace.
+
+Serves: README.md, docs/
+"""
 
 from __future__ import annotations
 

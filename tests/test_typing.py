@@ -1,5 +1,7 @@
 """The static side: a type checker infers kinds, constructors and results, and refuses wrong calls.
 
+Serves: tests/tensor/typing_tensor.py, tests/config/typing_config.py
+
 The examples say so line by line, the refusals by `pyright: ignore` comments, which are errors where nothing is refused.
 `make lint` checks them with everything else; here they are checked where pyright happens to be installed.
 """

@@ -14,14 +14,12 @@ import phlox
 import phlox as px
 from phlox.backend import as_device, settings
 from phlox.backend.settings import Settings, read_environment, read_file
-from phlox.cli.tuning.search_space import candidates, cores
 from phlox.errors import ConfigError
-from phlox.host import allocator
 from phlox.host.threads import VARIABLES
 
 OWN = {*settings.VARIABLES.values(), settings.FILE, *VARIABLES, "XLA_FLAGS"}
+
 CLEAN = {name: value for name, value in os.environ.items() if name not in OWN}
-GLIBC = allocator.has_glibc()
 
 
 def run(program: str, *warnings: str, **variables: str) -> str:
@@ -33,9 +31,6 @@ def run(program: str, *warnings: str, **variables: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip() + done.stderr.strip()
-
-
-# --- reading
 
 
 def test_nothing_is_set_unless_it_is() -> None:
@@ -111,9 +106,6 @@ except ValueError as error:
     assert "ConfigError the environment variable PHLOX_ALLOCATOR is" in run(program, PHLOX_ALLOCATOR="all")
 
 
-# --- they hold
-
-
 def test_the_default_device(tmp_path: Path) -> None:
     program = """
 import phlox as px
@@ -135,28 +127,6 @@ def test_a_default_device_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(as_device("numpy")) == "numpy:cpu"
 
 
-THREADS = """
-import ctypes, pathlib
-{first}
-import phlox
-import numpy, torch
-mapped = pathlib.Path("/proc/self/maps").read_text().splitlines()
-path = {{line.split()[-1] for line in mapped if "openblas" in line and "numpy" in line}}.pop()
-from phlox.backend.numpy import blocks
-print(ctypes.CDLL(path).scipy_openblas_get_num_threads64_(), torch.get_num_threads(), blocks._pool(0)[1])
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the library that Linux says is loaded")
-@pytest.mark.parametrize("first", ["", "import numpy, torch"], ids=["phlox first", "engines first"])
-def test_threads_whoever_is_imported_first(first: str) -> None:
-    program, here = THREADS.format(first=first), min(2, cores())
-    assert run(program, PHLOX_THREADS="1") == "1 1 0"
-    # What an engine's own variable says is obeyed.
-    assert run(program, PHLOX_THREADS="1", OPENBLAS_NUM_THREADS="2") == f"{here} 1 0"
-    assert run(program, PHLOX_THREADS="1", OMP_NUM_THREADS="2") == f"{here} {here} 0"
-
-
 def test_flags_of_xla_beside_those_that_are_there() -> None:
     program = "import os, phlox; print(os.environ['XLA_FLAGS'], os.environ['NPROC'])"
     flags = "--xla_cpu_max_isa=AVX --xla_cpu_prefer_vector_width=256"
@@ -171,48 +141,3 @@ def test_what_comes_too_late_for_xla_is_said() -> None:
     said = run(program, "-W", "default", PHLOX_XLA_FLAGS="--xla_cpu_max_isa=AVX2", PHLOX_THREADS="1")
     assert "RuntimeWarning: PHLOX_THREADS and PHLOX_XLA_FLAGS came too late for XLA" in said
     assert run("import jax; import phlox", PHLOX_XLA_FLAGS="--xla_cpu_max_isa=AVX2") == ""
-
-
-def test_flags_that_are_tried_are_known_to_xla() -> None:
-    flags = " ".join(one.xla_flags for one in candidates("jax") if one.xla_flags)
-    assert flags and all(word.startswith("--xla_") for word in flags.split())
-    program = "import phlox as px; print(px.ones((2,)).tolist())"
-    assert run(program, PHLOX_DEVICE="jax", PHLOX_XLA_FLAGS=flags) == "[1.0, 1.0]"
-
-
-MEMORY = """
-import phlox, pathlib
-import numpy as np
-def resident():
-    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
-before = resident()
-for _ in range(3):
-    x = np.ones(1 << 24)
-    del x
-print((resident() - before) >> 20 > 100)
-"""
-
-
-@pytest.mark.skipif(not GLIBC, reason="what is set is glibc's")
-def test_freed_memory_is_kept_or_given_back() -> None:
-    assert run(MEMORY, PHLOX_ALLOCATOR="keep") == "True"
-    assert run(MEMORY, PHLOX_ALLOCATOR="system") == "False"
-
-
-def test_another_library_of_c_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Musl:
-        def mallopt(self, *_: object) -> int:
-            raise AssertionError("means something else there")
-
-    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: Musl())
-    assert not allocator.keep_memory()
-    monkeypatch.setattr(allocator.sys, "platform", "darwin")
-    assert not allocator.keep_memory()
-
-
-def test_candidates_change_one_setting_each() -> None:
-    for engine in ("numpy", "jax", "torch", "stranger"):
-        found = candidates(engine, ["--xla_a --xla_b"])
-        assert all(len(one.given()) == 1 for one in found) and len(found) == len(set(found))
-        assert (Settings(xla_flags="--xla_a --xla_b") in found) is (engine == "jax")
-        assert (Settings(torch_codegen="none") in found) is (engine == "torch")

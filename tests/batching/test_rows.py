@@ -1,4 +1,7 @@
-"""Rows of the conformance table on a batch, against the same call in a loop over its examples."""
+"""Rows of the conformance table on a batch, against the same call in a loop over its examples.
+
+Serves: phlox/batching/rules/, phlox/batching/build.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A comparison of contestants whose processes only pretend to work: who is wrong, missing, or leaves is found."""
+"""A comparison of contestants whose processes only pretend to work: who is wrong, missing, or leaves is found.
+
+Serves: benchmarks/arena/{match,child,headlines}.py
+"""
 
 from __future__ import annotations
 

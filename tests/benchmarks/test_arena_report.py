@@ -1,4 +1,7 @@
-"""The page of results, made of results made up for it."""
+"""The page of results, made of results made up for it.
+
+Serves: benchmarks/arena/{report,entry,machine}.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The tables of workloads and contestants: complete, and with numbers that were counted by hand."""
+"""The tables of workloads and contestants: complete, and with numbers that were counted by hand.
+
+Serves: benchmarks/{workloads,contestants}.py
+"""
 
 from __future__ import annotations
 

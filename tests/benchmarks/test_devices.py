@@ -1,4 +1,7 @@
-"""Training on eight devices that one processor plays: the losses are those of one device, and no array moves twice."""
+"""Training on eight devices that one processor plays: the losses are those of one device, and no array moves twice.
+
+Serves: benchmarks/devices.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the guard says of figures that moved, on figures made up for it."""
+"""What the guard says of figures that moved, on figures made up for it.
+
+Serves: benchmarks/guard/{compare,figures,recorded}.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Counting what is in XLA's programs and PyTorch's graphs."""
+"""Counting what is in XLA's programs and PyTorch's graphs.
+
+Serves: benchmarks/guard/programs.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The arithmetic of ratios, and the table that shows them."""
+"""The arithmetic of ratios, and the table that shows them.
+
+Serves: benchmarks/harness.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The models of the benchmarks compute the same in Phlox, plain JAX and PyTorch; here they are tiny."""
+"""The models of the benchmarks compute the same in Phlox, plain JAX and PyTorch; here they are tiny.
+
+Serves: benchmarks/libraries/, benchmarks/models/
+"""
 
 from __future__ import annotations
 

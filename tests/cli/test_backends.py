@@ -1,4 +1,7 @@
-"""`phlox backends`: the matrix of operations and backends, on the terminal and in the documentation."""
+"""`phlox backends`: the matrix of operations and backends, on the terminal and in the documentation.
+
+Serves: phlox/backend/contract/{support_table,catalogue}.py
+"""
 
 from __future__ import annotations
 

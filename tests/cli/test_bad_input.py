@@ -1,4 +1,7 @@
-"""Whatever is wrong: one sentence on the standard error, exit status 2, no traceback; in Python our exception."""
+"""Whatever is wrong: one sentence on the standard error, exit status 2, no traceback; in Python our exception.
+
+Serves: phlox/cli/{main,command}.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The page about the commands shows what they print: every example is run, and compared but for the numbers in it."""
+"""The page about the commands shows what they print: every example is run, and compared but for the numbers in it.
+
+Serves: docs/commands.md
+"""
 
 from __future__ import annotations
 

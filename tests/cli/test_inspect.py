@@ -1,4 +1,7 @@
-"""`phlox inspect`."""
+"""`phlox inspect`.
+
+Serves: phlox/cli/records.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Killed at any moment, a training leaves no half-written file under a final name, and no old run harmed."""
+"""Killed at any moment, a training leaves no half-written file under a final name, and no old run harmed.
+
+Serves: phlox/train/folder.py
+"""
 
 from __future__ import annotations
 

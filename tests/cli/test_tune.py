@@ -1,4 +1,7 @@
-"""`phlox tune`: programs of a user, run as they are; what is seen of them, and what is said."""
+"""`phlox tune`: programs of a user, run as they are; what is seen of them, and what is said.
+
+Serves: phlox/cli/tuning/{child,trial,watch}.py
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,7 @@ import pytest
 
 from phlox.backend.settings import VARIABLES, Settings, applied, read_file
 from phlox.cli import main
-from phlox.cli.tune import COMMAND as TUNE
-from phlox.cli.tuning.report import advice, results
-from phlox.cli.tuning.search import Configuration, Search
+from phlox.cli.tuning.search import Configuration
 from phlox.cli.tuning.trial import Program, Trial, run
 from phlox.host.threads import VARIABLES as THREADS
 from tests.cli.support import ENVIRONMENT
@@ -180,6 +181,7 @@ CRASH = """
             {end}
         step(px.ones((2,)))
     """
+
 ENDS = {
     "signal": ("os.kill(os.getpid(), signal.SIGILL)", "crashed (SIGILL)"),
     "error": ("raise ValueError('no such thing')", "ValueError: no such thing"),
@@ -301,9 +303,6 @@ def _pid_of(script: str) -> int:
     raise ProcessLookupError
 
 
-# --- the page
-
-
 PAGE = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
 
 
@@ -344,61 +343,5 @@ def test_the_page_names_every_setting_and_option(capsys: pytest.CaptureFixture[s
         assert f"`{option}" in PAGE or option.startswith("--xla_"), option
 
 
-# --- comparing
-
-
-def searched(*configurations: Configuration, rounds: int = 1) -> Search:
-    found = Search(
-        Program("x.py", [], 1.0, 1.0), Settings(), devices=None, flags=[], rounds=rounds, tell=lambda one: None
-    )
-    found.configurations = list(configurations)
-    found.present = configurations[0]
-    return found
-
-
 def measured(settings: Settings, *rounds: list[float], differs: str | None = None) -> Configuration:
     return Configuration(settings, [Trial(windows=windows, step="step") for windows in rounds], differs)
-
-
-PRESENT = measured(Settings(), [2.0, 2.0, 4.0], [1.0, 1.0, 1.0])
-
-
-def test_ratios_are_of_one_round_each() -> None:
-    # The machine was twice as fast in the second round, which is nobody's merit.
-    other = measured(Settings(threads=1), [1.0, 1.0, 1.0], [0.5, 0.5, 0.9])
-    assert other.ratios(PRESENT) == (0.5, 0.5, 0.5)
-    assert other.seconds() == 0.95
-    wide = measured(Settings(threads=1), [1.0, 2.0, 4.0, 8.0])
-    assert wide.ratios(PRESENT) == pytest.approx((1.5, 0.875, 2.5))
-
-
-def test_what_is_faster_for_certain_is_chosen() -> None:
-    faster = measured(Settings(threads=1), [1.0, 1.0], [0.6, 0.6])
-    fastest = measured(Settings(allocator="keep"), [0.5, 0.5], [0.4, 0.4], differs="1 instead of 2 at step 1")
-    once = measured(Settings(device="jax"), [0.1, 0.1])
-    noisy = measured(Settings(threads=4), [0.2, 0.2, 9.0, 9.0], [0.1, 0.1, 9.0, 9.0])
-    failed = Configuration(Settings(threads=8), [Trial("crashed (SIGILL)")])
-    search = searched(PRESENT, failed, fastest, once, noisy, faster, rounds=2)
-    assert search.best() is faster
-    text = results(search, None)
-    assert text.index("device jax") < text.index("allocator keep") < text.index("threads 1") < text.index("crashed")
-    assert advice(search, "tuned.json").splitlines() == [
-        "Fastest: threads 1, 0.55 of the present time. To use it, set",
-        "  PHLOX_THREADS=1",
-        "or use the file that was written: PHLOX_SETTINGS=tuned.json",
-    ]
-
-
-def test_of_what_is_equally_fast_the_simplest_is_chosen() -> None:
-    simple = measured(Settings(device="jax"), [0.41, 0.41])
-    fancy = measured(Settings(device="jax", xla_flags="--xla_a"), [0.4, 0.4])
-    fast = measured(Settings(device="jax", allocator="keep"), [0.3, 0.3])
-    present = measured(Settings(), [1.0, 1.0])
-    assert searched(present, fancy, simple).best() is simple
-    assert searched(present, fancy, simple, fast).best() is fast
-
-
-def test_what_is_hardly_faster_is_not_chosen() -> None:
-    search = searched(PRESENT, measured(Settings(threads=1), [1.97, 1.97], [0.99, 0.99]), rounds=2)
-    assert search.best() is PRESENT and advice(search, None).startswith("Nothing was clearly faster")
-    assert TUNE.description

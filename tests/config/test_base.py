@@ -1,4 +1,7 @@
-"""`Config` as a value: construction, immutability, equality, defaults, inheritance, and what a class may declare."""
+"""`Config` as a value: construction, immutability, equality, defaults, inheritance, and what a class may declare.
+
+Serves: phlox/config/{frozen,declare}.py
+"""
 
 from __future__ import annotations
 

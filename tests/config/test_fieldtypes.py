@@ -1,4 +1,7 @@
-"""What a field may hold: what each annotation accepts and refuses, and that JSON gives back what was stored."""
+"""What a field may hold: what each annotation accepts and refuses, and that JSON gives back what was stored.
+
+Serves: phlox/config/annotations.py
+"""
 
 from __future__ import annotations
 

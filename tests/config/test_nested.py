@@ -1,4 +1,7 @@
-"""Fields that hold configs of several classes: the name of the class in JSON, and which classes count."""
+"""Fields that hold configs of several classes: the name of the class in JSON, and which classes count.
+
+Serves: phlox/config/{reading,schema}.py
+"""
 
 from __future__ import annotations
 

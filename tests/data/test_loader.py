@@ -1,4 +1,7 @@
-"""Loaders: batches that are functions of seed, epoch and number, whoever makes them and however many share them."""
+"""Loaders: batches that are functions of seed, epoch and number, whoever makes them and however many share them.
+
+Serves: phlox/data/workers.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sources: whatever has rows, by number; against plain indexing of NumPy."""
+"""Sources: whatever has rows, by number; against plain indexing of NumPy.
+
+Serves: phlox/data/{structure,tables}.py
+"""
 
 from __future__ import annotations
 

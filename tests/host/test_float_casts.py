@@ -1,4 +1,7 @@
-"""float32 to float16 and back by every way: the bits that NumPy's casts give, for every float16 and all around it."""
+"""float32 to float16 and back by every way: the bits that NumPy's casts give, for every float16 and all around it.
+
+Serves: phlox/host/simd_casts.py
+"""
 
 from __future__ import annotations
 

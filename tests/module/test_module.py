@@ -1,4 +1,7 @@
-"""Modules built or used in a way that they cannot be: each error names the path and the remedy."""
+"""Modules built or used in a way that they cannot be: each error names the path and the remedy.
+
+Serves: phlox/module/{misplaced_params,foreign_leaf}.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whatever a class of modules looks like: it is a module, and a PyTree."""
+"""Whatever a class of modules looks like: it is a module, and a PyTree.
+
+Serves: phlox/module/fields.py
+"""
 
 from __future__ import annotations
 

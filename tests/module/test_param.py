@@ -1,4 +1,7 @@
-"""Parameters: when and from what they are made, their marks, their moves between backends."""
+"""Parameters: when and from what they are made, their marks, their moves between backends.
+
+Serves: phlox/module/deferred.py
+"""
 
 from __future__ import annotations
 

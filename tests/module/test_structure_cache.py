@@ -1,4 +1,7 @@
-"""The cached structure of a module: never stale, whatever is changed and how, and not made anew without need."""
+"""The cached structure of a module: never stale, whatever is changed and how, and not made anew without need.
+
+Serves: phlox/module/observers.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Layers against torch.nn with the same weights: values, gradients of input and parameters, and both modes."""
+"""Layers against torch.nn with the same weights: values, gradients of input and parameters, and both modes.
+
+Serves: phlox/nn/{activation,conv,conv_transpose,flatten,linear,norm,pool}.py
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 from phlox.errors import ConfigError, KindError, ModuleError, PhloxError, ShapeError
 
 BACKENDS: list[Backend] = [NumPy(float="f64"), NumPy(), Jax(), Torch()]
+
 RNG = np.random.default_rng(0)
+
 T, F = torch.nn, torch.nn.functional
 
 
@@ -59,10 +64,15 @@ def case(name: str, ours: str, theirs: Any, shape: tuple[int, ...], *args: Any, 
 
 
 SEQUENCE, IMAGE, VOLUME, VECTORS = (2, 4, 9), (2, 4, 9, 8), (2, 4, 5, 4, 3), (3, 4)
+
 STRIDED: dict[str, Any] = {"stride": (2, 1), "padding": (1, 2), "bias": False}
+
 GROUPED: dict[str, Any] = {"padding": 2, "dilation": 2, "groups": 2}
+
 POOLED: dict[str, Any] = {"stride": (2, 1), "padding": 1}
+
 GROWN: dict[str, Any] = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}
+
 CASES = [
     case("linear", "Linear", T.Linear, (4, 2, 5), 5, 3),
     case("linear, one vector", "Linear", T.Linear, (5,), 5, 3),
@@ -140,13 +150,16 @@ CASES = [
     ),
     case("geglu", "GeGlu", lambda: Formula(lambda x: F.gelu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]), VECTORS, twin=()),
 ]
+
 each_case = pytest.mark.parametrize("case", CASES, ids=[one.name for one in CASES])
+
 # JAX's kernels take long to compile: there one case of each layer, the one without a comma, is enough.
 PAIRS = [(one, backend) for one in CASES for backend in BACKENDS if backend != Jax() or "," not in one.name]
+
 on_each_backend = pytest.mark.parametrize(
     ("case", "backend"), PAIRS, ids=[f"{one.name}-{backend!r}" for one, backend in PAIRS]
 )
-each_backend = pytest.mark.parametrize("backend", BACKENDS, ids=repr)
+
 THEIR_NAMES = {"gamma": "weight", "beta": "bias", "slope": "weight"}
 
 
@@ -250,28 +263,6 @@ def test_every_layer_is_in_the_table() -> None:
     assert {one.ours for one, backend in PAIRS if backend == Jax()} == {one.ours for one in CASES}
 
 
-@each_backend
-@pytest.mark.parametrize("padding", [None, 4, -2])
-def test_embedding(backend: Backend, padding: int | None) -> None:
-    device = Autodiff(backend).device()
-    module = nn.EmbeddingConfig(5, 3, padding_index=padding).init(device).init(0)
-    twin = torch.nn.Embedding(5, 3, padding_idx=padding, dtype=torch.float64)
-    if padding is not None:
-        assert module.weight.val().numpy()[padding].tolist() == [0.0, 0.0, 0.0]
-    match(module, twin)
-    indices = np.array([[0, 4, 4], [1, 3, 4]])
-    y, expected = module(px.tensor(indices, device=device)), twin(torch.tensor(indices))
-    np.testing.assert_array_equal(y.numpy(), expected.detach().numpy())
-    grads = px.GradientsParams.from_grads((y * y).sum().backward(), module)
-    (expected * expected).sum().backward()
-    gradient = grads.get(module.weight.id)
-    assert gradient is not None and twin.weight.grad is not None
-    np.testing.assert_allclose(gradient.numpy(), twin.weight.grad.numpy(), **tolerances(backend))
-
-
-# --- in models, under transformations
-
-
 def network(device: Any = None) -> nn.Sequential:
     """Something of everything."""
     return nn.Sequential(
@@ -329,39 +320,13 @@ def test_inference_under_raw_jax_jit_and_records() -> None:
     assert not twin["norm"].running_var.trained and twin["norm"].gamma.trained
 
 
-def test_sequential() -> None:
-    layers: list[Any] = [nn.Linear(2, 3), nn.Relu(), lambda x: x * 2.0, nn.Linear(3, 1)]
-    model = nn.Sequential(layers)
-    assert len(model) == 4 and model[1] is layers[1] and list(model) == layers
-    x = px.ones((5, 2))
-    np.testing.assert_array_equal(model(x).numpy(), layers[3](layers[0](x).relu() * 2.0).numpy())
-    layers.append(nn.Relu())
-    assert len(model) == 4
-    assert list(nn.Sequential(*layers[:4])) == list(model) and len(nn.Sequential()) == 0
-    assert list(model[1:]) == layers[1:4] and model[2:].params() == layers[3].params()
-    model.layers.append(nn.Tanh())
-    assert len(model) == 5 and [path for path, _ in model.named_params()][-1] == "layers.3.bias"
-
-
-def test_sequential_by_name() -> None:
-    first, act, head = nn.Linear(2, 3), nn.Relu(), nn.Linear(3, 1)
-    model = nn.Sequential(first=first, head=head)
-    assert list(nn.Sequential({"first": first, "head": head})) == list(model) == [first, head]
-    assert model["head"] is model[-1] is head and list(model[:1]) == [first]
-    # An activation put in between changes no name: what was saved still fits.
-    changed = nn.Sequential(first=nn.Linear(2, 3), act=act, head=nn.Linear(3, 1)).load_record(model.into_record())
-    x = px.random.normal((4, 2))
-    np.testing.assert_array_equal(changed(x).numpy(), head(first(x).relu()).numpy())
-    assert list(dict(changed[1:].named_params())) == ["layers.head.weight", "layers.head.bias"]
-    assert jax.tree.map(lambda leaf: leaf, changed)["act"] is not None
-
-
-# --- wrong use
-
 # What no type checker lets through.
 ARRAY: Any = np.ones(3)
+
 FLOATS: Any = [1.0]
+
 NUMBER: Any = 3
+
 INTEGERS: Any = px.arange(3)
 
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [

@@ -1,4 +1,7 @@
-"""Recurrent layers against PyTorch's, their states, lengths and modes, and what is refused."""
+"""Recurrent layers against PyTorch's, their states, lengths and modes, and what is refused.
+
+Serves: phlox/backend/torch/cpu/onednn_lstm.py, phlox/nn/{recurrent_gru,recurrent_lstm,recurrent_rnn}.py
+"""
 
 from __future__ import annotations
 

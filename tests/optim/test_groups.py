@@ -1,4 +1,7 @@
-"""Groups, rates by group, clipping of all gradients together, steps that are skipped: eagerly and compiled."""
+"""Groups, rates by group, clipping of all gradients together, steps that are skipped: eagerly and compiled.
+
+Serves: phlox/module/gradients.py, phlox/optim/step/skip_nonfinite.py
+"""
 
 from __future__ import annotations
 

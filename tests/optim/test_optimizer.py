@@ -1,4 +1,7 @@
-"""What holds for every optimizer alike."""
+"""What holds for every optimizer alike.
+
+Serves: phlox/optim/config.py, phlox/optim/state/validation.py
+"""
 
 from __future__ import annotations
 

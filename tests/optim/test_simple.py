@@ -1,4 +1,7 @@
-"""Optimizers whose step is taken block by block, and by engines' kernels: the same as one tensor at a time."""
+"""Optimizers whose step is taken block by block, and by engines' kernels: the same as one tensor at a time.
+
+Serves: phlox/backend/contract/update.py, phlox/backend/numpy/update.py, phlox/backend/torch/ops/update.py
+"""
 
 from __future__ import annotations
 

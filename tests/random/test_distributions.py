@@ -1,4 +1,7 @@
-"""What is drawn, against SciPy: the table of the normal quantile, and distributions on fixed seeds."""
+"""What is drawn, against SciPy: the table of the normal quantile, and distributions on fixed seeds.
+
+Serves: phlox/random/draws.py, phlox/backend/threefry/half_normal.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Draws inside raw JAX transformations that lie within a program: one that would stand for many is refused."""
+"""Draws inside raw JAX transformations that lie within a program: one that would stand for many is refused.
+
+Serves: phlox/backend/jax/keys.py
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,16 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from phlox.record import BinaryRecorder, JsonRecorder, MessagePackRecorder, Record, Recorder, SafetensorsRecorder
+from phlox.record import (
+    BinaryRecorder,
+    JsonRecorder,
+    LazyTensor,
+    MessagePackRecorder,
+    Record,
+    Recorder,
+    SafetensorsRecorder,
+    TensorEntry,
+)
 from phlox.record import PrecisionSettings as Settings
 
 FLOATS = [np.dtype(t) for t in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)]
@@ -94,3 +103,17 @@ def assert_same_record(actual: Record, expected: Record, nan_bits: bool = True) 
     for path, entry in expected.tensors.items():
         assert actual.tensors[path].id == entry.id
         assert_same_elements(actual.tensors[path].tensor.read(), entry.tensor.read(), nan_bits)
+
+
+HEADER = {"schema": 1, "precision": "", "phlox": "1"}
+"""Of a document, but for its format."""
+RECORD = Record(
+    {"w": TensorEntry(LazyTensor.from_array(np.arange(6, dtype=np.int16).reshape(2, 3)), "p1"), "v": {"a": [1, None]}},
+    {"k": "é"},
+    aliases={"tied": "w"},
+)
+"""A tensor, a value and an alias."""
+
+
+def tensor(data: Any, **more: Any) -> dict[str, Any]:
+    return {"path": "a", "dtype": "u8", "shape": [1], "data": data, **more}

@@ -1,4 +1,7 @@
-"""Lazy tensors: laziness, layouts, and casts against PyTorch and exact rational arithmetic."""
+"""Lazy tensors: laziness, layouts, and casts against PyTorch and exact rational arithmetic.
+
+Serves: phlox/record/dtypes.py
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """What must work with every supported version of an engine, in a minute: `make versions` runs this in each environment.
 
+Serves: tools/versions.py
+
 Only the engines that are installed are tried, and nothing but pytest and hypothesis is needed beside them.
 """
 

@@ -1,4 +1,7 @@
-"""The table is whole: no operation of the contract, and no public method, is in no row; and derivatives have rules."""
+"""The table is whole: no operation of the contract, and no public method, is in no row; and derivatives have rules.
+
+Serves: phlox/testing/conformance/rows/
+"""
 
 from __future__ import annotations
 

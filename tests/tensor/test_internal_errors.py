@@ -1,4 +1,7 @@
-"""A fault inside an engine stays what it is: it is never said to be a mistake in the shapes of the operands."""
+"""A fault inside an engine stays what it is: it is never said to be a mistake in the shapes of the operands.
+
+Serves: phlox/tensor/dispatch.py
+"""
 
 from __future__ import annotations
 

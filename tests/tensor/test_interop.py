@@ -1,5 +1,8 @@
 # ruff: noqa: E501, S301
-"""Arrays of other libraries in and out, pickles and copies."""
+"""Arrays of other libraries in and out, pickles and copies.
+
+Serves: phlox/backend/jax/arrays.py, phlox/backend/torch/arrays.py
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # ruff: noqa: E501
-"""Zeros, infinities, NaN and what is masked: values and derivatives are finite wherever mathematics has them so."""
+"""Zeros, infinities, NaN and what is masked: values and derivatives are finite wherever mathematics has them so.
+
+Serves: phlox/tensor/functional/
+"""
 
 from __future__ import annotations
 

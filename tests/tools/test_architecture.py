@@ -1,4 +1,7 @@
-"""ARCHITECTURE.md: its picture and table are those of the import contract, and what it names is there."""
+"""ARCHITECTURE.md: its picture and table are those of the import contract, and what it names is there.
+
+Serves: ARCHITECTURE.md
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`make versions` and `make floors`: which versions are tried, and what a failure or a missing package index means."""
+"""`make versions` and `make floors`: which versions are tried, and what a failure or a missing package index means.
+
+Serves: tools/versions.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The files for GitHub and pre-commit: valid, and of one mind with pyproject.toml, the Makefile and the tools."""
+"""The files for GitHub and pre-commit: valid, and of one mind with pyproject.toml, the Makefile and the tools.
+
+Serves: .github/
+"""
 
 from __future__ import annotations
 

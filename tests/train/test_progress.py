@@ -3,12 +3,9 @@ from __future__ import annotations
 import io
 import re
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from phlox.errors import RunError
-from phlox.train import EpochReport, Mean, PlainProgress, Plan, RichProgress, StepReport, draw_curves, progress
+from phlox.train import EpochReport, Mean, PlainProgress, Plan, RichProgress, StepReport, progress
 
 
 class Terminal(io.StringIO):
@@ -63,17 +60,3 @@ def test_a_live_bar_fits_its_terminal(width: int, monkeypatch: pytest.MonkeyPatc
         assert re.search(r"2/2.* loss 0\.25.* acc\w* 90\.0%.*/s.* 0:00", lines[-1]), lines[-1]
     assert ("━" in lines[-1]) == (width >= 80)
     assert ("val " in lines[-1]) == (width >= 100)
-
-
-@pytest.mark.parametrize("epochs", [1, 2, 40])
-def test_the_curves_are_a_picture(epochs: int) -> None:
-    picture = draw_curves([report(epoch) for epoch in range(1, epochs + 1)], title="Digits")
-    with Image.open(io.BytesIO(picture), formats=["PNG"]) as image:
-        assert image.width > 2 * image.height > 500
-        colours = {tuple(colour) for colour in np.asarray(image.convert("RGB")).reshape(-1, 3)[::7].tolist()}
-    assert len(colours) > 10
-
-
-def test_curves_need_an_epoch() -> None:
-    with pytest.raises(RunError, match="no epochs"):
-        draw_curves([])

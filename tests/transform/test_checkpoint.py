@@ -1,4 +1,7 @@
-"""Gradient checkpointing: the same gradients, to the last bit, from less memory."""
+"""Gradient checkpointing: the same gradients, to the last bit, from less memory.
+
+Serves: phlox/autodiff/checkpoint.py
+"""
 
 from __future__ import annotations
 

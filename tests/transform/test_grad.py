@@ -1,4 +1,7 @@
-"""Derivatives inside of derivatives: each kind in each, over tensors and modules, against PyTorch's in float64."""
+"""Derivatives inside of derivatives: each kind in each, over tensors and modules, against PyTorch's in float64.
+
+Serves: phlox/backend/levels.py, phlox/autodiff/tracers.py, phlox/transform/leaves.py
+"""
 
 from __future__ import annotations
 

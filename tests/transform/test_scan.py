@@ -1,4 +1,7 @@
-"""`scan`: the ordinary loop's values, gradients, draws and statistics, in one loop of a program."""
+"""`scan`: the ordinary loop's values, gradients, draws and statistics, in one loop of a program.
+
+Serves: phlox/autodiff/{loop,residuals}.py, phlox/batching/loop.py, phlox/transform/packing.py
+"""
 
 from __future__ import annotations
 

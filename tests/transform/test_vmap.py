@@ -1,4 +1,7 @@
-"""`vmap` against `jax.vmap`, `torch.func` and loops."""
+"""`vmap` against `jax.vmap`, `torch.func` and loops.
+
+Serves: phlox/batching/{frames,order}.py, phlox/transform/axes.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Backends as values and as a contract: names, precision, what is missing, and what a third party has to write."""
+"""Backends as values and as a contract: names, precision, what is missing, and what a third party has to write.
+
+Serves: phlox/backend/contract/{engine,arrays,compiling,taping,tracing}.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every engine at every precision: element types, one rounding where it matters, 64 bits without JAX's switch."""
+"""Every engine at every precision: element types, one rounding where it matters, 64 bits without JAX's switch.
+
+Serves: phlox/backend/jax/x64.py
+"""
 
 from __future__ import annotations
 

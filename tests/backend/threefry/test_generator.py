@@ -1,4 +1,7 @@
-"""The generator against published vectors and a reference in plain integers; the same on every engine."""
+"""The generator against published vectors and a reference in plain integers; the same on every engine.
+
+Serves: phlox/backend/jax/random.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Adapters: every rule against NumPy, both ways, lazily; composition; what is told and what is refused."""
+"""Adapters: every rule against NumPy, both ways, lazily; composition; what is told and what is refused.
+
+Serves: phlox/interop/adapter/
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Models that `transformers` made and saved, loaded by ours: their logits, gradients and texts are the reference."""
+"""Models that `transformers` made and saved, loaded by ours: their logits, gradients and texts are the reference.
+
+Serves: phlox/interop/huggingface/, phlox/models/causal.py
+"""
 
 from __future__ import annotations
 

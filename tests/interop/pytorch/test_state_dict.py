@@ -1,4 +1,7 @@
-"""State dicts of PyTorch: every layer gives PyTorch's output with PyTorch's weights, and gives the weights back."""
+"""State dicts of PyTorch: every layer gives PyTorch's output with PyTorch's weights, and gives the weights back.
+
+Serves: phlox/interop/pytorch/layers.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Initializers that shape a weight as a whole, the fans of every layer, and one answer on every backend."""
+"""Initializers that shape a weight as a whole, the fans of every layer, and one answer on every backend.
+
+Serves: phlox/nn/initializer/
+"""
 
 from __future__ import annotations
 

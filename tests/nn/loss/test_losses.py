@@ -1,4 +1,7 @@
-"""Losses as modules and functions against PyTorch's: values and gradients, every option and reduction."""
+"""Losses as modules and functions against PyTorch's: values and gradients, every option and reduction.
+
+Serves: phlox/nn/loss/
+"""
 
 from __future__ import annotations
 

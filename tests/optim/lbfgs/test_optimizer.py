@@ -1,4 +1,7 @@
-"""L-BFGS against PyTorch's, call by call, and what it does at the edges."""
+"""L-BFGS against PyTorch's, call by call, and what it does at the edges.
+
+Serves: phlox/optim/lbfgs/
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Optax's transformations as optimizers of modules, against Optax alone: eager and compiled, saved and loaded."""
+"""Optax's transformations as optimizers of modules, against Optax alone: eager and compiled, saved and loaded.
+
+Serves: phlox/backend/jax/trees.py, phlox/optim/optax/state.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every optimizer against an independent implementation: over 50 steps, on every engine, eager and compiled."""
+"""Every optimizer against an independent implementation: over 50 steps, on every engine, eager and compiled.
+
+Serves: phlox/optim/rules/
+"""
 
 from __future__ import annotations
 

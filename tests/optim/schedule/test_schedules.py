@@ -1,4 +1,7 @@
-"""What holds for all schedules alike: ends, records, composition, groups, and what they refuse."""
+"""What holds for all schedules alike: ends, records, composition, groups, and what they refuse.
+
+Serves: phlox/optim/schedule/
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every schedule, step by step, against PyTorch's; where PyTorch has none, against Optax's or the formula in NumPy."""
+"""Every schedule, step by step, against PyTorch's; where PyTorch has none, against Optax's or the formula in NumPy.
+
+Serves: phlox/optim/schedule/
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Optimizer states of any kind: they are stepped, saved, loaded, resumed, and compiled where they can be."""
+"""Optimizer states of any kind: they are stepped, saved, loaded, resumed, and compiled where they can be.
+
+Serves: phlox/optim/state/records.py
+"""
 
 from __future__ import annotations
 

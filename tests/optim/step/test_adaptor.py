@@ -1,4 +1,7 @@
-"""The walk over a module: what is changed, what is left alone, what is refused; states and their records."""
+"""The walk over a module: what is changed, what is left alone, what is refused; states and their records.
+
+Serves: phlox/optim/step/validation.py
+"""
 
 from __future__ import annotations
 

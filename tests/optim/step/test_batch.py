@@ -1,4 +1,7 @@
-"""Parameters given away to a step: their memory is used again, and nothing that can be seen changes."""
+"""Parameters given away to a step: their memory is used again, and nothing that can be seen changes.
+
+Serves: phlox/module/donated.py
+"""
 
 from __future__ import annotations
 

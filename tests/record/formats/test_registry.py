@@ -1,4 +1,7 @@
-"""Whatever goes into a record comes back from every format, compression and target, bit for bit."""
+"""Whatever goes into a record comes back from every format, compression and target, bit for bit.
+
+Serves: phlox/record/formats/reader.py
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Records compared: what is equal, what differs and by how much, and what is in one alone.
+
+Serves: phlox/record/inspection/tensor_difference.py
+"""
+
 from __future__ import annotations
 
 import math

@@ -1,4 +1,7 @@
-"""`match` with patterns and other names; hints where layers have moved; reports as pages for people."""
+"""`match` with patterns and other names; hints where layers have moved; reports as pages for people.
+
+Serves: phlox/record/loading/hints.py
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Whatever adds up does so wide enough: the table of `conformance.rows.accumulation` on every engine.
 
+Serves: phlox/testing/conformance/rows/accumulation.py
+
 NumPy and PyTorch are compared on all of it at each precision. On JAX, which compiles every operation of every row, each
 precision takes some of the rows, and a row of large numbers f16; `python -m phlox.testing` takes all.
 """

@@ -1,4 +1,7 @@
-"""`compile`: the same results, state changes and random draws as an eager call, from one program."""
+"""`compile`: the same results, state changes and random draws as an eager call, from one program.
+
+Serves: phlox/backend/jax/tracer.py
+"""
 
 from __future__ import annotations
 

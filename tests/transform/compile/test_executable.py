@@ -1,4 +1,7 @@
-"""`compile`: what is refused, what an exception leaves behind, and threads."""
+"""`compile`: what is refused, what an exception leaves behind, and threads.
+
+Serves: phlox/backend/tracing/lifetime_errors.py
+"""
 
 from __future__ import annotations
 

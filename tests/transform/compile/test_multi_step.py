@@ -1,4 +1,7 @@
-"""`compile(steps=n)`: one call that means n calls."""
+"""`compile(steps=n)`: one call that means n calls.
+
+Serves: phlox/transform/compile/loop.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What goes into a compiled function and comes out of it, of every sort; checked against the plain call."""
+"""What goes into a compiled function and comes out of it, of every sort; checked against the plain call.
+
+Serves: phlox/transform/compile/outputs.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which thing is which in a compiled function: one array in several places, optimizers that others look at, streams."""
+"""Which thing is which in a compiled function: one array in several places, optimizers that others look at, streams.
+
+Serves: phlox/backend/tracing/scalar.py, phlox/backend/torch/compiler/passes/scalar_cse.py
+"""
 
 from __future__ import annotations
 

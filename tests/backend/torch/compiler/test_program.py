@@ -1,4 +1,7 @@
-"""`compile` on PyTorch: compiled equals eager, with PyTorch's compiler and with the traced graph as it is."""
+"""`compile` on PyTorch: compiled equals eager, with PyTorch's compiler and with the traced graph as it is.
+
+Serves: phlox/backend/torch/compiler/codegen.py, phlox/backend/torch/compiler/kernels/embedding_grad.py
+"""
 
 from __future__ import annotations
 

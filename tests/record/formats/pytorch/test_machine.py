@@ -1,4 +1,7 @@
-"""Hostile files under the names of PyTorch: nothing of them runs, and all end in a RecordError, soon and small."""
+"""Hostile files under the names of PyTorch: nothing of them runs, and all end in a RecordError, soon and small.
+
+Serves: phlox/record/formats/pytorch/opcodes.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `torch.save` writes, read without torch: against `torch.load`, for every kind of state dict and both formats."""
+"""What `torch.save` writes, read without torch: against `torch.load`, for every kind of state dict and both formats.
+
+Serves: phlox/record/formats/pytorch/{flatten,globals,values}.py
+"""
 
 from __future__ import annotations
 

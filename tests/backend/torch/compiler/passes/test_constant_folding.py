@@ -1,4 +1,7 @@
-"""Inference with convolutions on PyTorch: weights are folded and packed once, and the values are the eager ones."""
+"""Inference with convolutions on PyTorch: weights are folded and packed once, and the values are the eager ones.
+
+Serves: phlox/backend/torch/compiler/passes/weight_cache.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`compile` on PyTorch with `donate=`: what a program writes over, and what it must leave as it is."""
+"""`compile` on PyTorch with `donate=`: what a program writes over, and what it must leave as it is.
+
+Serves: phlox/backend/torch/compiler/passes/multi_tensor.py
+"""
 
 from __future__ import annotations
 

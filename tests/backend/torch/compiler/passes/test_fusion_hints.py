@@ -1,4 +1,7 @@
-"""`compile` on PyTorch: what its compiler is given to make loops of."""
+"""`compile` on PyTorch: what its compiler is given to make loops of.
+
+Serves: phlox/backend/torch/compiler/graph.py
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # ruff: noqa: E501
-"""What cannot be read or written at places says what was tried, on what, and what to do instead."""
+"""What cannot be read or written at places says what was tried, on what, and what to do instead.
+
+Serves: phlox/tensor/index_parsing.py
+"""
 
 from __future__ import annotations
 

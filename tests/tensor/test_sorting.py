@@ -1,5 +1,8 @@
 # ruff: noqa: E501
-"""What cannot be sorted, searched or counted says what was tried, on what, and what to do instead."""
+"""What cannot be sorted, searched or counted says what was tried, on what, and what to do instead.
+
+Serves: phlox/backend/jax/sorting.py
+"""
 
 from __future__ import annotations
 
