@@ -1,6 +1,6 @@
 """The cached structure of a module: never stale, whatever is changed and how, and not made anew without need.
 
-Serves: phlox/module/observers.py
+Serves: phlox/module/fields.py
 """
 
 from __future__ import annotations

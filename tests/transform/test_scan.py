@@ -1,6 +1,6 @@
 """`scan`: the ordinary loop's values, gradients, draws and statistics, in one loop of a program.
 
-Serves: phlox/autodiff/{loop,residuals}.py, phlox/batching/loop.py, phlox/transform/packing.py
+Serves: phlox/autodiff/{loop,residuals}.py, phlox/batching/loop.py
 """
 
 from __future__ import annotations

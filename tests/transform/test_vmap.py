@@ -1,6 +1,6 @@
 """`vmap` against `jax.vmap`, `torch.func` and loops.
 
-Serves: phlox/batching/{frames,order}.py, phlox/transform/axes.py
+Serves: phlox/batching/{frames,order}.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`compile(steps=n)`: one call that means n calls.
-
-Serves: phlox/transform/compile/loop.py
-"""
+"""`compile(steps=n)`: one call that means n calls."""
 
 from __future__ import annotations
 
