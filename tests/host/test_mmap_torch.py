@@ -14,7 +14,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, NumPy
-from phlox.host.mmap import Pages, taken_over
+from phlox.host.mmap import taken_over
 from phlox.record import DOUBLE, FULL, Record, load, save
 from tests.record.support import AS_IS, recorders
 
@@ -149,10 +149,10 @@ def test_only_memory_of_pages_that_is_shown_read_only_is_taken_over(tmp_path: Pa
 def test_where_the_system_has_no_room_for_copies_elements_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(descriptor: int) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(12, "no memory")
 
-    monkeypatch.setattr(Pages, "of", staticmethod(refuse))
+    monkeypatch.setattr("phlox.record.io.files.Pages", refuse)
     file, weight = saved(tmp_path / "m")
     model = model_on(Torch().device())
     model.load(file)

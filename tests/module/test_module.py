@@ -371,10 +371,10 @@ def test_a_value_that_outlives_its_transformation(transform: Any) -> None:
             with pytest.raises(ModuleError, match=said):
                 jax.jit(lambda m: 1)(box)
         if path != "s":
-            assert "left over from a transformation that has ended" in repr(box)
+            assert "leaked from a transformation that has ended" in repr(box)
             with pytest.raises(ModuleError, match=said):
                 box.into_record()
-    assert "left over" in repr(held["static"])
+    assert "leaked" in repr(held["static"])
 
 
 def test_a_module_cannot_be_saved_while_it_is_traced() -> None:

@@ -135,7 +135,7 @@ assert len(large.primitive.sharding.device_set) == 4
 # Where those that are spread meet those that are not, or are spread over others, it says so, and the remedy helps.
 pair = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
 two = jax.device_put(x, NamedSharding(pair, PartitionSpec("data")))
-remedy = r"; move one with \\.to_device\\(\\.\\.\\.\\), to the device of the other$"
+remedy = r"; move one of them to the other device with \\.to_device\\(\\.\\.\\.\\)$"
 with pytest.raises(DeviceError, match="^add: .*different devices, .*:cpu:0 and .*:cpu:0,1,2,3" + remedy):
     x + shards
 with pytest.raises(DeviceError, match="^add: .*different devices, .*:cpu:0,1 and .*:cpu:0,1,2,3" + remedy):

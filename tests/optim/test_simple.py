@@ -6,6 +6,7 @@ Serves: phlox/backend/contract/update.py, phlox/backend/numpy/update.py, phlox/b
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ import phlox as px
 from phlox import optim
 from phlox.backend import Jax, NumPy, Torch
 from phlox.backend.contract.update import SHORT, bundles
+from phlox.backend.torch import compat
 from phlox.optim.step.multi_tensor import LEAST
 
 CONFIGS: dict[str, Any] = {
@@ -133,6 +135,14 @@ KERNELS = {
 }
 
 
+@pytest.fixture
+def looked_up_anew() -> Iterator[None]:
+    """The kernels of PyTorch that a test has changed are forgotten after it."""
+    yield
+    compat.reset()
+
+
+@pytest.mark.usefixtures("looked_up_anew")
 @pytest.mark.parametrize("kernel", list(KERNELS))
 def test_torch_is_asked_for_its_kernels(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
@@ -143,9 +153,11 @@ def test_torch_is_asked_for_its_kernels(kernel: str, monkeypatch: pytest.MonkeyP
         return whole(*arguments, **options)
 
     monkeypatch.setattr(torch, kernel, counted)
+    compat.reset()
     expected = after(CONFIGS[KERNELS[kernel]].simple(), "torch", False)
     assert asked == [len(SHAPES)] * 4
     monkeypatch.delattr(torch, kernel)  # an older torch has none
+    compat.reset()
     got = after(CONFIGS[KERNELS[kernel]].simple(), "torch", False)
     for new, old in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
         np.testing.assert_allclose(new, old, rtol=2e-5, atol=2e-6)

@@ -512,7 +512,7 @@ class Param(Watched):
             found.append("deferred")
         elif self._is_traced():
             ended = engine_of(tensor.backend).is_leaked(self.leaf)
-            found.append("left over from a transformation that has ended" if ended else "traced")
+            found.append("leaked from a transformation that has ended" if ended else "traced")
         if not self.trained:
             found.append("not trained")
         return found

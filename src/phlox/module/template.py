@@ -196,7 +196,7 @@ _values: set[type[Any]] = set()
 def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     """The arrays of the parameters, without a tape, and the structure; deferred parameters are made.
 
-    Raises `ModuleError`, with the path, for a tracer left over from a transformation that has ended.
+    Raises `ModuleError`, with the path, for a tracer leaked from a transformation that has ended.
     """
     pending = module._phlox_pending
     if pending is not None:

@@ -35,7 +35,7 @@ here, there = (px.ones((2,), device=Jax().device(place)) for place in ("cpu:0", 
 try:
     px.compile(lambda x, y: x + y)(here, there)
 except px.errors.DeviceError as error:
-    assert "x on jax:cpu:0 and y on jax:cpu:1; move one with .to_device(...)" in str(error)
+    assert "x on jax:cpu:0 and y on jax:cpu:1; move one of them to the other device with .to_device(...)" in str(error)
 else:
     raise AssertionError("devices must not mix")
 """

@@ -631,7 +631,7 @@ def test_a_number_as_a_tensor_and_what_needs_its_value(backend: Backend) -> None
     for needs in (float, round, bool, lambda r: f"{r:.3f}", lambda r: [1, 2][r], lambda r: 1 if r > 0 else 2):
         with pytest.raises(CompileError, match="the value of a tensor or number is needed"):
             px.compile(lambda x, r, needs=needs: x * needs(r))(x, 1)
-    with pytest.raises(KindError, match="Int tensors do not mix with the float that is an argument"):
+    with pytest.raises(KindError, match="Int tensors do not mix with the traced float argument"):
         px.compile(lambda x, r: (x > 0.0).int() * r)(x, 0.5)
 
 

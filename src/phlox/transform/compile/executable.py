@@ -273,7 +273,7 @@ class Program:
             have = " and ".join(f"{name} on {device}" for device, name in devices.items())
             raise DeviceError(
                 f"{self.name}: the arguments are on different devices, {have}; "
-                "move one with .to_device(...), to the device of the other"
+                "move one of them to the other device with .to_device(...)"
             ) from error
 
     def _is_elsewhere(self, packed: FlatState, reader: CallArguments) -> bool:
