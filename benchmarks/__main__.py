@@ -34,6 +34,7 @@ DETAILED = (
     "demo_step",
     "record_memory",
     "optimizer_update",
+    "passes",
 )
 """Benchmarks of single operations and calls: run by name, or with `--all`."""
 
