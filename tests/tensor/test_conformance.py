@@ -21,15 +21,18 @@ tests/backend/contract/test_required.py as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
+import phlox as px
 from phlox.backend import Autodiff, Backend, EngineBackend, Jax, NumPy, Torch
+from phlox.errors import PhloxError
 from phlox.host.dtypes import FloatElement
 from phlox.testing.conformance import checks, running
 from phlox.testing.conformance.edges import EDGES, Edge, check_edge
-from phlox.testing.conformance.row import Row
+from phlox.testing.conformance.row import Row, Sample
 from phlox.testing.conformance.rows import COMPOSITES, ROWS
 from tests.backend.plain import Plain
 
@@ -46,6 +49,7 @@ WHOLE: dict[str, list[Backend]] = {
     "Jax": at(Jax, "f32"),
 }
 """Compared on every sample."""
+ELSEWHERE = {name: backends for name, backends in WHOLE.items() if name != "Jax"}
 HALF: dict[str, list[Backend]] = {"NumPy": at(NumPy, "bf16", "f16"), "Torch": at(Torch, "bf16", "f16")}
 """Compared on the first two."""
 BRIEF = at(Jax, "f64", "bf16", "f16")
@@ -89,11 +93,6 @@ def each(check: Callable[[Row, Backend, int], None], row: Row, backends: list[Ba
         pytest.skip("; ".join(left_out) or "not compared at half precision")
 
 
-def thinned(row: Row, backends: list[Backend], samples: list[int]) -> list[int]:
-    """On JAX, the first sample, and of the first row of a name three."""
-    return samples[: 3 if row in FIRST else 1] if JAX in backends else samples
-
-
 JAX = Jax()
 
 
@@ -108,10 +107,61 @@ DIFFERENTIABLE = [row for row in ROWS if smooth(row)]
 TWICE = [row for row in DIFFERENTIABLE if row.second]
 
 
-@table(ROWS, WHOLE, HALF)
+def specials(row: Row) -> range:
+    return range(len(row.samples), len(row.samples) + len(row.specials))
+
+
+@table(ROWS, ELSEWHERE, HALF)
 def test_value(row: Row, backends: list[Backend]) -> None:
-    specials = range(len(row.samples), len(row.samples) + len(row.specials))
-    each(checks.values, row, backends, [*thinned(row, backends, list(range(len(row.samples)))), *specials])
+    each(checks.values, row, backends, [*range(len(row.samples)), *specials(row)])
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row in FIRST], ids=str)
+def test_value_on_jax(row: Row) -> None:
+    check = partial(checks.values, views=False)  # JAX has arrays of one order only
+    each(check, row, [JAX], [*range(min(3, len(row.samples))), *specials(row)])
+
+
+OTHERS = [row for row in ROWS if row not in FIRST]
+TOGETHER = 24
+
+
+def run_together(samples: list[tuple[Row, Sample]]) -> list[tuple[px.Tensor, px.Tensor] | None]:
+    """On JAX, in one program: each row on its sample, plain and on the tape; None where only values tell a shape."""
+    arguments = [running.tensors(sample, JAX) for _, sample in samples]
+
+    @px.compile
+    def program(arguments: list[list[Any]]) -> list[Any]:
+        found: list[Any] = []
+        for (row, sample), plain in zip(samples, arguments, strict=True):
+            tracked = [px.Tensor.from_inner(a) if isinstance(a, px.Tensor) else a for a in plain]
+            for place in running.differentiable(row, sample):
+                tracked[place] = tracked[place].require_grad()
+            try:
+                found.append((row.call(*plain), row.call(*tracked).inner()))
+            except PhloxError:
+                found.append(None)
+        return found
+
+    return program(arguments)
+
+
+@pytest.mark.parametrize(
+    "rows", [OTHERS[at : at + TOGETHER] for at in range(0, len(OTHERS), TOGETHER)], ids=lambda rows: f"from {rows[0]}"
+)
+def test_values_on_jax_in_one_program(rows: list[Row]) -> None:
+    """The rows that are not the first of their name: XLA takes longer for many small programs than for a large one."""
+    cases = [(row, n) for row in rows for n in [*range(min(1, len(row.samples))), *specials(row)]]
+    samples = [running.rounded_sample(running.sample_at(row, n), "f32") for row, n in cases]
+    held = [(row, n, sample) for (row, n), sample in zip(cases, samples, strict=True) if sample is not None]
+    found = run_together([(row, sample) for row, _, sample in held])
+    for (row, n, _), results in zip(held, found, strict=True):
+        if results is None:
+            each(partial(checks.values, views=False), row, [JAX], [n])
+            continue
+        wanted = running.reference_at(row, n, running.key(row, n, "f32"))
+        for y, way in zip(results, ("", ", on the tape"), strict=True):
+            checks.check_value(row, y, wanted, f"{row.name}, sample {n}{way}")
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row in FIRST], ids=str)
@@ -119,7 +169,7 @@ def test_value_in_brief(row: Row) -> None:
     each(checks.value, row, [BRIEF[ROWS.index(row) % len(BRIEF)]], [0])
 
 
-@table(DIFFERENTIABLE, {name: backends for name, backends in WHOLE.items() if name != "Jax"}, HALF)
+@table(DIFFERENTIABLE, ELSEWHERE, HALF)
 def test_gradient(row: Row, backends: list[Backend]) -> None:
     each(checks.first_gradients, row, backends, smooth(row))
 
@@ -139,7 +189,7 @@ def test_second_derivative_of_composites(row: Row, backends: list[Backend]) -> N
     each(checks.second_gradients, row, backends, smooth(row)[:1])
 
 
-@table(ROWS, {name: backends for name, backends in WHOLE.items() if name != "Jax"})
+@table(ROWS, ELSEWHERE)
 def test_empty_tensors(row: Row, backends: list[Backend]) -> None:
     each(lambda row, backend, n: checks.empty_tensors(row, backend), row, backends, [0])
 
