@@ -54,6 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick")
 
 
+def pytest_collection_finish() -> None:
+    """From here on, garbage is not looked for among tens of thousands of tests, which live to the end anyhow."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--quick"):
         kept, others = quick.chosen(items)
