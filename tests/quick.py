@@ -1,51 +1,54 @@
 """`--quick`: a part of the tests that answers within two minutes, chosen by rules.
 
-Of the parameters of each test those on NumPy are taken more often than those on JAX and PyTorch, which compile; of each
-engine at least one. A test that starts a process, or makes code with PyTorch's compiler, is skipped there.
+Of the parameters of each test those on NumPy are taken more often than those on JAX and PyTorch, which compile. Tests
+marked `slow` are left out: by itself each takes seconds. One that starts a process, or makes code with PyTorch's
+compiler, is skipped there.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import pytest
 
-EVERY = {"numpy": 4, "jax": 40, "torch": 12}
-"""Of the parameters that name an engine, by engine: one of how many is taken."""
-EVERY_OTHER = 6
-"""Of those that name none, or another: they may use all engines."""
+EVERY = {"numpy": 4, "jax": 200, "torch": 12}
+"""One of how many is taken, by the engine that parameters or the names of test and file speak of.
 
+On JAX, which compiles most of what is called, of all tests of a file; otherwise of the parameters of each test.
+"""
+EVERY_OTHER = 6
+"""Of those that speak of no engine: they may use all."""
 APART = ("tests/benchmarks/", "tests/tools/", "tests/smoke/", "tests/test_contributing.py", "tests/test_mirror.py[")
 """What tests no part of the library."""
 
 
 def chosen(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Those that are run, and the others."""
-    groups: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
-    others: list[pytest.Item] = []
-    for item in items:
-        if item.nodeid.startswith(APART):
-            others.append(item)
-            continue
-        groups[item.nodeid.partition("[")[0], engine_of(item)].append(item)
     kept: list[pytest.Item] = []
-    for (_, engine), group in groups.items():
-        every = EVERY.get(engine, EVERY_OTHER)
-        for place, item in enumerate(group):
-            (others if place % every else kept).append(item)
+    others: list[pytest.Item] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        engine = engine_of(item)
+        group = item.nodeid.partition("::" if engine == "jax" else "[")[0], engine
+        apart = item.nodeid.startswith(APART) or item.get_closest_marker("slow") is not None
+        taken = not apart and seen[group] % EVERY.get(engine, EVERY_OTHER) == 0
+        seen[group] += not apart
+        (kept if taken else others).append(item)
     return kept, others
 
 
 def engine_of(item: pytest.Item) -> str:
-    """The engine that the parameters of a test name; of several the one that takes longest."""
+    """The engine that a test speaks of; of several the one that takes longest."""
     callspec = getattr(item, "callspec", None)
     values = list(callspec.params.values()) if callspec else []
     values += [one for value in values if isinstance(value, (list, tuple)) for one in value]
     named = {name for value in values for name in names_in(value)}
+    named.update(re.findall("jax|torch", item.nodeid.partition("[")[0].replace("optax", "jax")))
     return next((engine for engine in ("jax", "torch", "numpy") if engine in named), "")
 
 

@@ -74,9 +74,14 @@ def mirrors(suite: Path, module: Path) -> bool:
     return at_its_place and (name == module.stem or name.startswith(f"{module.stem}_"))
 
 
+@cache
+def told() -> set[Path | None]:
+    """What the heads of all suites name."""
+    return {located(path) for suite in SUITES for path in serves(suite)}
+
+
 def is_served(module: Path) -> bool:
-    told = {located(path) for suite in SUITES for path in serves(suite)}
-    return not told.isdisjoint({module, *module.parents}) or any(mirrors(suite, module) for suite in SUITES)
+    return not told().isdisjoint({module, *module.parents}) or any(mirrors(suite, module) for suite in SUITES)
 
 
 def test_nine_of_ten_modules_have_a_test() -> None:
