@@ -97,6 +97,7 @@ def test_memory_is_saved() -> None:
     assert peak(Autodiff(NumPy(), recompute=True)) < 0.5 * plain  # one a product, and those between two at work
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_cheap_operations_does_not_overflow() -> None:
     x = px.tensor([1.0], device=Autodiff(NumPy(), recompute=True)).require_grad()
     y = x

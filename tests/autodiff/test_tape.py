@@ -36,6 +36,7 @@ def traced(values: Any) -> Any:
     return np.asarray(values, np.float64).view(Tracer)
 
 
+@pytest.mark.slow
 def test_a_million_operations_neither_overflow_nor_leak() -> None:
     gc.collect()
     before = nodes()

@@ -63,6 +63,7 @@ def test_greedy_with_the_cache_as_without(case: str, backend: Backend) -> None:
     assert len(set(found.tolist())) > 3  # it does not repeat itself, which would hide a mistake
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_text_everywhere() -> None:
     found = []
     for backend in PLAIN:
@@ -81,6 +82,7 @@ def test_a_seed_gives_the_same_text_everywhere() -> None:
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 def test_one_program_for_all_places_lengths_and_temperatures() -> None:
     programs = generation._step, generation._fill
     model = lively(GptConfig(**SHALLOW).replace(vocabulary=12), Jax())

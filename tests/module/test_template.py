@@ -87,6 +87,7 @@ def test_two_models_of_one_architecture_share_a_compilation() -> None:
     assert traces == 2
 
 
+@pytest.mark.slow
 def test_raw_gradients_equal_the_tapes() -> None:
     model = Net().init(0)
     value, gradient = jax.value_and_grad(lambda m: loss(m, tensor()).primitive)(model)

@@ -17,6 +17,7 @@ def report(epoch: int, *, held_out: bool = True) -> EpochReport:
     return EpochReport(epoch, 10 * epoch, 0.01, {"loss": 0.5 / epoch, "accuracy": 0.9}, judged, 1.5, 1234.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 2, 40])
 def test_the_curves_are_a_picture(epochs: int) -> None:
     picture = draw_curves([report(epoch) for epoch in range(1, epochs + 1)], title="Digits")

@@ -286,6 +286,7 @@ def composed(x: Any, xs: Any, through: Any, inner: Any) -> Any:
     return h.sum() + sums.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("through", "inner"),
     [(eagerly, eagerly), (px.checkpoint, eagerly), (eagerly, px.checkpoint)],

@@ -261,6 +261,7 @@ def test_empty_and_scalar_tensors(dtype: np.dtype[Any]) -> None:
             assert found.largest == Extreme(1.0, (), 0, 1) and found.relative is not None
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_two_tensors(tmp_path: Path) -> None:
     each = 1 << 22
     first = Record({f"t{i}": np.full(each // 8, i, np.float64) for i in range(6)})

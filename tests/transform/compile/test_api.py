@@ -19,6 +19,7 @@ from phlox.errors import AutodiffError, CompileError
 from tests.transform.steps import Counting, close, data, network, step, values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -302,6 +303,7 @@ def test_a_user_optimizer_with_states_of_all_sorts() -> None:
     assert run.programs == 1
 
 
+@pytest.mark.slow
 def test_settings_of_an_optimizer_are_constants_of_the_program() -> None:
     class Scaled(optim.SimpleOptimizer):
         def __init__(self, factor: float, table: Any = None) -> None:

@@ -132,6 +132,7 @@ def test_what_was_donated_is_still_refused() -> None:
     run(model, optimizer, 0.1, x)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_alive() -> None:
     device = Autodiff(Jax()).device()
     run = px.compile(step)
