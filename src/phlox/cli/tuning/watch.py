@@ -169,7 +169,7 @@ def _name_of_optimizer(optimizer: Any) -> str:
 
 
 def _steps_of(compiled: Any) -> int:
-    return 1 if compiled._turns is None else int(compiled._turns.number)
+    return 1 if compiled._steps is None else int(compiled._steps.number)
 
 
 def _one(_: Any) -> None:
