@@ -15,7 +15,8 @@ from tools.environments import EXTRAS, Environment, Skipped, lowest
 TESTS = (
     "src/phlox",  # the examples in the docstrings: a little of everything
     *("--ignore=src/phlox/testing", "--ignore=src/phlox/backend/torch", "--ignore=src/phlox/optim/optax/adaptor.py"),
-    *("tests/record/formats/test_own_formats.py", "tests/config/test_base.py", "tests/train/test_progress.py"),
+    *(f"tests/record/formats/test_{name}.py" for name in ("binary", "json", "message_pack")),
+    *("tests/config/test_base.py", "tests/train/test_progress.py"),
 )
 DEMOS = (("--device", "numpy"), ("--device", "jax", "--compile"))
 
