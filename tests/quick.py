@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-EVERY = {"numpy": 4, "jax": 200, "torch": 12}
+EVERY = {"numpy": 6, "jax": 60, "torch": 24}
 """One of how many is taken, by the engine that parameters or the names of test and file speak of.
 
-On JAX, which compiles most of what is called, of all tests of a file; otherwise of the parameters of each test.
+On JAX, which compiles most of what is called, of all tests of a folder; otherwise of the parameters of each test.
 """
-EVERY_OTHER = 6
+EVERY_OTHER = 12
 """Of those that speak of no engine: they may use all."""
 APART = ("tests/benchmarks/", "tests/tools/", "tests/smoke/", "tests/test_contributing.py", "tests/test_mirror.py[")
 """What tests no part of the library."""
@@ -34,7 +34,8 @@ def chosen(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:
         engine = engine_of(item)
-        group = item.nodeid.partition("::" if engine == "jax" else "[")[0], engine
+        test = item.nodeid.partition("[")[0]
+        group = test.rpartition("/")[0] if engine == "jax" else test, engine
         apart = item.nodeid.startswith(APART) or item.get_closest_marker("slow") is not None
         taken = not apart and seen[group] % EVERY.get(engine, EVERY_OTHER) == 0
         seen[group] += not apart

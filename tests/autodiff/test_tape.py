@@ -336,6 +336,7 @@ def test_lifted_functions_need_a_tensor_and_one_backend() -> None:
 # --- gradients while an engine records
 
 
+@pytest.mark.slow
 def test_the_tape_under_a_compiler() -> None:
     import jax
 

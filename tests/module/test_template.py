@@ -180,6 +180,7 @@ def test_modules_in_containers_and_of_several_kinds() -> None:
     assert not np.any(gradients["pair"][0].weight.val().numpy()) and np.any(gradients["net"].tied.val().numpy())
 
 
+@pytest.mark.slow
 def test_derivatives_of_every_sort_take_and_return_modules() -> None:
     model, x = nn.Linear(4, 1, device=JAX).init(1), tensor()
 
