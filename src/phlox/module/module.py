@@ -254,8 +254,8 @@ class Module(Fields):
         >>> import phlox as px
         >>> from phlox import nn
         >>> model, x = nn.Sequential([nn.Dropout(0.5)]), px.ones((1000,))
-        >>> model.train(tape=False)(x).mean().item() == 1.0, model.valid()(x).mean().item() == 1.0
-        (False, True)
+        >>> model.train(tape=False)(x).min().item(), model.valid()(x).min().item()
+        (0.0, 1.0)
         """
         if callable(tape):
             return self._seen_from(_on_tape_of(tape), None)
