@@ -1,0 +1,102 @@
+"""`Callback`: what takes part in a training, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from phlox.errors import RunError
+
+if TYPE_CHECKING:
+    from phlox.train.learner import Learner
+
+AnyLearner: TypeAlias = "Learner[Any]"
+
+EVENTS = (
+    "on_fit_start", "on_epoch_start", "on_step_end", "on_validation_start", "on_validation_end", "on_epoch_end",
+    "on_fit_end",
+)  # fmt: skip
+"""The events of `Callback` that take nothing but the learner."""
+
+
+class Callback:
+    """Takes part in a training: it may look at the learner, stop it, save it, change rates, freeze and unfreeze.
+
+    Override the methods that you need. At every event callbacks are called in the order in which they were given, and
+    those that are `last` (such as `Checkpoints`, which save what the others hold) after all others. `on_fit_end` is
+    called in the opposite order, of every callback whose `on_fit_start` was called, however the training ends.
+
+    An exception in a callback ends the training: `on_exception` and `on_fit_end` of all are called, and the exception
+    goes on to the caller of `fit`. The model is what the last step has made of it.
+
+    What a callback has to remember when a training is resumed it gives as `state`, in plain values, and takes with
+    `restore`.
+
+    >>> from phlox.train import Callback
+    >>> class Shout(Callback):
+    ...     def on_epoch_end(self, learner):
+    ...         print(f"EPOCH {learner.epoch}!")
+    """
+
+    last: ClassVar[bool] = False
+    """Is it called after those that are not?"""
+    writes: ClassVar[bool] = False
+    """Does it write files? A dry run leaves out those that do."""
+
+    def on_fit_start(self, learner: AnyLearner) -> None:
+        """Before the first step; where a training is resumed, its state has been restored."""
+
+    def on_epoch_start(self, learner: AnyLearner) -> None:
+        """Before the first batch of an epoch; not where one is resumed in the middle."""
+
+    def on_step_end(self, learner: AnyLearner) -> None:
+        """After each step; with `steps_per_call=n`, after n of them. `learner.loss` waits for the engine."""
+
+    def on_validation_start(self, learner: AnyLearner) -> None:
+        """Before the validation data are gone through."""
+
+    def on_validation_end(self, learner: AnyLearner) -> None:
+        """After that: `learner.validation` has the values, by metric."""
+
+    def on_epoch_end(self, learner: AnyLearner) -> None:
+        """After an epoch and its validation, which `learner.history[-1]` reports."""
+
+    def on_checkpoint(self, learner: AnyLearner, path: Path) -> None:
+        """After the state was saved to a file."""
+
+    def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
+        """Where the training ends with an exception, Ctrl-C included."""
+
+    def on_fit_end(self, learner: AnyLearner) -> None:
+        """At the end."""
+
+    def state(self) -> Mapping[str, Any]:
+        """What is to be restored where the training is resumed, as plain values."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any], /) -> None:
+        """Take such a state."""
+
+
+class LambdaCallback(Callback):
+    """A callback made of functions, by event: each is called with the learner.
+
+    Raises `RunError` for an event that does not exist.
+
+    >>> from phlox.train import LambdaCallback
+    >>> LambdaCallback(on_epoch_end=lambda learner: print(learner.epoch))
+    LambdaCallback(on_epoch_end)
+    """
+
+    def __init__(self, **events: Callable[[AnyLearner], Any]) -> None:
+        for name, function in events.items():
+            if name not in EVENTS:
+                raise RunError(f"LambdaCallback: there is no event {name!r}; there are {', '.join(EVENTS)}")
+            if not callable(function):
+                raise RunError(f"LambdaCallback: {name} is {function!r}; give a function of the learner")
+            setattr(self, name, function)
+        self._events = tuple(events)
+
+    def __repr__(self) -> str:
+        return f"LambdaCallback({', '.join(self._events)})"

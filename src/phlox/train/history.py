@@ -1,0 +1,101 @@
+"""What a training reports: its size before it starts, and every epoch after it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.optim.optimizer import Rate
+
+Values = dict[str, Any]
+"""The loss and the metrics by name: floats; of a metric with a value for each class, a list of floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The size of a training, as far as it is known; None where it is not."""
+
+    epochs: int | None
+    """The number of the last epoch."""
+    steps: int | None
+    """The number of the last step."""
+    steps_per_epoch: int | None
+    batch_size: int | None
+    first_epoch: int = 0
+    """How many epochs had ended, and how many steps had been taken, before it began."""
+    first_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """An epoch that has ended."""
+
+    epoch: int
+    """Its number, from 1."""
+    step: int
+    """The number of steps since the beginning of the training."""
+    lr: Rate
+    """The learning rate of the last step; by group where groups have rates of their own."""
+    train: Values
+    """The loss and the metrics over the epoch's batches, while the model was trained."""
+    validation: Values = field(default_factory=dict[str, Any])
+    """The same on the validation data, in inference mode; empty without validation."""
+    seconds: float = 0.0
+    """The time of the steps, validation left out."""
+    rows: int = 0
+    """The number of rows (for example images) that were trained on."""
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / self.seconds if self.seconds > 0.0 else float("nan")
+
+    def flat(self) -> dict[str, float]:
+        """All that is a number, in one dict: `train/loss`, `validation/accuracy`, `lr`; see `flattened`."""
+        return {
+            "epoch": self.epoch, "step": self.step, **flattened("lr", self.lr), **flattened("train", self.train),
+            **flattened("validation", self.validation), "seconds": self.seconds, "rows_per_second": self.rate,
+        }  # fmt: skip
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain values, for records and JSON."""
+        return plain(asdict(self))
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> EpochReport:
+        """The report of plain values."""
+        return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
+
+
+def flattened(name: str, value: Any) -> dict[str, float]:
+    """A value of numbers in any nesting as `{"name/part": number}`; items of lists are counted from 0.
+
+    >>> flattened("validation", {"loss": 0.5, "recall": [1.0, 0.25]})
+    {'validation/loss': 0.5, 'validation/recall/0': 1.0, 'validation/recall/1': 0.25}
+    """
+    return dict(_flattened(name, value))
+
+
+def _flattened(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, part in cast("Mapping[str, Any]", value).items():
+            yield from _flattened(f"{name}/{key}", part)
+    elif isinstance(value, (list, tuple)):
+        for number, part in enumerate(cast("list[Any]", value)):
+            yield from _flattened(f"{name}/{number}", part)
+    elif isinstance(value, (int, float)):
+        yield name, value
+
+
+def plain(value: Any) -> Any:
+    """The same value of dicts, lists and Python's own numbers; arrays become lists."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in cast("list[Any]", value)]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return cast("Any", value).tolist()
+    return value
