@@ -149,13 +149,13 @@ class Collection(Metric):
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
         self.metrics = dict(metrics)
         self._groups: dict[str, Statistic] = {}
-        self._group_of: dict[str, str] = {}
+        self.group_of: dict[str, str] = {}
         for name, metric in self.metrics.items():
             if not isinstance(metric, Metric):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise KindError(f"Collection: {name!r} must be a metric, got {type(metric).__name__}")
             wanted = metric.statistic
             same = (group for group, statistic in self._groups.items() if statistic == wanted)
-            self._group_of[name] = group = next(same, name)
+            self.group_of[name] = group = next(same, name)
             self._groups[group] = wanted
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ class Collection(Metric):
         """The values of all metrics, by name."""
         if state and state.keys() != self._groups.keys():
             raise ShapeError(f"Collection: a state of {', '.join(state)} is not of these metrics: {self!r}")
-        return {name: one.compute(state.get(self._group_of[name], {})) for name, one in self.metrics.items()}
+        return {name: one.compute(state.get(self.group_of[name], {})) for name, one in self.metrics.items()}
 
     def result(self, *args: Any, **statistics: Any) -> Any:
         raise NotImplementedError

@@ -1,0 +1,291 @@
+"""The data of a training: a `Loader`, or any other iterable of batches, with what each can say of its position."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.backend import Device
+from phlox.data.loader import placed
+from phlox.data.structure import children, form, is_array, leaves, mapped
+from phlox.errors import DataError, DataWarning
+from phlox.tensor import Tensor
+
+Rows = np.ndarray[Any, Any]
+
+
+class Feed:
+    """The batches of one source, epoch after epoch.
+
+    What has `epoch(number, start=)`, as a `Loader` has, gives any batch of any epoch. Of other iterables each epoch is
+    one `for`: from where `load_state_dict` (or `set_state` of their iterator) says, if they have it, and otherwise from
+    the beginning. A function without arguments is called for an iterable at each epoch.
+
+    Raises `DataError` for what is none of these.
+    """
+
+    def __init__(self, data: Any, name: str = "data") -> None:
+        self.name, self._data = name, data
+        self.is_indexed = callable(getattr(data, "epoch", None))
+        if isinstance(data, (str, bytes, Mapping, tuple, list, np.ndarray, Tensor)) or not (
+            self.is_indexed or isinstance(data, Iterable) or callable(data)
+        ):
+            raise DataError(
+                f"{name}: a {type(cast('object', data)).__name__} is not an iterable of batches; give "
+                "Loader(arrays, batch_size=...), or any iterable that gives a batch at a time"
+            )
+        self._iterator: Any = None
+        self._held: Any = None  # a state to go on from
+        self._was_used = False
+        self._first: tuple[Any, list[tuple[str, Any]]] | None = None
+
+    # --- what there is
+
+    @property
+    def batches(self) -> int | None:
+        """Batches in an epoch, if that is known."""
+        try:
+            return len(self._data)
+        except (TypeError, NotImplementedError, AttributeError):
+            return None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows in a batch, if that is known."""
+        size = getattr(self._data, "batch_size", None)
+        return size if isinstance(size, int) else None
+
+    def rows(self, epoch: int, number: int) -> Rows | None:
+        """The numbers of the rows of a batch, where the source can say."""
+        rows = getattr(self._data, "rows", None)
+        if not (self.is_indexed and callable(rows)):
+            return None
+        try:
+            return np.asarray(cast("Any", rows)(epoch, number))
+        except Exception:
+            return None
+
+    def on_device(self, device: Device) -> bool:
+        """Are its batches put on the device in the background from now on? A `Loader` with workers or prefetch can."""
+        data = self._data
+        if not (hasattr(data, "on_device") and (getattr(data, "workers", 0) or getattr(data, "prefetch", 0))):
+            return False
+        self._data = data.on_device(device)
+        return True
+
+    # --- its batches
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch, from number `start` on."""
+        batches = self._batches(epoch, start)
+        for number in itertools.count(start):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            batch = as_batch(batch)
+            self._check(batch, number)
+            yield batch
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        if self.is_indexed:
+            return iter(self._data.epoch(epoch, start=start))
+        source: Any = self._data() if callable(self._data) and not isinstance(self._data, Iterable) else self._data
+        held, self._held = self._held, None
+        if held is not None and hasattr(source, "load_state_dict"):
+            source.load_state_dict(held)
+        batches = iter(source)
+        if batches is source:
+            if self._was_used and held is None:
+                raise DataError(
+                    f"{self.name}: this {type(source).__name__} gives its batches once, so that there is no epoch "
+                    f"{epoch + 1}; give a function that makes one (lambda: ...), or train for epochs=1"
+                )
+        self._was_used = True
+        self._iterator = batches
+        if held is not None and not hasattr(source, "load_state_dict"):
+            cast("Any", batches).set_state(held)
+        elif held is None and start:
+            warnings.warn(
+                f"{self.name}: a {type(source).__name__} cannot say where it stands, so that the first {start} batches "
+                "of this epoch are passed over; if its order is random, they are others than those that were trained "
+                "on. A Loader, or what has state_dict, is resumed exactly",
+                DataWarning,
+                stacklevel=2,
+            )
+            return itertools.islice(batches, start, None)
+        return batches
+
+    # --- its position
+
+    def state(self) -> Any:
+        """Where it stands, beside the numbers of epoch and batch, as plain values; None where there is no more."""
+        if self.is_indexed:
+            return None
+        if hasattr(self._data, "state_dict"):
+            return encoded(self._data.state_dict())
+        if hasattr(self._iterator, "get_state"):
+            return encoded(self._iterator.get_state())
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Go on from such a state, at the next `epoch`."""
+        self._held = None if state is None else decoded(state)
+
+    def _check(self, batch: Any, number: int) -> None:
+        """Has it the structure and the dtypes of the first one?"""
+        found = [(path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)]
+        if self._first is None:
+            if not any(isinstance(leaf, (np.ndarray, Tensor)) for _, leaf in leaves(batch)):
+                raise DataError(f"{self.name}: batch {number} has no array in it, but {_described(batch)}")
+            self._first = form(batch), found
+            return
+        first_form, first = self._first
+        if found == first and form(batch) == first_form:
+            return
+        for (path, kind), (_, before) in zip(found, first, strict=False):
+            if kind != before and form(batch) == first_form:
+                raise DataError(
+                    f"{self.name}{path}: batch {number} has {_kind(kind)} where the first batch had {_kind(before)}; "
+                    "all batches must be alike"
+                )
+        raise DataError(
+            f"{self.name}: batch {number} is {_described(batch)}, and the first one was of another structure; all "
+            "batches must be alike"
+        )
+
+
+def as_batch(value: Any) -> Any:
+    """A batch of arrays: tensors of other libraries become NumPy arrays, and lists of arrays tuples."""
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        if items and all(_is_foreign(item) or is_array(item) or children(item) is not None for item in items):
+            value = tuple(items)
+    if isinstance(value, Tensor) or is_array(value):
+        return cast("Any", value)
+    if children(value) is None:
+        return np.asarray(value) if _is_foreign(value) else value
+    return mapped(lambda leaf: as_batch(leaf) if isinstance(leaf, list) or _is_foreign(leaf) else leaf, value)
+
+
+def _is_foreign(value: Any) -> bool:
+    return hasattr(value, "__array__") and hasattr(value, "shape") and not isinstance(value, (np.ndarray, Tensor))
+
+
+def count(batch: Any) -> int:
+    """The rows of a batch: the first axis of its first array that has one."""
+    for _, leaf in leaves(batch):
+        shape = getattr(leaf, "shape", ())
+        if len(shape):
+            return int(shape[0])
+    return 1
+
+
+def onto(batch: Any, device: Device) -> Any:
+    """A batch with its arrays as tensors on a device."""
+    return placed(batch, device)
+
+
+def check_arrays(batch: Any, name: str) -> None:
+    """Raise `DataError` for what is no array or number: a compiled step would be made anew for every batch."""
+    for path, leaf in leaves(batch):
+        if not isinstance(leaf, (np.ndarray, Tensor, int, float)):
+            raise DataError(
+                f"{name}{path} is a {type(leaf).__name__}, for each of which a compiled step would be made anew; leave "
+                "it out in a transform of the loader, or give compile=False to the learner"
+            )
+
+
+def _described(batch: Any) -> str:
+    found = children(batch)
+    if found is None:
+        return f"a {type(batch).__name__}"
+    return f"a {type(batch).__name__} of {', '.join(name for name, _ in found) or 'nothing'}"
+
+
+def _kind(kind: Any) -> str:
+    names = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "U": "texts", "O": "objects"}
+    return names.get(kind, f"dtype kind {kind!r}") if isinstance(kind, str) else f"a {kind.__name__}"
+
+
+# --- states of other libraries, as plain values
+
+_TAGS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "bytes": (
+        lambda value: isinstance(value, bytes),
+        lambda value: base64.b64encode(value).decode(),
+        base64.b64decode,
+    ),
+    "torch": (
+        lambda value: type(value).__module__.partition(".")[0] == "torch" and _is_foreign(value),
+        lambda value: encoded(np.asarray(value)),
+        lambda found: _torch_tensor(decoded(found)),
+    ),
+    "array": (
+        lambda value: is_array(value) or _is_foreign(value),
+        lambda value: [str(np.asarray(value).dtype), list(value.shape), np.asarray(value).reshape(-1).tolist()],
+        lambda found: np.asarray(found[2], found[0]).reshape(found[1]),
+    ),
+    "tuple": (
+        lambda value: isinstance(value, tuple),
+        lambda value: [encoded(part) for part in value],
+        lambda found: tuple(decoded(part) for part in found),
+    ),
+    "integer": (
+        lambda value: isinstance(value, int) and not -(2**63) <= value < 2**63,
+        str,
+        int,
+    ),
+    "items": (
+        lambda value: isinstance(value, Mapping)
+        and not all(isinstance(key, str) and not key.startswith("$") for key in cast("Mapping[Any, Any]", value)),
+        lambda value: [[encoded(key), encoded(part)] for key, part in value.items()],
+        lambda found: {decoded(key): decoded(part) for key, part in found},
+    ),
+}
+"""What plain values do not have: the name of its tag, whether it is such a value, its plain form, and back."""
+
+
+def _torch_tensor(array: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def encoded(value: Any) -> Any:
+    """A state of plain values, bytes, tuples and arrays as plain values alone; `decoded` gives it back.
+
+    Raises `DataError` for an object of another class: the file of a checkpoint has none.
+    """
+    for name, (fits, pack, _) in _TAGS.items():
+        if fits(value):
+            return {f"${name}": pack(value)}
+    if isinstance(value, Mapping):
+        return {key: encoded(part) for key, part in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [encoded(part) for part in cast("list[Any]", value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise DataError(
+        f"the state of the data has a {type(value).__name__} in it, which a checkpoint cannot hold; its state_dict must "
+        "be of plain values and arrays"
+    )
+
+
+def decoded(value: Any) -> Any:
+    """What `encoded` was given; of tensors of libraries other than PyTorch, NumPy arrays."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value)
+        if len(items) == 1:
+            ((key, part),) = items.items()
+            if key.startswith("$") and key[1:] in _TAGS:
+                return _TAGS[key[1:]][2](part)
+        return {key: decoded(part) for key, part in items.items()}
+    if isinstance(value, list):
+        return [decoded(part) for part in cast("list[Any]", value)]
+    return value

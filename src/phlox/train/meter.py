@@ -1,0 +1,270 @@
+"""What a pass over data measures: the mean loss, metrics, and whatever scalars a step gives."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from phlox.backend import Device
+from phlox.errors import KindError, RunError
+from phlox.metrics.base import Collection, Metric, Rows, State
+from phlox.metrics.sums import Sum
+from phlox.module import Module, Param
+from phlox.module.param import set_together
+from phlox.record import Record
+from phlox.tensor import Tensor, tensor
+from phlox.train.history import Values, plain
+
+AnyTensor = Tensor[Any, Any, Any]
+
+LOSS = "loss"
+_LAG = 64
+"""So many steps the loop may be ahead of the losses that it has read, so that it does not wait for the engine."""
+
+
+class MetricInputs(NamedTuple):
+    """What a metric is updated with where that is more than its arguments: weights, one for each row.
+
+    A step gives a tuple of arguments for all metrics, or a dict of such tuples, or of these, by the name of the metric.
+    """
+
+    args: tuple[Any, ...]
+    weights: Any = None
+
+
+class Totals(Module):
+    """The sums of all metrics that are made of sums, so that a compiled step adds to them."""
+
+    def __init__(self, sums: dict[str, list[Param]]) -> None:
+        self.sums = sums
+
+
+class Output(NamedTuple):
+    """What comes out of a step beside models and states."""
+
+    loss: AnyTensor | None
+    scalars: dict[str, Any]
+    rows: dict[str, Any]
+    """By metric, what is kept of every row of the batch."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A step whose loss has not been read."""
+
+    step: int
+    epoch: int
+    number: int
+    """Of its batch, in the epoch."""
+    rows: int
+    output: Output
+    of: int | None
+    """Which of several steps of one call; None where the call took one."""
+
+
+class Mean(NamedTuple):
+    """A weighted mean, as two sums."""
+
+    total: float
+    weight: float
+
+    def add(self, value: float, weight: float) -> Mean:
+        """With a value more."""
+        return Mean(self.total + value * weight, self.weight + weight)
+
+    @property
+    def value(self) -> float:
+        """The mean; NaN of nothing."""
+        return self.total / self.weight if self.weight else float("nan")
+
+
+class Meter:
+    """Measures one pass over data.
+
+    Args:
+        metrics: by name; those of a `Collection` are measured under its name and theirs, `name/part`.
+        device: of the model.
+
+    Raises `RunError` for a name that is taken (the loss is `loss`), `KindError` for what is no metric.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric], device: Device) -> None:
+        self.metrics = dict(_flat(metrics))
+        if LOSS in self.metrics:
+            raise RunError(f"metrics: {LOSS!r} is the loss's own name; give this metric another")
+        self._all = Collection(self.metrics)
+        self._summed = {name: one for name, one in self.metrics.items() if not one.gathers}
+        self._device = device
+        self._starts = {name: one.init(device) for name, one in self._summed.items()}
+        self.totals = Totals(
+            {name: [Param(x, trained=False, full_precision=True) for x in _tensors(start)]
+             for name, start in self._starts.items()}
+        )  # fmt: skip
+        self.gathered: dict[str, State] = {}
+        self.means: dict[str, Mean] = {}
+        self.pending: deque[Pending] = deque()
+
+    # --- inside of a step
+
+    def measured(self, inputs: Any, totals: Totals) -> dict[str, Any]:
+        """Adds a batch to the totals, and gives what metrics keep of every row of it, by name."""
+        if inputs is None or not self.metrics:
+            return {}
+        found: dict[str, State] = {}
+        if isinstance(inputs, Mapping):
+            for name, given in cast("Mapping[str, Any]", inputs).items():
+                if name not in self.metrics:
+                    raise RunError(
+                        f"the step gives what to update the metric {name!r} with, which there is not; there are "
+                        f"{', '.join(self.metrics)}"
+                    )
+                one = _inputs(given, name)
+                found[name] = self.metrics[name].measure(*one.args, weights=one.weights)
+        else:
+            one = _inputs(inputs, "all metrics")
+            shared = self._all.measure(*one.args, weights=one.weights)
+            found = {name: shared[self._all.group_of(name)] for name in self.metrics}
+        changes: list[tuple[Param, AnyTensor]] = []
+        rows: dict[str, Any] = {}
+        for name, state in found.items():
+            if name not in self._summed:
+                rows[name] = state
+                continue
+            params = totals.sums[name]
+            before = _built(self._starts[name], iter([param.val() for param in params]))
+            after = self.metrics[name].merge(before, state)
+            changes += zip(params, [x.detach() for x in _tensors(after)], strict=True)
+        set_together(changes)
+        return rows
+
+    # --- around it
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.gathered, self.means = {}, {}
+        self.pending.clear()
+        zeros = [x for start in self._starts.values() for x in _tensors(start)]
+        params = [param for params in self.totals.sums.values() for param in params]
+        # Memory of their own: a compiled step may write over that of the totals.
+        set_together([(param, x * 0.0) for param, x in zip(params, zeros, strict=True)])
+
+    def add(self, step: Pending) -> Iterator[tuple[Pending, float]]:
+        """Takes what a step has given; the losses of steps that are so far behind that they need not be waited for."""
+        self.pending.append(step)
+        if len(self.pending) > _LAG:
+            yield from self.read(_LAG // 2)
+
+    def read(self, leave: int = 0) -> Iterator[tuple[Pending, float]]:
+        """Reads the steps that have not been, but for the last ones: each with its loss, NaN where there is none."""
+        while len(self.pending) > leave:
+            step = self.pending.popleft()
+            output = step.output
+            loss = float("nan") if output.loss is None else _number(output.loss, step.of)
+            if output.loss is not None:
+                self._count(LOSS, loss, step.rows)
+            for name, value in output.scalars.items():
+                self._count(name, _number(value, step.of), step.rows)
+            for name, state in output.rows.items():
+                self.gathered[name] = self.metrics[name].merge(
+                    self.gathered.get(name, {}), state if step.of is None else _of_step(state, step.of)
+                )
+            if output.loss is not None:
+                yield step, loss
+
+    def values(self) -> Values:
+        """The loss, the scalars and the metrics so far; all steps must have been read."""
+        found: Values = {name: mean.value for name, mean in self.means.items()}
+        for name, metric in self.metrics.items():
+            if name in self._summed:
+                state = _built(self._starts[name], iter([param.val() for param in self.totals.sums[name]]))
+            else:
+                state = self.gathered.get(name, {})
+            found[name] = plain(metric.compute(state))
+        return found
+
+    def _count(self, name: str, value: float, rows: int) -> None:
+        self.means[name] = self.means.get(name, Mean(0.0, 0.0)).add(value, rows)
+
+    # --- records
+
+    def parts(self) -> dict[str, Any]:
+        """What a record of it is made of; all steps must have been read."""
+        rows = {
+            f"{number}.{part}": np.concatenate([np.asarray(chunk) for chunk in kept.chunks])
+            for number, name in enumerate(self.metrics)
+            for part, kept in self.gathered.get(name, {}).items()
+        }
+        return {
+            "totals": self.totals,
+            "means": {name: list(mean) for name, mean in self.means.items()},
+            "rows": Record({path.replace(".", "_"): array for path, array in rows.items()}),
+        }
+
+    def restore(self, means: Mapping[str, Any], rows: Record) -> None:
+        """Go on from such parts, the totals being restored by themselves."""
+        self.pending.clear()
+        self.means = {name: Mean(*pair) for name, pair in means.items()}
+        self.gathered = {}
+        names = list(self.metrics)
+        for path in rows:
+            number, _, part = path.partition("_")
+            array = rows.tensors[path].tensor.read()
+            self.gathered.setdefault(names[int(number)], {})[part] = Rows((np.asarray(array),))
+
+
+def _flat(metrics: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Metric]]:
+    if not isinstance(metrics, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"metrics: give a dict of metrics by name, got a {type(metrics).__name__}")
+    for name, metric in metrics.items():
+        if isinstance(metric, Collection):
+            yield from _flat(metric.metrics, f"{above}{name}/")
+        elif not isinstance(metric, Metric):
+            raise KindError(
+                f"metrics: {above}{name} must be a metric such as metrics.Accuracy(), got {type(metric).__name__}"
+            )
+        else:
+            yield f"{above}{name}", metric
+
+
+def _inputs(given: Any, name: str) -> MetricInputs:
+    if isinstance(given, MetricInputs):
+        return given
+    if isinstance(given, tuple):
+        return MetricInputs(cast("tuple[Any, ...]", given))
+    raise RunError(
+        f"what the step gives for {name} must be a tuple of the metric's arguments, got a {type(given).__name__}; "
+        "return (loss, (output, targets))"
+    )
+
+
+def _tensors(state: State) -> list[AnyTensor]:
+    return [x for part in state.values() for x in cast("Sum", part)]
+
+
+def _built(start: State, tensors: Iterator[AnyTensor]) -> State:
+    return {name: Sum(next(tensors), next(tensors)) for name in start}
+
+
+def _number(value: Any, of: int | None) -> float:
+    if not isinstance(value, Tensor):
+        return float(value if of is None else value[of])
+    array = np.asarray(cast("AnyTensor", value).numpy())
+    return float(array if of is None else array[of])
+
+
+def _of_step(state: State, of: int) -> State:
+    return {part: Rows(tuple(chunk[of] for chunk in kept.chunks)) for part, kept in state.items()}
+
+
+def scalar(value: Any, name: str) -> AnyTensor:
+    """A scalar without history; `RunError` for anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return tensor(float(value))
+    if not isinstance(value, Tensor) or cast("AnyTensor", value).shape != ():
+        got = f"a tensor of shape {value.shape}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise RunError(f"the {name} must be a scalar, got {got}; take its mean, {name}.mean()")
+    return cast("AnyTensor", value).detach()
