@@ -100,12 +100,11 @@ class Feed:
         if held is not None and hasattr(source, "load_state_dict"):
             source.load_state_dict(held)
         batches = iter(source)
-        if batches is source:
-            if self._was_used and held is None:
-                raise DataError(
-                    f"{self.name}: this {type(source).__name__} gives its batches once, so that there is no epoch "
-                    f"{epoch + 1}; give a function that makes one (lambda: ...), or train for epochs=1"
-                )
+        if batches is source and self._was_used and held is None:
+            raise DataError(
+                f"{self.name}: this {type(source).__name__} gives its batches once, so that there is no epoch "
+                f"{epoch + 1}; give a function that makes one (lambda: ...), or train for epochs=1"
+            )
         self._was_used = True
         self._iterator = batches
         if held is not None and not hasattr(source, "load_state_dict"):
@@ -272,8 +271,8 @@ def encoded(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise DataError(
-        f"the state of the data has a {type(value).__name__} in it, which a checkpoint cannot hold; its state_dict must "
-        "be of plain values and arrays"
+        f"the state of the data has a {type(value).__name__} in it, which a checkpoint cannot hold; its state_dict "
+        "must be of plain values and arrays"
     )
 
 

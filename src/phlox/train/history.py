@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -47,11 +47,17 @@ class EpochReport:
     """The time of the steps, validation left out."""
     rows: int = 0
     """The number of rows (for example images) that were trained on."""
+    complete: bool = True
+    """Has it gone through all batches? A limit in the middle of an epoch leaves one that has not; it can be resumed."""
 
     @property
     def rate(self) -> float:
         """Rows a second."""
         return self.rows / self.seconds if self.seconds > 0.0 else float("nan")
+
+    def completed(self) -> EpochReport:
+        """The report of an epoch that does not go on."""
+        return replace(self, complete=True)
 
     def flat(self) -> dict[str, float]:
         """All that is a number, in one dict: `train/loss`, `validation/accuracy`, `lr`; see `flattened`."""

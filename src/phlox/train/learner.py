@@ -1,51 +1,90 @@
-"""`Learner`: a training loop for a model, an optimizer, a schedule and a loss."""
+"""`Learner`: trains a model, whatever a step of it is."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from time import perf_counter
-from typing import Any, Generic, TypeVar
+import copy
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from phlox.backend import Device, as_device
-from phlox.data import Batches
-from phlox.errors import RunError
-from phlox.module import GradientsParams, Module
-from phlox.optim import LrSchedule, Optimizer
+import numpy as np
+
+from phlox import random
+from phlox.backend import Device
+from phlox.backend.contract.backend import engine_of
+from phlox.config import Config
+from phlox.data.structure import mapped
+from phlox.errors import OptimizerError, RunError
+from phlox.metrics.base import Metric
+from phlox.module import Module
+from phlox.optim import (
+    ConstantLr, Ema, GradientClipping, GradientsAccumulator, Lbfgs, LossScaler, LrSchedule, Optimizer, OptimizerAdaptor,
+)  # fmt: skip
 from phlox.optim.optimizer import Rate
-from phlox.tensor import Tensor, tensor
-from phlox.train.logger import EpochReport, Logger, Plan, StepReport
-from phlox.train.metrics import Mean, Measure
+from phlox.random.stream import Stream, key_of
+from phlox.record import Record
+from phlox.tensor import Tensor
+from phlox.tensor import concat as concatenated
+from phlox.train.callback import Callback
+from phlox.train.feed import Feed, check_arrays, count, onto
+from phlox.train.history import EpochReport, Plan, Values, flattened
+from phlox.train.loop import Fit, Limits
+from phlox.train.meter import LOSS, Meter, Pending
+from phlox.train.state import State, in_memory
+from phlox.train.steps import ONLY, StepFunctions, of_loss
 from phlox.transform import compile as compiled
 
-M = TypeVar("M", bound=Module)
-Tensors = tuple[Tensor[Any, Any, Any], ...]
+if TYPE_CHECKING:
+    from phlox.train.dry_run import DryRun
+    from phlox.train.lr_find import LrCurve
+
+M = TypeVar("M")
+Precision = Literal["f64", "f32", "bf16", "f16"]
+_KINDS = "a config such as optim.AdamWConfig(), or an optimizer"
 
 
-class Learner(Generic[M]):
-    """Trains a model.
-
-    The first array of each batch is the model's input, and the others are the targets. The loss and the metrics are
-    called with the model's output and the targets.
+class Learner(State, Generic[M]):
+    """Trains a model on batches: `fit`, `evaluate`, `predict`, and one record of its whole state.
 
     Args:
-        model: a model on any backend. It is trained on `Autodiff` of its backend, unless that differentiates already.
-        optimizer: updates the model by its gradients.
-        schedule: returns the learning rate of each step.
-        loss: `(output, *targets)` to a scalar, which training minimizes.
-        metrics: further scalars to measure, by name.
-        compile: whether each step is compiled into one program, on backends with a compiler.
+        model: a module on any backend, or several in a dict by name. The learner trains a copy: what you gave stays as
+            it is, and `learner.model` is the model after the last step.
+        optimizer: a config such as `optim.AdamWConfig()`, or an optimizer; of several models a dict by their names.
+            Models without one are not trained, and are given to the step in inference mode (a teacher).
+        lr: the learning rate: a number, a schedule (which takes a step with each step of the optimizer), or a dict of
+            these by the names of the models.
+        loss: `(output, *targets)` to a scalar. Batches are then `(input, *targets)`; a tuple of inputs is given to the
+            model as several arguments, and the metrics are updated with `(output, *targets)`.
+        step: in place of `loss`, `(model, batch)` to the loss, to `(loss, metric_inputs)`, or to `(loss, metric_inputs,
+            scalars)`: the inputs are a tuple for all metrics, or a dict of tuples by metric (`MetricInputs`, with
+            weights); scalars are further numbers by name, whose means are reported.
+        update: in place of `step`, a whole update of one's own: `(models, optimizers, rates, batch)` to `(models,
+            logs)` or `(models, logs, metric_inputs)`; logs are scalars by name.
+        validate: as `step`, for validation, where that is another function.
+        metrics: by name, from `phlox.metrics`.
+        accumulate: the gradients of so many batches make one step of the optimizer.
+        clip: keeps gradients within bounds: `optim.GradientClipping.global_norm(1.0)`.
+        ema: the decay of an average of the weights (`optim.Ema`), which validation, `predict` and best checkpoints use.
+        loss_scaling: for f16, so that small gradients do not vanish; True, or an `optim.LossScaler`. By default where
+            the model is of f16.
+        precision: what the model computes in, "bf16" for example; optimizers keep copies of the weights in f32.
+        steps_per_call: so many steps are one call of a compiled program; callbacks are called after each call.
+        compile: is a step compiled into one program? By default on JAX.
+        carry: what goes on from batch to batch, as the state of an RNN: tensors in any nesting, or a function of
+            (model, batch) that makes them. The step is then `(model, batch, carry)` to `(result, carry)`. It begins anew
+            with each epoch, and no gradient flows through it from one batch to the next.
 
-    Attributes:
-        model: the model after the last step, with a tape; use `learner.model.valid()` for inference.
-        history: the reports of all epochs.
+    Raises `RunError` for an argument that is wrong, or does not go with another.
 
     >>> import numpy as np
     >>> from phlox import nn, optim
-    >>> from phlox.data import Batches
+    >>> from phlox.data import Loader
+    >>> from phlox.train import Learner
     >>> x = np.linspace(-1, 1, 64, dtype=np.float32)[:, None]
-    >>> learner = Learner(nn.Linear(1, 1), optim.SgdConfig().init(), optim.ConstantLr(0.3), nn.mse_loss)
-    >>> history = learner.fit(Batches(x, 2 * x, batch_size=16, shuffle=True), epochs=20)
+    >>> learner = Learner(nn.Linear(1, 1), optim.SgdConfig(), 0.3, nn.mse_loss)
+    >>> history = learner.fit(Loader((x, 2 * x), 16, shuffle=True), epochs=20, progress=False)
     >>> history[-1].train["loss"] < 1e-3
     True
     """
@@ -53,111 +92,453 @@ class Learner(Generic[M]):
     def __init__(
         self,
         model: M,
-        optimizer: Optimizer,
-        schedule: LrSchedule[Any],
-        loss: Measure,
+        optimizer: Any,
+        lr: float | LrSchedule[Any] | Mapping[str, Any] | None = None,
+        loss: Callable[..., Any] | None = None,
         *,
-        metrics: Mapping[str, Measure] | None = None,
-        compile: bool = False,
+        step: Callable[..., Any] | None = None,
+        update: Callable[..., Any] | None = None,
+        validate: Callable[..., Any] | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        accumulate: int = 1,
+        clip: GradientClipping | None = None,
+        ema: float | None = None,
+        loss_scaling: bool | LossScaler | None = None,
+        precision: Precision | None = None,
+        steps_per_call: int = 1,
+        compile: bool | None = None,
+        carry: Any = None,
     ) -> None:
-        self.model: M = model.train()
-        self.optimizer = optimizer
-        self.schedule = schedule
+        self._single = isinstance(model, Module)
+        models = _named_models(model)
+        self._models: dict[str, Any] = {
+            name: _copied(one, precision).train() for name, one in models.items()
+        }
+        self.stream = Stream(random.current().substream())
+        """The random numbers of the training: dropout draws from it, and nothing else does."""
+        half = precision == "f16" or any(_engine(one).float_element == "f16" for one in self._models.values())
+        scales: Any = half if loss_scaling is None else loss_scaling
+        self._optimizers = {
+            name: _optimizer_of(one, name, skips=bool(scales))
+            for name, one in self._by_model(optimizer, "optimizer", _KINDS).items()
+        }
+        if not self._optimizers:
+            raise RunError("optimizer: none of the models has one, so that nothing would be trained")
+        rates = self._rates(lr)
+        self._schedules = {name: _schedule_of(one, name) for name, one in rates.items()}
+        self.accumulate = _whole("accumulate", accumulate)
+        self.steps_per_call = _whole("steps_per_call", steps_per_call)
+        given = [name for name, one in (("loss", loss), ("step", step), ("update", update)) if one is not None]
+        if len(given) != 1:
+            got = " and ".join(given) or "none of them"
+            raise RunError(f"a learner needs one of loss=, step= and update=, got {got}")
+        for name, one in (("loss", loss), ("step", step), ("update", update), ("validate", validate)):
+            if one is not None and not callable(one):
+                raise RunError(f"{name}: a function is needed, got {type(one).__name__}")
+        if loss is not None and not self._single:
+            raise RunError("loss=: with several models it is not known which is meant; give step=(models, batch)")
+        if update is not None and (self.accumulate > 1 or clip is not None or scales):
+            raise RunError("update= does the whole step, so that accumulate, clip and loss_scaling are its own to do")
+        self._is_lbfgs = any(isinstance(one, Lbfgs) for one in self._optimizers.values())
+        if self._is_lbfgs and (not self._single or update is not None or self.accumulate > 1 or self.steps_per_call > 1):
+            raise RunError(
+                "L-BFGS evaluates the loss several times a step: it goes with one model, and without update, accumulate "
+                "and steps_per_call"
+            )
+        if self.steps_per_call > 1 and self.accumulate > 1:
+            raise RunError("steps_per_call and accumulate do not go together; give a larger batch_size to the loader")
+        if scales and len(self._optimizers) > 1:
+            raise RunError("loss_scaling goes with one optimizer; with several, scale the losses in update=")
+        if clip is not None and not isinstance(cast("Any", clip), GradientClipping):
+            raise RunError(f"clip: give optim.GradientClipping.global_norm(1.0) or the like, got {clip!r}")
+        if ema is not None and not 0.0 <= ema < 1.0:
+            raise RunError(f"ema: the decay of the average lies in [0, 1), got {ema}; 0.999 is usual")
+        self.compiles = engine_of(self.device.backend).name == "jax" if compile is None else bool(compile)
+        self._own_step = step or update
+        chosen = of_loss(loss) if loss is not None else step
+        self.metrics = dict(metrics or {})
+        self._training, self._validation = (Meter(self.metrics, self.device) for _ in range(2))
+        self._carry, self._carry_saved = carry, None
+        self._functions = StepFunctions(
+            chosen, update, validate or chosen, self._training, self._validation, self._single, clip,
+            carry is not None, looks=not (self.compiles and engine_of(self.device.backend).compiles),
+        )  # fmt: skip
+        self._aids: dict[str, Any] = {"totals": self._training.totals}
+        trained = {name: self._models[name] for name in self._optimizers}
+        if ema is not None:
+            self._aids["ema"] = {name: Ema(one, decay=ema) for name, one in trained.items()}
+        if self.accumulate > 1:
+            self._aids["accumulators"] = {name: GradientsAccumulator(one) for name, one in trained.items()}
+        if scales:
+            self._aids["scaler"] = scales if isinstance(scales, LossScaler) else LossScaler(device=self.device)
+        self._programs: dict[Any, Callable[..., Any]] = {}
+        self.guards = False
+        """Is the loss of every step waited for, and the model before it kept until it is known? See `NanGuard`."""
+        self.epoch = self.step = self.updates = self.rows = self._batch_number = 0
+        self.lr: Any = 0.0
+        self.lr_scale = 1.0
         self.history: list[EpochReport] = []
-        self._measures = {"loss": loss, **(metrics or {})}
-        self._update = compiled(self._step, donate=("model", "optimizer")) if compile else self._step
-        self._evaluate = compiled(self._measure) if compile else self._measure
+        self.events: list[tuple[int, str]] = []
+        self.extra: dict[str, float] = {}
+        self.validation: Values = {}
+        self.validation_data: Any = None
+        self.plan = Plan(None, None, None, None)
+        self.folder: Path | None = None
+        self.batch: Any = None
+        self.is_resumed = False
+        self.stopped: str | None = None
+        self._values: dict[str, float] = {}
+        self._last: Pending | None = None
+        self._fit: Fit | None = None
+
+    # --- what it holds
+
+    @property
+    def model(self) -> M:
+        """The model after the last step, with a tape; for inference use `learner.model.valid()`. Several by name."""
+        return self._models[ONLY] if self._single else cast("M", dict(self._models))
+
+    @model.setter
+    def model(self, model: M) -> None:
+        new = _named_models(model)
+        if set(new) != set(self._models):
+            raise RunError(f"model: a learner keeps its models ({', '.join(self._models) or 'one'}); got {', '.join(new)}")
+        self._models = {name: cast("Any", one).train() for name, one in new.items()}
+
+    @property
+    def average(self) -> M:
+        """The averaged model (`ema=`), for inference; the model itself where there is none."""
+        found = self._for_inference()
+        return found[ONLY] if self._single else cast("M", found)
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer; several by name."""
+        return self._optimizers[ONLY] if self._single else dict(self._optimizers)
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule of the learning rate; several by name."""
+        return self._schedules[ONLY] if self._single else dict(self._schedules)
 
     @property
     def device(self) -> Device:
-        """The device of the model, to which batches are moved."""
-        params = self.model.params()
-        params = [param for param in params if not param.full_precision] or params
-        return params[0].device if params else as_device(None)
+        """The device of the first model, to which batches go, on a backend with a tape."""
+        return _device(next(iter(self._models.values())))
+
+    @property
+    def loss(self) -> float:
+        """The loss of the last step, NaN before the first; waits for the engine."""
+        last = self._last
+        if last is None or last.output.loss is None:
+            return float("nan")
+        array = np.asarray(last.output.loss.numpy())
+        return float(array if last.of is None else array[last.of])
+
+    @property
+    def seconds(self) -> float:
+        """The time of the fit that is going on, or of the last one, in seconds; with what was before it was resumed."""
+        return 0.0 if self._fit is None else self._fit.seconds
+
+    def means(self) -> Values:
+        """The loss and the metrics of this epoch so far; waits for the engine."""
+        self._read()
+        return self._training.values()
+
+    def values(self) -> dict[str, float]:
+        """The newest values, flat: `train/loss`, `validation/accuracy`."""
+        return dict(self._values)
+
+    def value(self, name: str) -> float:
+        """The newest value of this name; `RunError`, which lists the names, where there is none."""
+        if name not in self._values:
+            known = ", ".join(self._values) or "none before the end of the first epoch"
+            raise RunError(f"there is no value {name!r}; there are: {known}")
+        return self._values[name]
+
+    # --- what callbacks do
+
+    def stop(self, reason: str) -> None:
+        """End the training after this step."""
+        self.stopped = self.stopped or reason
+
+    def warn(self, text: str) -> None:
+        """Note an event, which views and reports show."""
+        self.events.append((self.step, text))
+
+    def announce(self, path: Path) -> None:
+        """Tell all callbacks that a checkpoint is complete."""
+        if self._fit is not None:
+            self._fit.tell("on_checkpoint", path)
+
+    # --- training
 
     def fit(
-        self, batches: Batches, *, epochs: int, held_out: Batches | None = None, loggers: Sequence[Logger] = ()
+        self,
+        data: Any,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        time: float | timedelta | None = None,
+        validation: Any = None,
+        validate_every: int = 1,
+        validate_every_steps: int | None = None,
+        callbacks: Iterable[Callback] = (),
+        folder: str | os.PathLike[str] | None = None,
+        resume: bool | str | os.PathLike[str] = False,
+        overwrite: bool = False,
+        progress: bool = True,
+        dry_run: bool = False,
     ) -> list[EpochReport]:
-        """Train for `epochs` further epochs, and return the history.
+        """Train until a limit is reached, and return the history.
 
-        `held_out` is the validation data; the loss and the metrics are measured on it after each epoch. Loggers are
-        called after every step and epoch, in their order. Their `stop` is called however the training ends.
+        Limits count from the beginning of this fit; one that is resumed goes on to the limits from where it began.
 
-        Raises:
-            RunError: the loss is no longer finite.
+        Args:
+            data: a `Loader`, or any iterable of batches: a generator (or a function that makes one, for several
+                epochs), a `DataLoader` of PyTorch, a data set of grain.
+            epochs, steps, time: how long; at least one of them. Time is in seconds, or a `timedelta`.
+            validation: as `data`: the loss and the metrics are measured on it in inference mode.
+            validate_every: after so many epochs.
+            validate_every_steps: and, within epochs, after so many steps.
+            callbacks: called in their order; see `Callback`.
+            folder: of the run, which then holds settings, environment, metrics, checkpoints and a report.
+            resume: True, to go on where the run in `folder` stands; or a folder of checkpoints, or a checkpoint. With no
+                checkpoint there it begins at the beginning.
+            overwrite: may a finished run in `folder` be replaced?
+            progress: show how it goes: a live view in a terminal, otherwise a line for each epoch.
+            dry_run: two batches of everything, checkpoint and resume included, and nothing changed afterwards;
+                `learner.dry_run` does the same, and says what it has found.
+
+        Ctrl-C (and SIGTERM) ends the training after the running step, with the state saved where there is a folder, by
+        a `KeyboardInterrupt` that says how to go on; a second one ends at once.
+
+        Raises `RunError` for arguments that are wrong and for a loss that is not finite, `DataError` for batches that
+        do not fit, `RecordError` for a checkpoint of another model; and whatever a callback raises.
         """
-        done = len(self.history)
-        plan = Plan(done + epochs, len(batches), batches.batch_size, done + 1)
-        started: list[Logger] = []
-        try:
-            for logger in loggers:
-                started.append(logger)
-                logger.start(plan)
-            for epoch in range(done, done + epochs):
-                report = self._epoch(epoch, batches, held_out, loggers)
-                self.history.append(report)
-                for logger in loggers:
-                    logger.epoch(report)
-        finally:
-            for logger in reversed(started):
-                logger.stop()
+        limits = Limits.of(epochs, steps, time)
+        if dry_run:
+            print(self.dry_run(data, validation=validation, callbacks=callbacks))
+            return self.history
+        self._fit = Fit(
+            self, Feed(data), None if validation is None else Feed(validation, "validation"), limits,
+            (_whole("validate_every", validate_every), validate_every_steps), list(callbacks),
+            folder=None if folder is None else Path(folder), resume=resume, overwrite=overwrite, progress=progress,
+        )  # fmt: skip
+        self.validation_data = validation
+        self._fit.run()
         return self.history
 
-    def evaluate(self, batches: Batches) -> dict[str, float]:
-        """The loss and the metrics over all batches, in inference mode; all rows have the same weight."""
-        model, device = self.model.valid(), self.device
-        if device.backend.inner is not None:
-            device = device.on(device.backend.inner)
-        means = {name: Mean() for name in self._measures}
-        for arrays in batches.epoch():
-            _count(means, self._evaluate(model, _to_device(arrays, device)), len(arrays[0]))
-        return {name: mean.value() for name, mean in means.items()}
+    def dry_run(
+        self, data: Any, *, validation: Any = None, callbacks: Iterable[Callback] = ()
+    ) -> DryRun:
+        """Two batches of everything, with a checkpoint and a resume: what would fail late fails now. Nothing changes.
 
-    def _epoch(self, epoch: int, batches: Batches, held_out: Batches | None, loggers: Sequence[Logger]) -> EpochReport:
-        means = {name: Mean() for name in self._measures}
-        device, rows, begun = self.device, 0, perf_counter()
-        lr: Rate = 0.0
-        for step, arrays in enumerate(batches.epoch(epoch), start=1):
-            lr = self.schedule.step()
-            self.model, measured = self._update(self.model, self.optimizer, lr, _to_device(arrays, device))
-            _count(means, measured, len(arrays[0]))
-            rows += len(arrays[0])
-            report = StepReport(epoch + 1, step, lr, means)
-            for logger in loggers:
-                logger.step(report)
-        train = {name: mean.value() for name, mean in means.items()}  # waits for the last step
-        seconds = perf_counter() - begun
-        if not math.isfinite(train["loss"]):
-            raise RunError(
-                f"epoch {epoch + 1}: the loss is {train['loss']}; lower the learning rate, or clip the gradients"
-            )
-        validation = {} if held_out is None else self.evaluate(held_out)
-        return EpochReport(epoch + 1, (epoch + 1) * len(batches), lr, train, validation, seconds, rows / seconds)
+        Callbacks that write are left out. `print` what it returns: the time of a step, and the memory.
+        """
+        from phlox.train.dry_run import dry_run
 
-    def _step(self, model: M, optimizer: Optimizer, lr: Rate, batch: Tensors) -> tuple[M, dict[str, Any]]:
-        inputs, *targets = batch
-        output = _called(model, inputs)
-        loss = self._measures["loss"](output, *targets)
-        measured = {name: measure(output, *targets) for name, measure in self._measures.items() if name != "loss"}
-        grads = GradientsParams.from_grads(loss.backward(), model)
-        measured = {"loss": loss, **measured}
-        return optimizer.step(lr, model, grads), {name: value.detach() for name, value in measured.items()}
+        return dry_run(self, data, validation, list(callbacks))
 
-    def _measure(self, model: M, batch: Tensors) -> dict[str, Any]:
-        inputs, *targets = batch
-        output = _called(model, inputs)
-        return {name: measure(output, *targets) for name, measure in self._measures.items()}
+    def lr_find(self, data: Any, *, low: float = 1e-7, high: float = 1.0, steps: int = 100) -> LrCurve:
+        """The loss at learning rates from low to high, one a step, and a rate to begin with. Nothing changes.
+
+        See Smith 2017, "Cyclical learning rates for training neural networks". It ends early where the loss diverges.
+        """
+        from phlox.train.lr_find import lr_find
+
+        return lr_find(self, data, low, high, steps)
+
+    def evaluate(self, data: Any) -> Values:
+        """The loss and the metrics on all batches of `data`, in inference mode; rows have the same weight."""
+        feed = data if isinstance(data, Feed) else Feed(data)
+        if self._functions.validate is None:
+            raise RunError("with update= there is no step to evaluate; give validate=(models, batch) to the learner")
+        meter, models = self._validation, self._for_inference()
+        meter.reset()
+        aids: dict[str, Any] = {"totals": meter.totals}
+        measure, device = self._program("measure"), _without_tape(self.device)
+        with random.stream(Stream(key_of(0))):  # a step that draws in validation draws the same each time
+            for batch in feed.epoch(0):
+                if self.compiles:
+                    check_arrays(batch, feed.name)
+                rows, on = count(batch), onto(batch, device)
+                if self._functions.carries and "carry" not in aids:
+                    aids["carry"] = self._carried(models, on)
+                aids, output = measure(models, aids, on)
+                meter.totals = aids["totals"]
+                for _ in meter.add(Pending(0, 0, 0, rows, output, None)):
+                    pass
+        for _ in meter.read():
+            pass
+        return meter.values()
+
+    def predict(self, data: Any, function: Callable[..., Any] | None = None) -> Any:
+        """The outputs for all rows, in inference mode, as NumPy arrays in the structure that the model gives.
+
+        Args:
+            data: a `Loader` or any iterable of batches.
+            function: `(model, batch)` to the outputs, whose first axis is that of the rows. Without it the model is
+                called with the batch or, of batches `(input, ...)`, with the input.
+        """
+        if function is None and self._own_step is not None and not self._single:
+            raise RunError("predict: with several models it is not known which is meant; give function=(models, batch)")
+        models, device = self._for_inference(), _without_tape(self.device)
+        model = models[ONLY] if self._single else models
+        call = function or _predicted
+        run: Any = compiled(call) if self.compiles else call
+        found: list[Any] = []
+        for batch in Feed(data).epoch(0):
+            found.append(mapped(lambda x: x.numpy() if isinstance(x, Tensor) else x, run(model, onto(batch, device))))
+        if not found:
+            raise RunError("predict: there is no batch in the data")
+        return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
+
+    # --- within
+
+    def _for_inference(self) -> dict[str, Any]:
+        averages = self._aids.get("ema", {})
+        return {name: averages[name].average if name in averages else one.valid() for name, one in self._models.items()}
+
+    def _by_model(self, given: Any, what: str, kinds: str) -> dict[str, Any]:
+        """What was given for the models, by their names."""
+        if self._single:
+            if isinstance(given, Mapping):
+                raise RunError(f"{what}: one for each of several models was given, and there is one model; give {kinds}")
+            return {ONLY: given}
+        if not isinstance(given, Mapping):
+            raise RunError(f"{what}: for several models give a dict by their names ({', '.join(self._models)})")
+        named = cast("Mapping[str, Any]", given)
+        if unknown := [name for name in named if name not in self._models]:
+            raise RunError(f"{what}: there is no model {unknown[0]!r}; there are {', '.join(self._models)}")
+        return dict(named)
+
+    def _rates(self, lr: Any) -> dict[str, Any]:
+        if lr is None:
+            if all(isinstance(one, Lbfgs) for one in self._optimizers.values()):
+                lr = 1.0
+            else:
+                raise RunError("lr: give the learning rate, a number or a schedule such as optim.CosineAnnealingLr")
+        if not isinstance(lr, Mapping):
+            return {name: lr if n == 0 else copy.deepcopy(lr) for n, name in enumerate(self._optimizers)}
+        rates = self._by_model(lr, "lr", "a number or a schedule")
+        if set(rates) != set(self._optimizers):
+            raise RunError(f"lr: give one for each of {', '.join(self._optimizers)}, got {', '.join(rates)}")
+        return rates
+
+    def _read(self, leave: int = 0) -> None:
+        for step, loss in self._training.read(leave):
+            if self._fit is not None:
+                self._fit.check_loss(step, loss)
+
+    def find_nonfinite(self, batch: Any) -> str | None:
+        """The first thing that is not finite where the step is taken on a batch, in words; None where all is."""
+        return None
+
+    def _guard(self, before: Any, output: Any, steps: int) -> None:
+        """Take the step back if its loss is not finite."""
+
+    def _note(self, kind: str, values: Values) -> None:
+        self._values.update(flattened(kind, values))
+
+    def _program(self, name: str, steps: int = 1) -> Callable[..., Any]:
+        """A function of the step, compiled if steps are."""
+        key = name, steps, self.guards
+        if key not in self._programs:
+            function = getattr(self._functions, name)
+            donate = {"train": ("models", "optimizers", "aids"), "measure": ("aids",)}.get(name, ())
+            if self.guards:
+                donate = ()
+            if steps > 1:
+                self._programs[key] = compiled(function, donate=donate, steps=steps, over=("rates", "batch"))
+            else:
+                self._programs[key] = compiled(function, donate=donate) if self.compiles else function
+        return self._programs[key]
 
 
-def _called(model: Any, inputs: Tensor[Any, Any, Any]) -> Any:
-    """The model's output. A type checker does not know that subclasses of `Module` define `__call__`."""
-    return model(inputs)
+def _predicted(model: Any, batch: Any) -> Any:
+    if not isinstance(batch, tuple):
+        return model(batch)
+    inputs = cast("tuple[Any, ...]", batch)[0]
+    return model(*inputs) if type(inputs) is tuple else model(inputs)
 
 
-def _to_device(arrays: Sequence[Any], device: Device) -> Tensors:
-    return tuple(tensor(array, device=device) for array in arrays)
+def _named_models(model: Any) -> dict[str, Module]:
+    if isinstance(model, Module):
+        return {ONLY: model}
+    if not isinstance(model, Mapping) or not model:
+        raise RunError(f"model: give a module, or a dict of modules by name, got {type(model).__name__}")
+    named = dict(cast("Mapping[Any, Any]", model))
+    for name, one in named.items():
+        if not isinstance(one, Module):
+            raise RunError(f"model: {name!r} must be a module, got {type(one).__name__}")
+        if not isinstance(name, str) or not name or "." in name:
+            raise RunError(f"model: {name!r} is no name of a model: a text, not empty, without a dot")
+    return named
 
 
-def _count(means: Mapping[str, Mean], measured: Mapping[str, Any], rows: int) -> None:
-    for name, mean in means.items():
-        mean.add(measured[name], rows)
+def _device(model: Any) -> Device:
+    params = model.params()
+    params = [param for param in params if not param.full_precision] or params
+    if not params:
+        raise RunError(f"model: this {type(model).__name__} has no parameters, so that there is nothing to train")
+    return params[0].device
+
+
+def _engine(model: Any) -> Any:
+    return engine_of(_device(model).backend)
+
+
+def _without_tape(place: Device) -> Device:
+    backend = place.backend
+    while (lower := backend.without_tape()) is not None:
+        backend = lower
+    return place.on(backend)
+
+
+def _copied(model: Any, precision: str | None) -> Any:
+    """The model with memory of its own, which a compiled step may write over; ids stay."""
+    place = _without_tape(_device(model))
+    if precision is None:
+        return model.map(lambda path, param: param.map(copy.deepcopy))
+    engine: Any = place.backend
+    try:
+        wanted = type(engine)(float=precision, int=engine.int_element)
+    except Exception as error:
+        raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
+    return model.map(lambda path, param: param.map(copy.deepcopy)).to_device(place.on(wanted))
+
+
+def _optimizer_of(given: Any, name: str, *, skips: bool) -> Optimizer:
+    where = f"optimizer{f' of {name!r}' if name else ''}"
+    if isinstance(given, Config) and callable(getattr(given, "init", None)):
+        made: Any = cast("Any", given)
+        built = made.init(skip_nonfinite=True) if skips and not isinstance(made.init(), Lbfgs) else made.init()
+        if isinstance(built, Optimizer):
+            return built
+    if not isinstance(given, Optimizer):
+        raise RunError(f"{where}: give {_KINDS}, got {type(given).__name__}")
+    if skips and isinstance(given, OptimizerAdaptor) and not given.skip_nonfinite:
+        raise RunError(f"{where}: with loss_scaling it must leave out steps that are not finite: init(skip_nonfinite=True)")
+    return given.twin()
+
+
+def _schedule_of(given: Any, name: str) -> LrSchedule[Any]:
+    if isinstance(given, LrSchedule):
+        return copy.deepcopy(cast("LrSchedule[Any]", given))
+    where = f"lr{f' of {name!r}' if name else ''}"
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        try:
+            return ConstantLr(float(given))
+        except OptimizerError as error:
+            raise RunError(f"{where}: {error}") from None
+    raise RunError(f"{where}: give a number or a schedule, got {type(given).__name__}")
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise RunError(f"{name}: a whole number of 1 or more, got {value!r}")
+    return int(value)
+
+
+__all__ = ["LOSS", "Learner", "Rate", "Record", "Sequence", "concatenated", "in_memory"]

@@ -98,7 +98,9 @@ class Meter:
             raise RunError(f"metrics: {LOSS!r} is the loss's own name; give this metric another")
         self._all = Collection(self.metrics)
         self._summed = {name: one for name, one in self.metrics.items() if not one.gathers}
-        self._device = device
+        while (lower := device.backend.without_tape()) is not None:
+            device = device.on(lower)
+        self.device = device
         self._starts = {name: one.init(device) for name, one in self._summed.items()}
         self.totals = Totals(
             {name: [Param(x, trained=False, full_precision=True) for x in _tensors(start)]
@@ -127,7 +129,7 @@ class Meter:
         else:
             one = _inputs(inputs, "all metrics")
             shared = self._all.measure(*one.args, weights=one.weights)
-            found = {name: shared[self._all.group_of(name)] for name in self.metrics}
+            found = {name: shared[self._all.group_of[name]] for name in self.metrics}
         changes: list[tuple[Param, AnyTensor]] = []
         rows: dict[str, Any] = {}
         for name, state in found.items():

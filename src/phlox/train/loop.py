@@ -1,0 +1,444 @@
+"""`Fit`: one call of `Learner.fit`, from its first batch to the event that ends it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from phlox import random
+from phlox.data.structure import mapped
+from phlox.errors import RunError
+from phlox.train.callback import Callback
+from phlox.train.feed import Feed, check_arrays, count, onto
+from phlox.train.history import EpochReport, Plan, plain
+from phlox.train.meter import Output, Pending
+from phlox.train.steps import ONLY, NotFiniteLossError
+
+if TYPE_CHECKING:
+    from phlox.optim import Lbfgs
+    from phlox.train.learner import Learner
+
+_ROWS_SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a training goes on; None where there is no such limit."""
+
+    epochs: int | None
+    steps: int | None
+    seconds: float | None
+
+    @classmethod
+    def of(cls, epochs: Any, steps: Any, time: Any) -> Limits:
+        """The limits that were given; `RunError` for what is none, and where there is none."""
+        for name, value in (("epochs", epochs), ("steps", steps)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+                raise RunError(f"fit: {name} is a whole number of 1 or more, got {value!r}")
+        seconds = time.total_seconds() if isinstance(time, timedelta) else time
+        if seconds is not None and (
+            isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.0 < seconds < math.inf
+        ):
+            raise RunError(f"fit: time is a number of seconds above 0, or a timedelta, got {time!r}")
+        if epochs is None and steps is None and seconds is None:
+            raise RunError("fit: say how long: epochs=, steps= or time=")
+        return cls(epochs, steps, seconds)
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM while a training runs: the first is noted, a second one acts at once.
+
+    Outside of the main thread, where Python calls no handlers, it does nothing.
+    """
+
+    def __init__(self, noted: Callable[[str], object]) -> None:
+        self.came: int | None = None
+        self._noted = noted
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before = signal.getsignal(number)
+                # What a program handles in its own way, or ignores, stays.
+                if before in (signal.default_int_handler, signal.SIG_DFL):
+                    self._before[number] = before
+                    signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.came is not None:
+            self.end()
+        self.came = number
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        self._noted(f"{name}: ending after this step; once more to end at once")
+
+    def end(self, how: str = "") -> None:
+        """Raise what the signal that came raises without a learner."""
+        if self.came == signal.SIGTERM:
+            raise SystemExit(128 + int(signal.SIGTERM))
+        raise KeyboardInterrupt(*[how] if how else [])
+
+
+class Fit:
+    """A training that is going on."""
+
+    def __init__(
+        self,
+        learner: Learner[Any],
+        data: Feed,
+        validation: Feed | None,
+        limits: Limits,
+        validate_every: tuple[int, int | None],
+        callbacks: list[Callback],
+        *,
+        folder: Path | None = None,
+        resume: Any = False,
+        overwrite: bool = False,
+        progress: bool = False,
+    ) -> None:
+        self.learner, self.data, self.validation, self.limits = learner, data, validation, limits
+        self._every, self._every_steps = validate_every
+        for one in callbacks:
+            if not isinstance(one, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]
+                what = one.__name__ if isinstance(one, type) else type(one).__name__
+                raise RunError(f"callbacks: give instances of Callback, got {what}")
+        if self._every_steps is not None and (isinstance(self._every_steps, bool) or self._every_steps < 1):
+            raise RunError(f"fit: validate_every_steps is a whole number of 1 or more, got {self._every_steps!r}")
+        self.folder, self._resume, self._overwrite, self._progress = folder, resume, overwrite, progress
+        self.callbacks = callbacks
+        self._started: list[Callback] = []
+        self.first_epoch, self.first_step = learner.epoch, learner.step
+        self._spent = 0.0
+        self._begun, self._before = perf_counter(), learner.step
+        self._handlers: dict[str, list[Callable[..., Any]]] = {}
+        self.interrupts = Interrupts(self._say)
+
+    def spend(self, seconds: float) -> None:
+        """Count the time that a training has taken before it was resumed."""
+        self._spent = seconds
+
+    def callback_states(self) -> dict[str, Any]:
+        """What callbacks have to remember, by name."""
+        states = {name: plain(one.state()) for name, one in self._named_callbacks()}
+        return {name: state for name, state in states.items() if state}
+
+    def restore_callbacks(self, states: Mapping[str, Any]) -> None:
+        """Give callbacks what they had to remember; those that have no state there begin anew."""
+        for name, one in self._named_callbacks():
+            if name in states:
+                one.restore(states[name])
+
+    def _named_callbacks(self) -> Iterator[tuple[str, Callback]]:
+        seen: dict[str, int] = {}
+        for one in self.callbacks:
+            name = type(one).__name__
+            seen[name] = seen.get(name, 0) + 1
+            yield f"{name}{seen[name] if seen[name] > 1 else ''}", one
+
+    @property
+    def seconds(self) -> float:
+        """The time so far, with what was spent before a resume."""
+        return self._spent + perf_counter() - self._begun
+
+    # --- from beginning to end
+
+    def run(self) -> None:
+        """Train until a limit is reached."""
+        learner = self.learner
+        with ExitStack() as stack:
+            self._prepare(stack)
+            stack.enter_context(self.interrupts)
+            if learner.compiles:
+                self.data.on_device(learner.device)
+            try:
+                for callback in self.callbacks:
+                    self._started.append(callback)
+                    callback.on_fit_start(learner)
+                with random.stream(learner.stream):
+                    while not self._ends():
+                        self._epoch()
+                if self.interrupts.came is not None:
+                    self.interrupts.end(self._how_to_go_on())
+            except BaseException as error:
+                self._finish(error)
+                raise
+            self._finish(None)
+
+    def _prepare(self, stack: ExitStack) -> None:
+        from phlox.train.run import prepare  # which needs callbacks, views and loggers
+
+        learner = self.learner
+        learner.stopped, learner.is_resumed, learner.folder = None, False, self.folder
+        record = prepare(self, self.folder, self._resume, overwrite=self._overwrite, progress=self._progress, stack=stack)
+        self.callbacks.sort(key=lambda one: type(one).last)
+        if record is None:
+            learner._begin_fit()  # pyright: ignore[reportPrivateUsage]
+            self.first_epoch, self.first_step = learner.epoch, learner.step
+        else:
+            learner.load_state(record, fit=self)
+            learner.is_resumed = True
+        learner.plan = self._plan()
+        self._begun = perf_counter()
+
+    def _finish(self, error: BaseException | None) -> None:
+        """Tell all callbacks that it is over; of several exceptions the first goes on, the others are its notes."""
+        learner, raised = self.learner, error
+        events: list[tuple[Callback, Callable[[], object]]] = []
+        if error is not None:
+            events += [(one, lambda one=one: one.on_exception(learner, error)) for one in self._started]
+        events += [(one, lambda one=one: one.on_fit_end(learner)) for one in reversed(self._ordered())]
+        self._spent, self._begun = self.seconds, perf_counter()
+        for one, event in events:
+            try:
+                event()
+            except BaseException as other:
+                if raised is None:
+                    raised = other
+                else:
+                    raised.add_note(f"then {type(one).__name__} failed too: {type(other).__name__}: {other}")
+        if raised is not None and error is None:
+            raise raised
+
+    def _ordered(self) -> list[Callback]:
+        """Those that save come last at the end too, when the others have settled."""
+        return [one for one in self._started if type(one).last] + [one for one in self._started if not type(one).last]
+
+    def _how_to_go_on(self) -> str:
+        learner = self.learner
+        text = f"the training was stopped after step {learner.step:,} (epoch {learner.epoch + 1})"
+        if self.folder is not None:
+            return f"{text}; its state is saved: go on with fit(..., folder={str(self.folder)!r}, resume=True)"
+        places = [one for one in self.callbacks if type(one).last and getattr(one, "folder", None)]
+        if places:
+            return f"{text}; its state is saved: go on with fit(..., resume={str(cast('Any', places[0]).folder)!r})"
+        return f"{text}; nothing was saved, since fit has no folder="
+
+    def _say(self, text: str) -> None:
+        self.learner.warn(text)
+        print(f"\n{text}", file=sys.stderr, flush=True)
+
+    # --- events
+
+    def tell(self, event: str, *more: Any) -> None:
+        """Call a method of all callbacks."""
+        for method in self._methods(event):
+            method(self.learner, *more)
+
+    def _methods(self, event: str) -> list[Callable[..., Any]]:
+        """Those of callbacks that do something there: a step has no time for calls that do not."""
+        found = self._handlers.get(event)
+        if found is None:
+            nothing = getattr(Callback, event)
+            methods = [cast("Any", getattr(one, event)) for one in self.callbacks]
+            found = [method for method in methods if getattr(method, "__func__", method) is not nothing]
+            self._handlers[event] = found
+        return found
+
+    # --- limits
+
+    def _ends(self) -> bool:
+        """Is it over? Asked between steps."""
+        learner, limits = self.learner, self.limits
+        if self.interrupts.came is not None:
+            learner.stop("interrupted")
+        elif limits.epochs is not None and learner.epoch >= self.first_epoch + limits.epochs:
+            learner.stop(f"{limits.epochs} epochs are over")
+        elif limits.steps is not None and learner.step >= self.first_step + limits.steps:
+            learner.stop(f"{limits.steps} steps are over")
+        elif limits.seconds is not None and self.seconds >= limits.seconds:
+            learner.stop(f"{limits.seconds:g} seconds are over")
+        return learner.stopped is not None
+
+    def _plan(self) -> Plan:
+        batches, limits, start = self.data.batches, self.limits, self.first_step
+        last_epoch = None if limits.epochs is None else self.first_epoch + limits.epochs
+        ends = [start + limits.steps] if limits.steps is not None else []
+        if batches is not None and limits.epochs is not None:
+            ends.append(start + batches * limits.epochs)
+        if last_epoch is None and batches and limits.steps is not None:
+            last_epoch = self.first_epoch + -(-limits.steps // batches)
+        return Plan(last_epoch, min(ends) if ends else None, batches, self.data.batch_size, self.first_epoch, start)
+
+    # --- an epoch
+
+    def _epoch(self) -> None:
+        learner = self.learner
+        if learner.history and not learner.history[-1].complete:
+            learner.history.pop()
+        if learner._batch_number == 0:  # pyright: ignore[reportPrivateUsage]
+            learner._begin_epoch()  # pyright: ignore[reportPrivateUsage]
+            self.tell("on_epoch_start")
+        ended = True
+        with _closing(self.data.epoch(learner.epoch, learner._batch_number)) as batches:  # pyright: ignore[reportPrivateUsage]
+            for group in self._groups(batches):
+                self._steps(group)
+                self.tell("on_step_end")
+                if self._validates_within():
+                    self.validate()
+                if self._ends():
+                    ended = False
+                    break
+        if not ended and self.data.batches is not None:
+            ended = learner._batch_number >= self.data.batches  # pyright: ignore[reportPrivateUsage]
+        if not ended and self.interrupts.came is not None:
+            learner._read()  # pyright: ignore[reportPrivateUsage]
+            return
+        if ended and learner._batch_number == 0:  # pyright: ignore[reportPrivateUsage]
+            raise RunError(f"fit: epoch {learner.epoch + 1} has no batch; is the data empty, or used up?")
+        self._end_epoch(complete=ended)
+
+    def _end_epoch(self, *, complete: bool) -> None:
+        learner = self.learner
+        if complete:
+            learner._flush()  # pyright: ignore[reportPrivateUsage]
+        train = learner.means()
+        seconds = learner._epoch_seconds  # pyright: ignore[reportPrivateUsage]
+        learner._note("train", train)  # pyright: ignore[reportPrivateUsage]
+        validated = False
+        if self.validation is not None and (not complete or (learner.epoch + 1) % self._every == 0):
+            self.validate()
+            validated = True
+        report = EpochReport(
+            learner.epoch + 1, learner.step, learner.lr, train, learner.validation if validated else {}, seconds,
+            learner.rows, complete,
+        )  # fmt: skip
+        learner.history.append(report)
+        if complete:
+            learner.epoch += 1
+            learner._batch_number = 0  # pyright: ignore[reportPrivateUsage]
+        self.tell("on_epoch_end")
+
+    def _validates_within(self) -> bool:
+        every, learner = self._every_steps, self.learner
+        return self.validation is not None and every is not None and learner.step // every > self._before // every
+
+    def validate(self) -> None:
+        """Measure on the validation data."""
+        learner = self.learner
+        assert self.validation is not None
+        self.tell("on_validation_start")
+        learner.validation = learner.evaluate(self.validation)
+        learner._note("validation", learner.validation)  # pyright: ignore[reportPrivateUsage]
+        self.tell("on_validation_end")
+
+    # --- steps
+
+    def _groups(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
+        """The batches of each call: as many as it takes steps, where they are of one size; the last ones alone."""
+        size = self.learner.steps_per_call
+        if size == 1:
+            for batch in batches:
+                yield [batch]
+            return
+        group: list[Any] = []
+        for batch in batches:
+            if group and count(batch) != count(group[0]):
+                yield from ([one] for one in group)
+                group = []
+            group.append(batch)
+            if len(group) == size:
+                yield group
+                group = []
+        yield from ([one] for one in group)
+
+    def _steps(self, group: list[Any]) -> None:
+        learner = self.learner
+        begun = perf_counter()
+        self._before = learner.step
+        for batch in group:
+            if learner.compiles:
+                check_arrays(batch, self.data.name)
+        number, rows = learner._batch_number, count(group[0])  # pyright: ignore[reportPrivateUsage]
+        learner.batch = group[-1]
+        try:
+            output = learner._take(group)  # pyright: ignore[reportPrivateUsage]
+        except NotFiniteLossError as error:
+            raise self._not_finite(float(str(error)), learner.step + 1, learner.epoch, number, taken=False) from None
+        except Exception as error:
+            shown = self._rows_shown(learner.epoch, number)
+            error.add_note(f"in step {learner.step + 1}: batch {number} of epoch {learner.epoch + 1}{shown}")
+            raise
+        several = len(group) > 1
+        for at in range(len(group)):
+            learner.step += 1
+            learner._last = Pending(  # pyright: ignore[reportPrivateUsage]
+                learner.step, learner.epoch, number + at, rows, output, at if several else None
+            )
+            for step, loss in learner._training.add(learner._last):  # pyright: ignore[reportPrivateUsage]
+                self.check_loss(step, loss)
+        learner.rows += rows * len(group)
+        learner._batch_number += len(group)  # pyright: ignore[reportPrivateUsage]
+        learner._epoch_seconds += perf_counter() - begun  # pyright: ignore[reportPrivateUsage]
+
+    def check_loss(self, step: Pending, loss: float) -> None:
+        """Raise `RunError` for a loss that is not finite."""
+        if not math.isfinite(loss):
+            raise self._not_finite(loss, step.step, step.epoch, step.number, taken=True)
+
+    def _not_finite(self, loss: float, step: int, epoch: int, number: int, *, taken: bool) -> RunError:
+        lead = "" if not taken else " (it was found after later steps were taken; NanGuard() finds it at once)"
+        text = (
+            f"the loss of step {step} is {loss}: batch {number} of epoch {epoch + 1}{self._rows_shown(epoch, number)}"
+            f"{lead}; look at these rows, lower the learning rate, or clip the gradients (clip=)"
+        )
+        found = None if taken else self.learner.find_nonfinite(self.learner.batch)
+        return RunError(text if found is None else f"{text}. First not finite: {found}")
+
+    def _rows_shown(self, epoch: int, number: int) -> str:
+        rows = self.data.rows(epoch, number)
+        if rows is None:
+            return ""
+        shown = ", ".join(map(str, rows[:_ROWS_SHOWN].tolist()))
+        return f", rows {shown}{', ...' if len(rows) > _ROWS_SHOWN else ''}"
+
+
+@contextmanager
+def _closing(batches: Iterator[Any]) -> Iterator[Iterator[Any]]:
+    """Ends a generator of batches, and its workers, whatever happens."""
+    try:
+        yield batches
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+
+def stacked(group: list[Any], learner: Learner[Any]) -> Any:
+    """The batches of several steps as one, on the device."""
+    first = group[0]
+    whole = first if len(group) == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
+    return onto(whole, learner.device)
+
+
+def minimized(optimizer: Lbfgs, learner: Any, rate: float, batch: Any) -> tuple[Any, Output]:
+    """A step of L-BFGS on a batch: the model after it, and what was measured at its beginning."""
+    gradient = learner._program("gradient")
+    kept: list[Output] = []
+
+    def closure(model: Any) -> Any:
+        loss, grads, output = gradient({ONLY: model}, learner._aids, batch, not kept)
+        if output is not None:
+            kept.append(output)
+        return loss, grads
+
+    return optimizer.minimize(rate, learner._models[ONLY], closure), kept[0]
+
+
+__all__ = ["Fit", "Interrupts", "Limits", "minimized", "stacked"]

@@ -1,0 +1,273 @@
+"""The whole state of a learner as one record: what `Learner` does between its steps, and how it is saved."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from phlox.errors import RecordError
+from phlox.optim.optimizer import Rate
+from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, TensorEntry, gather, restore
+from phlox.record.record import Entry
+from phlox.tensor import Tensor, tensor
+from phlox.train.feed import count
+from phlox.train.history import EpochReport, plain
+from phlox.train.loop import Fit, minimized, stacked
+from phlox.train.meter import Meter, Output
+from phlox.train.steps import ONLY, Carried
+from phlox.transform.tree import map_leaves
+
+if TYPE_CHECKING:
+    from phlox.optim import LrSchedule, Optimizer
+    from phlox.random.stream import Stream
+
+FORMAT = 1
+"""Of the record; one of a later format cannot be read."""
+_ALONE = "model"
+"""What a model that is the only one is called in a record."""
+
+
+def in_memory(record: Record) -> Record:
+    """A record with its tensors in host memory of their own, so that what they came from may change."""
+    entries: dict[str, Entry] = {}
+    for path in record:
+        entry = record[path]
+        if isinstance(entry, TensorEntry):
+            entry = TensorEntry(cast("Any", np.array(entry.tensor.read())), entry.id)
+        entries[path] = entry
+    return Record(entries, record.metadata, aliases=record.aliases)
+
+
+class State:
+    """What a learner holds from step to step."""
+
+    _models: dict[str, Any]
+    _optimizers: dict[str, Optimizer]
+    _schedules: dict[str, LrSchedule[Any]]
+    _aids: dict[str, Any]
+    _training: Meter
+    _carry: Any
+    _carry_saved: Any
+    _fit: Fit | None
+    _single: bool
+    _batch_number: int
+    stream: Stream
+    history: list[EpochReport]
+    events: list[tuple[int, str]]
+    epoch: int
+    step: int
+    updates: int
+    rows: int
+    lr: Any
+    lr_scale: float
+    accumulate: int
+    guards: bool
+    _epoch_seconds = 0.0
+
+    # --- as a record
+
+    def snapshot(self) -> Record:
+        """The whole state as one record in host memory: training may go on while it is written.
+
+        It holds models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
+        and the states of callbacks.
+        """
+        return in_memory(self.into_record())
+
+    def into_record(self) -> Record:
+        """The whole state as one record; nothing is copied. See `snapshot`."""
+        self._read()
+        return gather({**self._parts(), **self._training.parts(), "carry": self._carry_record(), **self._plain_parts()})
+
+    def weights(self) -> Record:
+        """The model as it is used for inference, in host memory; several models each below its name."""
+        models = cast("dict[str, Any]", self._for_inference())
+        return in_memory(models[ONLY].into_record() if self._single else gather(models))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the whole state to a file, completely or not at all, and return its path."""
+        return Path(SafetensorsRecorder(precision=PrecisionSettings()).save(self.into_record(), path))
+
+    def load_record(self, record: Record) -> None:
+        """See `load_state`."""
+        self.load_state(record)
+
+    def load_state(self, record: Record, fit: Fit | None = None) -> None:
+        """Go on from a record of `snapshot`: all of it, or nothing.
+
+        Raises `RecordError`, which tells all that does not fit: another model, another optimizer, other metrics.
+        """
+        progress = record.values.get("progress")
+        if not isinstance(progress, Mapping) or "format" not in progress:
+            raise RecordError("the record is not the state of a learner; for a model alone use model.load_record")
+        found = dict(cast("Mapping[str, Any]", progress))
+        if found["format"] > FORMAT:
+            raise RecordError(
+                f"the record is of format {found['format']} of a learner, and this Phlox reads up to {FORMAT}; update "
+                "Phlox"
+            )
+        own = self._training.parts()
+        plain_parts: dict[str, Any] = dict.fromkeys(self._plain_parts())
+        parts = {**self._parts(), "totals": own["totals"], "means": None, "rows": None, "carry": None, **plain_parts}
+        values = restore(record, parts)
+        rows = values["rows"] if isinstance(values["rows"], Record) else record.select("rows")
+        self._training.restore(cast("Any", values["means"] or {}), rows)
+        carry = record.select("carry")
+        self._carry_saved = [carry.tensors[path].tensor.read() for path in carry] if len(carry) else None
+        self._aids.pop("carry", None)
+        self.epoch, self.step, self.updates = found["epoch"], found["step"], found["updates"]
+        self.rows, self._batch_number, self._epoch_seconds = found["rows"], found["batch"], found["epoch_seconds"]
+        self.lr, self.lr_scale = found["lr"], found["lr_scale"]
+        self.history[:] = [EpochReport.from_plain(one) for one in cast("list[Any]", values["history"])]
+        self.events[:] = [(step, text) for step, text in cast("list[Any]", values["events"])]
+        cast("Any", self)._values = dict(cast("Any", values["values"]) or {})
+        cast("Any", self).validation = dict(cast("Any", found["validation"]) or {})
+        if fit is not None:
+            fit.first_epoch, fit.first_step = found["first_epoch"], found["first_step"]
+            fit.spend(found["seconds"])
+            fit.data.restore(values["data"])
+            fit.restore_callbacks(cast("Any", values["callbacks"]) or {})
+
+    def _parts(self) -> dict[str, Any]:
+        """The parts that save and load themselves."""
+        named = {_ALONE if name == ONLY else name: (name, one) for name, one in self._models.items()}
+
+        def of(group: Mapping[str, Any]) -> dict[str, Any]:
+            return {called: group[name] for called, (name, _) in named.items() if name in group}
+
+        aids = {
+            name: of(cast("Any", one)) if isinstance(one, dict) else one
+            for name, one in self._aids.items()
+            if name not in ("totals", "carry")
+        }
+        return {
+            "models": of(self._models), "optimizers": of(self._optimizers), "schedules": of(self._schedules),
+            **({"aids": aids} if aids else {}), "random": self.stream,
+        }  # fmt: skip
+
+    def _plain_parts(self) -> dict[str, Any]:
+        fit = self._fit
+        progress = {
+            "format": FORMAT, "epoch": self.epoch, "step": self.step, "updates": self.updates, "rows": self.rows,
+            "batch": self._batch_number, "epoch_seconds": self._epoch_seconds, "lr": plain(self.lr),
+            "lr_scale": self.lr_scale, "validation": plain(cast("Any", self).validation),
+            "first_epoch": 0 if fit is None else fit.first_epoch, "first_step": 0 if fit is None else fit.first_step,
+            "seconds": 0.0 if fit is None else fit.seconds,
+        }  # fmt: skip
+        return {
+            "progress": progress,
+            "history": [one.to_plain() for one in self.history],
+            "events": [list(event) for event in self.events],
+            "values": dict(cast("Any", self)._values),
+            "data": None if fit is None else fit.data.state(),
+            "callbacks": {} if fit is None else fit.callback_states(),
+        }
+
+    def _carry_record(self) -> Record:
+        carried: Carried | None = self._aids.get("carry")
+        kept = [] if carried is None else [param.val().numpy() for param in carried.parts]
+        return Record({f"part{number:04}": array for number, array in enumerate(kept)})
+
+    # --- from step to step
+
+    def _begin_fit(self) -> None:
+        """Where an earlier fit has ended within an epoch, that epoch is over."""
+        if self._batch_number:
+            self.epoch, self._batch_number = self.epoch + 1, 0
+            if self.history:
+                self.history[-1] = self.history[-1].completed()
+
+    def _begin_epoch(self) -> None:
+        self._training.reset()
+        self._aids["totals"] = self._training.totals
+        self._aids.pop("carry", None)
+        self._carry_saved = None
+        self.rows, self._epoch_seconds = 0, 0.0
+
+    def _take(self, group: list[Any]) -> Output:
+        """The steps on a group of batches."""
+        this = cast("Any", self)
+        batch, steps = stacked(group, this), len(group)
+        if self._carry is not None and "carry" not in self._aids:
+            first = batch if steps == 1 else map_leaves(lambda x: x[0], batch, Tensor)
+            self._aids["carry"] = self._carried(self._models, first)
+        number = self._batch_number + 1
+        applies = self.accumulate == 1 or number % self.accumulate == 0
+        rates = [self._next_rates() for _ in range(steps)] if applies else [{name: 0.0 for name in self._schedules}]
+        if this._is_lbfgs:
+            self._models[ONLY], output = minimized(cast("Any", self._optimizers[ONLY]), this, rates[0][ONLY], batch)
+            self._average()
+            self.updates += 1
+            return output
+        given = rates[0] if steps == 1 else _transposed(rates)
+        before = (self._models, {name: one.twin() for name, one in self._optimizers.items()}) if self.guards else None
+        more = (applies,) if steps == 1 and self.accumulate > 1 else ()
+        program = this._program("train", steps)
+        self._models, self._aids, output = program(self._models, self._optimizers, self._aids, given, batch, *more)
+        self._training.totals = self._aids["totals"]
+        if before is not None:
+            this._guard(before, output, steps)
+        self.updates += steps if applies else 0
+        return output
+
+    def _flush(self) -> None:
+        """At the end of an epoch, the step of gradients that are left over."""
+        if self.accumulate > 1 and self._batch_number % self.accumulate:
+            run = cast("Any", self)._program("flush")
+            self._models, self._aids = run(self._models, self._optimizers, self._aids, self._next_rates())
+            self._training.totals = self._aids["totals"]
+            self.updates += 1
+
+    def _average(self) -> None:
+        for name, ema in self._aids.get("ema", {}).items():
+            ema.update(self._models[name])
+
+    def _next_rates(self) -> dict[str, Rate]:
+        scale = self.lr_scale
+        rates = {name: _times(schedule.step(), scale) for name, schedule in self._schedules.items()}
+        self.lr = rates[ONLY] if self._single else rates
+        return rates
+
+    def _carried(self, models: Any, batch: Any) -> Carried:
+        """What a carry begins with."""
+        start = self._carry
+        if callable(start):
+            given = {name: one.valid() for name, one in models.items()}
+            start = start(given[ONLY] if self._single else given, batch)
+        place = self._training.device
+        start = copy.deepcopy(map_leaves(lambda x: tensor(x, device=place), start, np.ndarray))
+        carried = Carried(start, place)
+        if self._carry_saved is not None:
+            for param, array in zip(carried.parts, self._carry_saved, strict=True):
+                param.set(tensor(array, device=param.device))
+            self._carry_saved = None
+        return carried
+
+    def _read(self, leave: int = 0) -> None: ...
+
+    def _for_inference(self) -> Any: ...
+
+
+def _times(rate: Rate, scale: float) -> Rate:
+    if scale == 1.0:
+        return rate
+    return {name: one * scale for name, one in rate.items()} if isinstance(rate, Mapping) else rate * scale
+
+
+def _transposed(rates: list[dict[str, Rate]]) -> dict[str, Any]:
+    """Rates of several steps: for each model, and group, a list."""
+    found: dict[str, Any] = {}
+    for name, first in rates[0].items():
+        if isinstance(first, Mapping):
+            found[name] = {group: [cast("Any", one[name])[group] for one in rates] for group in first}
+        else:
+            found[name] = [one[name] for one in rates]
+    return found
+
+
+__all__ = ["FORMAT", "State", "count", "in_memory"]
