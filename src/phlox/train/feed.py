@@ -95,12 +95,13 @@ class Feed:
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         if self.is_indexed:
             return iter(self._data.epoch(epoch, start=start))
-        source: Any = self._data() if callable(self._data) and not isinstance(self._data, Iterable) else self._data
+        is_made = callable(self._data) and not isinstance(self._data, Iterable)
+        source: Any = self._data() if is_made else self._data
         held, self._held = self._held, None
         if held is not None and hasattr(source, "load_state_dict"):
             source.load_state_dict(held)
         batches = iter(source)
-        if batches is source and self._was_used and held is None:
+        if batches is source and self._was_used and held is None and not is_made:
             raise DataError(
                 f"{self.name}: this {type(source).__name__} gives its batches once, so that there is no epoch "
                 f"{epoch + 1}; give a function that makes one (lambda: ...), or train for epochs=1"

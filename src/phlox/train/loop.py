@@ -288,7 +288,7 @@ class Fit:
         ended = True
         with _closing(self.data.epoch(learner.epoch, learner._batch_number)) as batches:  # pyright: ignore[reportPrivateUsage]
             for group in self._groups(batches):
-                self._steps(group)
+                self.take(group)
                 self.tell("on_step_end")
                 if self._validates_within():
                     self.validate()
@@ -358,7 +358,8 @@ class Fit:
                 group = []
         yield from ([one] for one in group)
 
-    def _steps(self, group: list[Any]) -> None:
+    def take(self, group: list[Any]) -> None:
+        """The steps on some batches, in one call."""
         learner = self.learner
         begun = perf_counter()
         self._before = learner.step

@@ -12,7 +12,7 @@ import numpy as np
 
 from phlox.errors import RecordError
 from phlox.optim.optimizer import Rate
-from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, TensorEntry, gather, restore
+from phlox.record import LazyTensor, PrecisionSettings, Record, SafetensorsRecorder, TensorEntry, gather, restore
 from phlox.record.record import Entry
 from phlox.tensor import Tensor, tensor
 from phlox.train.feed import count
@@ -38,7 +38,8 @@ def in_memory(record: Record) -> Record:
     for path in record:
         entry = record[path]
         if isinstance(entry, TensorEntry):
-            entry = TensorEntry(cast("Any", np.array(entry.tensor.read())), entry.id)
+            held = LazyTensor.from_array(np.array(entry.tensor.read()), path)
+            entry = TensorEntry(held, entry.id, entry.state)
         entries[path] = entry
     return Record(entries, record.metadata, aliases=record.aliases)
 
@@ -198,11 +199,22 @@ class State:
             self._aids["carry"] = self._carried(self._models, first)
         number = self._batch_number + 1
         applies = self.accumulate == 1 or number % self.accumulate == 0
-        rates = [self._next_rates() for _ in range(steps)] if applies else [{name: 0.0 for name in self._schedules}]
+        taken = {name: schedule.taken for name, schedule in self._schedules.items()}
+        try:
+            rates = [self._next_rates() for _ in range(steps)] if applies else [dict.fromkeys(self._schedules, 0.0)]
+            output = self._call(rates, batch, steps, applies)
+        except BaseException:
+            for name, schedule in self._schedules.items():
+                schedule.taken = taken[name]
+            raise
+        self.updates += steps if applies else 0
+        return output
+
+    def _call(self, rates: list[dict[str, Rate]], batch: Any, steps: int, applies: bool) -> Output:
+        this = cast("Any", self)
         if this._is_lbfgs:
             self._models[ONLY], output = minimized(cast("Any", self._optimizers[ONLY]), this, rates[0][ONLY], batch)
             self._average()
-            self.updates += 1
             return output
         given = rates[0] if steps == 1 else _transposed(rates)
         before = (self._models, {name: one.twin() for name, one in self._optimizers.items()}) if self.guards else None
@@ -212,7 +224,6 @@ class State:
         self._training.totals = self._aids["totals"]
         if before is not None:
             this._guard(before, output, steps)
-        self.updates += steps if applies else 0
         return output
 
     def _flush(self) -> None:

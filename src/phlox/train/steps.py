@@ -59,7 +59,7 @@ class Carried(Module):
                 f"{[param.shape for param in self.parts]}; a carry keeps its structure and shapes, so make all batches "
                 "of one size (drop_last=True)"
             )
-        set_together([(param, x.detach()) for param, x in zip(self.parts, tensors, strict=True)])
+        set_together([(param, x.detach().to_device(param.device)) for param, x in zip(self.parts, tensors, strict=True)])
 
 
 def _filled(form: Any, tensors: list[AnyTensor]) -> Any:
