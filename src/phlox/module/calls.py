@@ -1,0 +1,242 @@
+"""Which modules of a model are called, with what, and what they return.
+
+The one way to look into a model while it runs: for summaries, layer-by-layer comparisons and exports. Inside
+`observed(model, on_call)` the classes of the model's modules have another `__call__`, which asks by a context variable
+whether its thread or task is observing; outside of every such scope they have their own, so that observing costs
+nothing where it is not done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import wraps
+from threading import RLock
+from typing import Any, TypeVar, cast
+
+from phlox.backend.pytree import container_of_class
+from phlox.host.signal_guard import scope
+from phlox.module.fields import Fields, fields_of
+from phlox.module.module import Module
+from phlox.module.structure import Container, Part, Static, build
+
+M = TypeVar("M", bound=Module)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a module that is observed."""
+
+    path: str
+    """Where the module stands in the model: `layers.0`; the model itself is the empty string."""
+    module: Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    within: Call | None
+    """The call that this one is part of."""
+    outputs: Any = None
+    """What it has returned; None until then."""
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """For whoever observes: kept from `on_enter` to `on_call`."""
+
+
+class _Observation:
+    """One scope of `observed`."""
+
+    def __init__(self, model: Module, on_call: Callable[[Call], object], on_enter: Callable[[Call], object] | None):
+        self.on_call = on_call
+        self.on_enter = on_enter
+        self.current: Call | None = None
+        self.paths: dict[int, str] = {}
+        self.modules: list[Module] = []  # kept alive, for they are found by their identity
+        self.alike: dict[Any, str] = {}
+        for path, module in named_modules(model):
+            self.paths[id(module)] = path
+            self.modules.append(module)
+            self.alike.setdefault(_likeness(module), path)
+
+    def path_of(self, module: Module) -> str | None:
+        """Its path; a view of a module (by `valid`, `freeze` or a mode) stands where that does; None for a stranger."""
+        found = self.paths.get(id(module))
+        if found is None and (likeness := _likeness(module))[1]:
+            found = self.alike.get(likeness)
+        return found
+
+
+_observations: ContextVar[tuple[_Observation, ...]] = ContextVar("phlox_observed_calls", default=())
+_patching = RLock()
+_patched: dict[type[Any], list[Any]] = {}
+"""Classes whose `__call__` asks who is observing: how many scopes need that, and their own."""
+
+
+def named_modules(model: Module) -> Iterator[tuple[str, Module]]:
+    """Every module in a model with its path, the model first, in the order of declaration; shared ones once.
+
+    >>> from phlox import nn
+    >>> [path for path, module in named_modules(nn.Sequential([nn.Linear(2, 3), nn.Relu()]))]
+    ['', 'layers.0', 'layers.1']
+    """
+    yield from _walk(model, "", set())
+
+
+def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+    if id(value) in seen:
+        return
+    if isinstance(value, Module):
+        seen.add(id(value))
+        yield path, value
+        items: Any = fields_of(value).items()
+    elif isinstance(value, (list, tuple, dict)):
+        seen.add(id(cast("object", value)))
+        container = container_of_class(cast("type[Any]", type(value)))  # pyright: ignore[reportUnknownArgumentType]
+        items = () if container is None else container.items(value)
+    else:
+        return
+    for key, part in list(items):
+        yield from _walk(part, f"{path}.{key}" if path else str(key), seen)
+
+
+def _likeness(module: Module) -> tuple[type[Any], tuple[str, ...]]:
+    return type(module), tuple([param.id for param in module.params()])
+
+
+@contextmanager
+def observed(
+    model: Module, on_call: Callable[[Call], object], *, on_enter: Callable[[Call], object] | None = None
+) -> Generator[None]:
+    """Within this scope (and thread or task), call `on_call(call)` after each call of a module of `model`.
+
+    That is every call by which Python calls an object, `layer(x)`: of the model itself, of its modules in fields,
+    lists, tuples and dicts, and of views of them. Modules that are not part of the model are not observed, nor is one
+    that is called by another method. An exception in a call goes its way, and `on_call` does not hear of that call.
+
+    Args:
+        model: as it is when the scope begins.
+        on_call: gets each call once it has returned, the innermost first.
+        on_enter: gets the same `Call` before, its `outputs` still None.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> model = nn.Sequential([nn.Linear(2, 3), nn.Relu()])
+    >>> with observed(model, lambda call: print(call.path or "the model", call.outputs.shape)):
+    ...     y = model(px.ones((1, 2)))
+    layers.0 (1, 3)
+    layers.1 (1, 3)
+    the model (1, 3)
+    """
+    observation = _Observation(model, on_call, on_enter)
+    classes = {cls for module in observation.modules if (cls := _caller(type(module))) is not None}
+    patched: list[type[Any]] = []
+    try:
+        for cls in classes:
+            patched.append(cls)
+            _patch(cls)
+        with scope(_observations, (*_observations.get(), observation)):
+            yield
+    finally:
+        for cls in patched:
+            _restore(cls)
+
+
+def _caller(cls: type[Any]) -> type[Any] | None:
+    """The class that defines how objects of `cls` are called."""
+    return next((base for base in cls.__mro__ if "__call__" in vars(base) and issubclass(base, Module)), None)
+
+
+def _patch(cls: type[Any]) -> None:
+    with _patching:
+        if cls in _patched:
+            _patched[cls][0] += 1
+            return
+        own = vars(cls)["__call__"]
+        _patched[cls] = [1, own]
+        cls.__call__ = _asking(cls, own)
+
+
+def _restore(cls: type[Any]) -> None:
+    with _patching:
+        known = _patched.get(cls)
+        if known is None:  # interrupted before it was patched
+            return
+        known[0] -= 1
+        if not known[0]:
+            cls.__call__ = known[1]
+            del _patched[cls]
+
+
+def _asking(cls: type[Any], own: Any) -> Callable[..., Any]:
+    """`own`, the `__call__` of a class, for use while somebody observes."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = own.__get__(self, type(self))
+        observations = _observations.get()
+        # By `super().__call__` a subclass goes on with the call that is observed already.
+        if not observations or _caller(type(self)) is not cls:
+            return call(*args, **kwargs)
+        return _observe(observations, self, call, args, kwargs)
+
+    return wraps(own)(__call__) if hasattr(own, "__name__") else __call__
+
+
+def _observe(
+    observations: tuple[_Observation, ...],
+    module: Module,
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    entered: list[tuple[_Observation, Call]] = []
+    try:
+        for observation in observations:
+            path = observation.path_of(module)
+            if path is not None:
+                one = Call(path, module, args, kwargs, observation.current)
+                observation.current = one
+                entered.append((observation, one))
+                if observation.on_enter is not None:
+                    observation.on_enter(one)
+        outputs = call(*args, **kwargs)
+        for observation, one in entered:
+            one.outputs = outputs
+            observation.on_call(one)
+        return outputs
+    finally:
+        for observation, one in entered:
+            observation.current = one.within
+
+
+class FunctionLayer(Module):
+    """A function as a layer, so that its calls are observed as those of modules are."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def with_function_layers(model: M) -> M:
+    """The model with a `FunctionLayer` in place of each function in a list, tuple or dict (those of a `Sequential`).
+
+    Its parameters are the model's own.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> with_function_layers(nn.Sequential([nn.Linear(2, 3), px.functional.relu])).layers[1].function is px.relu
+    True
+    """
+    structure = model.structure()
+    numbers = iter(range(-1, -(10**9), -1))  # containers that are there already have numbers from zero
+
+    def replaced(part: Part, inside: bool) -> Part:
+        if isinstance(part, Static) and inside and callable(part.value) and not isinstance(part.value, type):
+            return Container(FunctionLayer, ("function",), (part,), next(numbers))
+        if not isinstance(part, Container):
+            return part
+        is_module = issubclass(part.cls, Fields)
+        children = tuple([replaced(child, not is_module) for child in part.children])
+        return Container(part.cls, part.keys, children, part.number)
+
+    return build(cast("Container", replaced(structure.skeleton, False)), structure.params)

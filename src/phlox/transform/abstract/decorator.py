@@ -1,0 +1,265 @@
+"""`Abstract(B)`: the backend B for arrays that have a shape and a kind, and no values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from phlox.backend.contract import Backend, Decorator
+from phlox.backend.contract.tracing import TracingOps
+from phlox.backend.contract.types import Array, Kinds, Shape
+from phlox.backend.device import Device
+from phlox.backend.kind import Float, Kind
+from phlox.backend.registry import load_decorator
+from phlox.errors import UnsupportedError
+from phlox.transform.abstract.rules import FROM_NOTHING, RULES
+
+
+class Blank:
+    """An array without values."""
+
+    __slots__ = ("device", "element", "kind", "shape")
+
+    shape: Shape
+    kind: type[Kind]
+    device: Device
+    element: str
+    """Of which float element the backend is that made it; an array of another kind serves at any precision."""
+
+    def __repr__(self) -> str:
+        return f"Blank({self.shape}, {self.kind.__name__})"
+
+
+class Abstract(Decorator):
+    """The backend `inner` without values: operations find the shapes of their results, and compute nothing.
+
+    What an operation would compute is added to `phlox.transform.abstract.counting`. It serves every engine alike, also
+    those that cannot trace. Arrays of the inner backend are constants here, as they are on a tape; an operation on
+    these alone is the inner backend's, and is not counted. An operation without a rule is the contract's definition, on
+    operations that have one.
+
+    >>> import phlox as px
+    >>> from phlox.backend import NumPy
+    >>> x = px.zeros((10**6, 10**6), device=Abstract(NumPy()))
+    >>> (x @ x.T).shape
+    (1000000, 1000000)
+    """
+
+    box: type[Blank] = Blank
+    _made: ClassVar[dict[Backend, Abstract]] = {}
+
+    def __new__(cls, inner: Backend) -> Abstract:
+        if inner in cls._made:
+            return cls._made[inner]
+        if inner.inner is not None:
+            raise UnsupportedError(f"Abstract stands on an engine alone, and {inner!r} is a decorator; see abstracted")
+        self = super().__new__(cls)
+        self.inner = inner
+        self.name = f"abstract({inner.name})"
+        self.float_element = inner.float_element
+        self.int_element = inner.int_element
+        shape = inner.shape
+        self.shape = lambda x: x.shape if type(x) is Blank else shape(x)
+        for name, rule in RULES.items():
+            setattr(self, name, self._operation(name, rule))
+        for name, rule in FROM_NOTHING.items():
+            setattr(self, name, _bound(rule, self))
+        return cls._made.setdefault(inner, self)
+
+    def _operation(self, name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+        box, inner = Blank, self.inner
+
+        def operation(*arguments: Any) -> Any:
+            for x in arguments:
+                if type(x) is box or (isinstance(x, (list, tuple)) and any(type(one) is box for one in x)):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                    return rule(self, *arguments)
+            return getattr(inner, name)(*arguments)
+
+        return operation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Abstract, (self.inner,)
+
+    def __repr__(self) -> str:
+        return f"Abstract({self.inner!r})"
+
+    def blank(self, shape: Sequence[int], kind: type[Kind] = Float, device: Device | None = None) -> Blank:
+        """An array of this shape and kind."""
+        found = object.__new__(Blank)
+        found.shape, found.kind, found.element = tuple(shape), kind, self.float_element
+        found.device = self.device() if device is None else device.on(self)
+        return found
+
+    # --- no tape, and nothing to decorate but an engine
+
+    def without_tape(self) -> Backend | None:
+        return None
+
+    def full_precision(self) -> Backend:
+        return Abstract(self.inner.full_precision())
+
+    def strip(self, x: Array) -> Array:
+        return x
+
+    def requires_grad(self, x: Array) -> bool:
+        return False
+
+    def is_poisoned(self, x: Array) -> bool:
+        return False
+
+    def batch_of(self, x: Array) -> Shape:
+        return ()
+
+    def is_donated(self, x: Array) -> bool:
+        return type(x) is not Blank and self.inner.is_donated(x)
+
+    # --- what is known of an array
+
+    def device_of(self, x: Array) -> Device:
+        return x.device.on(self) if type(x) is Blank else self.inner.device_of(x).on(self)
+
+    def kind_of(self, x: Array) -> type[Kind]:
+        return x.kind if type(x) is Blank else self.inner.kind_of(x)
+
+    def owns_floats(self, x: object) -> bool:
+        if isinstance(x, Blank):
+            return x.kind is Float and x.element == self.float_element
+        return self.inner.owns_floats(x)
+
+    def is_traced(self, x: Array) -> bool:
+        """Has it no value?"""
+        return type(x) is Blank or self.inner.is_traced(x)
+
+    def trace_of(self, x: Array) -> object | None:
+        return None if type(x) is Blank else self.inner.trace_of(x)
+
+    def collects_checks(self, x: Array) -> bool:
+        return type(x) is not Blank and self.inner.collects_checks(x)
+
+    def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
+        if type(indices) is Blank:
+            return TracingOps.check_indices(self, indices, size, from_end=from_end)
+        return self.inner.check_indices(indices, size, from_end=from_end)
+
+    def check_fits(self, x: Array, target: Backend) -> None:
+        if type(x) is not Blank:
+            self.inner.check_fits(x, target)
+
+    # --- moving
+
+    def replicate_like(self, x: Array, like: Array) -> Array:
+        known = type(x) is not Blank and type(like) is not Blank
+        return self.inner.replicate_like(x, like) if known else x
+
+    def to_device(self, x: Array, device: Device) -> Array:
+        if type(x) is Blank:
+            return self.blank(x.shape, x.kind, device)
+        return self.inner.to_device(x, device.on(self.inner))
+
+    def cast(self, x: Array, target: Backend, device: Device) -> Array:
+        below: Backend | None = target
+        while below is not None and not isinstance(below, Abstract):
+            below = below.inner
+        if type(x) is not Blank:
+            place = self.inner if below is None else below.inner
+            assert place is not None
+            return self.inner.cast(x, place, device.on(place))
+        if below is None:
+            raise _no_value(f"a tensor cannot go to {target!r}")
+        return below.blank(x.shape, x.kind, device.on(below))
+
+    def duplicate(self, x: Array) -> Array:
+        return x if type(x) is Blank else self.inner.duplicate(x)
+
+    def detach(self, x: Array) -> Array:
+        return x
+
+    # --- values, of which there are none
+
+    def to_host(self, x: Array) -> np.ndarray[Any, Any]:
+        return self.inner.to_host(self._known(x))
+
+    def await_array(self, x: Array) -> None:
+        if type(x) is not Blank:
+            self.inner.await_array(x)
+
+    def to_dlpack(self, x: Array, **options: Any) -> Any:
+        return self.inner.to_dlpack(self._known(x), **options)
+
+    def dlpack_device(self, x: Array) -> tuple[int, int]:
+        return self.inner.dlpack_device(self._known(x))
+
+    def _known(self, x: Array) -> Array:
+        if type(x) is Blank:
+            raise _no_value(f"a tensor of shape {x.shape} has no value that could be read (by item(), float(), bool() "
+                            "or numpy())")  # fmt: skip
+        return x
+
+    def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
+        if any(type(x) is Blank for x in arrays):
+            raise _no_value("the shape of the result of this operation depends on values")
+        return self.inner.on_host(kinds, fn, *arrays)
+
+    def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
+        """A function of the engine's own arrays (see `phlox.lift`): its shapes are the engine's to find.
+
+        An engine that cannot trace is given zeros.
+        """
+        blanks = [place for place, x in enumerate(arrays) if type(x) is Blank]
+        if not blanks:
+            return self.inner.call_native(fn, *arrays)
+        found: list[Any] = []
+
+        def body(donated: Any, kept: Sequence[Array]) -> list[Array]:
+            given = list(arrays)
+            for place, x in zip(blanks, kept, strict=True):
+                given[place] = x
+            found.append(_map(self._blank_like, self.inner.call_native(fn, *given)))
+            return []
+
+        if self.inner.compiles:
+            likes = [self.inner.abstract_array(arrays[n].shape, arrays[n].kind, arrays[n].device) for n in blanks]
+            self.inner.trace_only(body, [], likes)
+        else:
+            make = {kind: getattr(self.inner, f"{kind}_full") for kind in ("float", "int", "bool")}
+            body([], [make[x.kind.name](x.shape, 0, x.device.on(self.inner)) for x in (arrays[n] for n in blanks)])
+        return found[-1]
+
+    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+        """Gradients have the shapes of what they are gradients of."""
+        return tuple([self._blank_like(x) for x in arrays])
+
+    def _blank_like(self, x: Any) -> Any:
+        if not hasattr(x, "shape"):
+            return x
+        return x if type(x) is Blank else self.blank(self.inner.shape(x), self.inner.kind_of(x))
+
+
+def _map(fn: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        parts = [_map(fn, part) for part in cast("Sequence[Any]", value)]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    if isinstance(value, dict):
+        return {key: _map(fn, part) for key, part in cast("dict[Any, Any]", value).items()}
+    return fn(value)
+
+
+def _bound(rule: Callable[..., Any], backend: Abstract) -> Callable[..., Any]:
+    return lambda *arguments: rule(backend, *arguments)
+
+
+def _no_value(what: str) -> UnsupportedError:
+    return UnsupportedError(f"{what} where only shapes are evaluated; use phlox.where, or compute it outside")
+
+
+def abstracted(backend: Backend) -> Backend:
+    """The same decorators (tapes) around an engine without values."""
+    if isinstance(backend, Abstract):
+        return backend
+    if backend.inner is None:
+        return Abstract(backend)
+    assert isinstance(backend, Decorator)
+    name, options = backend.spec()
+    return load_decorator(name)(abstracted(backend.inner), **options)
