@@ -7,6 +7,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,10 @@ class DryRun:
     """Callbacks that were left out, since they write."""
 
     def __str__(self) -> str:
+        saved = f"parameters {_size(self.model)}, states of the optimizer {_size(self.optimizer)}, checkpoint "
         lines = [
             f"a step takes {_time(self.step)}, the first one {_time(self.first_step)}",
-            f"parameters {_size(self.model)}, states of the optimizer {_size(self.optimizer)}, checkpoint "
-            f"{_size(self.checkpoint)}; it was saved, and resumed bit for bit",
+            f"{saved}{_size(self.checkpoint)}; it was saved, and resumed bit for bit",
         ]
         if self.process is not None:
             lines.append(f"memory of the process, at most: {_size(self.process)}")
@@ -75,7 +76,9 @@ class _First:
 def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[Callback]) -> DryRun:
     """See `Learner.dry_run`."""
     if not hasattr(data, "epoch") and iter(data) is data:
-        raise RunError("dry_run: the data give their batches once, and would be used up; give a function that makes them")
+        raise RunError(
+            "dry_run: the data give their batches once, and would be used up; give a function that makes them"
+        )
     writing = [one for one in callbacks if type(one).writes]
     quiet = [copy.deepcopy(one) for one in callbacks if not type(one).writes]
     clock = _Clock()
@@ -118,7 +121,9 @@ def _check_alike(before: Record, after: Record) -> None:
     for path, entry in before.tensors.items():
         other = after.tensors.get(path)
         if other is None or entry.tensor.read().tobytes() != other.tensor.read().tobytes():
-            raise RunError(f"dry_run: {path} is not what it was after it was saved and loaded; a resumed run would differ")
+            raise RunError(
+                f"dry_run: {path} is not what it was after it was saved and loaded; a resumed run would differ"
+            )
 
 
 def _bytes(record: Record) -> int:
@@ -139,13 +144,11 @@ def _device_memory(learner: Learner[Any]) -> int | None:
     """The most memory that was in use on a device with memory of its own."""
     name, place = engine_of(learner.device.backend).name, str(learner.device)
     if name == "jax":
-        import jax
-
+        jax: Any = import_module("jax")
         stats: Any = jax.devices()[0].memory_stats()
         return None if not stats else int(stats.get("peak_bytes_in_use", 0)) or None
     if name == "torch" and "gpu" in place:
-        import torch
-
+        torch: Any = import_module("torch")
         return int(torch.cuda.max_memory_allocated())
     return None
 
@@ -161,4 +164,3 @@ def _size(count: int) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1.0 else f"{seconds:.3g} s"
-

@@ -6,6 +6,7 @@ import base64
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +31,8 @@ class Feed:
     """
 
     def __init__(self, data: Any, name: str = "data") -> None:
-        self.name, self._data = name, data
+        self.name = name
+        self._data: Any = data
         self.is_indexed = callable(getattr(data, "epoch", None))
         if isinstance(data, (str, bytes, Mapping, tuple, list, np.ndarray, Tensor)) or not (
             self.is_indexed or isinstance(data, Iterable) or callable(data)
@@ -95,12 +97,13 @@ class Feed:
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         if self.is_indexed:
             return iter(self._data.epoch(epoch, start=start))
-        is_made = callable(self._data) and not isinstance(self._data, Iterable)
-        source: Any = self._data() if is_made else self._data
+        data: Any = self._data
+        is_made = callable(data) and not hasattr(data, "__iter__")
+        source: Any = data() if is_made else data
         held, self._held = self._held, None
         if held is not None and hasattr(source, "load_state_dict"):
             source.load_state_dict(held)
-        batches = iter(source)
+        batches: Any = iter(source)
         if batches is source and self._was_used and held is None and not is_made:
             raise DataError(
                 f"{self.name}: this {type(source).__name__} gives its batches once, so that there is no epoch "
@@ -109,7 +112,7 @@ class Feed:
         self._was_used = True
         self._iterator = batches
         if held is not None and not hasattr(source, "load_state_dict"):
-            cast("Any", batches).set_state(held)
+            batches.set_state(held)
         elif held is None and start:
             warnings.warn(
                 f"{self.name}: a {type(source).__name__} cannot say where it stands, so that the first {start} batches "
@@ -139,7 +142,9 @@ class Feed:
 
     def _check(self, batch: Any, number: int) -> None:
         """Has it the structure and the dtypes of the first one?"""
-        found = [(path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)]
+        found: list[tuple[str, Any]] = [
+            (path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)
+        ]
         if self._first is None:
             if not any(isinstance(leaf, (np.ndarray, Tensor)) for _, leaf in leaves(batch)):
                 raise DataError(f"{self.name}: batch {number} has no array in it, but {_described(batch)}")
@@ -162,15 +167,18 @@ class Feed:
 
 def as_batch(value: Any) -> Any:
     """A batch of arrays: tensors of other libraries become NumPy arrays, and lists of arrays tuples."""
+    whole: Any = value
     if isinstance(value, list):
         items = cast("list[Any]", value)
         if items and all(_is_foreign(item) or is_array(item) or children(item) is not None for item in items):
-            value = tuple(items)
-    if isinstance(value, Tensor) or is_array(value):
-        return cast("Any", value)
-    if children(value) is None:
-        return np.asarray(value) if _is_foreign(value) else value
-    return mapped(lambda leaf: as_batch(leaf) if isinstance(leaf, list) or _is_foreign(leaf) else leaf, value)
+            whole = tuple(items)
+    if children(whole) is None:
+        return np.asarray(whole) if _is_foreign(whole) else whole
+    return mapped(_leaf_of_batch, whole)
+
+
+def _leaf_of_batch(leaf: Any) -> Any:
+    return as_batch(leaf) if isinstance(leaf, list) or _is_foreign(leaf) else leaf
 
 
 def _is_foreign(value: Any) -> bool:
@@ -180,8 +188,8 @@ def _is_foreign(value: Any) -> bool:
 def count(batch: Any) -> int:
     """The rows of a batch: the first axis of its first array that has one."""
     for _, leaf in leaves(batch):
-        shape = getattr(leaf, "shape", ())
-        if len(shape):
+        shape: Any = getattr(leaf, "shape", None)
+        if shape:
             return int(shape[0])
     return 1
 
@@ -242,8 +250,10 @@ _TAGS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[An
         int,
     ),
     "items": (
-        lambda value: isinstance(value, Mapping)
-        and not all(isinstance(key, str) and not key.startswith("$") for key in cast("Mapping[Any, Any]", value)),
+        lambda value: (
+            isinstance(value, Mapping)
+            and not all(isinstance(key, str) and not key.startswith("$") for key in cast("Mapping[Any, Any]", value))
+        ),
         lambda value: [[encoded(key), encoded(part)] for key, part in value.items()],
         lambda found: {decoded(key): decoded(part) for key, part in found},
     ),
@@ -252,8 +262,7 @@ _TAGS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[An
 
 
 def _torch_tensor(array: Any) -> Any:
-    import torch
-
+    torch: Any = import_module("torch")
     return torch.from_numpy(array)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
@@ -14,25 +15,37 @@ import numpy as np
 from phlox import random
 from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
-from phlox.config import Config
 from phlox.data.structure import mapped
-from phlox.errors import OptimizerError, RunError
+from phlox.errors import RunError
 from phlox.metrics.base import Metric
 from phlox.module import Module
 from phlox.optim import (
-    ConstantLr, Ema, GradientClipping, GradientsAccumulator, Lbfgs, LossScaler, LrSchedule, Optimizer, OptimizerAdaptor,
+    Ema,
+    GradientClipping,
+    GradientsAccumulator,
+    Lbfgs,
+    LossScaler,
+    LrSchedule,
 )  # fmt: skip
-from phlox.optim.optimizer import Rate
 from phlox.random.stream import Stream, key_of
-from phlox.record import Record
 from phlox.tensor import Tensor
-from phlox.tensor import concat as concatenated
+from phlox.train.arguments import (
+    KINDS,
+    copied,
+    device_of,
+    engine_behind,
+    named_models,
+    optimizer_of,
+    schedule_of,
+    whole,
+    without_tape,
+)
 from phlox.train.callback import Callback
 from phlox.train.feed import Feed, check_arrays, count, onto
-from phlox.train.history import EpochReport, Plan, Values, flattened
+from phlox.train.history import EpochReport, Plan, Values
 from phlox.train.loop import Fit, Limits
-from phlox.train.meter import LOSS, Meter, Pending
-from phlox.train.state import State, in_memory
+from phlox.train.meter import Meter, Pending
+from phlox.train.state import State
 from phlox.train.steps import ONLY, StepFunctions, of_loss
 from phlox.transform import compile as compiled
 
@@ -42,7 +55,6 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 Precision = Literal["f64", "f32", "bf16", "f16"]
-_KINDS = "a config such as optim.AdamWConfig(), or an optimizer"
 
 
 class Learner(State, Generic[M]):
@@ -73,8 +85,8 @@ class Learner(State, Generic[M]):
         steps_per_call: so many steps are one call of a compiled program; callbacks are called after each call.
         compile: is a step compiled into one program? By default on JAX.
         carry: what goes on from batch to batch, as the state of an RNN: tensors in any nesting, or a function of
-            (model, batch) that makes them. The step is then `(model, batch, carry)` to `(result, carry)`. It begins anew
-            with each epoch, and no gradient flows through it from one batch to the next.
+            (model, batch) that makes them. The step is then `(model, batch, carry)` to `(result, carry)`. It begins
+            anew with each epoch, and no gradient flows through it from one batch to the next.
 
     Raises `RunError` for an argument that is wrong, or does not go with another.
 
@@ -110,24 +122,22 @@ class Learner(State, Generic[M]):
         carry: Any = None,
     ) -> None:
         self._single = isinstance(model, Module)
-        models = _named_models(model)
-        self._models: dict[str, Any] = {
-            name: _copied(one, precision).train() for name, one in models.items()
-        }
+        models = named_models(model)
+        self._models: dict[str, Any] = {name: copied(one, precision).train() for name, one in models.items()}
         self.stream = Stream(random.current().substream())
         """The random numbers of the training: dropout draws from it, and nothing else does."""
-        half = precision == "f16" or any(_engine(one).float_element == "f16" for one in self._models.values())
+        half = precision == "f16" or any(engine_behind(one).float_element == "f16" for one in self._models.values())
         scales: Any = half if loss_scaling is None else loss_scaling
         self._optimizers = {
-            name: _optimizer_of(one, name, skips=bool(scales))
-            for name, one in self._by_model(optimizer, "optimizer", _KINDS).items()
+            name: optimizer_of(one, name, skips=bool(scales))
+            for name, one in self._by_model(optimizer, "optimizer", KINDS).items()
         }
         if not self._optimizers:
             raise RunError("optimizer: none of the models has one, so that nothing would be trained")
         rates = self._rates(lr)
-        self._schedules = {name: _schedule_of(one, name) for name, one in rates.items()}
-        self.accumulate = _whole("accumulate", accumulate)
-        self.steps_per_call = _whole("steps_per_call", steps_per_call)
+        self._schedules = {name: schedule_of(one, name) for name, one in rates.items()}
+        self.accumulate = whole("accumulate", accumulate)
+        self.steps_per_call = whole("steps_per_call", steps_per_call)
         given = [name for name, one in (("loss", loss), ("step", step), ("update", update)) if one is not None]
         if len(given) != 1:
             got = " and ".join(given) or "none of them"
@@ -140,10 +150,12 @@ class Learner(State, Generic[M]):
         if update is not None and (self.accumulate > 1 or clip is not None or scales):
             raise RunError("update= does the whole step, so that accumulate, clip and loss_scaling are its own to do")
         self._is_lbfgs = any(isinstance(one, Lbfgs) for one in self._optimizers.values())
-        if self._is_lbfgs and (not self._single or update is not None or self.accumulate > 1 or self.steps_per_call > 1):
+        if self._is_lbfgs and (
+            not self._single or update is not None or self.accumulate > 1 or self.steps_per_call > 1
+        ):
             raise RunError(
-                "L-BFGS evaluates the loss several times a step: it goes with one model, and without update, accumulate "
-                "and steps_per_call"
+                "L-BFGS evaluates the loss several times a step: it goes with one model, and without update, "
+                "accumulate and steps_per_call"
             )
         if self.steps_per_call > 1 and self.accumulate > 1:
             raise RunError("steps_per_call and accumulate do not go together; give a larger batch_size to the loader")
@@ -189,6 +201,7 @@ class Learner(State, Generic[M]):
         self.stopped: str | None = None
         self._values: dict[str, float] = {}
         self._last: Pending | None = None
+        self._position, self._epoch_seconds = 0, 0.0
         self._fit: Fit | None = None
 
     # --- what it holds
@@ -200,9 +213,11 @@ class Learner(State, Generic[M]):
 
     @model.setter
     def model(self, model: M) -> None:
-        new = _named_models(model)
+        new = named_models(model)
         if set(new) != set(self._models):
-            raise RunError(f"model: a learner keeps its models ({', '.join(self._models) or 'one'}); got {', '.join(new)}")
+            raise RunError(
+                f"model: a learner keeps its models ({', '.join(self._models) or 'one'}); got {', '.join(new)}"
+            )
         self._models = {name: cast("Any", one).train() for name, one in new.items()}
 
     @property
@@ -224,7 +239,7 @@ class Learner(State, Generic[M]):
     @property
     def device(self) -> Device:
         """The device of the first model, to which batches go, on a backend with a tape."""
-        return _device(next(iter(self._models.values())))
+        return device_of(next(iter(self._models.values())))
 
     @property
     def loss(self) -> float:
@@ -303,8 +318,8 @@ class Learner(State, Generic[M]):
             validate_every_steps: and, within epochs, after so many steps.
             callbacks: called in their order; see `Callback`.
             folder: of the run, which then holds settings, environment, metrics, checkpoints and a report.
-            resume: True, to go on where the run in `folder` stands; or a folder of checkpoints, or a checkpoint. With no
-                checkpoint there it begins at the beginning.
+            resume: True, to go on where the run in `folder` stands; or a folder of checkpoints, or a checkpoint. Where
+                there is no checkpoint it begins at the beginning.
             overwrite: may a finished run in `folder` be replaced?
             progress: show how it goes: a live view in a terminal, otherwise a line for each epoch.
             dry_run: two batches of everything, checkpoint and resume included, and nothing changed afterwards;
@@ -318,20 +333,18 @@ class Learner(State, Generic[M]):
         """
         limits = Limits.of(epochs, steps, time)
         if dry_run:
-            print(self.dry_run(data, validation=validation, callbacks=callbacks))
+            sys.stdout.write(f"{self.dry_run(data, validation=validation, callbacks=callbacks)}\n")
             return self.history
         self._fit = Fit(
             self, Feed(data), None if validation is None else Feed(validation, "validation"), limits,
-            (_whole("validate_every", validate_every), validate_every_steps), list(callbacks),
+            (whole("validate_every", validate_every), validate_every_steps), list(callbacks),
             folder=None if folder is None else Path(folder), resume=resume, overwrite=overwrite, progress=progress,
         )  # fmt: skip
         self.validation_data = validation
         self._fit.run()
         return self.history
 
-    def dry_run(
-        self, data: Any, *, validation: Any = None, callbacks: Iterable[Callback] = ()
-    ) -> DryRun:
+    def dry_run(self, data: Any, *, validation: Any = None, callbacks: Iterable[Callback] = ()) -> DryRun:
         """Two batches of everything, with a checkpoint and a resume: what would fail late fails now. Nothing changes.
 
         Callbacks that write are left out. `print` what it returns: the time of a step, and the memory.
@@ -357,7 +370,7 @@ class Learner(State, Generic[M]):
         meter, models = self._validation, self._for_inference()
         meter.reset()
         aids: dict[str, Any] = {"totals": meter.totals}
-        measure, device = self._program("measure"), _without_tape(self.device)
+        measure, device = self._program("measure"), without_tape(self.device)
         with random.stream(Stream(key_of(0))):  # a step that draws in validation draws the same each time
             for batch in feed.epoch(0):
                 if self.compiles:
@@ -383,28 +396,26 @@ class Learner(State, Generic[M]):
         """
         if function is None and self._own_step is not None and not self._single:
             raise RunError("predict: with several models it is not known which is meant; give function=(models, batch)")
-        models, device = self._for_inference(), _without_tape(self.device)
+        models, device = self._for_inference(), without_tape(self.device)
         model = models[ONLY] if self._single else models
         call = function or _predicted
         run: Any = compiled(call) if self.compiles else call
         found: list[Any] = []
         for batch in Feed(data).epoch(0):
-            found.append(mapped(lambda x: x.numpy() if isinstance(x, Tensor) else x, run(model, onto(batch, device))))
+            found.append(mapped(_to_numpy, run(model, onto(batch, device))))  # noqa: PERF401  (one batch at a time)
         if not found:
             raise RunError("predict: there is no batch in the data")
         return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
 
     # --- within
 
-    def _for_inference(self) -> dict[str, Any]:
-        averages = self._aids.get("ema", {})
-        return {name: averages[name].average if name in averages else one.valid() for name, one in self._models.items()}
-
     def _by_model(self, given: Any, what: str, kinds: str) -> dict[str, Any]:
         """What was given for the models, by their names."""
         if self._single:
             if isinstance(given, Mapping):
-                raise RunError(f"{what}: one for each of several models was given, and there is one model; give {kinds}")
+                raise RunError(
+                    f"{what}: one for each of several models was given, and there is one model; give {kinds}"
+                )
             return {ONLY: given}
         if not isinstance(given, Mapping):
             raise RunError(f"{what}: for several models give a dict by their names ({', '.join(self._models)})")
@@ -426,34 +437,9 @@ class Learner(State, Generic[M]):
             raise RunError(f"lr: give one for each of {', '.join(self._optimizers)}, got {', '.join(rates)}")
         return rates
 
-    def _read(self, leave: int = 0) -> None:
-        for step, loss in self._training.read(leave):
-            if self._fit is not None:
-                self._fit.check_loss(step, loss)
 
-    def find_nonfinite(self, batch: Any) -> str | None:
-        """The first thing that is not finite where the step is taken on a batch, in words; None where all is."""
-        return None
-
-    def _guard(self, before: Any, output: Any, steps: int) -> None:
-        """Take the step back if its loss is not finite."""
-
-    def _note(self, kind: str, values: Values) -> None:
-        self._values.update(flattened(kind, values))
-
-    def _program(self, name: str, steps: int = 1) -> Callable[..., Any]:
-        """A function of the step, compiled if steps are."""
-        key = name, steps, self.guards
-        if key not in self._programs:
-            function = getattr(self._functions, name)
-            donate = {"train": ("models", "optimizers", "aids"), "measure": ("aids",)}.get(name, ())
-            if self.guards:
-                donate = ()
-            if steps > 1:
-                self._programs[key] = compiled(function, donate=donate, steps=steps, over=("rates", "batch"))
-            else:
-                self._programs[key] = compiled(function, donate=donate) if self.compiles else function
-        return self._programs[key]
+def _to_numpy(x: Any) -> Any:
+    return x.numpy() if isinstance(x, Tensor) else x
 
 
 def _predicted(model: Any, batch: Any) -> Any:
@@ -461,84 +447,3 @@ def _predicted(model: Any, batch: Any) -> Any:
         return model(batch)
     inputs = cast("tuple[Any, ...]", batch)[0]
     return model(*inputs) if type(inputs) is tuple else model(inputs)
-
-
-def _named_models(model: Any) -> dict[str, Module]:
-    if isinstance(model, Module):
-        return {ONLY: model}
-    if not isinstance(model, Mapping) or not model:
-        raise RunError(f"model: give a module, or a dict of modules by name, got {type(model).__name__}")
-    named = dict(cast("Mapping[Any, Any]", model))
-    for name, one in named.items():
-        if not isinstance(one, Module):
-            raise RunError(f"model: {name!r} must be a module, got {type(one).__name__}")
-        if not isinstance(name, str) or not name or "." in name:
-            raise RunError(f"model: {name!r} is no name of a model: a text, not empty, without a dot")
-    return named
-
-
-def _device(model: Any) -> Device:
-    params = model.params()
-    params = [param for param in params if not param.full_precision] or params
-    if not params:
-        raise RunError(f"model: this {type(model).__name__} has no parameters, so that there is nothing to train")
-    return params[0].device
-
-
-def _engine(model: Any) -> Any:
-    return engine_of(_device(model).backend)
-
-
-def _without_tape(place: Device) -> Device:
-    backend = place.backend
-    while (lower := backend.without_tape()) is not None:
-        backend = lower
-    return place.on(backend)
-
-
-def _copied(model: Any, precision: str | None) -> Any:
-    """The model with memory of its own, which a compiled step may write over; ids stay."""
-    place = _without_tape(_device(model))
-    if precision is None:
-        return model.map(lambda path, param: param.map(copy.deepcopy))
-    engine: Any = place.backend
-    try:
-        wanted = type(engine)(float=precision, int=engine.int_element)
-    except Exception as error:
-        raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
-    return model.map(lambda path, param: param.map(copy.deepcopy)).to_device(place.on(wanted))
-
-
-def _optimizer_of(given: Any, name: str, *, skips: bool) -> Optimizer:
-    where = f"optimizer{f' of {name!r}' if name else ''}"
-    if isinstance(given, Config) and callable(getattr(given, "init", None)):
-        made: Any = cast("Any", given)
-        built = made.init(skip_nonfinite=True) if skips and not isinstance(made.init(), Lbfgs) else made.init()
-        if isinstance(built, Optimizer):
-            return built
-    if not isinstance(given, Optimizer):
-        raise RunError(f"{where}: give {_KINDS}, got {type(given).__name__}")
-    if skips and isinstance(given, OptimizerAdaptor) and not given.skip_nonfinite:
-        raise RunError(f"{where}: with loss_scaling it must leave out steps that are not finite: init(skip_nonfinite=True)")
-    return given.twin()
-
-
-def _schedule_of(given: Any, name: str) -> LrSchedule[Any]:
-    if isinstance(given, LrSchedule):
-        return copy.deepcopy(cast("LrSchedule[Any]", given))
-    where = f"lr{f' of {name!r}' if name else ''}"
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        try:
-            return ConstantLr(float(given))
-        except OptimizerError as error:
-            raise RunError(f"{where}: {error}") from None
-    raise RunError(f"{where}: give a number or a schedule, got {type(given).__name__}")
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise RunError(f"{name}: a whole number of 1 or more, got {value!r}")
-    return int(value)
-
-
-__all__ = ["LOSS", "Learner", "Rate", "Record", "Sequence", "concatenated", "in_memory"]

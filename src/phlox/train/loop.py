@@ -1,15 +1,19 @@
 """`Fit`: one call of `Learner.fit`, from its first batch to the event that ends it."""
 
+# The parts of a learner know each other.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -18,16 +22,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from phlox import random
-from phlox.data.structure import mapped
 from phlox.errors import RunError
 from phlox.train.callback import Callback
-from phlox.train.feed import Feed, check_arrays, count, onto
+from phlox.train.feed import Feed, check_arrays, count
 from phlox.train.history import EpochReport, Plan, plain
-from phlox.train.meter import Output, Pending
-from phlox.train.steps import ONLY, NotFiniteLossError
+from phlox.train.meter import Pending
+from phlox.train.nonfinite import find_in_step
+from phlox.train.steps import NotFiniteLossError
 
 if TYPE_CHECKING:
-    from phlox.optim import Lbfgs
     from phlox.train.learner import Learner
 
 _ROWS_SHOWN = 16
@@ -116,8 +119,8 @@ class Fit:
         self.learner, self.data, self.validation, self.limits = learner, data, validation, limits
         self._every, self._every_steps = validate_every
         for one in callbacks:
-            if not isinstance(one, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]
-                what = one.__name__ if isinstance(one, type) else type(one).__name__
+            if not isinstance(cast("Any", one), Callback):
+                what = getattr(one, "__name__", type(one).__name__)
                 raise RunError(f"callbacks: give instances of Callback, got {what}")
         if self._every_steps is not None and (isinstance(self._every_steps, bool) or self._every_steps < 1):
             raise RunError(f"fit: validate_every_steps is a whole number of 1 or more, got {self._every_steps!r}")
@@ -186,10 +189,12 @@ class Fit:
 
         learner = self.learner
         learner.stopped, learner.is_resumed, learner.folder = None, False, self.folder
-        record = prepare(self, self.folder, self._resume, overwrite=self._overwrite, progress=self._progress, stack=stack)
+        record = prepare(
+            self, self.folder, self._resume, overwrite=self._overwrite, progress=self._progress, stack=stack
+        )
         self.callbacks.sort(key=lambda one: type(one).last)
         if record is None:
-            learner._begin_fit()  # pyright: ignore[reportPrivateUsage]
+            learner._begin_fit()
             self.first_epoch, self.first_step = learner.epoch, learner.step
         else:
             learner.load_state(record, fit=self)
@@ -202,8 +207,8 @@ class Fit:
         learner, raised = self.learner, error
         events: list[tuple[Callback, Callable[[], object]]] = []
         if error is not None:
-            events += [(one, lambda one=one: one.on_exception(learner, error)) for one in self._started]
-        events += [(one, lambda one=one: one.on_fit_end(learner)) for one in reversed(self._ordered())]
+            events += [(one, partial(one.on_exception, learner, error)) for one in self._started]
+        events += [(one, partial(one.on_fit_end, learner)) for one in reversed(self._ordered())]
         self._spent, self._begun = self.seconds, perf_counter()
         for one, event in events:
             try:
@@ -227,12 +232,13 @@ class Fit:
             return f"{text}; its state is saved: go on with fit(..., folder={str(self.folder)!r}, resume=True)"
         places = [one for one in self.callbacks if type(one).last and getattr(one, "folder", None)]
         if places:
-            return f"{text}; its state is saved: go on with fit(..., resume={str(cast('Any', places[0]).folder)!r})"
+            return f"{text}; its state is saved: go on with fit(..., resume={str(getattr(places[0], 'folder', ''))!r})"
         return f"{text}; nothing was saved, since fit has no folder="
 
     def _say(self, text: str) -> None:
         self.learner.warn(text)
-        print(f"\n{text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"\n{text}\n")
+        sys.stderr.flush()
 
     # --- events
 
@@ -246,7 +252,7 @@ class Fit:
         found = self._handlers.get(event)
         if found is None:
             nothing = getattr(Callback, event)
-            methods = [cast("Any", getattr(one, event)) for one in self.callbacks]
+            methods: list[Callable[..., Any]] = [getattr(one, event) for one in self.callbacks]
             found = [method for method in methods if getattr(method, "__func__", method) is not nothing]
             self._handlers[event] = found
         return found
@@ -282,11 +288,11 @@ class Fit:
         learner = self.learner
         if learner.history and not learner.history[-1].complete:
             learner.history.pop()
-        if learner._batch_number == 0:  # pyright: ignore[reportPrivateUsage]
-            learner._begin_epoch()  # pyright: ignore[reportPrivateUsage]
+        if learner._batch_number == 0:
+            learner._begin_epoch()
             self.tell("on_epoch_start")
         ended = True
-        with _closing(self.data.epoch(learner.epoch, learner._batch_number)) as batches:  # pyright: ignore[reportPrivateUsage]
+        with _closing(self.data.epoch(learner.epoch, learner._batch_number)) as batches:
             for group in self._groups(batches):
                 self.take(group)
                 self.tell("on_step_end")
@@ -296,21 +302,21 @@ class Fit:
                     ended = False
                     break
         if not ended and self.data.batches is not None:
-            ended = learner._batch_number >= self.data.batches  # pyright: ignore[reportPrivateUsage]
+            ended = learner._batch_number >= self.data.batches
         if not ended and self.interrupts.came is not None:
-            learner._read()  # pyright: ignore[reportPrivateUsage]
+            learner._read()
             return
-        if ended and learner._batch_number == 0:  # pyright: ignore[reportPrivateUsage]
+        if ended and learner._batch_number == 0:
             raise RunError(f"fit: epoch {learner.epoch + 1} has no batch; is the data empty, or used up?")
         self._end_epoch(complete=ended)
 
     def _end_epoch(self, *, complete: bool) -> None:
         learner = self.learner
         if complete:
-            learner._flush()  # pyright: ignore[reportPrivateUsage]
+            learner._flush()
         train = learner.means()
-        seconds = learner._epoch_seconds  # pyright: ignore[reportPrivateUsage]
-        learner._note("train", train)  # pyright: ignore[reportPrivateUsage]
+        seconds = learner._epoch_seconds
+        learner._note("train", train)
         validated = False
         if self.validation is not None and (not complete or (learner.epoch + 1) % self._every == 0):
             self.validate()
@@ -322,7 +328,7 @@ class Fit:
         learner.history.append(report)
         if complete:
             learner.epoch += 1
-            learner._batch_number = 0  # pyright: ignore[reportPrivateUsage]
+            learner._batch_number = 0
         self.tell("on_epoch_end")
 
     def _validates_within(self) -> bool:
@@ -335,7 +341,7 @@ class Fit:
         assert self.validation is not None
         self.tell("on_validation_start")
         learner.validation = learner.evaluate(self.validation)
-        learner._note("validation", learner.validation)  # pyright: ignore[reportPrivateUsage]
+        learner._note("validation", learner.validation)
         self.tell("on_validation_end")
 
     # --- steps
@@ -366,12 +372,12 @@ class Fit:
         for batch in group:
             if learner.compiles:
                 check_arrays(batch, self.data.name)
-        number, rows = learner._batch_number, count(group[0])  # pyright: ignore[reportPrivateUsage]
+        number, rows = learner._batch_number, count(group[0])
         learner.batch = group[-1]
         try:
-            output = learner._take(group)  # pyright: ignore[reportPrivateUsage]
+            output = learner._take(group)
         except NotFiniteLossError as error:
-            raise self._not_finite(float(str(error)), learner.step + 1, learner.epoch, number, taken=False) from None
+            raise self._not_finite(str(error), learner.step + 1, learner.epoch, number, taken=False) from None
         except Exception as error:
             shown = self._rows_shown(learner.epoch, number)
             error.add_note(f"in step {learner.step + 1}: batch {number} of epoch {learner.epoch + 1}{shown}")
@@ -379,27 +385,26 @@ class Fit:
         several = len(group) > 1
         for at in range(len(group)):
             learner.step += 1
-            learner._last = Pending(  # pyright: ignore[reportPrivateUsage]
-                learner.step, learner.epoch, number + at, rows, output, at if several else None
-            )
-            for step, loss in learner._training.add(learner._last):  # pyright: ignore[reportPrivateUsage]
+            learner._last = Pending(learner.step, learner.epoch, number + at, rows, output, at if several else None)
+            for step, loss in learner._training.add(learner._last):
                 self.check_loss(step, loss)
         learner.rows += rows * len(group)
-        learner._batch_number += len(group)  # pyright: ignore[reportPrivateUsage]
-        learner._epoch_seconds += perf_counter() - begun  # pyright: ignore[reportPrivateUsage]
+        learner._batch_number += len(group)
+        learner._epoch_seconds += perf_counter() - begun
 
     def check_loss(self, step: Pending, loss: float) -> None:
         """Raise `RunError` for a loss that is not finite."""
         if not math.isfinite(loss):
-            raise self._not_finite(loss, step.step, step.epoch, step.number, taken=True)
+            raise self._not_finite(str(loss), step.step, step.epoch, step.number, taken=True)
 
-    def _not_finite(self, loss: float, step: int, epoch: int, number: int, *, taken: bool) -> RunError:
+    def _not_finite(self, loss: str, step: int, epoch: int, number: int, *, taken: bool) -> RunError:
         lead = "" if not taken else " (it was found after later steps were taken; NanGuard() finds it at once)"
         text = (
             f"the loss of step {step} is {loss}: batch {number} of epoch {epoch + 1}{self._rows_shown(epoch, number)}"
             f"{lead}; look at these rows, lower the learning rate, or clip the gradients (clip=)"
         )
-        found = None if taken else self.learner.find_nonfinite(self.learner.batch)
+        # After later steps the model is another one, but the data are the same.
+        found = find_in_step(self.learner) if not taken else None
         return RunError(text if found is None else f"{text}. First not finite: {found}")
 
     def _rows_shown(self, epoch: int, number: int) -> str:
@@ -411,7 +416,7 @@ class Fit:
 
 
 @contextmanager
-def _closing(batches: Iterator[Any]) -> Iterator[Iterator[Any]]:
+def _closing(batches: Iterator[Any]) -> Generator[Iterator[Any]]:
     """Ends a generator of batches, and its workers, whatever happens."""
     try:
         yield batches
@@ -419,27 +424,3 @@ def _closing(batches: Iterator[Any]) -> Iterator[Iterator[Any]]:
         close = getattr(batches, "close", None)
         if close is not None:
             close()
-
-
-def stacked(group: list[Any], learner: Learner[Any]) -> Any:
-    """The batches of several steps as one, on the device."""
-    first = group[0]
-    whole = first if len(group) == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
-    return onto(whole, learner.device)
-
-
-def minimized(optimizer: Lbfgs, learner: Any, rate: float, batch: Any) -> tuple[Any, Output]:
-    """A step of L-BFGS on a batch: the model after it, and what was measured at its beginning."""
-    gradient = learner._program("gradient")
-    kept: list[Output] = []
-
-    def closure(model: Any) -> Any:
-        loss, grads, output = gradient({ONLY: model}, learner._aids, batch, not kept)
-        if output is not None:
-            kept.append(output)
-        return loss, grads
-
-    return optimizer.minimize(rate, learner._models[ONLY], closure), kept[0]
-
-
-__all__ = ["Fit", "Interrupts", "Limits", "minimized", "stacked"]

@@ -1,33 +1,43 @@
 """The whole state of a learner as one record: what `Learner` does between its steps, and how it is saved."""
 
+# The parts of a learner know each other.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from phlox.data.structure import mapped
 from phlox.errors import RecordError
 from phlox.optim.optimizer import Rate
 from phlox.record import LazyTensor, PrecisionSettings, Record, SafetensorsRecorder, TensorEntry, gather, restore
 from phlox.record.record import Entry
 from phlox.tensor import Tensor, tensor
-from phlox.train.feed import count
-from phlox.train.history import EpochReport, plain
-from phlox.train.loop import Fit, minimized, stacked
-from phlox.train.meter import Meter, Output
-from phlox.train.steps import ONLY, Carried
+from phlox.train.arguments import device_of
+from phlox.train.feed import onto
+from phlox.train.history import EpochReport, Values, flattened, plain
+from phlox.train.meter import Meter, Output, Pending
+from phlox.train.nonfinite import take_back
+from phlox.train.steps import ONLY, Carried, StepFunctions
+from phlox.transform import compile as compiled
 from phlox.transform.tree import map_leaves
 
 if TYPE_CHECKING:
-    from phlox.optim import LrSchedule, Optimizer
+    from phlox.backend import Device
+    from phlox.optim import Lbfgs, LrSchedule, Optimizer
     from phlox.random.stream import Stream
+    from phlox.train.loop import Fit
 
 FORMAT = 1
 """Of the record; one of a later format cannot be read."""
+_DONATED = {"train": ("models", "optimizers", "aids"), "flush": ("models", "optimizers", "aids"), "measure": ("aids",)}
+"""By function, the parameters whose memory a compiled program may write over."""
 _ALONE = "model"
 """What a model that is the only one is called in a record."""
 
@@ -45,21 +55,12 @@ def in_memory(record: Record) -> Record:
 
 
 class State:
-    """What a learner holds from step to step."""
+    """What a learner holds from step to step, and what it does between steps."""
 
-    _models: dict[str, Any]
-    _optimizers: dict[str, Optimizer]
-    _schedules: dict[str, LrSchedule[Any]]
-    _aids: dict[str, Any]
-    _training: Meter
-    _carry: Any
-    _carry_saved: Any
-    _fit: Fit | None
-    _single: bool
-    _batch_number: int
     stream: Stream
     history: list[EpochReport]
     events: list[tuple[int, str]]
+    validation: Values
     epoch: int
     step: int
     updates: int
@@ -67,8 +68,33 @@ class State:
     lr: Any
     lr_scale: float
     accumulate: int
+    compiles: bool
     guards: bool
-    _epoch_seconds = 0.0
+    batch: Any
+    _single: bool
+    _is_lbfgs: bool
+    _models: dict[str, Any]
+    _optimizers: dict[str, Optimizer]
+    _schedules: dict[str, LrSchedule[Any]]
+    _aids: dict[str, Any]
+    _functions: StepFunctions
+    _programs: dict[Any, Callable[..., Any]]
+    _training: Meter
+    _values: dict[str, float]
+    _carry: Any
+    _carry_saved: list[Any] | None
+    _fit: Fit | None
+    _last: Pending | None
+    _batch_number: int
+    """Of the next batch, in the epoch."""
+    _position: int
+    """Of the random stream, before the last step."""
+    _epoch_seconds: float
+
+    @property
+    def device(self) -> Device:
+        """The device of the first model, to which batches go, on a backend with a tape."""
+        return device_of(next(iter(self._models.values())))
 
     # --- as a record
 
@@ -87,7 +113,7 @@ class State:
 
     def weights(self) -> Record:
         """The model as it is used for inference, in host memory; several models each below its name."""
-        models = cast("dict[str, Any]", self._for_inference())
+        models = self._for_inference()
         return in_memory(models[ONLY].into_record() if self._single else gather(models))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -115,9 +141,9 @@ class State:
         own = self._training.parts()
         plain_parts: dict[str, Any] = dict.fromkeys(self._plain_parts())
         parts = {**self._parts(), "totals": own["totals"], "means": None, "rows": None, "carry": None, **plain_parts}
-        values = restore(record, parts)
+        values: dict[str, Any] = restore(record, parts)
         rows = values["rows"] if isinstance(values["rows"], Record) else record.select("rows")
-        self._training.restore(cast("Any", values["means"] or {}), rows)
+        self._training.restore(values["means"] or {}, rows)
         carry = record.select("carry")
         self._carry_saved = [carry.tensors[path].tensor.read() for path in carry] if len(carry) else None
         self._aids.pop("carry", None)
@@ -126,13 +152,13 @@ class State:
         self.lr, self.lr_scale = found["lr"], found["lr_scale"]
         self.history[:] = [EpochReport.from_plain(one) for one in cast("list[Any]", values["history"])]
         self.events[:] = [(step, text) for step, text in cast("list[Any]", values["events"])]
-        cast("Any", self)._values = dict(cast("Any", values["values"]) or {})
-        cast("Any", self).validation = dict(cast("Any", found["validation"]) or {})
+        self._values = dict(values["values"] or {})
+        self.validation = dict(found["validation"] or {})
         if fit is not None:
             fit.first_epoch, fit.first_step = found["first_epoch"], found["first_step"]
             fit.spend(found["seconds"])
             fit.data.restore(values["data"])
-            fit.restore_callbacks(cast("Any", values["callbacks"]) or {})
+            fit.restore_callbacks(values["callbacks"] or {})
 
     def _parts(self) -> dict[str, Any]:
         """The parts that save and load themselves."""
@@ -156,7 +182,7 @@ class State:
         progress = {
             "format": FORMAT, "epoch": self.epoch, "step": self.step, "updates": self.updates, "rows": self.rows,
             "batch": self._batch_number, "epoch_seconds": self._epoch_seconds, "lr": plain(self.lr),
-            "lr_scale": self.lr_scale, "validation": plain(cast("Any", self).validation),
+            "lr_scale": self.lr_scale, "validation": plain(self.validation),
             "first_epoch": 0 if fit is None else fit.first_epoch, "first_step": 0 if fit is None else fit.first_step,
             "seconds": 0.0 if fit is None else fit.seconds,
         }  # fmt: skip
@@ -164,7 +190,7 @@ class State:
             "progress": progress,
             "history": [one.to_plain() for one in self.history],
             "events": [list(event) for event in self.events],
-            "values": dict(cast("Any", self)._values),
+            "values": dict(self._values),
             "data": None if fit is None else fit.data.state(),
             "callbacks": {} if fit is None else fit.callback_states(),
         }
@@ -192,16 +218,18 @@ class State:
 
     def _take(self, group: list[Any]) -> Output:
         """The steps on a group of batches."""
-        this = cast("Any", self)
-        batch, steps = stacked(group, this), len(group)
+        batch, steps = _stacked(group, self.device), len(group)
         if self._carry is not None and "carry" not in self._aids:
             first = batch if steps == 1 else map_leaves(lambda x: x[0], batch, Tensor)
             self._aids["carry"] = self._carried(self._models, first)
         number = self._batch_number + 1
         applies = self.accumulate == 1 or number % self.accumulate == 0
+        self._position = self.stream.position
         taken = {name: schedule.taken for name, schedule in self._schedules.items()}
         try:
-            rates = [self._next_rates() for _ in range(steps)] if applies else [dict.fromkeys(self._schedules, 0.0)]
+            rates: list[dict[str, Rate]] = (
+                [self._next_rates() for _ in range(steps)] if applies else [dict.fromkeys(self._schedules, 0.0)]
+            )
             output = self._call(rates, batch, steps, applies)
         except BaseException:
             for name, schedule in self._schedules.items():
@@ -211,32 +239,27 @@ class State:
         return output
 
     def _call(self, rates: list[dict[str, Rate]], batch: Any, steps: int, applies: bool) -> Output:
-        this = cast("Any", self)
-        if this._is_lbfgs:
-            self._models[ONLY], output = minimized(cast("Any", self._optimizers[ONLY]), this, rates[0][ONLY], batch)
+        if self._is_lbfgs:
+            self._models[ONLY], output = _minimized(cast("Any", self._optimizers[ONLY]), self, rates[0][ONLY], batch)
             self._average()
             return output
         given = rates[0] if steps == 1 else _transposed(rates)
         before = (self._models, {name: one.twin() for name, one in self._optimizers.items()}) if self.guards else None
         more = (applies,) if steps == 1 and self.accumulate > 1 else ()
-        program = this._program("train", steps)
+        program = self._program("train", steps)
         self._models, self._aids, output = program(self._models, self._optimizers, self._aids, given, batch, *more)
         self._training.totals = self._aids["totals"]
         if before is not None:
-            this._guard(before, output, steps)
+            take_back(self, before, output)
         return output
 
     def _flush(self) -> None:
         """At the end of an epoch, the step of gradients that are left over."""
         if self.accumulate > 1 and self._batch_number % self.accumulate:
-            run = cast("Any", self)._program("flush")
+            run = self._program("flush")
             self._models, self._aids = run(self._models, self._optimizers, self._aids, self._next_rates())
             self._training.totals = self._aids["totals"]
             self.updates += 1
-
-    def _average(self) -> None:
-        for name, ema in self._aids.get("ema", {}).items():
-            ema.update(self._models[name])
 
     def _next_rates(self) -> dict[str, Rate]:
         scale = self.lr_scale
@@ -259,9 +282,34 @@ class State:
             self._carry_saved = None
         return carried
 
-    def _read(self, leave: int = 0) -> None: ...
+    def _average(self) -> None:
+        for name, ema in self._aids.get("ema", {}).items():
+            ema.update(self._models[name])
 
-    def _for_inference(self) -> Any: ...
+    def _for_inference(self) -> dict[str, Any]:
+        averages = self._aids.get("ema", {})
+        return {name: averages[name].average if name in averages else one.valid() for name, one in self._models.items()}
+
+    def _read(self, leave: int = 0) -> None:
+        """Read the losses of steps that have not been."""
+        for step, loss in self._training.read(leave):
+            if self._fit is not None:
+                self._fit.check_loss(step, loss)
+
+    def _note(self, kind: str, values: Values) -> None:
+        self._values.update(flattened(kind, values))
+
+    def _program(self, name: str, steps: int = 1) -> Callable[..., Any]:
+        """A function of the step, compiled if steps are; several steps a call always are."""
+        key = name, steps, self.guards
+        if key not in self._programs:
+            function: Callable[..., Any] = getattr(self._functions, name)
+            donate = () if self.guards else _DONATED.get(name, ())
+            if steps > 1:
+                self._programs[key] = compiled(function, donate=donate, steps=steps, over=("rates", "batch"))
+            else:
+                self._programs[key] = compiled(function, donate=donate) if self.compiles else function
+        return self._programs[key]
 
 
 def _times(rate: Rate, scale: float) -> Rate:
@@ -281,4 +329,22 @@ def _transposed(rates: list[dict[str, Rate]]) -> dict[str, Any]:
     return found
 
 
-__all__ = ["FORMAT", "State", "count", "in_memory"]
+def _stacked(group: list[Any], device: Device) -> Any:
+    """The batches of several steps as one, on the device."""
+    first = group[0]
+    whole = first if len(group) == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
+    return onto(whole, device)
+
+
+def _minimized(optimizer: Lbfgs, learner: State, rate: Any, batch: Any) -> tuple[Any, Output]:
+    """A step of L-BFGS on a batch: the model after it, and what was measured at its beginning."""
+    gradient = learner._program("gradient")
+    kept: list[Output] = []
+
+    def closure(model: Any) -> Any:
+        loss, grads, output = gradient({ONLY: model}, learner._aids, batch, not kept)
+        if output is not None:
+            kept.append(output)
+        return loss, grads
+
+    return optimizer.minimize(rate, learner._models[ONLY], closure), kept[0]

@@ -59,7 +59,9 @@ class Carried(Module):
                 f"{[param.shape for param in self.parts]}; a carry keeps its structure and shapes, so make all batches "
                 "of one size (drop_last=True)"
             )
-        set_together([(param, x.detach().to_device(param.device)) for param, x in zip(self.parts, tensors, strict=True)])
+        set_together(
+            [(param, x.detach().to_device(param.device)) for param, x in zip(self.parts, tensors, strict=True)]
+        )
 
 
 def _filled(form: Any, tensors: list[AnyTensor]) -> Any:
@@ -68,9 +70,9 @@ def _filled(form: Any, tensors: list[AnyTensor]) -> Any:
     if isinstance(form, dict):
         return {name: _filled(part, tensors) for name, part in cast("dict[str, Any]", form).items()}
     if isinstance(form, (list, tuple)):
-        parts = [_filled(part, tensors) for part in cast("list[Any]", form)]
-        names = hasattr(cast("Any", form), "_fields")
-        return type(form)(*parts) if names else type(form)(parts)
+        whole: Any = cast("Any", form)
+        parts = [_filled(part, tensors) for part in whole]
+        return type(whole)(*parts) if hasattr(whole, "_fields") else type(whole)(parts)
     return form
 
 
@@ -85,7 +87,7 @@ class Result(NamedTuple):
 
 def result_of(value: Any) -> Result:
     """The loss, `(loss, inputs)` or `(loss, inputs, scalars)`; `RunError` for anything else."""
-    parts = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+    parts: tuple[Any, ...] = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
     if isinstance(value, dict):
         parts = (None, None, cast("dict[str, Any]", value))
     if not 1 <= len(parts) <= 3:
@@ -95,7 +97,9 @@ def result_of(value: Any) -> Result:
         )
     result = Result(*parts)
     if not isinstance(result.scalars, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RunError(f"the scalars of a step are a dict by name, got a {type(cast('object', result.scalars)).__name__}")
+        raise RunError(
+            f"the scalars of a step are a dict by name, got a {type(cast('object', result.scalars)).__name__}"
+        )
     if result.loss is None and not result.scalars:
         raise RunError("the step gives None; return the loss, a scalar tensor")
     return result
@@ -180,7 +184,7 @@ class StepFunctions:
         result = self._called(self.step, given, batch, aids)
         if result.loss is None:
             raise RunError("the step gives no loss to minimize; return a scalar tensor first, or give update=")
-        loss = cast("AnyTensor", result.loss)
+        loss = result.loss
         value = scalar(loss, LOSS)
         if self.looks and not is_traced(value):
             number = value.item()

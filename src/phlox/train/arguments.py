@@ -1,0 +1,113 @@
+"""What a learner is given, checked: models, optimizers, schedules and numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.backend import Device
+from phlox.backend.contract.backend import engine_of
+from phlox.config import Config
+from phlox.errors import OptimizerError, RunError
+from phlox.module import Module, Param
+from phlox.optim import ConstantLr, Lbfgs, LrSchedule, Optimizer, OptimizerAdaptor
+from phlox.train.steps import ONLY
+
+KINDS = "a config such as optim.AdamWConfig(), or an optimizer"
+
+
+def named_models(model: Any) -> dict[str, Module]:
+    """The models by name: one that is alone under `ONLY`."""
+    if isinstance(model, Module):
+        return {ONLY: model}
+    if not isinstance(model, Mapping) or not model:
+        raise RunError(
+            f"model: give a module, or a dict of modules by name, got {type(cast('object', model)).__name__}"
+        )
+    named = dict(cast("Mapping[Any, Any]", model))
+    for name, one in named.items():
+        if not isinstance(one, Module):
+            raise RunError(f"model: {name!r} must be a module, got {type(one).__name__}")
+        if not isinstance(name, str) or not name or "." in name:
+            raise RunError(f"model: {name!r} is no name of a model: a text, not empty, without a dot")
+    return named
+
+
+def device_of(model: Any) -> Device:
+    """The device of a model's parameters; of those at full precision only where there are no others."""
+    params = model.params()
+    params = [param for param in params if not param.full_precision] or params
+    if not params:
+        raise RunError(f"model: this {type(model).__name__} has no parameters, so that there is nothing to train")
+    return params[0].device
+
+
+def engine_behind(model: Any) -> Any:
+    """The engine's backend, inside all decorators."""
+    return engine_of(device_of(model).backend)
+
+
+def without_tape(place: Device) -> Device:
+    """The device on its backend inside all tapes."""
+    backend = place.backend
+    while (lower := backend.without_tape()) is not None:
+        backend = lower
+    return place.on(backend)
+
+
+def copied(model: Any, precision: str | None) -> Any:
+    """The model with memory of its own, which a compiled step may write over; ids stay."""
+    place = without_tape(device_of(model))
+    twin: Module = model.map(_with_own_memory)
+    if precision is None:
+        return twin
+    engine: Any = place.backend
+    try:
+        wanted = type(engine)(float=precision, int=engine.int_element)
+    except Exception as error:
+        raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
+    return twin.to_device(place.on(wanted))
+
+
+def _with_own_memory(path: str, param: Param) -> Param:
+    return param.map(copy.deepcopy)
+
+
+def optimizer_of(given: Any, name: str, *, skips: bool) -> Optimizer:
+    """The optimizer of a config, or a twin of the one given; one that leaves out steps that are not finite."""
+    where = f"optimizer{f' of {name!r}' if name else ''}"
+    if isinstance(given, Config) and callable(getattr(given, "init", None)):
+        made: Any = cast("Any", given)
+        built = made.init(skip_nonfinite=True) if skips and not isinstance(made.init(), Lbfgs) else made.init()
+        if isinstance(built, Optimizer):
+            return built
+    if not isinstance(given, Optimizer):
+        raise RunError(f"{where}: give {KINDS}, got {type(given).__name__}")
+    if skips and isinstance(given, OptimizerAdaptor) and not given.skip_nonfinite:
+        raise RunError(
+            f"{where}: with loss_scaling it must leave out steps that are not finite: init(skip_nonfinite=True)"
+        )
+    return given.twin()
+
+
+def schedule_of(given: Any, name: str) -> LrSchedule[Any]:
+    """The schedule of a number, or a copy of the one given."""
+    if isinstance(given, LrSchedule):
+        return copy.deepcopy(cast("LrSchedule[Any]", given))
+    where = f"lr{f' of {name!r}' if name else ''}"
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        try:
+            return ConstantLr(float(given))
+        except OptimizerError as error:
+            raise RunError(f"{where}: {error}") from None
+    raise RunError(f"{where}: give a number or a schedule, got {type(given).__name__}")
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number of 1 or more; `RunError` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise RunError(f"{name}: a whole number of 1 or more is needed, got {value!r}")
+    return int(cast("int", value))

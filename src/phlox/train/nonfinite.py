@@ -1,0 +1,83 @@
+"""Losses that are not finite: the first place where they are not, and the way back to the step before."""
+
+# The parts of a learner know each other.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phlox import random
+from phlox.data.structure import is_array, leaves
+from phlox.train.callback import AnyLearner, Callback
+from phlox.train.feed import onto
+from phlox.train.steps import ONLY, NotFiniteLossError
+from phlox.transform.debug import find_nonfinite
+
+if TYPE_CHECKING:
+    from phlox.train.meter import Output
+    from phlox.train.state import State
+
+
+class NanGuard(Callback):
+    """Stops at the first step whose loss, or what it would make of the weights, is not finite: before that step.
+
+    A compiled loop otherwise reads losses some steps later, when the weights that gave them are gone. With this it
+    waits for each step, and keeps the weights before it, which takes their memory once more. The error names the step,
+    the rows and the first layer, and the model is that before the step.
+
+    >>> from phlox.train import NanGuard
+    >>> NanGuard().state()
+    {}
+    """
+
+    def on_fit_start(self, learner: AnyLearner) -> None:
+        learner.guards = True
+
+    def on_fit_end(self, learner: AnyLearner) -> None:
+        learner.guards = False
+
+
+def take_back(learner: State, before: tuple[Any, Any], output: Output) -> None:
+    """Where a step's loss, or what it has made of the weights, is not finite: back to what was before, and an error."""
+    losses: list[float] = [] if output.loss is None else np.asarray(output.loss.numpy()).reshape(-1).tolist()
+    bad = next((str(loss) for loss in losses if not np.isfinite(loss)), None)
+    if bad is None:
+        weights = _weight_that_is_not(learner)
+        bad = None if weights is None else f"{losses[0] if losses else 'unknown'}, and the gradient of {weights} is not"
+    if bad is not None:
+        learner._models, learner._optimizers = before
+        raise NotFiniteLossError(bad)
+
+
+def _weight_that_is_not(learner: State) -> str | None:
+    for name, model in learner._models.items():
+        for path, param in model.named_params():
+            if param.trained and not np.isfinite(param.val().numpy()).all():
+                return f"`{name or 'model'}.{path}`"
+    return None
+
+
+def find_in_step(learner: State) -> str | None:
+    """The first thing that is not finite where the last batch's step is taken, in words; None where all is.
+
+    The step is taken eagerly, with the random numbers that it had, and changes nothing.
+    """
+    for path, leaf in leaves(learner.batch):
+        if is_array(leaf) and leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            rows = np.isfinite(leaf.reshape(len(leaf), -1)).all(axis=1)
+            bad = np.flatnonzero(~rows)[:8].tolist()
+            return f"the data{path} in row {', '.join(map(str, bad))} of the batch"
+    step = learner._functions.step
+    if step is None:
+        return None
+    models = {name: one if name in learner._optimizers else one.valid() for name, one in learner._models.items()}
+    carry: list[Any] = [learner._aids["carry"].value()] if "carry" in learner._aids else []
+    batch = onto(learner.batch, learner.device)
+    with random.stream(learner.stream.replay(learner._position)):
+        return find_nonfinite(
+            lambda: step(models[ONLY] if learner._single else models, batch, *carry),
+            **{name or "model": one for name, one in models.items()},
+        )
