@@ -26,6 +26,8 @@ Transform = Callable[..., Any]
 Collate = Callable[[Sequence[Any]], Any]
 """A list of rows to a batch."""
 
+_AT_ONCE = 4096
+"""So many positions of an order are looked up in one call."""
 _LAST_SEED = 2**64 - 1
 _LAST_EPOCH = 2**32 - 1
 
@@ -61,6 +63,8 @@ class _Maker:
     skips: bool
     part: tuple[int, int] = (0, 1)
     device: Device | None = field(default=None)
+    block: list[tuple[int, int, Rows]] = field(default_factory=list[tuple[int, int, Rows]], compare=False, repr=False)
+    """The rows of the last positions that were asked for: epoch, number of the block, and the rows."""
 
     def __call__(self, task: Task) -> tuple[Any, list[SkippedRow], int]:
         rows = self.rows(task)
@@ -74,10 +78,19 @@ class _Maker:
         stop = min(start + self.batch_size, self.length)
         part, parts = self.part
         size = stop - start
-        positions = np.arange(start + size * part // parts, start + size * (part + 1) // parts)
-        return self.order.rows(
-            positions, len(self.source), seed=self.seed, epoch=task.epoch, batch_size=self.batch_size
-        )
+        first, last = start + size * part // parts, start + size * (part + 1) // parts
+        # A call for many positions takes little longer than one for few.
+        width = self.batch_size * max(1, _AT_ONCE // self.batch_size)
+        block = start // width
+        known = self.block[0] if self.block else None
+        if known is None or known[:2] != (task.epoch, block):
+            positions = np.arange(block * width, min((block + 1) * width, self.length))
+            rows = self.order.rows(
+                positions, len(self.source), seed=self.seed, epoch=task.epoch, batch_size=self.batch_size
+            )
+            known = task.epoch, block, rows
+            self.block[:] = [known]
+        return known[2][first - block * width : last - block * width]
 
     def _fetched(self, rows: Rows) -> tuple[Any, Rows, list[SkippedRow]]:
         try:
@@ -275,7 +288,7 @@ class Loader:
                 f"Loader.shard: a batch of {least} rows has none for some of {count * parts} processes; give a larger "
                 "batch_size, or drop_last=True"
             )
-        return self._with(replace(self._make, part=(first * parts + part, count * parts)))
+        return self._with(replace(self._make, part=(first * parts + part, count * parts), block=[]))
 
     def on_device(self, device: DeviceLike | None) -> Loader:
         """The same batches as tensors on a device, put there in the background; as NumPy arrays for None."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from typing_extensions import TypeIs
 
 from phlox.errors import DataError
+from phlox.tensor import Tensor
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 
@@ -22,7 +23,10 @@ def is_array(value: object) -> TypeIs[AnyArray]:
 
 def children(value: Any) -> list[tuple[str, Any]] | None:
     """The named parts of a container; None for a leaf."""
-    if isinstance(value, Mapping):
+    kind: type[Any] = value.__class__
+    if kind is np.ndarray or kind is Tensor:  # nearly all that is asked about
+        return None
+    if kind is dict or isinstance(value, Mapping):
         return [(f"[{key!r}]", part) for key, part in cast("Mapping[Any, Any]", value).items()]
     if isinstance(value, tuple):
         names = getattr(cast("Any", value), "_fields", None)

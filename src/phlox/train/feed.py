@@ -44,6 +44,8 @@ class Feed:
         self._iterator: Any = None
         self._held: Any = None  # a state to go on from
         self._was_used = False
+        self.of_arrays = False
+        """Are batches of nothing but arrays and numbers needed?"""
         self._first: tuple[Any, list[tuple[str, Any]]] | None = None
 
     # --- what there is
@@ -90,7 +92,8 @@ class Feed:
                 batch = next(batches)
             except StopIteration:
                 return
-            batch = as_batch(batch)
+            if not self.is_indexed:
+                batch = as_batch(batch)
             self._check(batch, number)
             yield batch
 
@@ -149,6 +152,8 @@ class Feed:
             if not any(isinstance(leaf, (np.ndarray, Tensor)) for _, leaf in leaves(batch)):
                 raise DataError(f"{self.name}: batch {number} has no array in it, but {_described(batch)}")
             self._first = form(batch), found
+            if self.of_arrays:
+                _check_arrays(batch, self.name)
             return
         first_form, first = self._first
         if found == first and form(batch) == first_form:
@@ -199,7 +204,7 @@ def onto(batch: Any, device: Device) -> Any:
     return placed(batch, device)
 
 
-def check_arrays(batch: Any, name: str) -> None:
+def _check_arrays(batch: Any, name: str) -> None:
     """Raise `DataError` for what is no array or number: a compiled step would be made anew for every batch."""
     for path, leaf in leaves(batch):
         if not isinstance(leaf, (np.ndarray, Tensor, int, float)):

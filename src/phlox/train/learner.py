@@ -41,7 +41,7 @@ from phlox.train.arguments import (
     without_tape,
 )
 from phlox.train.callback import Callback
-from phlox.train.feed import Feed, check_arrays, count, onto
+from phlox.train.feed import Feed, count, onto
 from phlox.train.history import EpochReport, Plan, Values
 from phlox.train.loop import Fit, Limits
 from phlox.train.meter import Meter, Pending
@@ -124,6 +124,8 @@ class Learner(State, Generic[M]):
         self._single = isinstance(model, Module)
         models = named_models(model)
         self._models: dict[str, Any] = {name: copied(one, precision).train() for name, one in models.items()}
+        self.device: Device = device_of(next(iter(self._models.values())))
+        """Of the first model, to which batches go, on a backend with a tape."""
         self.stream = Stream(random.current().substream())
         """The random numbers of the training: dropout draws from it, and nothing else does."""
         half = precision == "f16" or any(engine_behind(one).float_element == "f16" for one in self._models.values())
@@ -175,7 +177,7 @@ class Learner(State, Generic[M]):
             chosen, update, validate or chosen, self._training, self._validation, self._single, clip,
             carry is not None, looks=not (self.compiles and engine_of(self.device.backend).compiles),
         )  # fmt: skip
-        self._aids: dict[str, Any] = {"totals": self._training.totals}
+        self._aids: dict[str, Any] = self._training.aids()
         trained = {name: self._models[name] for name in self._optimizers}
         if ema is not None:
             self._aids["ema"] = {name: Ema(one, decay=ema) for name, one in trained.items()}
@@ -219,6 +221,7 @@ class Learner(State, Generic[M]):
                 f"model: a learner keeps its models ({', '.join(self._models) or 'one'}); got {', '.join(new)}"
             )
         self._models = {name: cast("Any", one).train() for name, one in new.items()}
+        self.device = device_of(next(iter(self._models.values())))
 
     @property
     def average(self) -> M:
@@ -235,11 +238,6 @@ class Learner(State, Generic[M]):
     def schedule(self) -> Any:
         """The schedule of the learning rate; several by name."""
         return self._schedules[ONLY] if self._single else dict(self._schedules)
-
-    @property
-    def device(self) -> Device:
-        """The device of the first model, to which batches go, on a backend with a tape."""
-        return device_of(next(iter(self._models.values())))
 
     @property
     def loss(self) -> float:
@@ -369,17 +367,16 @@ class Learner(State, Generic[M]):
             raise RunError("with update= there is no step to evaluate; give validate=(models, batch) to the learner")
         meter, models = self._validation, self._for_inference()
         meter.reset()
-        aids: dict[str, Any] = {"totals": meter.totals}
+        aids = meter.aids()
         measure, device = self._program("measure"), without_tape(self.device)
+        feed.of_arrays = self.compiles
         with random.stream(Stream(key_of(0))):  # a step that draws in validation draws the same each time
             for batch in feed.epoch(0):
-                if self.compiles:
-                    check_arrays(batch, feed.name)
                 rows, on = count(batch), onto(batch, device)
                 if self._functions.carries and "carry" not in aids:
                     aids["carry"] = self._carried(models, on)
                 aids, output = measure(models, aids, on)
-                meter.totals = aids["totals"]
+                meter.keep(aids)
                 for _ in meter.add(Pending(0, 0, 0, rows, output, None)):
                     pass
         for _ in meter.read():

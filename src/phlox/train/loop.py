@@ -24,7 +24,7 @@ import numpy as np
 from phlox import random
 from phlox.errors import RunError
 from phlox.train.callback import Callback
-from phlox.train.feed import Feed, check_arrays, count
+from phlox.train.feed import Feed, count
 from phlox.train.history import EpochReport, Plan, plain
 from phlox.train.meter import Pending
 from phlox.train.nonfinite import find_in_step
@@ -168,7 +168,8 @@ class Fit:
         with ExitStack() as stack:
             self._prepare(stack)
             stack.enter_context(self.interrupts)
-            if learner.compiles:
+            self.data.of_arrays = learner.compiles
+            if learner.compiles and learner.steps_per_call == 1:
                 self.data.on_device(learner.device)
             try:
                 for callback in self.callbacks:
@@ -369,9 +370,6 @@ class Fit:
         learner = self.learner
         begun = perf_counter()
         self._before = learner.step
-        for batch in group:
-            if learner.compiles:
-                check_arrays(batch, self.data.name)
         number, rows = learner._batch_number, count(group[0])
         learner.batch = group[-1]
         try:

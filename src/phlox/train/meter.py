@@ -112,7 +112,7 @@ class Meter:
 
     # --- inside of a step
 
-    def measured(self, inputs: Any, totals: Totals) -> dict[str, Any]:
+    def measured(self, inputs: Any, totals: Totals | None) -> dict[str, Any]:
         """Adds a batch to the totals, and gives what metrics keep of every row of it, by name."""
         if inputs is None or not self.metrics:
             return {}
@@ -136,6 +136,7 @@ class Meter:
             if name not in self._summed:
                 rows[name] = state
                 continue
+            assert totals is not None
             params = totals.sums[name]
             before = _built(self._starts[name], iter([param.val() for param in params]))
             after = self.metrics[name].merge(before, state)
@@ -144,6 +145,14 @@ class Meter:
         return rows
 
     # --- around it
+
+    def aids(self) -> dict[str, Any]:
+        """What goes into a step and comes out of it: the totals, if there are any."""
+        return {"totals": self.totals} if self._summed else {}
+
+    def keep(self, aids: Mapping[str, Any]) -> None:
+        """Take the totals that have come out of a step."""
+        self.totals = aids.get("totals", self.totals)
 
     def reset(self) -> None:
         """Begin anew."""

@@ -19,7 +19,6 @@ from phlox.optim.optimizer import Rate
 from phlox.record import LazyTensor, PrecisionSettings, Record, SafetensorsRecorder, TensorEntry, gather, restore
 from phlox.record.record import Entry
 from phlox.tensor import Tensor, tensor
-from phlox.train.arguments import device_of
 from phlox.train.feed import onto
 from phlox.train.history import EpochReport, Values, flattened, plain
 from phlox.train.meter import Meter, Output, Pending
@@ -71,6 +70,8 @@ class State:
     compiles: bool
     guards: bool
     batch: Any
+    device: Device
+    """Of the first model, to which batches go, on a backend with a tape."""
     _single: bool
     _is_lbfgs: bool
     _models: dict[str, Any]
@@ -90,11 +91,6 @@ class State:
     _position: int
     """Of the random stream, before the last step."""
     _epoch_seconds: float
-
-    @property
-    def device(self) -> Device:
-        """The device of the first model, to which batches go, on a backend with a tape."""
-        return device_of(next(iter(self._models.values())))
 
     # --- as a record
 
@@ -211,7 +207,7 @@ class State:
 
     def _begin_epoch(self) -> None:
         self._training.reset()
-        self._aids["totals"] = self._training.totals
+        self._aids.update(self._training.aids())
         self._aids.pop("carry", None)
         self._carry_saved = None
         self.rows, self._epoch_seconds = 0, 0.0
@@ -248,7 +244,7 @@ class State:
         more = (applies,) if steps == 1 and self.accumulate > 1 else ()
         program = self._program("train", steps)
         self._models, self._aids, output = program(self._models, self._optimizers, self._aids, given, batch, *more)
-        self._training.totals = self._aids["totals"]
+        self._training.keep(self._aids)
         if before is not None:
             take_back(self, before, output)
         return output
@@ -258,7 +254,7 @@ class State:
         if self.accumulate > 1 and self._batch_number % self.accumulate:
             run = self._program("flush")
             self._models, self._aids = run(self._models, self._optimizers, self._aids, self._next_rates())
-            self._training.totals = self._aids["totals"]
+            self._training.keep(self._aids)
             self.updates += 1
 
     def _next_rates(self) -> dict[str, Rate]:

@@ -143,7 +143,7 @@ class StepFunctions:
         for name, ema in cast("dict[str, Ema[Any]]", aids.get("ema", {})).items():
             if applies:
                 ema.update(models[name])
-        return models, aids, self._output(self.training, aids["totals"], result)
+        return models, aids, self._output(self.training, aids.get("totals"), result)
 
     def _stepped(
         self, models: Models, optimizers: Any, aids: Any, rates: Any, batch: Any, applies: bool
@@ -230,7 +230,7 @@ class StepFunctions:
     ) -> tuple[AnyTensor, GradientsParams, Output | None]:
         """The loss, its gradient, and what was measured, if this is the evaluation that counts."""
         result, grads = self._gradients(models, {ONLY: None}, aids, batch)
-        output = self._output(self.training, aids["totals"], result) if counts else None
+        output = self._output(self.training, aids.get("totals"), result) if counts else None
         return scalar(result.loss, LOSS), grads[ONLY], output
 
     # --- validation
@@ -238,7 +238,7 @@ class StepFunctions:
     def measure(self, models: Models, aids: dict[str, Any], batch: Any) -> tuple[dict[str, Any], Output]:
         """What a batch measures, in inference mode."""
         result = self._called(self.validate, models, batch, aids)
-        return aids, self._output(self.validation, aids["totals"], result)
+        return aids, self._output(self.validation, aids.get("totals"), result)
 
     # --- what both need
 
@@ -253,7 +253,7 @@ class StepFunctions:
     def _plain(self, named: dict[str, Any]) -> Any:
         return named[ONLY] if self.single else dict(named)
 
-    def _output(self, meter: Meter, totals: Totals, result: Result) -> Output:
+    def _output(self, meter: Meter, totals: Totals | None, result: Result) -> Output:
         rows = meter.measured(result.inputs, totals)
         loss = None if result.loss is None else scalar(result.loss, LOSS)
         scalars = {name: scalar(value, name) for name, value in result.scalars.items()}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from phlox.backend import Backend
+from phlox.backend.pytree import DICT, LIST, NAMED_TUPLE, TUPLE
 from phlox.module import Module
 from phlox.module.template import flatten
 from phlox.optim import Optimizer
@@ -19,6 +20,7 @@ from phlox.tensor import Tensor
 from phlox.transform.compile.executable import Again, Program
 from phlox.transform.compile.signature import CallArguments, IdSource, ModuleArg, OptimizerArg, Owned
 from phlox.transform.compile.trace import Call
+from phlox.transform.tree import container_of
 
 Take: TypeAlias = Callable[[Any, list[Any]], bool]
 """`(value, leaves)`: is the value like the last one? If so its arrays are appended to the leaves."""
@@ -30,10 +32,14 @@ OTHER = object()
 """What comes back for a call that is not like the last one."""
 
 
-class Argument(NamedTuple):
-    """An argument of the last call."""
+Spread: TypeAlias = Callable[[Any, list[Any]], bool]
+"""`(value, leaves)`: is the container like the last one? If so what it holds is appended to the leaves."""
 
-    name: str
+
+class Argument(NamedTuple):
+    """An argument of the last call, or what stood in a container that was one."""
+
+    path: str
     take: Take
     donated: bool
     is_array: bool
@@ -45,13 +51,20 @@ class Argument(NamedTuple):
 class CallCache:
     """What the last call was like, and the program that served it."""
 
-    __slots__ = ("_arguments", "_backend", "_late", "_owners", "_takes", "checked", "program")
+    __slots__ = ("_arguments", "_backend", "_late", "_names", "_owners", "_spread", "_takes", "checked", "program")
 
     def __init__(
-        self, program: Program, call: Call, arguments: Sequence[Argument], late: Sequence[tuple[int, TakeLate]]
+        self,
+        program: Program,
+        call: Call,
+        arguments: Sequence[Argument],
+        late: Sequence[tuple[int, TakeLate]],
+        spread: Sequence[Spread | None],
     ) -> None:
         self.program, self.checked = program, program.checked
         self._arguments = tuple(arguments)
+        self._names = [(name, leaves is call.reader.donated) for name, _, leaves in call.named]
+        self._spread = tuple(spread) if any(one is not None for one in spread) else None
         self._late = tuple(late)
         alone = not late and not any(argument.donated for argument in arguments)
         # Of calls that take no more than to hand over arrays.
@@ -68,12 +81,21 @@ class CallCache:
         reader = call.reader
         if call.keywords or call.over or program.steps is not None:
             return None
+        spread: list[Spread | None] = []
+        flat: list[tuple[str, Any, list[Any]]] = []
+        for name, value, leaves in call.named:
+            within: list[tuple[str, Any]] = []
+            try:
+                spread.append(_spread(value, name, within))
+            except NotImplementedError:
+                return None
+            flat += [(path, part, leaves) for path, part in within]
         modules, optimizers = iter(reader.modules), {id(argument.optimizer): argument for argument in reader.optimizers}
-        if sum(isinstance(value, Optimizer) for _, value, _ in call.named) != len(optimizers):
-            return None  # one is given twice, or stands in a container
+        if sum(isinstance(value, Optimizer) for _, value, _ in flat) != len(optimizers):
+            return None  # one is given twice
         arguments: list[Argument] = []
         late: list[tuple[int, TakeLate]] = []
-        for place, (name, value, leaves) in enumerate(call.named):
+        for place, (path, value, leaves) in enumerate(flat):
             take, owner = None, None
             if isinstance(value, Tensor):
                 take = _tensor(cast("Tensor[Any, Any, Any]", value), reader.backend)
@@ -91,8 +113,8 @@ class CallCache:
             if take is None:
                 return None
             is_array = take is not _nothing and not (value is None or isinstance(value, bool))
-            arguments.append(Argument(name, take, leaves is reader.donated, is_array, owner))
-        return cls(program, call, arguments, late)
+            arguments.append(Argument(path, take, leaves is reader.donated, is_array, owner))
+        return cls(program, call, arguments, late, spread)
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """The result of a call with these arguments, or `OTHER` if they are not like those of the last call."""
@@ -105,60 +127,104 @@ class CallCache:
                 return program.__call__(call)
             except Again:
                 return OTHER
-        if len(values) != len(takes):
+        flat = values if self._spread is None else self._flat(values)
+        if flat is None or len(flat) != len(takes):
             return OTHER
         kept: list[Any] = [None]
-        for take, value in zip(takes, values, strict=True):
+        for take, value in zip(takes, flat, strict=True):
             if not take(value, kept):
                 return OTHER
         # Nothing is read anew: it may be asked for inside the program that is being traced.
-        return program.fast_path(kept, self._owners, lambda: self._taken(values, kept))
+        return program.fast_path(kept, self._owners, lambda: self._taken(values, flat, kept))
 
-    def _taken(self, values: Sequence[Any], kept: list[Any]) -> Call:
+    def _flat(self, values: Sequence[Any]) -> list[Any] | None:
+        """The arguments with what stands in containers in their place; None where these are not like the last ones."""
+        spread = self._spread
+        assert spread is not None
+        if len(values) != len(spread):
+            return None
+        flat: list[Any] = []
+        for one, value in zip(spread, values, strict=True):
+            if one is None:
+                flat.append(value)
+            elif not one(value, flat):
+                return None
+        return flat
+
+    def _taken(self, values: Sequence[Any], flat: Sequence[Any], kept: list[Any]) -> Call:
         """The call that these arguments are, whose arrays have been taken."""
         reader = CallArguments(self._backend)
         reader.kept = kept
         place = 1
-        for argument, value in zip(self._arguments, values, strict=True):
+        for argument, value in zip(self._arguments, flat, strict=True):
             if argument.is_array:
                 _note(reader, argument, value, kept, place)
                 place += 1
         reader.owners = self._owners
-        return Call(
-            reader, [(one.name, value, kept) for one, value in zip(self._arguments, values, strict=True)], 0, []
-        )
+        return Call(reader, [(name, value, kept) for (name, _), value in zip(self._names, values, strict=True)], 0, [])
 
     def _read(self, values: Sequence[Any]) -> Call | None:
         """The arguments taken apart, or None if they are not like those of the last call."""
         arguments = self._arguments
-        if len(values) != len(arguments):
+        flat = values if self._spread is None else self._flat(values)
+        if flat is None or len(flat) != len(arguments):
             return None
         reader = CallArguments(self._backend)
         donated, kept = reader.donated, reader.kept
-        named: list[tuple[str, Any, list[Any]]] = []
-        for argument, value in zip(arguments, values, strict=True):
+        for argument, value in zip(arguments, flat, strict=True):
             leaves = donated if argument.donated else kept
             if not argument.take(value, leaves):
                 return None
             if argument.is_array:
                 _note(reader, argument, value, leaves, len(leaves) - 1)
-            named.append((argument.name, value, leaves))
         for place, take in self._late:
-            _, value, leaves = named[place]
-            if not take(value, reader, leaves):
+            if not take(flat[place], reader, donated if arguments[place].donated else kept):
                 return None
         reader.owners = self._owners
-        return Call(reader, named, 0, [])
+        named = zip(self._names, values, strict=True)
+        return Call(reader, [(name, value, donated if gives else kept) for (name, gives), value in named], 0, [])
 
 
 def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[Any], place: int) -> None:
     """Tell the reader of an argument whose arrays stand at a place of the leaves."""
     array = leaves[place]
     if argument.owner is not None:
-        reader.modules.append(ModuleArg(value, argument.owner, argument.name, leaves, place))
+        reader.modules.append(ModuleArg(value, argument.owner, argument.path, leaves, place))
         array = array[0]
     if reader.first is None and type(value) is not float:
-        reader.first = array, argument.name
+        reader.first = array, argument.path
+
+
+def _spread(value: Any, path: str, within: list[tuple[str, Any]]) -> Spread | None:
+    """How a container like this one is taken apart; None for what is none. What it holds is appended to `within`.
+
+    Raises NotImplementedError for a container that is looked at anew each time.
+    """
+    container = container_of(value)
+    if container is None:
+        within.append((path, value))
+        return None
+    if container not in (DICT, LIST, TUPLE, NAMED_TUPLE):
+        raise NotImplementedError
+    kind: type[Any] = cast("type[Any]", type(value))
+    keys = tuple(value) if container is DICT else None
+    parts = [_spread(part, path + container.label(key), within) for key, part in container.items(value)]
+
+    def spread(value: Any, leaves: list[Any]) -> bool:
+        if value.__class__ is not kind or len(value) != len(parts):
+            return False
+        if keys is not None:
+            if tuple(value) != keys:
+                return False
+            value = value.values()
+        for one, part in zip(parts, value, strict=True):
+            if one is None:
+                leaves.append(part)
+            elif not one(part, leaves):
+                return False
+        return True
+
+    return spread
 
 
 def _nothing(value: Any, leaves: list[Any]) -> bool:
