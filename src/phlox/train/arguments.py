@@ -14,6 +14,7 @@ from phlox.config import Config
 from phlox.errors import OptimizerError, RunError
 from phlox.module import Module, Param
 from phlox.optim import ConstantLr, Lbfgs, LrSchedule, Optimizer, OptimizerAdaptor
+from phlox.tensor import Tensor
 from phlox.train.steps import ONLY
 
 KINDS = "a config such as optim.AdamWConfig(), or an optimizer"
@@ -73,7 +74,12 @@ def copied(model: Any, precision: str | None) -> Any:
 
 
 def _with_own_memory(path: str, param: Param) -> Param:
-    return param.map(copy.deepcopy)
+    return param.map(_duplicate)
+
+
+def _duplicate(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    backend = value.backend
+    return Tensor.from_primitive(backend.duplicate(backend.strip(value.primitive)), backend, value.kind)
 
 
 def optimizer_of(given: Any, name: str, *, skips: bool) -> Optimizer:

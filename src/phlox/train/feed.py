@@ -101,7 +101,7 @@ class Feed:
         if self.is_indexed:
             return iter(self._data.epoch(epoch, start=start))
         data: Any = self._data
-        is_made = callable(data) and not hasattr(data, "__iter__")
+        is_made = isinstance(data, type) or not hasattr(data, "__iter__")
         source: Any = data() if is_made else data
         held, self._held = self._held, None
         if held is not None and hasattr(source, "load_state_dict"):

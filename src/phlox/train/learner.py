@@ -75,7 +75,7 @@ class Learner(State, Generic[M]):
         update: in place of `step`, a whole update of one's own: `(models, optimizers, rates, batch)` to `(models,
             logs)` or `(models, logs, metric_inputs)`; logs are scalars by name.
         validate: as `step`, for validation, where that is another function.
-        metrics: by name, from `phlox.metrics`.
+        metrics: by name, from `phlox.metrics`; or functions of the same arguments, whose means are reported.
         accumulate: the gradients of so many batches make one step of the optimizer.
         clip: keeps gradients within bounds: `optim.GradientClipping.global_norm(1.0)`.
         ema: the decay of an average of the weights (`optim.Ema`), which validation, `predict` and best checkpoints use.
@@ -111,7 +111,7 @@ class Learner(State, Generic[M]):
         step: Callable[..., Any] | None = None,
         update: Callable[..., Any] | None = None,
         validate: Callable[..., Any] | None = None,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Metric | Callable[..., Any]] | None = None,
         accumulate: int = 1,
         clip: GradientClipping | None = None,
         ema: float | None = None,
@@ -170,8 +170,9 @@ class Learner(State, Generic[M]):
         self.compiles = engine_of(self.device.backend).name == "jax" if compile is None else bool(compile)
         self._own_step = step or update
         chosen = of_loss(loss) if loss is not None else step
-        self.metrics = dict(metrics or {})
-        self._training, self._validation = (Meter(self.metrics, self.device) for _ in range(2))
+        self._training, self._validation = (Meter(metrics or {}, self.device) for _ in range(2))
+        self.metrics = self._training.metrics
+        """By name; those of a `Collection` as `name/part`."""
         self._carry, self._carry_saved = carry, None
         self._functions = StepFunctions(
             chosen, update, validate or chosen, self._training, self._validation, self._single, clip,

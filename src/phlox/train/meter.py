@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -11,12 +11,14 @@ import numpy as np
 
 from phlox.backend import Device
 from phlox.errors import KindError, RunError
-from phlox.metrics.base import Collection, Metric, Rows, State
+from phlox.metrics.aggregation import Mean as MeanMetric
+from phlox.metrics.base import Collection, Metric, Rows, Shapes, State
 from phlox.metrics.sums import Sum
 from phlox.module import Module, Param
 from phlox.module.param import set_together
 from phlox.record import Record
-from phlox.tensor import Tensor, tensor
+from phlox.tensor import Tensor, full, tensor
+from phlox.train.feed import count
 from phlox.train.history import Values, plain
 
 AnyTensor = Tensor[Any, Any, Any]
@@ -34,6 +36,25 @@ class MetricInputs(NamedTuple):
 
     args: tuple[Any, ...]
     weights: Any = None
+
+
+@dataclass(frozen=True)
+class MeanOf(Metric):
+    """The mean of a function of a metric's arguments, a scalar for each batch, weighted with the batch's rows."""
+
+    function: Callable[..., Any]
+
+    def shapes(self) -> Shapes:
+        return MeanMetric().shapes()
+
+    def measure(self, *args: Any, weights: Any = None) -> State:
+        """The statistics of one batch."""
+        value = scalar(self.function(*args), getattr(self.function, "__name__", "metric"))
+        rows = float(count(args))
+        return MeanMetric().measure(value.reshape((1,)), weights=full((1,), rows, device=value.device))
+
+    def result(self, *args: Any, **statistics: Any) -> Any:
+        return MeanMetric().result(*args, **statistics)
 
 
 class Totals(Module):
@@ -92,7 +113,7 @@ class Meter:
     Raises `RunError` for a name that is taken (the loss is `loss`), `KindError` for what is no metric.
     """
 
-    def __init__(self, metrics: Mapping[str, Metric], device: Device) -> None:
+    def __init__(self, metrics: Mapping[str, Any], device: Device) -> None:
         self.metrics = dict(_flat(metrics))
         if LOSS in self.metrics:
             raise RunError(f"metrics: {LOSS!r} is the loss's own name; give this metric another")
@@ -233,12 +254,16 @@ def _flat(metrics: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Me
     for name, metric in metrics.items():
         if isinstance(metric, Collection):
             yield from _flat(metric.metrics, f"{above}{name}/")
-        elif not isinstance(metric, Metric):
-            raise KindError(
-                f"metrics: {above}{name} must be a metric such as metrics.Accuracy(), got {type(metric).__name__}"
-            )
-        else:
+        elif isinstance(metric, Metric):
             yield f"{above}{name}", metric
+        elif callable(metric) and not isinstance(metric, type):
+            yield f"{above}{name}", MeanOf(metric)
+        else:
+            got = f"the class {metric.__name__}" if isinstance(metric, type) else f"a {type(metric).__name__}"
+            raise KindError(
+                f"metrics: {above}{name} must be a metric such as metrics.Accuracy(), or a function of the outputs and "
+                f"targets, got {got}"
+            )
 
 
 def _inputs(given: Any, name: str) -> MetricInputs:

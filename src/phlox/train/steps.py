@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from phlox.backend import Device
+from phlox.backend.levels import has_history
 from phlox.errors import PhloxError, RunError
 from phlox.metrics.sums import is_traced
 from phlox.module import GradientsParams, Module, Param
@@ -190,19 +191,23 @@ class StepFunctions:
             number = value.item()
             if not math.isfinite(number):
                 raise NotFiniteLossError(str(number))
+        if not has_history(loss.backend, loss.primitive):
+            raise self._independent("the model" if self.single else "any model")
         scaler: LossScaler | None = aids.get("scaler")
         found = (loss if scaler is None else scaler.scaled(loss)).backward()
         grads: dict[str, GradientsParams] = {}
         for name in optimizers:
             of_model = GradientsParams.from_grads(found, models[name])
             if not len(of_model):
-                what = "the model" if self.single else f"the model {name!r}"
-                raise RunError(
-                    f"the loss depends on no trained parameter of {what}; is the model that the step is given called "
-                    "in it, and are its parameters not frozen?"
-                )
+                raise self._independent("the model" if self.single else f"the model {name!r}")
             grads[name] = of_model if scaler is None else scaler.unscaled(of_model)
         return result, grads
+
+    def _independent(self, what: str) -> RunError:
+        return RunError(
+            f"the loss depends on no trained parameter of {what}; is the model that the step is given called in it, and "
+            "are its parameters not frozen?"
+        )
 
     def _updated(self, models: Models, optimizers: Any, aids: Any, rates: Any, batch: Any) -> tuple[Models, Result]:
         assert self.update is not None
