@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phlox.errors import RunError
-from phlox.train.monitor import Monitor, better_mode
+from phlox.train.monitor import Monitor, Watch, better_mode
 from tests.train.fakes import FakeLearner
 
 LESS = """
@@ -110,3 +110,14 @@ def test_values_that_are_not_there() -> None:
         FakeLearner(validation=lambda step: {"loss": 0.0}).fit([Seen("validation/accuracy")])
     with pytest.raises(NotImplementedError, match="Monitor: implement observe"):
         FakeLearner().fit([Monitor("train/loss")])
+    with pytest.raises(NotImplementedError, match="Watch: implement look"):
+        FakeLearner().fit([Watch("train/loss")])
+
+
+def test_a_new_training_begins_without_a_best_and_another_fit_goes_on_with_it() -> None:
+    watch = Seen("validation/loss")
+    learner = FakeLearner(validation=lambda step: {"loss": 1.0 / step}).fit([watch], epochs=1)
+    learner.fit([watch], epochs=2)
+    assert watch.seen == [(4, 0.25, True), (8, 0.125, True)]
+    FakeLearner(validation=lambda step: {"loss": 5.0}).fit([watch], epochs=1)
+    assert watch.seen[-1] == (4, 5.0, True)

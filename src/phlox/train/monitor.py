@@ -1,4 +1,4 @@
-"""`Monitor`: the base of callbacks that watch a value, and `better_mode`, which knows which way it gets better."""
+"""`Watch` and `Monitor`, the bases of callbacks that watch a value; `better_mode`: which way does it get better?"""
 
 from __future__ import annotations
 
@@ -66,63 +66,29 @@ def _words(part: str) -> list[str]:
     return words
 
 
-class Monitor(Callback):
-    """The base of callbacks that watch one value of a training. Implement `observe`.
+class Watch(Callback):
+    """The base of callbacks that look at one value of a training. Implement `look`.
 
     A value of the validation (`validation/...`) is looked at after each validation, be it in the middle of an epoch;
     any other (`train/...`) at the end of each epoch.
 
     Args:
         monitor: the name of the value, as `learner.value` takes it.
-        mode: whether less ("min") or more ("max") of it is better; "auto" takes that from its name, see `better_mode`.
-        min_delta: by how much it must be better than the best one to count as better.
 
-    Attributes:
-        best: the best value so far; None before the first. A NaN is never the best, nor an infinity of the bad side.
-        best_epoch, best_step: when that was: how many epochs had ended, and how many steps had been taken.
-
-    Raises `RunError` for a mode that is none of these, a name that does not say its mode, and, where a training begins,
-    for a value of the validation without validation data.
-
-    >>> class Tell(Monitor):
-    ...     def observe(self, learner, value, improved):
-    ...         print(f"{value:.3f} is", "the best so far" if improved else f"no better than {self.best:.3f}")
-    >>> Tell("validation/accuracy")
-    Tell('validation/accuracy', mode='max')
+    Raises `RunError` for what is no name and, where a training begins, for a value of the validation without validation
+    data.
     """
 
-    def __init__(self, monitor: str, *, mode: Literal["auto", "min", "max"] = "auto", min_delta: float = 0.0) -> None:
-        place = type(self).__name__
+    def __init__(self, monitor: str) -> None:
         if not isinstance(cast("Any", monitor), str) or not monitor:
-            raise RunError(f'{place}: monitor is the name of a value, such as "validation/loss", got {monitor!r}')
-        if mode not in ("auto", "min", "max"):
-            raise RunError(f'{place}: mode must be "auto", "min" or "max", got {mode!r}')
-        if not _is_number(min_delta) or not 0.0 <= min_delta < math.inf:
-            raise RunError(f"{place}: min_delta must be a finite number of at least zero, got {min_delta!r}")
+            raise RunError(
+                f'{type(self).__name__}: monitor is the name of a value, such as "validation/loss", got {monitor!r}'
+            )
         self.monitor = monitor
-        try:
-            self.mode: Mode = better_mode(monitor) if mode == "auto" else mode
-        except RunError as error:
-            raise RunError(f"{place}: {error}") from None
-        self.min_delta = float(min_delta)
-        self.best: float | None = None
-        self.best_epoch = self.best_step = 0
 
-    def observe(self, learner: AnyLearner, value: float, improved: bool) -> None:
-        """A new value; `best` is up to date already.
-
-        Args:
-            learner: the learner.
-            value: the value.
-            improved: whether it is better than all before, by `min_delta` at least.
-        """
-        raise NotImplementedError(f"{type(self).__name__}: implement observe(learner, value, improved)")
-
-    def is_better(self, value: float, than: float | None) -> bool:
-        """Is a value better than another one, by `min_delta` at least; None stands for the worst?"""
-        worst = math.inf if self.mode == "min" else -math.inf
-        bar = worst if than is None else than
-        return value < bar - self.min_delta if self.mode == "min" else value > bar + self.min_delta
+    def look(self, learner: AnyLearner, value: float) -> None:
+        """A new value."""
+        raise NotImplementedError(f"{type(self).__name__}: implement look(learner, value)")
 
     @property
     def is_of_validation(self) -> bool:
@@ -138,14 +104,75 @@ class Monitor(Callback):
 
     def on_validation_end(self, learner: AnyLearner) -> None:
         if self.is_of_validation:
-            self._look(learner)
+            self.look(learner, float(learner.value(self.monitor)))
 
     def on_epoch_end(self, learner: AnyLearner) -> None:
         if not self.is_of_validation:
-            self._look(learner)
+            self.look(learner, float(learner.value(self.monitor)))
 
-    def _look(self, learner: AnyLearner) -> None:
-        value = float(learner.value(self.monitor))
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.monitor!r})"
+
+
+class Monitor(Watch):
+    """The base of callbacks that want the best of a value, see `Watch`. Implement `observe`.
+
+    A training that begins anew, at step 0, has no best at first; another `fit` of the same learner goes on with it.
+
+    Args:
+        monitor: the name of the value, as `learner.value` takes it.
+        mode: whether less ("min") or more ("max") of it is better; "auto" takes that from its name, see `better_mode`.
+        min_delta: a value counts as better if it is better than the best one by more than this.
+
+    Attributes:
+        best: the best value so far; None before the first. A NaN is never the best, nor an infinity of the bad side.
+        best_epoch, best_step: when that was: how many epochs had ended, and how many steps had been taken.
+
+    Raises `RunError` for a mode that is none of these, and for a name that does not say its mode.
+
+    >>> class Tell(Monitor):
+    ...     def observe(self, learner, value, improved):
+    ...         print(f"{value:.3f} is", "the best so far" if improved else f"no better than {self.best:.3f}")
+    >>> Tell("validation/accuracy")
+    Tell('validation/accuracy', mode='max')
+    """
+
+    def __init__(self, monitor: str, *, mode: Literal["auto", "min", "max"] = "auto", min_delta: float = 0.0) -> None:
+        super().__init__(monitor)
+        place = type(self).__name__
+        self.mode = mode_of(monitor, mode, place)
+        if not is_number(min_delta) or not 0.0 <= min_delta < math.inf:
+            raise RunError(f"{place}: min_delta must be a finite number of at least zero, got {min_delta!r}")
+        self.min_delta = float(min_delta)
+        self.reset()
+
+    def observe(self, learner: AnyLearner, value: float, improved: bool) -> None:
+        """A new value; `best` is up to date already.
+
+        Args:
+            learner: the learner.
+            value: the value.
+            improved: whether it is better than all before.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: implement observe(learner, value, improved)")
+
+    def reset(self) -> None:
+        """Forget the best."""
+        self.best: float | None = None
+        self.best_epoch = self.best_step = 0
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Is a value better than another one, by more than `min_delta`; None stands for the worst?"""
+        worst = math.inf if self.mode == "min" else -math.inf
+        bar = worst if than is None else than
+        return value < bar - self.min_delta if self.mode == "min" else value > bar + self.min_delta
+
+    def on_fit_start(self, learner: AnyLearner) -> None:
+        super().on_fit_start(learner)
+        if learner.step == 0:
+            self.reset()
+
+    def look(self, learner: AnyLearner, value: float) -> None:
         improved = self.is_better(value, self.best)
         if improved:
             self.best, self.best_epoch, self.best_step = value, learner.epoch, learner.step
@@ -165,5 +192,23 @@ class Monitor(Callback):
         return f"{type(self).__name__}({self.monitor!r}, mode={self.mode!r})"
 
 
-def _is_number(value: object) -> bool:
+def mode_of(name: str, mode: str, place: str) -> Mode:
+    """A mode that is given, "auto" being that of the value's name; `RunError`, naming the place, for any other."""
+    if mode == "min" or mode == "max":
+        return mode
+    if mode != "auto":
+        raise RunError(f'{place}: mode must be "auto", "min" or "max", got {mode!r}')
+    try:
+        return better_mode(name)
+    except RunError as error:
+        raise RunError(f"{place}: {error}") from None
+
+
+def is_number(value: object) -> bool:
+    """Is it an int or a float?"""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_count(value: object) -> bool:
+    """Is it a whole number of at least one?"""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
