@@ -11,6 +11,7 @@ import numpy as np
 from phlox.errors import RunError
 from phlox.record import Record
 from phlox.train.callback import Callback
+from phlox.train.callbacks import in_memory, modules_of
 from phlox.train.history import EpochReport, Plan, flattened
 
 
@@ -71,7 +72,10 @@ class FakeLearner:
         return values[name]
 
     def weights(self) -> Record:
-        return Record({path: np.array(param.val().numpy()) for path, param in self.model.named_params()})
+        modules = modules_of(self.model)
+        if "" in modules:
+            return in_memory(modules[""].into_record())
+        return Record.merge({name: in_memory(module.into_record()) for name, module in modules.items()})
 
     def fit(
         self,

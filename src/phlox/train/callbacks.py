@@ -118,14 +118,14 @@ class EarlyStopping(Monitor):
     def into_record(self) -> Record:
         """Its state with the best weights, which are no plain values, for `phlox.record.gather`."""
         weights = {} if self.best_weights is None else {"best_weights": self.best_weights}
-        return gather({"state": dict(self.state()), **weights})
+        return gather(state=dict(self.state()), **weights)
 
     def load_record(self, record: Record, /) -> None:
         """Take such a record; `RecordError` for any other."""
-        if not any(path == "state" or path.startswith("state.") for path in record):
-            raise RecordError("the record is not one of EarlyStopping")
-        state = {path.partition(".")[2]: record.values[path] for path in record if path.startswith("state.")}
-        weights = record.select("best_weights") if any(path.startswith("best_weights") for path in record) else None
+        state = record.values.get("state")
+        if not isinstance(state, Mapping):
+            raise RecordError("the record is not one of EarlyStopping, which has a state")
+        weights = record.select("best_weights") if any(path.startswith("best_weights.") for path in record) else None
         # A copy: the file that it comes from may be gone by the time that it is needed.
         weights = None if weights is None else in_memory(weights)
         self.restore(state)
