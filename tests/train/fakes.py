@@ -49,6 +49,7 @@ class FakeLearner:
         self.stopped: str | None = None
         self.is_resumed = False
         self._seen: list[Mapping[str, Any]] = []
+        self._resumed_after = ""
 
     def stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
@@ -58,7 +59,7 @@ class FakeLearner:
 
     def means(self) -> dict[str, Any]:
         names = self._seen[-1] if self._seen else {}
-        return {name: float(np.mean([one[name] for one in self._seen])) for name in names}
+        return {name: np.mean([one[name] for one in self._seen], axis=0).tolist() for name in names}
 
     def values(self) -> dict[str, float]:
         return {
@@ -110,12 +111,25 @@ class FakeLearner:
                     one.on_fit_end(learner)
         return self
 
+    def go_on(self, callbacks: Sequence[Callback], *, after: str, steps_per_epoch: int = 4, **options: Any) -> None:
+        """`fit`, resumed after a "step", a "validation" or an "epoch", the attributes being what they were then."""
+        self._resumed_after = after
+        self.fit(callbacks, steps_per_epoch=steps_per_epoch, resumed=True, **options)
+
     def _epoch(self, callbacks: Sequence[Callback], steps: int, at: set[int], seconds: float) -> None:
         learner = cast("Any", self)
-        self.rows, self._seen, begun = 0, [], self.seconds
-        for one in callbacks:
-            one.on_epoch_start(learner)
-        for _ in range(steps):
+        after, self._resumed_after = self._resumed_after, ""
+        done = self.step - steps * self.epoch
+        if after in ("step", "validation"):
+            begun = self.seconds - seconds * done
+            if after == "step" and self.step in at:
+                self._validation(callbacks)
+        else:
+            self.rows, self._seen, begun, done = 0, [], self.seconds, 0
+            for one in callbacks:
+                one.on_epoch_start(learner)
+        ends_epoch = after == "validation" and done == 0  # that of the end of an epoch, which is counted already
+        for _ in range(0 if ends_epoch else steps - done):
             self.step += 1
             self.updates += 1
             self.rows += self.rows_per_step
@@ -130,8 +144,11 @@ class FakeLearner:
             if self.stopped is not None:
                 break
         else:
-            self.epoch += 1
-            self._validation(callbacks)
+            if not ends_epoch:
+                self.epoch += 1
+                self._validation(callbacks)
+            else:
+                begun = self.seconds - seconds * steps
             report = EpochReport(
                 self.epoch, self.step, self.lr, self.means(), dict(self.validation), self.seconds - begun, self.rows
             )
