@@ -33,6 +33,7 @@ from phlox.backend.jax.loss import Loss
 from phlox.backend.jax.norm import Norm
 from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
 from phlox.backend.jax.pooling import Pooling
+from phlox.backend.jax.profiling import Profiling
 from phlox.backend.jax.recurrent import Recurrent
 from phlox.backend.jax.reduction import Reduction
 from phlox.backend.jax.sampling import Sampling
@@ -56,7 +57,7 @@ def _recast(source: Any, target: Any, x: Any) -> Any:
 
 class Jax(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Traces, Arrays, EngineBackend,
+    Sampling, Recurrent, Traces, Profiling, Arrays, EngineBackend,
 ):  # fmt: skip
     """JAX arrays: compiled by XLA, on a processor, a GPU or a TPU; f32 by default, or f64, bf16, f16.
 

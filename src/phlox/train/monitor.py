@@ -1,0 +1,214 @@
+"""`Watch` and `Monitor`, the bases of callbacks that watch a value; `better_mode`: which way does it get better?"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+from phlox.errors import RunError
+from phlox.train.callback import AnyLearner, Callback
+
+Mode: TypeAlias = Literal["min", "max"]
+
+_LESS = """
+    loss losses error errors err perplexity ppl nll bce crossentropy logloss mae mse rmse msle rmsle mape smape mase wer
+    cer ter eer der ece mce brier fid kid lpips hamming distance divergence kl kld hinge huber deviance cost regret bpb
+    bpc bpd bpw penalty residual emd wasserstein falsepositive falsenegative fpr fnr perbyte perdim percharacter
+"""
+_MORE = """
+    accuracy acc f1 f2 fbeta auc auroc auprc roc aucroc aucpr prauc rocauc precision recall sensitivity specificity iou
+    miou jaccard dice map ap bleu sacrebleu rouge meteor chrf comet bertscore psnr ssim msssim r2 kappa mcc matthews
+    pearson spearman kendall correlation corr similarity ndcg dcg mrr hits hit exactmatch likelihood loglikelihood elbo
+    reward returns success explained tpr tnr truepositive truenegative passed throughput
+"""
+_IS_LESS = dict.fromkeys(_LESS.split(), True) | dict.fromkeys(_MORE.split(), False)
+"""The words that say which way is better; of two that are written apart, `true_positive`, both at once."""
+_OPPOSITE = frozenset({"neg", "negative", "minus"})
+
+
+def better_mode(name: str) -> Mode:
+    """Which way a value gets better, as its name says: "min" where less of it is better, "max" where more is.
+
+    The last known word of the name decides, and its last part before the others: `validation/top_5_accuracy`,
+    `validation/recall/0`, `valLoss`; `negative_...` is the other way.
+
+    Raises `RunError`, which asks for a mode, for a name that does not say.
+
+    >>> better_mode("validation/loss"), better_mode("validation/macro_f1"), better_mode("negative_log_likelihood")
+    ('min', 'max', 'min')
+    """
+    for part in reversed(name.split("/")):
+        words = _words(part)
+        for end in range(len(words), 0, -1):
+            pair = "".join(words[max(end - 2, 0) : end])
+            for word in (pair, words[end - 1]):
+                if word in _IS_LESS:
+                    before = words[: end - 2 if word == pair else end - 1]
+                    less = _IS_LESS[word] != bool(_OPPOSITE.intersection(before))
+                    return "min" if less else "max"
+    raise RunError(
+        f'{name!r}: its name does not say whether less or more of it is better; give mode="min" or mode="max"'
+    )
+
+
+def _words(part: str) -> list[str]:
+    words: list[str] = []
+    for word in re.findall(r"[A-Za-z]+[0-9]*", part):
+        lower = word.lower()
+        for known in (lower, lower.rstrip("0123456789")):  # IoU, mAP, f1; bleu4
+            if known in _IS_LESS:
+                words.append(known)
+                break
+        else:
+            words += [piece.lower() for piece in re.findall(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])[0-9]*", word)]
+    return words
+
+
+class Watch(Callback):
+    """The base of callbacks that look at one value of a training. Implement `look`.
+
+    A value of the validation (`validation/...`) is looked at after each validation, be it in the middle of an epoch;
+    any other (`train/...`) at the end of each epoch.
+
+    Args:
+        monitor: the name of the value, as `learner.value` takes it.
+
+    Raises `RunError` for what is no name and, where a training begins, for a value of the validation without validation
+    data.
+    """
+
+    def __init__(self, monitor: str) -> None:
+        if not isinstance(cast("Any", monitor), str) or not monitor:
+            raise RunError(
+                f'{type(self).__name__}: monitor is the name of a value, such as "validation/loss", got {monitor!r}'
+            )
+        self.monitor = monitor
+
+    def look(self, learner: AnyLearner, value: float) -> None:
+        """A new value."""
+        raise NotImplementedError(f"{type(self).__name__}: implement look(learner, value)")
+
+    @property
+    def is_of_validation(self) -> bool:
+        """Is it a value of the validation?"""
+        return self.monitor.startswith("validation/")
+
+    def on_fit_start(self, learner: AnyLearner) -> None:
+        if self.is_of_validation and learner.validation_data is None:
+            raise RunError(
+                f"{type(self).__name__}: {self.monitor!r} is a value of the validation, and there are no validation "
+                'data; give fit(..., validation=...), or a monitor such as "train/loss"'
+            )
+
+    def on_validation_end(self, learner: AnyLearner) -> None:
+        if self.is_of_validation:
+            self.look(learner, float(learner.value(self.monitor)))
+
+    def on_epoch_end(self, learner: AnyLearner) -> None:
+        if not self.is_of_validation:
+            self.look(learner, float(learner.value(self.monitor)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.monitor!r})"
+
+
+class Monitor(Watch):
+    """The base of callbacks that want the best of a value, see `Watch`. Implement `observe`.
+
+    A training that begins anew, at step 0, has no best at first; another `fit` of the same learner goes on with it.
+
+    Args:
+        monitor: the name of the value, as `learner.value` takes it.
+        mode: whether less ("min") or more ("max") of it is better; "auto" takes that from its name, see `better_mode`.
+        min_delta: a value counts as better if it is better than the best one by more than this.
+
+    Attributes:
+        best: the best value so far; None before the first. A NaN is never the best, nor an infinity of the bad side.
+        best_epoch, best_step: when that was: how many epochs had ended, and how many steps had been taken.
+
+    Raises `RunError` for a mode that is none of these, and for a name that does not say its mode.
+
+    >>> class Tell(Monitor):
+    ...     def observe(self, learner, value, improved):
+    ...         print(f"{value:.3f} is", "the best so far" if improved else f"no better than {self.best:.3f}")
+    >>> Tell("validation/accuracy")
+    Tell('validation/accuracy', mode='max')
+    """
+
+    def __init__(self, monitor: str, *, mode: Literal["auto", "min", "max"] = "auto", min_delta: float = 0.0) -> None:
+        super().__init__(monitor)
+        place = type(self).__name__
+        self.mode = mode_of(monitor, mode, place)
+        if not is_number(min_delta) or not 0.0 <= min_delta < math.inf:
+            raise RunError(f"{place}: min_delta must be a finite number of at least zero, got {min_delta!r}")
+        self.min_delta = float(min_delta)
+        self.reset()
+
+    def observe(self, learner: AnyLearner, value: float, improved: bool) -> None:
+        """A new value; `best` is up to date already.
+
+        Args:
+            learner: the learner.
+            value: the value.
+            improved: whether it is better than all before.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: implement observe(learner, value, improved)")
+
+    def reset(self) -> None:
+        """Forget the best."""
+        self.best: float | None = None
+        self.best_epoch = self.best_step = 0
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Is a value better than another one, by more than `min_delta`; None stands for the worst?"""
+        worst = math.inf if self.mode == "min" else -math.inf
+        bar = worst if than is None else than
+        return value < bar - self.min_delta if self.mode == "min" else value > bar + self.min_delta
+
+    def on_fit_start(self, learner: AnyLearner) -> None:
+        super().on_fit_start(learner)
+        if learner.step == 0:
+            self.reset()
+
+    def look(self, learner: AnyLearner, value: float) -> None:
+        improved = self.is_better(value, self.best)
+        if improved:
+            self.best, self.best_epoch, self.best_step = value, learner.epoch, learner.step
+        self.observe(learner, value, improved)
+
+    def state(self) -> Mapping[str, Any]:
+        return {"monitor": self.monitor, "best": self.best, "best_epoch": self.best_epoch, "best_step": self.best_step}
+
+    def restore(self, state: Mapping[str, Any], /) -> None:
+        if state.get("monitor", self.monitor) != self.monitor:
+            return  # it watches another value than it did: the best of that says nothing here
+        best = state.get("best")
+        self.best = None if best is None else float(best)
+        self.best_epoch, self.best_step = int(state.get("best_epoch", 0)), int(state.get("best_step", 0))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.monitor!r}, mode={self.mode!r})"
+
+
+def mode_of(name: str, mode: str, place: str) -> Mode:
+    """A mode that is given, "auto" being that of the value's name; `RunError`, naming the place, for any other."""
+    if mode == "min" or mode == "max":
+        return mode
+    if mode != "auto":
+        raise RunError(f'{place}: mode must be "auto", "min" or "max", got {mode!r}')
+    try:
+        return better_mode(name)
+    except RunError as error:
+        raise RunError(f"{place}: {error}") from None
+
+
+def is_number(value: object) -> bool:
+    """Is it an int or a float?"""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_count(value: object) -> bool:
+    """Is it a whole number of at least one?"""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
