@@ -28,6 +28,7 @@ __all__ = [
     "RecordError",
     "RecordWarning",
     "RunError",
+    "RunWarning",
     "ShapeError",
     "UnsupportedError",
 ]
@@ -127,6 +128,10 @@ class DataWarning(UserWarning):
 
 class RunError(PhloxError, ValueError):
     """A run folder exists already, is missing, or is incomplete."""
+
+
+class RunWarning(UserWarning):
+    """A run was found damaged in part, such as its newest checkpoint, and what is whole of it is used."""
 
 
 def __dir__() -> list[str]:

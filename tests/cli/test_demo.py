@@ -98,9 +98,10 @@ def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         rest, error = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert error == f"phlox: interrupted; the files written so far are in {tmp_path / 'run.partial'}\n"
-    assert "Traceback" not in rest and not (tmp_path / "run").exists()
-    assert (tmp_path / "run.partial" / "metrics.jsonl").read_text().endswith("\n")
+    assert error == f"phlox: interrupted; the files written so far are in {tmp_path / 'run'}\n"
+    assert "Traceback" not in rest
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().endswith("\n")
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             path = training.run(folder, [bar])
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"the files written so far are in {folder.partial}") from None
+            raise KeyboardInterrupt(f"the files written so far are in {folder.path}") from None
     last = training.learner.history[-1]
     tested = len(training.data.test_labels)
     correct = round(last.held_out["accuracy"] * tested)

@@ -16,6 +16,10 @@ SCHEMA = 2
 """The schema version of all formats together. A reader supports every version up to this one."""
 
 
+class NewerSchemaError(RecordError):
+    """A file is whole, but of a schema that this Phlox does not know yet."""
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The header of a file. `positional`: entries have no names, only positions.
 
@@ -44,7 +48,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def check(self, format: str) -> None:
         """Raises RecordError unless this Phlox can read the file as `format`."""
         if self.schema > SCHEMA:
-            raise RecordError(
+            raise NewerSchemaError(
                 f"it has schema version {self.schema}, written by Phlox {self.phlox}; "
                 f"this Phlox ({__version__}) reads versions up to {SCHEMA}: install a newer one"
             )

@@ -171,7 +171,7 @@ def _temporary(target: Path) -> tuple[Path, _EagerFile]:
     from hashlib import blake2b  # imported only for writing: it is slow to import
 
     start = f".phlox-{blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
-    _remove_leftovers(target.parent, start)
+    remove_leftovers(target.parent, start)
     while True:
         temporary = target.with_name(f"{start}{os.urandom(8).hex()}.tmp")
         try:
@@ -214,7 +214,8 @@ def _locked(file: _EagerFile) -> bool:
     return os.fstat(file.fileno()).st_nlink > 0
 
 
-def _remove_leftovers(folder: Path, start: str) -> None:
+def remove_leftovers(folder: Path, start: str = ".phlox-") -> None:
+    """Delete the temporary files that killed writers have left in a folder; those of living ones stay."""
     if fcntl is None:
         return
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

@@ -1,0 +1,258 @@
+"""The files of checkpoints: their names, the list of them, and how the newest whole one is found."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from phlox.errors import RecordError, RunError, RunWarning
+from phlox.record import PrecisionSettings, Record, SafetensorsRecorder
+from phlox.record.header import NewerSchemaError
+from phlox.record.io.crc32 import crc32
+from phlox.record.io.files import atomic_write
+from phlox.record.names import nearest
+from phlox.record.precision import Precision, Underflow, underflow_message
+from phlox.record.values import from_json, to_json
+from phlox.version import __version__
+
+FOLDER, LIST, BEST = "checkpoints", "checkpoints.json", "best.safetensors"
+FORMAT = 1
+"""The version of the list, and of what a file says of itself."""
+
+_MARK = "checkpoint"
+"""The name of what a file says of itself, in the metadata of its record."""
+_NAME = re.compile(r"step-(\d{8,})\.safetensors")
+_BLOCK = 1 << 20
+
+
+def file_name(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step-{step:08d}.safetensors"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a checkpoint of that name; None for other names."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+# --- writing
+
+
+def save(record: Record, path: Path, mark: Mapping[str, Any], precision: Precision) -> tuple[dict[str, Any], str]:
+    """Write a record that says of itself what `mark` says, durably: there is the whole file, or what was there before.
+
+    Returns its line in the list, and what was lost to a narrow precision ("" if nothing).
+    """
+    text = json.dumps(to_json({"format": FORMAT, **mark}))
+    lost: Underflow = []
+    marked = Record(
+        {name: record[name] for name in record},
+        {**record.metadata, _MARK: text},
+        aliases=record.aliases,
+        positional=record.positional,
+        header=record.header,
+        unreadable=record.unreadable,
+    ).with_precision(precision, lost)
+    SafetensorsRecorder(PrecisionSettings()).save(marked, path)
+    dtypes = " and ".join(dict.fromkeys(str(dtype) for _, dtype, _ in lost))
+    message = underflow_message(f"{sum(count for *_, count in lost)} values", dtypes) if lost else ""
+    return line_of(path, mark), message
+
+
+def line_of(path: Path, mark: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of a file in the list."""
+    state = path.stat()
+    return {
+        "file": path.name, **mark, "time": datetime.fromtimestamp(state.st_mtime, UTC).isoformat(timespec="seconds"),
+        "size": state.st_size, "crc32": f"{_crc32_of(path):08x}",
+    }  # fmt: skip
+
+
+def _crc32_of(path: Path) -> int:
+    total = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):  # blocks too small for several threads, which the training needs
+            total = crc32(block, total)
+    return total
+
+
+class Catalog:
+    """`checkpoints.json`: the checkpoints from the oldest to the newest, the best, and all files that were written.
+
+    A file is listed under "files" before it is written, and under "checkpoints" when it is complete. Only what is
+    listed is ever deleted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        held = read_list(folder) or {}
+        self.folder = folder
+        self.checkpoints: list[dict[str, Any]] = held.get("checkpoints", [])
+        self.files: list[str] = held.get("files", [])
+        self.best: dict[str, Any] | None = held.get("best")
+
+    def announce(self, name: str) -> None:
+        """List a file that is going to be written."""
+        if name not in self.files:
+            self._write(self.checkpoints, [*self.files, name], self.best)
+
+    def add(self, line: dict[str, Any], keep: int | None) -> None:
+        """List a checkpoint that is complete, and delete the older ones that are not kept."""
+        lines = [*(one for one in self.checkpoints if one["file"] != line["file"]), line]
+        lines = self._flagged([one for one in lines if (self.folder / one["file"]).exists()])
+        kept = [one for number, one in enumerate(lines) if keep is None or number >= len(lines) - keep or "best" in one]
+        self._write(kept, self.files, self.best)
+        names = {BEST, *(one["file"] for one in kept)}
+        for name in self.files:
+            # Others in the list are left from a killed process, or of steps that a resumed training has taken back.
+            if name not in names:
+                with contextlib.suppress(OSError):  # then it stays in the list, and the next call tries again
+                    (self.folder / name).unlink()
+
+    def set_best(self, line: dict[str, Any]) -> None:
+        """List the best, which is complete."""
+        self._write(self.checkpoints, self.files, line)
+
+    def _flagged(self, lines: list[dict[str, Any]], best: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        best = best or self.best
+        step = None if best is None else best["step"]
+        plain = [{key: value for key, value in one.items() if key != "best"} for one in lines]
+        return [{**one, "best": True} if one["step"] == step else one for one in plain]
+
+    def _write(self, lines: list[dict[str, Any]], files: list[str], best: dict[str, Any] | None) -> None:
+        lines = self._flagged(lines, best)
+        new = files[-1:] if files != self.files else []
+        files = [name for name in files if name in new or os.path.lexists(self.folder / name)]
+        listed: dict[str, Any] = {
+            "phlox": __version__,
+            "format": FORMAT,
+            "best": best,
+            "checkpoints": lines,
+            "files": files,
+        }
+        path = self.folder / LIST
+        with atomic_write(path) as file:
+            file.write(json.dumps(to_json(listed), indent=1, allow_nan=False).encode() + b"\n")
+        self.checkpoints, self.files, self.best = lines, files, best
+
+
+# --- reading
+
+
+def read_list(folder: Path) -> dict[str, Any] | None:
+    """The list of a folder; None if it is missing or damaged, for then the names of the files tell what there is.
+
+    Raises RunError for one that a newer Phlox has written.
+    """
+    try:
+        held = from_json(json.loads((folder / LIST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if isinstance(held, dict):
+        _check_format(cast("dict[str, Any]", held), folder / LIST)
+    return cast("dict[str, Any]", held) if _is_list(held) else None
+
+
+def _is_list(held: Any) -> bool:
+    try:
+        lines = [*held["checkpoints"], *([] if held["best"] is None else [held["best"]])]
+        steps = all(isinstance(one["step"], int) and Path(one["file"]).name == one["file"] for one in lines)
+        return steps and all(Path(name).name == name for name in held["files"])
+    except (KeyError, TypeError):
+        return False
+
+
+def _check_format(held: Mapping[str, Any], path: Path) -> None:
+    version = held.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise RunError(
+            f"{path}: has version {version} of checkpoints, of a newer Phlox; this one ({__version__}) reads versions "
+            f"up to {FORMAT}: install a newer one"
+        )
+
+
+def mark_of(record: Record, path: Path) -> dict[str, Any]:
+    """What a file says of itself; empty for one that is no checkpoint. RunError for one of a newer Phlox."""
+    try:
+        mark = from_json(json.loads(record.metadata[_MARK]))
+    except (KeyError, ValueError, RecursionError):
+        return {}
+    if not isinstance(mark, dict):
+        return {}
+    _check_format(cast("dict[str, Any]", mark), path)
+    return cast("dict[str, Any]", mark)
+
+
+def whole(path: Path) -> Record:
+    """The record of a file all of whose checksums match.
+
+    Raises RecordError, with the reason, if it is damaged, and RunError if a newer Phlox has written it.
+    """
+    try:
+        record = SafetensorsRecorder().load(path)
+    except RecordError as error:
+        if isinstance(error.__cause__, NewerSchemaError):
+            raise RunError(f"{path}: {error.__cause__}") from error
+        raise
+    mark_of(record, path)
+    for entry in record.tensors.values():
+        entry.tensor.read()
+    return record
+
+
+def place(path: str | os.PathLike[str]) -> Path:
+    """The folder of the checkpoints of a run folder, or the folder or file itself. RunError if there is none."""
+    given = Path(path)
+    if (given / FOLDER).is_dir():
+        return given / FOLDER
+    if os.path.lexists(given):
+        return given
+    try:
+        near = nearest(given.name, [entry.name for entry in given.parent.iterdir()])
+    except OSError:
+        near = None
+    raise RunError(f"{given}: there is no such run{f'; did you mean {given.with_name(near)}?' if near else ''}")
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """The checkpoints of a folder: those in the list by their order there, later steps before them, others after."""
+    found = {entry.name: step for entry in folder.iterdir() if (step := step_of(entry.name)) is not None}
+    held = read_list(folder)
+    listed = [one["file"] for one in reversed([] if held is None else held["checkpoints"]) if one["file"] in found]
+    last = found[listed[0]] if listed else -1
+    others = sorted(found.keys() - set(listed), key=lambda name: found[name], reverse=True)
+    later = [name for name in others if found[name] > last]
+    return [folder / name for name in [*later, *listed, *(name for name in others if name not in later)]]
+
+
+def newest_whole(folder: Path) -> tuple[Path, Record]:
+    """The newest checkpoint of a folder that is whole, with a `RunWarning` for each newer one that is not.
+
+    Raises RunError if there is none; it has the reason of each.
+    """
+    damaged: list[str] = []
+    for path in newest_first(folder):
+        try:
+            record = whole(path)
+        except (RecordError, OSError) as error:
+            damaged.append(str(error))
+            continue
+        if damaged:
+            reasons = "; ".join(damaged)
+            warnings.warn(f"{path.name} is used, since what is newer is damaged: {reasons}", RunWarning, stacklevel=3)
+        return path, record
+    if not damaged:
+        raise RunError(f"{folder}: has no checkpoints (step-....safetensors); give another folder, or train anew")
+    raise RunError(f"{folder}: has no checkpoint that is whole:\n  " + "\n  ".join(damaged))
+
+
+def later_than(folder: Path, step: int) -> Iterator[Path]:
+    """The checkpoints of a folder that are of later steps."""
+    return (path for path in newest_first(folder) if (step_of(path.name) or 0) > step)

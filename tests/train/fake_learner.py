@@ -1,0 +1,133 @@
+"""A learner with what callbacks read of one, on small real modules, without a training."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import phlox as px
+from phlox import nn, optim
+from phlox.errors import RunError
+from phlox.record import LazyTensor, Record, TensorEntry, gather, restore
+
+
+class FakeLearner:
+    """Its "training" adds one to the weights in each step, so the weights tell how many there have been."""
+
+    def __init__(self, folder: Path | None = None, *callbacks: Any, steps_per_epoch: int = 3) -> None:
+        with px.random.stream(0):
+            self.model = nn.Linear(2, 3)
+        self.optimizer = optim.AdamWConfig().init()
+        self.callbacks = callbacks
+        self.folder = folder
+        self.steps_per_epoch = steps_per_epoch
+        self.step = self.epoch = 0
+        self.loss: Any = 1.0
+        self.seconds = 0.0
+        self.is_resumed = False
+        self.validation_data: Any = "some"
+        self.scores: dict[int, float] = {}
+        self.events: list[tuple[int, str]] = []
+        self.announced: list[Path] = []
+        self.more: dict[str, Any] = {}
+
+    # --- what callbacks may call
+
+    def snapshot(self) -> Record:
+        parts = {
+            "model": self.model, "progress": {"step": self.step, "epoch": self.epoch}, **self.more,
+            "callbacks": {str(number): dict(one.state()) for number, one in enumerate(self.callbacks)},
+        }  # fmt: skip
+        return on_host(gather(parts))
+
+    def load_state(self, record: Record) -> None:
+        held = restore(record, {"model": self.model, "progress": {}, "callbacks": None, **self.more})
+        self.step, self.epoch = held["progress"]["step"], held["progress"]["epoch"]
+        for one, name in zip(self.callbacks, sorted(record["callbacks"]), strict=True):
+            one.restore(record["callbacks"][name])
+        self.is_resumed = True
+
+    def weights(self) -> Record:
+        return on_host(self.model.into_record())
+
+    def values(self) -> dict[str, Any]:
+        return {"train/loss": self.loss, "validation/f1": self.scores.get(self.epoch, 0.0)}
+
+    def value(self, name: str) -> float:
+        if name not in self.values():
+            raise RunError(f"there is no value {name!r}")
+        return self.values()[name]
+
+    def warn(self, text: str) -> None:
+        self.events.append((self.step, text))
+
+    def announce(self, path: Path) -> None:
+        assert path.is_file()
+        self.announced.append(path)
+
+    # --- its training
+
+    def fit(self, epochs: int, error: BaseException | None = None, at: int | None = None) -> FakeLearner:
+        """Train until so many epochs have ended; `error` is raised after step `at`."""
+        try:
+            self.call("on_fit_start")
+            while self.epoch < epochs:
+                self.call("on_epoch_start")
+                while self.step < (self.epoch + 1) * self.steps_per_epoch:
+                    self.train()
+                    self.call("on_step_end")
+                    if error is not None and self.step == at:
+                        raise error
+                self.call("on_validation_start")
+                self.epoch += 1
+                self.call("on_validation_end")
+                self.call("on_epoch_end")
+        except BaseException as raised:
+            for one in self.callbacks:
+                one.on_exception(self, raised)
+            raise
+        finally:
+            for one in reversed(self.callbacks):
+                one.on_fit_end(self)
+        return self
+
+    def train(self) -> None:
+        self.step += 1
+        self.model = self.model.load_record(shifted(self.model.into_record(), 1.0))
+
+    def call(self, event: str) -> None:
+        for one in self.callbacks:
+            getattr(one, event)(self)
+
+
+def on_host(record: Record) -> Record:
+    """The record with copies of its tensors."""
+    entries: dict[str, Any] = {
+        path: TensorEntry(LazyTensor.from_array(np.array(record[path].tensor.read())), record[path].id)
+        if path in record.tensors
+        else record[path]
+        for path in record
+    }
+    return Record(entries, record.metadata, aliases=record.aliases, unreadable=record.unreadable)
+
+
+def shifted(record: Record, by: float) -> Record:
+    entries = {
+        path: TensorEntry(LazyTensor.from_array(entry.tensor.read() + np.float32(by)), entry.id)
+        for path, entry in record.tensors.items()
+    }
+    return Record(entries, record.metadata)
+
+
+def steps_in(record: Record) -> int:
+    """How many steps the weights of a state (or the weights alone) have seen."""
+    path = next(path for path in record.tensors if path.endswith("bias"))
+    with px.random.stream(0):
+        start = nn.Linear(2, 3).bias
+    assert start is not None
+    steps = float(record[path].tensor.read()[0] - start.val().numpy()[0])
+    assert math.isclose(steps, round(steps), abs_tol=1e-3)
+    return round(steps)
