@@ -224,7 +224,7 @@ def with_function_layers(model: M) -> M:
 
     >>> import phlox as px
     >>> from phlox import nn
-    >>> with_function_layers(nn.Sequential([nn.Linear(2, 3), px.functional.relu])).layers[1].function is px.relu
+    >>> with_function_layers(nn.Sequential([nn.Linear(2, 3), px.functional.relu])).layers[1].function is px.functional.relu
     True
     """
     structure = model.structure()
