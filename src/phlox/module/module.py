@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self, overload
 
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import without_autodiff
 from phlox.backend.levels import is_followed, levels
 from phlox.backend.pytree import PyTreeNode, register_node
-from phlox.backend.registry import load
 from phlox.backend.threefry.generator import fold_in
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import Prepared
 from phlox.module.error_location import located
-from phlox.module.fields import RESERVED, Fields, Watched, fields_of, set_slot
+from phlox.module.fields import RESERVED, Watched, fields_of, set_slot
 from phlox.module.param import Param, undo_of
 from phlox.module.select import Selector, select
 from phlox.module.serialization import serializer_of
 from phlox.module.structure import Structure, build
+from phlox.module.summarized import Summarized
 from phlox.module.template import Aux, flatten, flatten_with_keys, integers_of, unflatten
 from phlox.random.stream import key_of
 from phlox.record import FULL, LoadReport, Precision, Record
@@ -32,9 +32,6 @@ from phlox.record.patterns import Patterns
 from phlox.tensor import Tensor
 from phlox.tensor.explain import shown
 from phlox.tensor.tensor import history_lost
-
-if TYPE_CHECKING:
-    from phlox.transform.summary import Summary
 
 
 def _no_param(path: str, mapped: object) -> ModuleError:
@@ -78,7 +75,7 @@ def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
     )
 
 
-class Module(Fields):
+class Module(Summarized):
     """Base of everything that has parameters. Nothing is imposed: a plain `__init__`, any method as the forward pass.
 
     Fields that are `Param`s or modules, or lists, tuples and dicts of these (mixed with anything else), are children;
@@ -406,59 +403,6 @@ class Module(Fields):
         from phlox.module.records import load_from
 
         return load_from(self, source, strict=strict, include=include, exclude=exclude, remap=remap)
-
-    # --- looking at it
-
-    def summary(
-        self,
-        *inputs: Any,
-        training: bool = False,
-        optimizer: Any = None,
-        depth: int | None = None,
-        collapse: bool = True,
-        columns: Sequence[str] | None = None,
-        **named: Any,
-    ) -> Summary:
-        """A table of this module's layers: what they return, their parameters, FLOPs and memory. `print` it.
-
-        Nothing is computed, on any backend: deferred parameters stay deferred, no random stream moves, and running
-        statistics stay. Rows hold what is in a module, over all its calls.
-
-        FLOPs are counted from the operations, of one's own layers too: in a product an addition and a multiplication
-        are two, and any other operation is one for each element of its result, or of what it reduces.
-
-        Args:
-            inputs, named: of the call: `phlox.TensorSpec`s, tensors and NumPy arrays, in lists, tuples and dicts, and
-                whatever else it takes. Specs and arrays are on the module's device. Without any, the table is of
-                parameters alone.
-            training: whether the FLOPs are those of a forward pass in training and of its backward pass, which is
-                traced as well.
-            optimizer: an optimizer or its config, whose state is part of the memory; not known of L-BFGS and Optax.
-            depth: how deep the table goes; 1 has the modules in this one, but not those in them.
-            collapse: whether equal modules in a row (`blocks.0`, `blocks.1`, ...) are one row.
-            columns: which of "output", "parameters", "trained", "flops", "memory", and in which order.
-
-        Raises `UnsupportedError` where the module asks for the value of a tensor, and `ModuleError` for a column that
-        there is not.
-
-        >>> import phlox as px
-        >>> from phlox import nn
-        >>> model = nn.Sequential([nn.Linear(64, 32), nn.Relu(), nn.Linear(32, 10)])
-        >>> print(model.summary(px.TensorSpec((1, 64)), columns=["output", "parameters", "flops"]))
-        layer        class       output   parameters  FLOPs
-        ---------------------------------------------------
-        (the model)  Sequential  (1, 10)       2,410  4.8 k
-        layers.0     Linear      (1, 32)       2,080  4.1 k
-        layers.1     Relu        (1, 32)                 32
-        layers.2     Linear      (1, 10)         330    650
-        ---------------------------------------------------
-        parameters: 2,410, all trained
-        FLOPs: 4.8 k forward, 4.7 k of them in products
-        memory: parameters 9.4 KiB + activations 296 B = 9.7 KiB
-        """
-        summarize = load("phlox.transform.summary:summarize")  # the floor above, by its location
-        options = {"optimizer": optimizer, "depth": depth, "collapse": collapse, "columns": columns}
-        return summarize(self, inputs, named, training=training, **options)
 
     def __repr__(self) -> str:
         from phlox.module.display import display

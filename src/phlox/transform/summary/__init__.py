@@ -6,7 +6,7 @@ from phlox.lazy import lazily, lend
 from phlox.transform.summary.summarize import summarize
 from phlox.transform.summary.table import Memory, Row, Summary
 
-lend(["phlox.module.module"], Summary=Summary)
+lend(["phlox.module.summarized"], Summary=Summary)
 
 __all__ = ["Memory", "Row", "Summary", "summarize"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -15,15 +15,17 @@ from phlox.autodiff.tape import Node, next_id
 from phlox.backend import Backend, Device, Float, as_device, default_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import kind_of_dtype
+from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.calls import Call, observed
 from phlox.module.param import noting_changes
+from phlox.optim.optimizer import tracing
 from phlox.random import Stream
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
 from phlox.transform.abstract import Abstract, Work, abstracted, counted
 from phlox.transform.eval_shape import TensorSpec
-from phlox.transform.tree import AnyTensor, map_parts, tensors_of
+from phlox.transform.tree import AnyTensor, leaves_of, map_parts, tensors_of
 
 
 @dataclass(slots=True)
@@ -68,23 +70,10 @@ def without_values(model: Module) -> Module:
 def place_of(model: Module, inputs: Any, *, training: bool) -> Device:
     """Where inputs go: to the device of the first parameter or, without any, to that of the first input."""
     params = [param for param in model.params() if param.kind is Float and not param.full_precision]
-    found = params[0].device if params else next(_devices(inputs), None)
-    place = as_device(None) if found is None else found
+    found = [param.device for param in params] or [x.device for _, x in leaves_of(inputs, (TensorSpec, Tensor))]
+    place = found[0] if found else as_device(None)
     backend = place.backend
     return place.on(backend.with_autodiff()) if training and not backend.differentiates else place
-
-
-def _devices(value: Any) -> Iterator[Device]:
-    found: list[Device] = []
-
-    def visit(part: Any, path: str) -> Any:
-        if isinstance(part, (TensorSpec, Tensor)):
-            found.append(cast("Any", part).device)
-            return part
-        return map_parts(visit, part, path)
-
-    visit(value, "")
-    yield from found
 
 
 def blanks_of(value: Any, place: Device, *, training: bool) -> Any:
@@ -220,10 +209,14 @@ def _around(call: Call) -> set[str]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Within this scope no random stream moves, tensors are made without values, and parameters keep what they hold."""
+def _undisturbed() -> Generator[None]:
+    """Within this scope no random stream moves, tensors are made without values, and parameters keep what they hold.
+
+    Compiled functions are called as they are.
+    """
     place = as_device(None)
     with (
+        scope(tracing, object()),
         random.stream(Stream((0, 0))),
         default_device(place.on(abstracted(place.backend))),
         noting_changes() as changes,
