@@ -173,7 +173,7 @@ def _asking(cls: type[Any], own: Any) -> Callable[..., Any]:
         call = own.__get__(self, type(self))
         observations = _observations.get()
         # By `super().__call__` a subclass goes on with the call that is observed already.
-        if not observations or _caller(type(self)) is not cls:
+        if not observations or _caller(cast("type[Any]", type(self))) is not cls:
             return call(*args, **kwargs)
         return _observe(observations, self, call, args, kwargs)
 
@@ -224,7 +224,8 @@ def with_function_layers(model: M) -> M:
 
     >>> import phlox as px
     >>> from phlox import nn
-    >>> with_function_layers(nn.Sequential([nn.Linear(2, 3), px.functional.relu])).layers[1].function is px.relu
+    >>> model = with_function_layers(nn.Sequential([nn.Linear(2, 3), px.functional.relu]))
+    >>> model.layers[1].function is px.functional.relu
     True
     """
     structure = model.structure()

@@ -16,11 +16,12 @@ from phlox.backend.threefry.generator import fold_in
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import Prepared
 from phlox.module.error_location import located
-from phlox.module.fields import RESERVED, Fields, Watched, fields_of, set_slot
+from phlox.module.fields import RESERVED, Watched, fields_of, set_slot
 from phlox.module.param import Param, undo_of
 from phlox.module.select import Selector, select
 from phlox.module.serialization import serializer_of
 from phlox.module.structure import Structure, build
+from phlox.module.summarized import Summarized
 from phlox.module.template import Aux, flatten, flatten_with_keys, integers_of, unflatten
 from phlox.random.stream import key_of
 from phlox.record import FULL, LoadReport, Precision, Record
@@ -74,7 +75,7 @@ def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
     )
 
 
-class Module(Fields):
+class Module(Summarized):
     """Base of everything that has parameters. Nothing is imposed: a plain `__init__`, any method as the forward pass.
 
     Fields that are `Param`s or modules, or lists, tuples and dicts of these (mixed with anything else), are children;

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 Rule: TypeAlias = Callable[..., Any]
 """`(A, *arguments)`: the result on the backend A."""
 
-_TRUTHS = frozenset(
-    "equal not_equal less less_equal greater greater_equal isnan isinf isfinite isclose signbit".split()
-)
+_TRUTHS = frozenset({
+    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "isnan", "isinf", "isfinite", "isclose",
+    "signbit",
+})  # fmt: skip
 """What is asked of numbers, and answered by true or false."""
 
 
@@ -343,7 +344,10 @@ def _fft(A: Abstract, x: Array, inverse: bool) -> Array:
 
 
 def _full(kind: type[Kind]) -> Rule:
-    return lambda A, shape, value, device: A.blank(shape, kind, device)
+    def rule(A: Abstract, shape: Shape, value: float, device: Device) -> Array:
+        return A.blank(shape, kind, device)
+
+    return rule
 
 
 def _arange(A: Abstract, start: int, stop: int, step: int, device: Device) -> Array:
@@ -351,7 +355,10 @@ def _arange(A: Abstract, start: int, stop: int, step: int, device: Device) -> Ar
 
 
 def _random(kind: type[Kind]) -> Rule:
-    return lambda A, state, shape, *options: A.blank(shape, kind, options[-1])
+    def rule(A: Abstract, state: Array, shape: Shape, *options: Any) -> Array:
+        return A.blank(shape, kind, options[-1])
+
+    return rule
 
 
 def _permutation(A: Abstract, state: Array, n: int, device: Device) -> Array:

@@ -1,0 +1,13 @@
+"""`Module.summary`: a table of a model's layers, what they cost and what they return, without running it."""
+
+from __future__ import annotations
+
+from phlox.lazy import lazily, lend
+from phlox.transform.summary.summarize import summarize
+from phlox.transform.summary.table import Memory, Row, Summary
+
+lend(["phlox.module.summarized"], Summary=Summary)
+
+__all__ = ["Memory", "Row", "Summary", "summarize"]
+
+__getattr__, __dir__ = lazily(__name__, {})

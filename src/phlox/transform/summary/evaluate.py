@@ -1,0 +1,228 @@
+"""A model run on arrays without values: which modules are called, what they return, and what that would compute."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from phlox import random
+from phlox.autodiff.tape import Node, next_id
+from phlox.backend import Backend, Device, Float, as_device, default_device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.kind import kind_of_dtype
+from phlox.host.signal_guard import scope
+from phlox.module import Module, Param
+from phlox.module.calls import Call, observed
+from phlox.module.param import noting_changes
+from phlox.optim.optimizer import tracing
+from phlox.random import Stream
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import ops_of
+from phlox.transform.abstract import Abstract, Work, abstracted, counted
+from phlox.transform.eval_shape import TensorSpec
+from phlox.transform.tree import AnyTensor, leaves_of, map_parts, tensors_of
+
+
+@dataclass(slots=True)
+class Calls:
+    """What is known of the calls of one module, all of them together."""
+
+    count: int = 0
+    outputs: Any = None
+    """What the first call has returned, a `TensorSpec` in place of each tensor."""
+    work: Work = field(default_factory=Work)
+    activations: int = 0
+    """Bytes of the results of the modules below that call no other module, or of its own if it calls none."""
+
+
+def blank(shape: Iterable[int], kind: Any, place: Device) -> AnyTensor:
+    """A tensor without values, on a backend as `abstracted` makes it."""
+    backend = abstracted(place.backend)
+    return Tensor.from_primitive(abstract_of(backend).blank(tuple(shape), kind, place), backend, kind)
+
+
+def abstract_of(backend: Backend) -> Abstract:
+    """The `Abstract` backend inside of the decorators."""
+    below: Backend | None = backend
+    while below is not None and not isinstance(below, Abstract):
+        below = below.inner
+    assert below is not None
+    return below
+
+
+def without_values(model: Module) -> Module:
+    """The model with tensors that have no values for its parameters; no deferred one is made."""
+    structure = model.structure()
+    params: list[Param] = []
+    for param in structure.params:
+        tensor = blank(param.shape, param.kind, param.device)
+        ops = ops_of(tensor.backend, tensor.kind)
+        marks = param.trained, param.trainable, param.id, param.full_precision
+        params.append(Param.revive(ops, tensor.backend.strip(tensor.primitive), *marks))
+    return structure.build(params)
+
+
+def place_of(model: Module, inputs: Any, *, training: bool) -> Device:
+    """Where inputs go: to the device of the first parameter or, without any, to that of the first input."""
+    params = [param for param in model.params() if param.kind is Float and not param.full_precision]
+    found = [param.device for param in params] or [x.device for _, x in leaves_of(inputs, (TensorSpec, Tensor))]
+    place = found[0] if found else as_device(None)
+    backend = place.backend
+    return place.on(backend.with_autodiff()) if training and not backend.differentiates else place
+
+
+def blanks_of(value: Any, place: Device, *, training: bool) -> Any:
+    """Inputs with a tensor without values in place of each `TensorSpec`, tensor and NumPy array.
+
+    Specs and arrays are on `place`. Tensors stay where they are, but for those of another engine and in training.
+    """
+
+    def visit(part: Any, path: str) -> Any:
+        if isinstance(part, TensorSpec):
+            return blank(part.shape, part.kind, place)
+        if isinstance(part, np.ndarray):
+            array = cast("np.ndarray[Any, Any]", part)
+            return blank(array.shape, kind_of_dtype(array.dtype), place)
+        if isinstance(part, Tensor):
+            tensor = cast("AnyTensor", part)
+            stays = engine_of(tensor.backend) is engine_of(place.backend) and not training
+            return blank(tensor.shape, tensor.kind, tensor.device if stays else place)
+        return map_parts(visit, part, path)
+
+    return visit(value, "")
+
+
+def specs_of(value: Any) -> Any:
+    """Results with a `TensorSpec` in place of each tensor."""
+
+    def visit(part: Any, path: str) -> Any:
+        if isinstance(part, Tensor):
+            tensor = cast("AnyTensor", part)
+            engine = engine_of(tensor.backend)
+            return TensorSpec(tensor.shape, tensor.kind, tensor.device.on(engine))
+        return map_parts(visit, part, path)
+
+    return visit(value, "")
+
+
+def bytes_of(tensor: AnyTensor) -> int:
+    """What the elements of a tensor take."""
+    return tensor.size * engine_of(tensor.backend).host_dtype(tensor.kind).itemsize
+
+
+class Evaluation:
+    """A model without values, run once and, if it is to be trained, differentiated."""
+
+    def __init__(self, model: Module) -> None:
+        self.model = model
+        self.calls: dict[str, Calls] = {}
+        self.work = Work()
+        self._timeline: list[tuple[int, Call | None]] = []
+        self._parents: set[int] = set()
+
+    def run(self, args: Any, kwargs: Any, *, training: bool) -> None:
+        """One call of the model, all of whose inputs are without values."""
+        with _undisturbed(), counted(self.work):
+            with observed(self.model, self._left, on_enter=self._entered):
+                outputs = cast("Callable[..., Any]", self.model)(*args, **kwargs)
+            if training:
+                self._differentiate(outputs)
+
+    def _entered(self, call: Call) -> None:
+        call.notes["before"] = self.work.products, self.work.others
+        self._timeline.append((next_id(), call))
+        if call.within is not None:
+            self._parents.add(id(call.within))
+
+    def _left(self, call: Call) -> None:
+        self._timeline.append((next_id(), call.within))
+        known = self.calls.setdefault(call.path, Calls())
+        known.count += 1
+        if known.count == 1:
+            known.outputs = specs_of(call.outputs)
+        self._add(call, [known])
+        if id(call) in self._parents:
+            return
+        inputs = {id(tensor.primitive) for tensor in tensors_of((call.args, call.kwargs))}
+        kept = sum(bytes_of(one) for one in tensors_of(call.outputs) if id(one.primitive) not in inputs)
+        for path in _around(call):
+            self.calls.setdefault(path, Calls()).activations += kept
+
+    def _add(self, call: Call, those: Iterable[Calls]) -> None:
+        products, others = call.notes["before"]
+        for one in those:
+            one.work.products += self.work.products - products
+            one.work.others += self.work.others - others
+
+    # --- the backward pass, each of whose steps belongs to the call in which its node was made
+
+    def _differentiate(self, outputs: Any) -> None:
+        total: AnyTensor | None = None
+        with counted(None):
+            for tensor in tensors_of(outputs):
+                if tensor.kind is Float and tensor.is_require_grad():
+                    part = tensor.sum()
+                    total = part if total is None else total + part
+        if total is None:
+            return
+        self._attribute(total.backend.node_of(total.primitive))
+        total.backward()
+
+    def _attribute(self, root: Node) -> None:
+        numbers = [number for number, _ in self._timeline]
+        seen, stack = {root.id}, [root]
+        while stack:
+            node = stack.pop()
+            place = bisect_right(numbers, node.id)
+            call = self._timeline[place - 1][1] if place else None
+            if node.vjp is not None and call is not None:
+                node.vjp = self._noted(node.vjp, call)
+            for parent in node.parents:
+                if parent is not None and parent.id not in seen:
+                    seen.add(parent.id)
+                    stack.append(parent)
+
+    def _noted(self, vjp: Callable[..., None], call: Call) -> Callable[..., None]:
+        those = [self.calls[path] for path in _around(call)]
+
+        def noted(node: Node, g: Any, cotangents: Any) -> None:
+            call.notes["before"] = self.work.products, self.work.others
+            vjp(node, g, cotangents)
+            self._add(call, those)
+
+        return noted
+
+
+def _around(call: Call) -> set[str]:
+    """The paths of a call and of those that it is part of."""
+    found: set[str] = set()
+    inner: Call | None = call
+    while inner is not None:
+        found.add(inner.path)
+        inner = inner.within
+    return found
+
+
+@contextmanager
+def _undisturbed() -> Generator[None]:
+    """Within this scope no random stream moves, tensors are made without values, and parameters keep what they hold.
+
+    Compiled functions are called as they are.
+    """
+    place = as_device(None)
+    with (
+        scope(tracing, object()),
+        random.stream(Stream((0, 0))),
+        default_device(place.on(abstracted(place.backend))),
+        noting_changes() as changes,
+    ):
+        try:
+            yield
+        finally:
+            for param, value in changes.items():
+                param.set(value)
