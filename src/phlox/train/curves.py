@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phlox.errors import ExtraNotInstalledError, RunError
-from phlox.train.logger import EpochReport
+from phlox.train.history import EpochReport
 
 _COLOURS = {"train": "#8a94a6", "validation": "#d9480f"}
 _INK = "#2b2f36"
@@ -50,8 +50,8 @@ def _panel(axes: Any, history: Sequence[EpochReport], name: str) -> None:
 
     epochs = [report.epoch for report in history]
     curves = {"train": [report.train[name] for report in history]}
-    if all(name in report.held_out for report in history):
-        curves["validation"] = [report.held_out[name] for report in history]
+    if all(name in report.validation for report in history):
+        curves["validation"] = [report.validation[name] for report in history]
     for label, values in curves.items():
         marker = "o" if len(values) == 1 else None
         last = f"{values[-1]:.1%}" if name == "accuracy" else f"{values[-1]:.3g}"

@@ -50,6 +50,7 @@ from phlox.train.steps import ONLY, StepFunctions, of_loss
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
+    from phlox.config import BaseConfig
     from phlox.train.dry_run import DryRun
     from phlox.train.lr_find import LrCurve
 
@@ -302,6 +303,7 @@ class Learner(State, Generic[M]):
         resume: bool | str | os.PathLike[str] = False,
         overwrite: bool = False,
         progress: bool = True,
+        config: BaseConfig | None = None,
         dry_run: bool = False,
     ) -> list[EpochReport]:
         """Train until a limit is reached, and return the history.
@@ -321,6 +323,7 @@ class Learner(State, Generic[M]):
                 there is no checkpoint it begins at the beginning.
             overwrite: may a finished run in `folder` be replaced?
             progress: show how it goes: a live view in a terminal, otherwise a line for each epoch.
+            config: the settings of the run, which are written to `config.json` in its folder.
             dry_run: two batches of everything, checkpoint and resume included, and nothing changed afterwards;
                 `learner.dry_run` does the same, and says what it has found.
 
@@ -338,6 +341,7 @@ class Learner(State, Generic[M]):
             self, Feed(data), None if validation is None else Feed(validation, "validation"), limits,
             (whole("validate_every", validate_every), validate_every_steps), list(callbacks),
             folder=None if folder is None else Path(folder), resume=resume, overwrite=overwrite, progress=progress,
+            config=config,
         )  # fmt: skip
         self.validation_data = validation
         self._fit.run()

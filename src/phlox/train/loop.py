@@ -23,6 +23,8 @@ import numpy as np
 
 from phlox import random
 from phlox.errors import RunError
+from phlox.record import Record
+from phlox.record.gather import Recordable
 from phlox.train.callback import Callback
 from phlox.train.feed import Feed, count
 from phlox.train.history import EpochReport, Plan, plain
@@ -31,6 +33,7 @@ from phlox.train.nonfinite import find_in_step
 from phlox.train.steps import NotFiniteLossError
 
 if TYPE_CHECKING:
+    from phlox.config import BaseConfig
     from phlox.train.learner import Learner
 
 _ROWS_SHOWN = 16
@@ -115,6 +118,7 @@ class Fit:
         resume: Any = False,
         overwrite: bool = False,
         progress: bool = False,
+        config: BaseConfig | None = None,
     ) -> None:
         self.learner, self.data, self.validation, self.limits = learner, data, validation, limits
         self._every, self._every_steps = validate_every
@@ -125,7 +129,7 @@ class Fit:
         if self._every_steps is not None and (isinstance(self._every_steps, bool) or self._every_steps < 1):
             raise RunError(f"fit: validate_every_steps is a whole number of 1 or more, got {self._every_steps!r}")
         self.folder, self._resume, self._overwrite, self._progress = folder, resume, overwrite, progress
-        self.callbacks = callbacks
+        self.callbacks, self.config = callbacks, config
         self._started: list[Callback] = []
         self.first_epoch, self.first_step = learner.epoch, learner.step
         self._spent = 0.0
@@ -138,15 +142,25 @@ class Fit:
         self._spent = seconds
 
     def callback_states(self) -> dict[str, Any]:
-        """What callbacks have to remember, by name."""
-        states = {name: plain(one.state()) for name, one in self._named_callbacks()}
-        return {name: state for name, state in states.items() if state}
+        """What callbacks have to remember, by name: plain values, and records of those that have tensors."""
+        found: dict[str, Any] = {}
+        for name, one in self._named_callbacks():
+            if isinstance(one, Recordable):
+                found[name] = one.into_record()
+            elif state := plain(one.state()):
+                found[name] = {"state": state}
+        return found
 
-    def restore_callbacks(self, states: Mapping[str, Any]) -> None:
+    def restore_callbacks(self, states: Record) -> None:
         """Give callbacks what they had to remember; those that have no state there begin anew."""
         for name, one in self._named_callbacks():
-            if name in states:
-                one.restore(states[name])
+            own = states.select(name)
+            if not len(own):
+                continue
+            if isinstance(one, Recordable):
+                one.load_record(own)
+            else:
+                one.restore(cast("Mapping[str, Any]", own.values["state"]))
 
     def _named_callbacks(self) -> Iterator[tuple[str, Callback]]:
         seen: dict[str, int] = {}
@@ -190,9 +204,7 @@ class Fit:
 
         learner = self.learner
         learner.stopped, learner.is_resumed, learner.folder = None, False, self.folder
-        record = prepare(
-            self, self.folder, self._resume, overwrite=self._overwrite, progress=self._progress, stack=stack
-        )
+        record = prepare(self, self.folder, self._resume, stack, overwrite=self._overwrite, shows=self._progress)
         self.callbacks.sort(key=lambda one: type(one).last)
         if record is None:
             learner._begin_fit()

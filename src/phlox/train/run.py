@@ -6,16 +6,73 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phlox.record import Record, load
+from phlox.errors import RunError
+from phlox.record import Record
+from phlox.train.callback import Callback
+from phlox.train.checkpoints import Checkpoints
+from phlox.train.folder import RunFolder
+from phlox.train.loggers import JsonlLogger
+from phlox.train.report import Report
+from phlox.train.view import View, progress
 
 if TYPE_CHECKING:
     from phlox.train.loop import Fit
 
+METRICS, REPORT = "metrics.jsonl", "report.html"
+
 
 def prepare(
-    fit: Fit, folder: Path | None, resume: Any, *, overwrite: bool, progress: bool, stack: ExitStack
+    fit: Fit, folder: Path | None, resume: Any, stack: ExitStack, *, overwrite: bool, shows: bool
 ) -> Record | None:
     """Open the folder, add the callbacks of every run, and give the record to go on from, if there is one."""
-    if resume:
-        return load(resume)
-    return None
+    if overwrite and folder is None:
+        raise RunError("fit: overwrite=True says what to do with a run in folder=, which was not given")
+    record = _record(fit, folder, resume)
+    if shows and not _has(fit, View):
+        fit.callbacks.insert(0, progress())
+    if folder is not None:
+        run = stack.enter_context(RunFolder(folder, overwrite=overwrite, resume="auto" if resume else False))
+        stack.push(_completes(run))
+        run.describe(fit.config, fit.learner.device, {"stream": fit.learner.stream.state()})
+        if not _has(fit, JsonlLogger):
+            fit.callbacks.append(JsonlLogger(run.file(METRICS), overwrite=record is None and run.is_resumed))
+        if not _has(fit, Report):
+            fit.callbacks.append(Report(run.file(REPORT)))
+        if not _has(fit, Checkpoints):
+            fit.callbacks.append(Checkpoints())
+    return record
+
+
+def _completes(run: RunFolder) -> Any:
+    """What says that the run is finished where nothing was raised."""
+
+    def end(kind: Any, error: Any, trace: Any) -> bool:
+        if error is None:
+            run.complete()
+        return False
+
+    return end
+
+
+def _record(fit: Fit, folder: Path | None, resume: Any) -> Record | None:
+    """The checkpoint to go on from; None where there is none yet, in a folder that is the run's own."""
+    if not resume:
+        return None
+    own = [path for path in (folder, *_folders(fit)) if path is not None]
+    if resume is True:
+        if not own:
+            raise RunError("fit: resume=True goes on with the run in folder=; give that, or resume=PATH")
+        found = [path for path in own if Checkpoints.exist_in(path)]
+        return Checkpoints.load(found[0]) if found else None
+    path = Path(resume)
+    if path.is_dir() and not Checkpoints.exist_in(path) and path.resolve() in [one.resolve() for one in own]:
+        return None  # the first start of a program that is written to be started again
+    return Checkpoints.load(path)
+
+
+def _folders(fit: Fit) -> list[Path]:
+    return [one.folder for one in fit.callbacks if isinstance(one, Checkpoints) and one.folder is not None]
+
+
+def _has(fit: Fit, kind: type[Callback]) -> bool:
+    return any(isinstance(one, kind) for one in fit.callbacks)

@@ -154,7 +154,7 @@ class State:
             fit.first_epoch, fit.first_step = found["first_epoch"], found["first_step"]
             fit.spend(found["seconds"])
             fit.data.restore(values["data"])
-            fit.restore_callbacks(values["callbacks"] or {})
+            fit.restore_callbacks(record.select("callbacks"))
 
     def _parts(self) -> dict[str, Any]:
         """The parts that save and load themselves."""
