@@ -29,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, metavar="N", help="seed of the random numbers (default: 0)")
     add("--config", metavar="FILE", help="a config.json to use, from another run or your own")
     add("--out", default="runs/demo", metavar="DIR", help="where to save the run (default: runs/demo)")
+    add("--resume", action="store_true", help="go on with the run in DIR, which was interrupted")
     add("--overwrite", action="store_true", help="replace the run in DIR, once the new one is complete")
 
 
@@ -44,16 +45,17 @@ def run(options: argparse.Namespace) -> int:
     require_matplotlib()  # fail before the training, not after it
     bar = progress(unit="images")
     training = DigitsTraining(recipe, device, compile=options.compile)
-    with RunFolder(options.out, overwrite=options.overwrite) as folder:
+    with RunFolder(options.out, overwrite=options.overwrite, resume="auto" if options.resume else False) as folder:
         print(_headline(training, device, recipe.seed, compile=options.compile), flush=True)
         begun = perf_counter()
         try:
             path = training.run(folder, [bar])
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"the files written so far are in {folder.path}") from None
+            again = f"{_program()} demo --out {options.out} --resume"
+            raise KeyboardInterrupt(f"the run in {folder.path} was saved; go on with: {again}") from None
     last = training.learner.history[-1]
     tested = len(training.data.test_labels)
-    correct = round(last.held_out["accuracy"] * tested)
+    correct = round(last.validation["accuracy"] * tested)
     print(f"Test accuracy: {correct / tested:.2%} ({correct} of {tested} images), {perf_counter() - begun:.1f} s")
     print(f"Saved in {path}:\n  {' '.join(folder.files)}", flush=True)
     status = _verify_in_new_process(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,17 +16,19 @@ import numpy.typing as npt
 from phlox import random
 from phlox.backend import DeviceLike, as_device
 from phlox.config import Config
-from phlox.data import Batches, RandomAffine, load_digits, split
+from phlox.data import Loader, RandomAffine, load_digits, split
 from phlox.errors import DataError, RecordError, RunError
+from phlox.metrics import Accuracy, ConfusionMatrix
 from phlox.models.digits import DigitsConfig, DigitsNet
 from phlox.module import no_initializers
 from phlox.nn import cross_entropy_loss
 from phlox.optim import AdamWConfig, CosineAnnealingLr
 from phlox.record import HALF, SafetensorsRecorder
 from phlox.tensor import tensor
-from phlox.train import EpochReport, Learner, Logger, MetricsFile, RunFolder, accuracy, draw_curves
+from phlox.train import Callback, Checkpoints, EpochReport, Learner, Report, RunFolder, draw_curves
+from phlox.train.run import REPORT
 
-CONFIG, RECORD, METRICS = "config.json", "model.safetensors", "metrics.jsonl"
+CONFIG, RECORD = "config.json", "model.safetensors"
 CURVES, PREDICTIONS = "curves.png", "predictions.npz"
 
 INK = 16
@@ -90,39 +92,48 @@ class DigitsTraining:
         digits = load_digits()
         self.recipe = recipe
         self.data = split(digits.images, digits.labels, recipe.held_out)
-        self._batches = Batches(
-            scaled(self.data.train_images),
-            self.data.train_labels,
-            batch_size=recipe.batch_size,
+        self._batches = Loader(
+            (scaled(self.data.train_images), self.data.train_labels),
+            recipe.batch_size,
             shuffle=True,
             seed=recipe.seed,
-            transform=RandomAffine(recipe.shift, recipe.turn, recipe.stretch, recipe.seed),
+            drop_last=True,
+            transform=RandomAffine(recipe.shift, recipe.turn, recipe.stretch),
         )
-        self._tests = Batches(scaled(self.data.test_images), self.data.test_labels, batch_size=512)
-        with random.stream(recipe.seed) as self._stream:
+        self._tests = Loader((scaled(self.data.test_images), self.data.test_labels), 512)
+        with random.stream(recipe.seed):
             self.learner = Learner(
                 recipe.model.init(device),
-                recipe.optimizer.init(),
+                recipe.optimizer,
                 CosineAnnealingLr(recipe.lr, num_iters=recipe.epochs * len(self._batches)),
                 cross_entropy_loss,
-                metrics={"accuracy": accuracy},
+                metrics={"accuracy": Accuracy(), "confusion": ConfusionMatrix(num_classes=recipe.model.classes)},
                 compile=compile,
             )
 
-    def fit(self, loggers: Sequence[Logger] = ()) -> list[EpochReport]:
-        """Train for all epochs of the recipe, and return the history."""
-        with random.stream(self._stream):
-            return self.learner.fit(self._batches, epochs=self.recipe.epochs, held_out=self._tests, loggers=loggers)
+    def fit(self, callbacks: Iterable[Callback] = (), *, folder: RunFolder | None = None) -> list[EpochReport]:
+        """Train for all epochs of the recipe, and return the history; in a folder that is resumed, the rest of them."""
+        return self.learner.fit(
+            self._batches,
+            epochs=self.recipe.epochs,
+            validation=self._tests,
+            callbacks=callbacks,
+            folder=folder,
+            resume=folder is not None and folder.is_resumed,
+            config=self.recipe,
+            progress=False,
+        )
 
-    def run(self, folder: RunFolder, loggers: Sequence[Logger] = ()) -> Path:
+    def run(self, folder: RunFolder, callbacks: Iterable[Callback] = ()) -> Path:
         """Train, write everything into `folder`, complete it, and return its path.
 
-        It then contains the recipe (`config.json`), the record of the model at half precision (`model.safetensors`),
-        the metrics (`metrics.jsonl`), the learning curves (`curves.png`), and the test images with their labels and the
+        Besides what every run has (`config.json`, which is the recipe, `environment.json`, `metrics.jsonl`,
+        `report.html`, `checkpoints`), it then contains the record of the model at half precision
+        (`model.safetensors`), the learning curves (`curves.png`), and the test images with their labels and the
         predictions of the trained model (`predictions.npz`).
         """
-        folder.write(CONFIG, self.recipe.to_json().encode() + b"\n")
-        history = self.fit([MetricsFile(folder.writer(METRICS)), *loggers])
+        report = Report(folder.file(REPORT), wrong=self._mistakes)
+        history = self.fit([report, Checkpoints(every_minutes=0.5, keep=1), *callbacks], folder=folder)
         model = self.learner.model.valid()
         SafetensorsRecorder(precision=HALF).save(model.into_record(), folder.file(RECORD))
         folder.write(CURVES, draw_curves(history, title="Handwritten digits"))
@@ -131,6 +142,15 @@ class DigitsTraining:
         np.savez_compressed(buffer, images=images, labels=labels, probabilities=classify(model, scaled(images)))
         folder.write(PREDICTIONS, buffer.getvalue())
         return folder.complete()
+
+    def _mistakes(self, learner: Learner[DigitsNet]) -> list[tuple[npt.NDArray[Any], int, int, float]]:
+        """The test images that the model takes for another digit: image, label, prediction, confidence."""
+        probabilities = classify(learner.model.valid(), scaled(self.data.test_images))
+        found, labels = probabilities.argmax(axis=-1), self.data.test_labels
+        return [
+            (self.data.test_images[at], int(labels[at]), int(found[at]), float(probabilities[at, found[at]]))
+            for at in np.flatnonzero(found != labels)
+        ]
 
 
 def scaled(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -144,7 +164,7 @@ def classify(model: DigitsNet, images: npt.NDArray[Any]) -> npt.NDArray[np.float
     return np.concatenate(
         [
             model(tensor(batch, device=place)).softmax(axis=-1).numpy().astype(np.float32)
-            for (batch,) in Batches(images, batch_size=512).epoch()
+            for batch in Loader(images, 512)
         ]
     )
 

@@ -14,7 +14,8 @@ _INK = "#2b2f36"
 
 
 def draw_curves(history: Sequence[EpochReport], *, title: str = "") -> bytes:
-    """Plot the learning curves of a training as a PNG: one panel for the loss and one for each metric.
+    """Plot the learning curves of a training as a PNG: one panel for the loss and one for each metric
+    that is a number.
 
     Raises:
         ExtraNotInstalledError: matplotlib is not installed.
@@ -23,7 +24,9 @@ def draw_curves(history: Sequence[EpochReport], *, title: str = "") -> bytes:
     if not history:
         raise RunError("there are no epochs to draw curves of; train for one or more")
     figure_type = require_matplotlib()
-    names = list(history[0].train)
+    names = [name for name, value in history[0].train.items() if isinstance(value, (int, float))]
+    if not names:
+        raise RunError("there is nothing to draw curves of: neither the loss nor any metric is a number")
     figure = figure_type(figsize=(4.6 * len(names), 3.6), dpi=150, layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         _panel(axes, history, name)

@@ -52,6 +52,7 @@ from phlox.transform import compile as compiled
 if TYPE_CHECKING:
     from phlox.config import BaseConfig
     from phlox.train.dry_run import DryRun
+    from phlox.train.folder import RunFolder
     from phlox.train.lr_find import LrCurve
 
 M = TypeVar("M")
@@ -299,7 +300,7 @@ class Learner(State, Generic[M]):
         validate_every: int = 1,
         validate_every_steps: int | None = None,
         callbacks: Iterable[Callback] = (),
-        folder: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | RunFolder | None = None,
         resume: bool | str | os.PathLike[str] = False,
         overwrite: bool = False,
         progress: bool = True,
@@ -318,7 +319,8 @@ class Learner(State, Generic[M]):
             validate_every: after so many epochs.
             validate_every_steps: and, within epochs, after so many steps.
             callbacks: called in their order; see `Callback`.
-            folder: of the run, which then holds settings, environment, metrics, checkpoints and a report.
+            folder: of the run, which then holds settings, environment, metrics, checkpoints and a report. Of one that
+                is open already, a `RunFolder`, it is yours to say that it is complete.
             resume: True, to go on where the run in `folder` stands; or a folder of checkpoints, or a checkpoint. Where
                 there is no checkpoint it begins at the beginning.
             overwrite: may a finished run in `folder` be replaced?
@@ -340,7 +342,7 @@ class Learner(State, Generic[M]):
         self._fit = Fit(
             self, Feed(data), None if validation is None else Feed(validation, "validation"), limits,
             (whole("validate_every", validate_every), validate_every_steps), list(callbacks),
-            folder=None if folder is None else Path(folder), resume=resume, overwrite=overwrite, progress=progress,
+            folder=folder, resume=resume, overwrite=overwrite, progress=progress,
             config=config,
         )  # fmt: skip
         self.validation_data = validation

@@ -27,6 +27,7 @@ from phlox.record import Record
 from phlox.record.gather import Recordable
 from phlox.train.callback import Callback
 from phlox.train.feed import Feed, count
+from phlox.train.folder import RunFolder
 from phlox.train.history import EpochReport, Plan, plain
 from phlox.train.meter import Pending
 from phlox.train.nonfinite import find_in_step
@@ -114,7 +115,7 @@ class Fit:
         validate_every: tuple[int, int | None],
         callbacks: list[Callback],
         *,
-        folder: Path | None = None,
+        folder: Any = None,
         resume: Any = False,
         overwrite: bool = False,
         progress: bool = False,
@@ -128,7 +129,9 @@ class Fit:
                 raise RunError(f"callbacks: give instances of Callback, got {what}")
         if self._every_steps is not None and (isinstance(self._every_steps, bool) or self._every_steps < 1):
             raise RunError(f"fit: validate_every_steps is a whole number of 1 or more, got {self._every_steps!r}")
-        self.folder, self._resume, self._overwrite, self._progress = folder, resume, overwrite, progress
+        self._run: Any = folder if isinstance(folder, RunFolder) else None
+        self.folder: Path | None = folder.path if isinstance(folder, RunFolder) else folder and Path(folder)
+        self._resume, self._overwrite, self._progress = resume, overwrite, progress
         self.callbacks, self.config = callbacks, config
         self._started: list[Callback] = []
         self.first_epoch, self.first_step = learner.epoch, learner.step
@@ -204,7 +207,9 @@ class Fit:
 
         learner = self.learner
         learner.stopped, learner.is_resumed, learner.folder = None, False, self.folder
-        record = prepare(self, self.folder, self._resume, stack, overwrite=self._overwrite, shows=self._progress)
+        record = prepare(
+            self, self._run or self.folder, self._resume, stack, overwrite=self._overwrite, shows=self._progress
+        )
         self.callbacks.sort(key=lambda one: type(one).last)
         if record is None:
             learner._begin_fit()

@@ -22,17 +22,20 @@ METRICS, REPORT = "metrics.jsonl", "report.html"
 
 
 def prepare(
-    fit: Fit, folder: Path | None, resume: Any, stack: ExitStack, *, overwrite: bool, shows: bool
+    fit: Fit, folder: Path | RunFolder | None, resume: Any, stack: ExitStack, *, overwrite: bool, shows: bool
 ) -> Record | None:
     """Open the folder, add the callbacks of every run, and give the record to go on from, if there is one."""
     if overwrite and folder is None:
         raise RunError("fit: overwrite=True says what to do with a run in folder=, which was not given")
-    record = _record(fit, folder, resume)
+    record = _record(fit, fit.folder, resume)
     if shows and not _has(fit, View):
         fit.callbacks.insert(0, progress())
     if folder is not None:
-        run = stack.enter_context(RunFolder(folder, overwrite=overwrite, resume="auto" if resume else False))
-        stack.push(_completes(run))
+        run = folder if isinstance(folder, RunFolder) else None
+        if run is None:
+            run = RunFolder(fit.folder or "", overwrite=overwrite, resume="auto" if resume else False)
+            stack.enter_context(run)
+            stack.push(_completes(run))
         run.describe(fit.config, fit.learner.device, {"stream": fit.learner.stream.state()})
         if not _has(fit, JsonlLogger):
             fit.callbacks.append(JsonlLogger(run.file(METRICS), overwrite=record is None and run.is_resumed))

@@ -205,8 +205,8 @@ class StepFunctions:
 
     def _independent(self, what: str) -> RunError:
         return RunError(
-            f"the loss depends on no trained parameter of {what}; is the model that the step is given called in it, and "
-            "are its parameters not frozen?"
+            f"the loss depends on no trained parameter of {what}; is the model that the step is given called in it, "
+            "and are its parameters not frozen?"
         )
 
     def _updated(self, models: Models, optimizers: Any, aids: Any, rates: Any, batch: Any) -> tuple[Models, Result]:
