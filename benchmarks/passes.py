@@ -21,19 +21,17 @@ from phlox.backend.torch.compiler.codegen import PASSES_VARIABLE
 Go = Callable[[], Any]
 
 ROWS: dict[tuple[str, str], list[str]] = {
-    ("mlp-small", "training"): ["scalar_cse", "fusion_hints", "donation"],
-    ("mlp-large", "training"): ["gemm", "fusion_hints", "donation", "multi_tensor"],
+    ("mlp-small", "training"): ["scalar_cse", "donation"],
+    ("mlp-large", "training"): ["gemm", "donation", "multi_tensor"],
     ("mlp-large", "inference"): ["packed_gemm"],
-    ("cnn", "training"): ["layout", "winograd", "fusion_hints", "multi_tensor"],
+    ("cnn", "training"): ["winograd", "multi_tensor"],
     ("cnn", "inference"): ["constant_folding", "winograd"],
-    ("gpt-4x256", "training"): [
-        "gemm", "multi_tensor", "donation", "scalar_cse", "fusion_hints", "embedding_grad", "attention",
-    ],
+    ("gpt-4x256", "training"): ["gemm", "multi_tensor", "donation", "scalar_cse", "embedding_grad", "attention"],
     ("gpt-4x256", "inference"): ["attention", "packed_gemm"],
     ("gpt-6x384-dropout", "training"): ["bernoulli"],
-    ("lstm", "training"): ["lstm", "layout", "embedding_grad", "multi_tensor"],
+    ("lstm", "training"): ["lstm", "embedding_grad", "multi_tensor"],
     ("lstm", "inference"): ["lstm"],
-}  # fmt: skip
+}
 """By workload, the passes that are measured on it. (`decompositions` is there for accuracy, not for speed.)"""
 
 _SMALL = os.environ.get(SIZES) == "quick"

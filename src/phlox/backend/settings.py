@@ -47,7 +47,7 @@ class Settings:
         threads: the number of threads that engines compute with.
         xla_flags: flags of XLA, separated by spaces; those in XLA_FLAGS override them.
         torch_codegen: the code generator for compiled functions on PyTorch: `inductor`, or `none`.
-        torch_passes: the passes of PyTorch's compiler to switch off, as `-winograd,-layout`.
+        torch_passes: the passes of PyTorch's compiler to switch off, as `-winograd,-attention`.
 
     >>> Settings(allocator="keep", threads=2).variables()
     {'PHLOX_ALLOCATOR': 'keep', 'PHLOX_THREADS': '2'}

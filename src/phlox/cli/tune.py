@@ -21,7 +21,7 @@ _VALUES = {
     "threads": "an integer from 1",
     "xla_flags": "XLA flags: --xla_...",
     "torch_codegen": "inductor, none",
-    "torch_passes": "names after `-`, with commas between: -winograd,-layout",
+    "torch_passes": "names after `-`, with commas between: -winograd,-attention",
 }
 
 

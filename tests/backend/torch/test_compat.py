@@ -180,7 +180,7 @@ ELSEWHERE = {
             "torch.ops.mkldnn._convolution_pointwise.default", "torch.ops.mkldnn._convolution_pointwise.binary",
             "torch.ops.mkldnn._reorder_convolution_weight.default",
         ),
-        "test_constants_are_not_folded",
+        "tests/backend/torch/compiler/passes/test_constant_folding.py",
     ),
     **dict.fromkeys(
         (

@@ -152,11 +152,6 @@ def schema_of(target: Any) -> Any:
     return getattr(target, "_schema", None)
 
 
-def is_unsafe_view(target: Any) -> bool:
-    """Is it the view that a matrix product makes of its result?"""
-    return str(target) == "aten._unsafe_view.default"
-
-
 # --- which modes see operations
 
 

@@ -32,7 +32,7 @@ from phlox.nn.loss.margins import (
     TripletMarginLoss,
     TripletMarginLossConfig,
 )
-from phlox.nn.loss.numbers import (
+from phlox.nn.loss.regression import (
     HuberLoss,
     HuberLossConfig,
     L1Loss,

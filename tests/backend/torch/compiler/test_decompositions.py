@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 import torch
 from scipy import special
+from torch._inductor import config
+from torch._inductor.utils import run_and_get_cpp_code
 
 import phlox as px
-from phlox.backend import NumPy, Torch
+from phlox import optim
+from phlox.backend import Autodiff, NumPy, Torch
 from phlox.backend.torch.compiler.codegen import VARIABLE
 from phlox.backend.torch.compiler.decompositions import decompositions
+from tests.transform.steps import close, data, network, step
 
+TAPE = Autodiff(Torch()).device()
 _aten: Any = torch.ops.aten
 TABLE = decompositions()
 _SMALL = [0.0, -0.0, 1e-38, 1e-20, -1e-12, 1e-8, -1e-7, 3e-6, -1e-5, 1e-4, -1e-3, 0.01, -0.1, 0.3, -0.4999, 0.5, 0.7]
@@ -61,6 +66,25 @@ def test_a_formula_keeps_its_digits(name: str, dtype: torch.dtype) -> None:
     assert found.dtype is dtype
     info = torch.finfo(dtype)
     torch.testing.assert_close(found, right, rtol=6 * info.eps, atol=info.tiny * 1e-3, equal_nan=True)
+    for number, alone in zip(found, x, strict=True):
+        torch.testing.assert_close(TABLE[operation](alone, *options), number, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
+def test_what_loops_share_of_numbers_is_computed_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdamW's corrections, the powers of two rates, which the loops over all parameters read."""
+
+    def trained(run: Any) -> px.Module:
+        model, optimizer = network(device=TAPE, rate=0.0), optim.AdamWConfig(weight_decay=0.1).init()
+        for number in range(3):
+            model, _ = run(model, optimizer, 0.01 / (number + 1), data(device=TAPE))
+        return model
+
+    monkeypatch.setenv(VARIABLE, "inductor")
+    with config.patch(force_disable_caches=True):
+        found, code = run_and_get_cpp_code(trained, px.compile(step))
+    assert code.count("std::tanh(") == 2 and "expm1(" not in code
+    close(found, trained(step), rtol=1e-4)
 
 
 def test_slopes_of_nan_are_nan() -> None:

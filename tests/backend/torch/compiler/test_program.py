@@ -269,6 +269,36 @@ def test_shapes_views_and_results_that_are_arguments() -> None:
     assert counting.calls == 3
 
 
+class Filters(px.Module):
+    """A convolution, whose kernel gives the gradient of its weight channels last."""
+
+    def __init__(self) -> None:
+        self.conv = nn.Conv2d(4, 6, 3, device=TAPE)
+
+    def __call__(self, x: px.Tensor) -> px.Tensor:
+        return self.conv(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
+@pytest.mark.parametrize("codegen", ["inductor", "none"])
+@pytest.mark.parametrize("donate", [(), ("model", "optimizer")], ids=["kept", "donated"])
+def test_results_lie_row_by_row_whatever_weights_and_kernels_give(
+    donate: tuple[str, ...], codegen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, codegen)
+    x, found = t(np.arange(200.0).reshape(2, 4, 5, 5) / 100.0), list[Any]()
+    last = np.random.default_rng(0).normal(size=(6, 3, 3, 4))
+    for run in (step, px.compile(step, donate=donate)):
+        model, optimizer = Filters().init(0), optim.AdamWConfig().init()
+        model.conv.weight.set(t(last).permute_dims((0, 3, 1, 2)))
+        for _ in range(2):
+            model, _ = run(model, optimizer, 0.1, x)
+        found.append(model)
+    close(found[1], found[0])
+    arrays = [param.val().backend.strip(param.val().primitive) for param in found[1].params()]
+    assert all(array.is_contiguous() for array in arrays)
+
+
 def test_without_a_compiler_donated_arguments_are_used_up_in_name_only() -> None:
     run = px.compile(step, donate=("model", "optimizer"))
     model = network(device=TAPE)

@@ -70,12 +70,13 @@ def _rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 def _formula(function: Callable[..., Any]) -> Any:
     """A formula for floats on a processor; halves are computed in single precision and rounded once.
 
-    A number alone is computed before the loops that read it (see `fusion_hints`), by the function of C, which is right.
+    For a number alone, too, where the function of C is right as well: the compiler would call that in every turn of the
+    loops that read the number, as Adam's corrections, and computes once what an exponential is a part of.
     """
 
     @wraps(function)
     def decomposed(x: Any, *others: Any) -> Any:
-        if not x.is_floating_point() or not x.ndim or x.device.type != "cpu":
+        if not x.is_floating_point() or x.device.type != "cpu":
             return NotImplemented
         if x.dtype not in _HALVES:
             return function(x, *others)
@@ -87,9 +88,8 @@ def _formula(function: Callable[..., Any]) -> Any:
 
 
 def _expm1(x: Any) -> Any:
-    """Near zero tanh(x / 2) (exp(x) + 1)."""
-    e = torch.exp(x)
-    return torch.where(x.abs() < 0.5, torch.tanh(x * 0.5) * (e + 1.0), e - 1.0)
+    """tanh(x / 2) (exp(x) + 1)."""
+    return torch.tanh(x * 0.5) * (torch.exp(x) + 1.0)
 
 
 def _horner(coefficients: tuple[float, ...], x: Any) -> Any:

@@ -22,8 +22,6 @@ from phlox.backend.torch.compiler.decompositions import OPTIONS, decompositions
 from phlox.backend.torch.compiler.kernels import attention, bernoulli, embedding_grad, gemm, lstm, packed_gemm, winograd
 from phlox.backend.torch.compiler.passes import donation
 from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants, fold_constants
-from phlox.backend.torch.compiler.passes.fusion_hints import add_hints
-from phlox.backend.torch.compiler.passes.layout import ArgumentLayout, assign_orders
 from phlox.backend.torch.compiler.passes.multi_tensor import SharedUpdateCalls, SharedUpdates
 from phlox.backend.torch.compiler.passes.scalar_cse import merge_scalars
 from phlox.errors import ConfigError
@@ -51,8 +49,6 @@ class Plan:
     """What computes those, after the graph has run."""
     places: dict[int, int] | None = None
     """The positions in the graph of the results that it still gives, by their own, if it gives fewer."""
-    layout: ArgumentLayout = field(default_factory=ArgumentLayout)
-    """The order of axes in which arguments lie in memory."""
     sources: list[int | None] = field(default_factory=list[int | None])
     """For every result of the graph the argument that it is written over, if any is."""
     run: Run | None = None
@@ -100,11 +96,7 @@ def _multi_tensor(plan: Plan) -> None:
 
 def _cut_out(plan: Plan) -> None:
     if plan.updates is not None:
-        plan.update_calls, plan.places = plan.updates.cut_out(plan.graph, plan.layout.orders, compile_graph)
-
-
-def _layout(plan: Plan) -> None:
-    plan.layout = ArgumentLayout(assign_orders(plan.graph), plan.weights)
+        plan.update_calls, plan.places = plan.updates.cut_out(plan.graph, compile_graph)
 
 
 def _constant_folding(plan: Plan) -> None:
@@ -115,9 +107,8 @@ def _packed_gemm(plan: Plan) -> None:
     if plan.successors or (found := packed_gemm.lower(plan.graph, plan.weights)) is None:
         return
     make, used = found
-    example = plan.layout.of(plan.example)
-    packed = make(*[example[at] for at in used])
-    plan.run = FoldedConstants(make, compile_graph(plan.graph, [*example, *packed]), used)
+    packed = make(*[plan.example[at] for at in used])
+    plan.run = FoldedConstants(make, compile_graph(plan.graph, [*plan.example, *packed]), used)
 
 
 PASSES: list[Pass] = [
@@ -157,13 +148,6 @@ PASSES: list[Pass] = [
         finish=_cut_out,
     ),
     Pass(
-        "layout",
-        "leaves weights and their states in the order of axes that the kernels want, from call to call",
-        "program",
-        _layout,
-        needs_inductor=False,
-    ),
-    Pass(
         "constant_folding",
         "folds batch norm into convolutions and packs their filters once, where a program only predicts",
         "program",
@@ -176,7 +160,6 @@ PASSES: list[Pass] = [
         _packed_gemm,
     ),
     Pass("gemm", "multiplies large matrices by our kernel, where MKL leaves AVX-512 idle", "graph", gemm.lower),
-    Pass("fusion_hints", "computes scalars and rows before the loops that read them", "graph", add_hints),
     Pass("winograd", "convolves with 3x3 filters by our kernel, with Winograd's algorithm", "graph", winograd.lower),
     Pass("attention", "computes attention by our kernel, where sequences are short", "graph", attention.lower),
 ]
@@ -189,8 +172,8 @@ def check_switches() -> None:
     for word in switches():
         if word.removeprefix("-") not in (ALL, *names):
             raise ConfigError(
-                f"the environment variable {PASSES_VARIABLE} switches passes off by name, as in `-winograd,-layout`, "
-                f"got {word!r} (there are {', '.join(names)}, and `{ALL}`)"
+                f"the environment variable {PASSES_VARIABLE} switches passes off by name, as in "
+                f"`-winograd,-attention`, got {word!r} (there are {', '.join(names)}, and `{ALL}`)"
             )
 
 
@@ -208,7 +191,7 @@ def optimize(plan: Plan) -> None:
     for one in reversed(chosen):
         if one.finish is not None:
             one.finish(plan)
-    plan.run = compile_graph(plan.graph, plan.layout.of(plan.example))
+    plan.run = compile_graph(plan.graph, plan.example)
 
 
 def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:

@@ -31,7 +31,6 @@ from phlox.backend.torch.compiler.flatten import (
     unflatten_arguments,
 )
 from phlox.backend.torch.compiler.passes import donation
-from phlox.backend.torch.compiler.passes.layout import ArgumentLayout
 from phlox.backend.torch.compiler.passes.multi_tensor import SharedUpdateCalls
 from phlox.backend.torch.tracer import RngState, end, is_traced_by_others, tracing
 from phlox.host.signal_guard import scope
@@ -45,7 +44,6 @@ _lock = RLock()
 class _Executable(NamedTuple):
     """A function compiled for arguments of certain shapes."""
 
-    layout: ArgumentLayout
     run: Callable[..., Any]
     build: Callable[[Iterator[Any]], Any]
     """The result, made of the arrays of a run."""
@@ -82,7 +80,7 @@ class Program:
                         executable = self._executables[key] = self._compile(flat, sizes)
             if executable.written_over:
                 self._release()
-            flat = executable.layout.of(flat)
+            flat = [x.contiguous() for x in flat]  # as they lay when the program was compiled
             if executable.written_over:
                 donation.own(flat, executable.written_over)
             arrays = executable.run(*flat)
@@ -107,7 +105,7 @@ class Program:
         )
         pipeline.optimize(plan)
         assert plan.run is not None
-        return _Executable(plan.layout, plan.run, build, tuple(plan.written_over), plan.sources, plan.update_calls)
+        return _Executable(plan.run, build, tuple(plan.written_over), plan.sources, plan.update_calls)
 
     def _trace(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes], decompose: bool) -> tuple[Any, Any]:
         """The FX graph of the function, and what builds its result of arrays."""

@@ -21,6 +21,7 @@ from phlox.backend.torch.compiler import pipeline
 from phlox.backend.torch.compiler.codegen import VARIABLE
 from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants
 from phlox.backend.torch.ops.conv import channels_last
+from tests.backend.torch.lacking import lacking
 
 EXACT = NumPy(float="f64")
 Made = list["FoldedConstants | None"]
@@ -223,6 +224,22 @@ def test_others_are_compiled_whole(
         (x, px.ones((2, 4, 3, 3), device=backend)) if "w" in function.__code__.co_varnames else (network(backend), x)
     )
     px.compile(function)(*given)
+    assert made == [None]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    ["_convolution_pointwise.default", "_convolution_pointwise.binary", "_reorder_convolution_weight.default"],
+)
+def test_without_the_kernels_nothing_is_folded(kernel: str, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_recorded(graph: Any, _: Any) -> Any:
+        return graph.forward
+
+    monkeypatch.setattr(pipeline, "compile_graph", as_recorded)
+    with lacking(f"torch.ops.mkldnn.{kernel}"):
+        np.testing.assert_allclose(
+            px.compile(forward)(network(), images()).numpy(), network()(images()).numpy(), rtol=1e-6, atol=1e-6
+        )
     assert made == [None]
 
 

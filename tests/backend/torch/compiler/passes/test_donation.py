@@ -1,6 +1,6 @@
 """`compile` on PyTorch with `donate=`: what a program writes over, and what it must leave as it is.
 
-Serves: phlox/backend/torch/compiler/passes/multi_tensor.py
+Serves: phlox/backend/torch/compiler/graph.py, phlox/backend/torch/compiler/passes/multi_tensor.py
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def test_an_interrupt_waits_and_the_step_is_not_lost(monkeypatch: pytest.MonkeyP
 
 
 class Recurrent(px.Module):
-    """Its weights lie transposed in training, and predictions bring them there once."""
+    """Predictions pack its weights once."""
 
     def __init__(self) -> None:
         self.lstm = nn.Lstm(32, 400, device=TAPE)

@@ -20,10 +20,8 @@ import torch
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import replace_node
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, address, integers, load
-from phlox.backend.torch.compiler.passes.layout import lies
 
 _aten: Any = torch.ops.aten
-_CHANNELS_LAST = (0, 2, 3, 1)
 _POINTS = 36
 """Numbers that stand for the nine of a filter."""
 _TILE = 4
@@ -54,9 +52,7 @@ def _sizes(x: torch.Tensor, out: int, padding: Sequence[int]) -> Any:
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:
-    """Really so: PyTorch takes strides that differ in what has one place only for the same."""
-    x = x.contiguous(memory_format=torch.channels_last)
-    return x if lies(x, _CHANNELS_LAST) else x.clone(memory_format=torch.channels_last)
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def filters(weight: torch.Tensor, turned: bool) -> torch.Tensor:

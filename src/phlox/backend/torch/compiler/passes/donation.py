@@ -108,8 +108,8 @@ class LentMemory(ReusedBuffer):
     """
 
     def __init__(self, like: torch.Tensor) -> None:
-        """New memory with the values of a dense tensor, in its order of axes."""
-        size, self._shape, self._strides = like.nbytes, like.shape, like.stride()
+        """New memory with the values of a tensor that lies row by row."""
+        size, self._shape = like.nbytes, like.shape
         room = np.empty(size + _ALIGNMENT, np.uint8)
         start = -room.ctypes.data % _ALIGNMENT
         self._bytes = room[start : start + size]
@@ -119,11 +119,11 @@ class LentMemory(ReusedBuffer):
         self._lent: weakref.ref[torch.Tensor] | None = None
 
     def _all(self) -> torch.Tensor:
-        return self.flat.as_strided(self._shape, self._strides)
+        return self.flat.view(self._shape)
 
     def lend(self) -> torch.Tensor:
         view = self._bytes[...]
-        lent = torch.from_numpy(view).view(self.flat.dtype).as_strided(self._shape, self._strides)
+        lent = torch.from_numpy(view).view(self.flat.dtype).view(self._shape)
         key = id(lent)
         self._view, self._lent = weakref.ref(view), weakref.ref(lent, lambda _: _memories.pop(key, None))
         _memories[key] = self

@@ -20,7 +20,6 @@ from torch import fx
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import arguments_of, is_elementwise, origin_of, shape_of
 from phlox.backend.torch.compiler.passes.donation import MUCH, size_of
-from phlox.backend.torch.compiler.passes.layout import Order, inverse
 from phlox.backend.torch.compiler.passes.scalar_cse import plain
 
 _MANY = 8
@@ -49,8 +48,6 @@ class _Part(NamedTuple):
 
     sources: list[tuple[bool, int]]
     """Of what it is given: is it an argument of the program, or something that it returned? And which."""
-    order: Order
-    """Of the axes of its arrays in memory, if they do not lie row by row."""
     results: list[int]
 
 
@@ -76,7 +73,7 @@ class SharedUpdateCalls:
             results[at] = x
         for kernel, parts, targets, in_place in self._calls:
             given = [[flat[at] if is_argument else arrays[at] for is_argument, at in part.sources] for part in parts]
-            rows = [_rows(xs, part.order) for xs, part in zip(given, parts, strict=True)]
+            rows = [[x.reshape(-1) if x.ndim else x for x in xs] for xs in given]
             if in_place:
                 kernel(*rows[0])
                 for target, at in zip(targets, parts[0].results, strict=True):
@@ -87,7 +84,7 @@ class SharedUpdateCalls:
             sizes = [xs[targets[0]].numel() for xs in rows]
             for number, target in enumerate(targets):
                 for x, xs, part in zip(row[target].split(sizes), given, parts, strict=True):
-                    results[part.results[number]] = _shaped(x, xs[target], part.order)
+                    results[part.results[number]] = x.view(xs[target].shape)
         return results
 
 
@@ -113,27 +110,21 @@ class SharedUpdates:
     def _in_place(self, update: _ParamUpdate) -> bool:
         return all(self._places[node] in self._over for node in _targets(update))
 
-    def cut_out(
-        self, graph: Any, orders: Mapping[int, Order], compiled: Compile
-    ) -> tuple[SharedUpdateCalls | None, dict[int, int]]:
+    def cut_out(self, graph: Any, compiled: Compile) -> tuple[SharedUpdateCalls | None, dict[int, int]]:
         """Cut them out of the graph, which then returns the rest of its results, and what they need of it.
 
         Gives what computes them, if there are any, and the new positions of those that are left by the old ones.
         """
         output = list(graph.graph.nodes)[-1]
         results = list(output.args[0])
-        kinds = [
-            [(update, order) for update in kind if (order := self._order(update, orders)) is not None]
-            for kind in self._kinds
-        ]
-        cut = {at for kind in kinds for update, _ in kind for at in update.results}
+        cut = {at for kind in self._kinds for update in kind for at in update.results}
         kept = [at for at in range(len(results)) if at not in cut]
         calls: list[_Call] = []
         needed: dict[Any, int] = {}
-        for kind in filter(None, kinds):
-            kernel = _kernel([update for update, _ in kind], compiled)
+        for kind in self._kinds:
+            kernel = _kernel(kind, compiled)
             rows: dict[Any, _Call] = {}
-            for update, order in kind:
+            for update in kind:
                 sources = [
                     (True, self._places[node])
                     if node in self._places
@@ -145,7 +136,7 @@ class SharedUpdates:
                 targets = [at for at in update.targets if at is not None]
                 key = update.results[0] if in_place else numbers
                 call = rows.setdefault(key, _Call(kernel, [], targets, in_place))
-                call.parts.append(_Part(sources, order, update.results))
+                call.parts.append(_Part(sources, update.results))
             calls += rows.values()
         if calls:
             output.args = ([*(results[at] for at in kept), *needed],)
@@ -155,25 +146,9 @@ class SharedUpdates:
             at: number for number, at in enumerate(kept)
         }
 
-    def _order(self, update: _ParamUpdate, orders: Mapping[int, Order]) -> Order | None:
-        """How the arguments of an update lie, if they lie alike."""
-        arrays = [node for node in update.given if node in self._places and shape_of(node)]
-        found = {orders.get(self._places[node], ()) for node in arrays}
-        return found.pop() if len(found) == 1 else None
-
 
 def _targets(update: _ParamUpdate) -> list[Any]:
     return [update.given[at] for at in update.targets if at is not None]
-
-
-def _rows(xs: Sequence[torch.Tensor], order: Order) -> list[torch.Tensor]:
-    """Arrays on one axis, as they lie in memory; numbers as they are."""
-    return [(x.permute(order) if order else x).reshape(-1) if x.ndim else x for x in xs]
-
-
-def _shaped(row: torch.Tensor, like: torch.Tensor, order: Order) -> torch.Tensor:
-    """Back from one axis."""
-    return row.view(like.permute(order).shape).permute(inverse(order)) if order else row.view(like.shape)
 
 
 def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_ParamUpdate]:
