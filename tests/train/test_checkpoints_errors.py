@@ -109,7 +109,7 @@ def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
     learner.more = {}
     learner.call("on_fit_end")
     assert steps(tiny_disk) == [2, 4] and steps_in(Checkpoints.load(tiny_disk)) == 4
-    assert [step for step, text in learner.events if "No space left on device" in text] == [4, 4]
+    assert ["No space left on device" in text for _, text in learner.events] == [True, True]
 
 
 def test_what_cannot_be_saved_at_all_is_an_error(tmp_path: Path) -> None:
