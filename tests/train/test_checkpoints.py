@@ -1,14 +1,11 @@
-"""Serves: phlox/train/checkpoints.py, phlox/train/checkpoint_files.py, phlox/train/background.py"""
+"""Serves: phlox/train/checkpoints.py, phlox/train/background.py"""
 
 from __future__ import annotations
 
-import errno
 import json
-import subprocess
+import shutil
 import threading
-import warnings
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +14,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from phlox.errors import DataError, RecordError, RunError, RunWarning
+import phlox as px
+from phlox import nn
+from phlox.data import Loader
+from phlox.errors import DataError, RunError
 from phlox.optim import AdamWConfig
 from phlox.record import HALF, Record
-from phlox.train import checkpoint_files
-from phlox.train.checkpoint_files import Catalog, save
+from phlox.train import Learner
+from phlox.train.checkpoint_files import save
 from phlox.train.checkpoints import Checkpoints
 from phlox.train.folder import RunFolder
 from tests.train.fake_learner import FakeLearner, steps_in
@@ -74,6 +74,7 @@ def test_minutes_are_those_since_the_last_one(tmp_path: Path, monkeypatch: pytes
 def test_several_steps_in_one_call_pass_over_a_multiple(tmp_path: Path) -> None:
     saver = at_once(every_steps=4, keep=None)
     learner = FakeLearner(tmp_path, saver)
+    learner.loss = float("nan")  # of a training whose own step gives none
     learner.call("on_fit_start")
     for step in (3, 6, 7, 12, 13):
         learner.step = step
@@ -85,6 +86,32 @@ def test_the_same_step_after_its_epoch_replaces_it(tmp_path: Path) -> None:
     saver = at_once(every_steps=3)
     FakeLearner(tmp_path, saver).fit(1)
     assert steps(tmp_path) == [3] and Checkpoints.load(tmp_path)["progress"]["epoch"] == 1
+
+
+def test_a_real_training_goes_on_from_any_of_them_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
+
+    def learner() -> Learner[Any]:
+        with px.random.stream(3):
+            model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+            return Learner(model, AdamWConfig().init(), 0.01, loss=nn.mse_loss)
+
+    def fit(one: Learner[Any], folder: str, **options: Any) -> dict[str, bytes]:
+        data = Loader((x, x * 2), batch_size=5, shuffle=True, seed=1)
+        at_once = folder == "a"
+        saver = Checkpoints(tmp_path / folder, every_steps=3, best="validation/loss", keep=None, background=not at_once)
+        one.fit(data, epochs=4, validation=data, callbacks=[saver], progress=False, **options)
+        return {path: entry.tensor.read().tobytes() for path, entry in one.weights().tensors.items()}
+
+    expected = fit(learner(), "a")
+    assert names(tmp_path / "a")[:1] == ["best.safetensors"]
+    for step in (3, 6, 9, 12, 15, 16):
+        folder = tmp_path / f"b{step}"
+        shutil.copytree(tmp_path / "a", folder)
+        again = learner()
+        assert fit(again, folder.name, resume=folder / f"step-{step:08d}.safetensors") == expected
+        assert not again.events and names(folder) == names(tmp_path / "a")
+        assert (folder / "best.safetensors").read_bytes() == (tmp_path / "a" / "best.safetensors").read_bytes()
 
 
 # --- what is in the files
@@ -327,241 +354,7 @@ def test_nothing_new_is_not_saved_again(tmp_path: Path) -> None:
     assert steps(tmp_path) == [3, 6] and not learner.events
 
 
-def test_a_loss_that_is_not_finite_pushes_out_no_checkpoint(tmp_path: Path) -> None:
-    saver = at_once(every_steps=1, keep=1)
-    learner = FakeLearner(tmp_path, saver)
-    learner.call("on_fit_start")
-    for loss in (1.0, float("nan"), float("inf"), 0.5):
-        learner.loss = loss
-        learner.train()
-        learner.call("on_step_end")
-        assert steps(tmp_path) == ([1] if learner.step < 4 else [4])
-    learner.loss = float("nan")
-    learner.train()
-    learner.call("on_fit_end")
-    assert steps(tmp_path) == [4]
-    assert [step for step, text in learner.events if "no checkpoint, since the loss is" in text] == [2, 5]
-
-
-# --- errors of the system
-
-
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool, code: int) -> None:
-    is_full = [False]
-    flush = checkpoint_files.SafetensorsRecorder.write
-
-    def write(self: Any, record: Record, sink: Any) -> None:
-        flush(self, record, sink)
-        if is_full[0]:
-            raise OSError(code, "no room at all")
-
-    monkeypatch.setattr(checkpoint_files.SafetensorsRecorder, "write", write)
-    saver = Checkpoints(every_steps=1, keep=1, best="validation/f1", background=background)
-    learner = FakeLearner(tmp_path, saver)
-
-    def train() -> None:
-        learner.train()
-        learner.call("on_step_end")
-        saver._writer.wait()
-
-    learner.call("on_fit_start")
-    train()
-    is_full[0] = True
-    learner.scores[0] = 0.5
-    learner.call("on_validation_end")
-    train()
-    train()
-    learner.call("on_epoch_start")
-    folder = tmp_path / "checkpoints"
-    assert names(folder) == ["checkpoints.json", "step-00000001.safetensors"]
-    assert len(learner.events) == 3
-    for _, text in learner.events:
-        assert str(folder) in text and "no room at all" in text and "the next checkpoint tries again" in text
-    is_full[0] = False
-    learner.scores[0] = 0.3  # better than what there is on the disk
-    learner.call("on_validation_end")
-    train()
-    learner.call("on_fit_end")
-    assert names(folder) == ["best.safetensors", "checkpoints.json", "step-00000004.safetensors"]
-    assert len(learner.events) == 3 and listed(tmp_path)["best"]["value"] == 0.3
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user may not mount a file system")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
-def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
-    saver = Checkpoints(every_steps=1, keep=2)
-    learner = FakeLearner(tiny_disk, saver)
-    learner.more = {"large": Record({"x": np.arange(12_000.0)})}  # 94 KiB: two of them fit, and not a third
-    learner.call("on_fit_start")
-    for _ in range(4):
-        learner.train()
-        learner.call("on_step_end")
-        saver._writer.wait()
-    folder = tiny_disk / "checkpoints"
-    assert names(folder) == ["checkpoints.json", "step-00000001.safetensors", "step-00000002.safetensors"]
-    learner.more = {}
-    learner.call("on_fit_end")
-    assert steps(tiny_disk) == [2, 4] and steps_in(Checkpoints.load(tiny_disk)) == 4
-    assert [step for step, text in learner.events if "No space left on device" in text] == [4, 4]
-
-
-def test_what_cannot_be_saved_at_all_is_an_error(tmp_path: Path) -> None:
-    learner = FakeLearner(tmp_path, Checkpoints(every_steps=1))
-    learner.more = {"x": Record({"y": 1}, unreadable={"z": "it is an object"})}
-    with pytest.raises(RecordError, match="it is an object"):
-        learner.fit(3)
-
-
-def test_no_memory_for_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = FakeLearner(tmp_path, at_once(best="validation/f1"))
-
-    def full() -> Record:
-        raise MemoryError("none left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(learner, "snapshot", full)
-        patch.setattr(learner, "weights", full)
-        learner.fit(1)
-    assert len(learner.events) == 3 and all("none left" in text for _, text in learner.events)
-    learner.fit(2)
-    assert steps(tmp_path) == [6] and steps_in(Checkpoints.best_in(tmp_path)) == 6
-
-
-# --- reading
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Path:
-    """A run with the checkpoints 3, 6, 9, and a best."""
-    learner = FakeLearner(tmp_path / "run", at_once(best="validation/f1"))
-    learner.scores = {1: 0.1, 2: 0.2, 3: 0.3}
-    learner.fit(3)
-    return tmp_path / "run"
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [truncate, flip, empty])
-def test_a_damaged_one_is_passed_over(three: Path, damage: Callable[[Path], None]) -> None:
-    folder = three / "checkpoints"
-    damage(folder / "step-00000009.safetensors")
-    for path in (three, str(folder)):
-        with pytest.warns(RunWarning, match=r"step-00000006\.safetensors is used.*step-00000009\.safetensors"):
-            assert steps_in(Checkpoints.load(path)) == 6
-    with pytest.warns(RunWarning) as found:
-        assert Checkpoints.latest_in(three) == folder / "step-00000006.safetensors"
-    assert found[0].filename == __file__
-    with pytest.raises(RecordError, match="step-00000009"):
-        Checkpoints.load(folder / "step-00000009.safetensors")
-    for step in (3, 6):
-        damage(folder / f"step-{step:08d}.safetensors")
-    with pytest.raises(
-        RunError, match=r"(?s)no checkpoint that is whole:.*step-00000009.*step-00000006.*step-00000003"
-    ):
-        Checkpoints.load(three)
-    damage(folder / "best.safetensors")
-    with pytest.raises(RunError, match=r"best\.safetensors.*may be whole"):
-        Checkpoints.best_in(three)
-
-
-@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"checkpoints": 3}', '{"files": [], "best": null}'])
-def test_without_a_list_the_names_are_enough(three: Path, text: str | None) -> None:
-    path = three / "checkpoints" / "checkpoints.json"
-    path.unlink() if text is None else path.write_text(text)
-    assert steps_in(Checkpoints.load(three)) == 9 and steps_in(Checkpoints.best_in(three)) == 9
-    (three / "checkpoints" / "step-00000009.safetensors").unlink()
-    assert Checkpoints.latest_in(three).name == "step-00000006.safetensors"
-    learner = FakeLearner(three, at_once(keep=1))
-    learner.load_state(Checkpoints.load(three))
-    learner.fit(3)
-    assert steps(three) == [3, 6, 9], "what may be somebody else's is not deleted"
-
-
-def test_listed_files_may_be_gone(three: Path) -> None:
-    (three / "checkpoints" / "step-00000009.safetensors").unlink()
-    assert Checkpoints.latest_in(three).name == "step-00000006.safetensors"
-
-
-def test_after_going_back_the_newer_branch_counts(three: Path) -> None:
-    learner = FakeLearner(three, at_once(every_steps=1, keep=3))
-    learner.load_state(Checkpoints.load(three / "checkpoints" / "step-00000006.safetensors"))
-    learner.call("on_fit_start")
-    learner.train()
-    learner.call("on_step_end")
-    assert steps(three) == [6, 7, 9]
-    assert Checkpoints.latest_in(three).name == "step-00000007.safetensors"
-    learner.call("on_fit_end")
-
-
-def test_of_a_newer_version(three: Path) -> None:
-    folder = three / "checkpoints"
-    listing = (folder / "checkpoints.json").read_text()
-    (folder / "checkpoints.json").write_text(listing.replace('"format": 1', '"format": 2'))
-    resumed = FakeLearner(three, at_once())
-    resumed.is_resumed = True
-    for call in (lambda: Checkpoints.load(three), lambda: resumed.fit(4)):
-        with pytest.raises(RunError, match=r"checkpoints\.json: has version 2 .* install a newer one"):
-            call()
-    (folder / "checkpoints.json").write_text(listing)
-    path = folder / "step-00000012.safetensors"
-    record = Record({"x": 1}, {"checkpoint": '{"format": 2, "step": 12}'})
-    checkpoint_files.SafetensorsRecorder().save(record, path)
-    with pytest.raises(RunError, match="step-00000012.* has version 2 "):
-        Checkpoints.load(three)
-    data = (folder / "step-00000009.safetensors").read_bytes()
-    path.write_bytes(data.replace(b'\\"schema\\":2', b'\\"schema\\":3'))
-    assert path.read_bytes() != data
-    with pytest.raises(RunError, match="step-00000012.*schema version 3.*install a newer one"):
-        Checkpoints.load(three)
-
-
-def test_nothing_to_load(tmp_path: Path, three: Path) -> None:
-    with pytest.raises(RunError, match=r"runn: there is no such run; did you mean .*/run\?"):
-        Checkpoints.load(tmp_path / "runn")
-    (tmp_path / "bare").mkdir()
-    with pytest.raises(RunError, match="bare: has no checkpoints"):
-        Checkpoints.latest_in(tmp_path / "bare")
-    assert not Checkpoints.exist_in(tmp_path / "bare") and not Checkpoints.exist_in(tmp_path / "runn")
-    assert Checkpoints.exist_in(three) and Checkpoints.exist_in(three / "checkpoints")
-    path = three / "checkpoints" / "step-00000003.safetensors"
-    assert Checkpoints.latest_in(path) == path
-
-
 # --- folders
-
-
-def test_checkpoints_of_another_training_are_not_mixed(three: Path) -> None:
-    before = {path.name: path.read_bytes() for path in (three / "checkpoints").iterdir()}
-    with pytest.raises(RunError, match=r"another training \(step-00000009\.safetensors\); give resume=True"):
-        FakeLearner(three, at_once()).fit(1)
-    assert {path.name: path.read_bytes() for path in (three / "checkpoints").iterdir()} == before
 
 
 def test_two_at_once(tmp_path: Path) -> None:
@@ -607,13 +400,3 @@ def test_in_the_folder_of_a_run_they_go_with_it(tmp_path: Path) -> None:
     with RunFolder(path, overwrite=True) as folder:
         folder.complete()
     assert names(path) == ["run.json"] and names(tmp_path) == ["run"]
-
-
-def test_the_list_deletes_only_what_it_lists(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints.json").write_text(json.dumps({
-        "format": 1, "best": None, "checkpoints": [], "files": ["../outside.txt"],
-    }))  # fmt: skip
-    assert Catalog(tmp_path).files == []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not Checkpoints.exist_in(tmp_path)

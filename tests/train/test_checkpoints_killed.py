@@ -93,6 +93,7 @@ def check(folder: Path) -> int:
     return step
 
 
+@pytest.mark.slow
 def test_at_each_call_of_the_system(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", AT_EACH_CALL, tmp_path], env=ENVIRONMENT, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Serves: phlox/train/folder.py, phlox/train/lock.py, phlox/train/environment.py"""
+"""Serves: phlox/train/folder.py, phlox/train/lock.py"""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import phlox as px
 from phlox.backend import as_device
 from phlox.errors import RunError, RunWarning
 from phlox.train import RunFolder
-from phlox.train.environment import command_line, environment
 from phlox.train.folder import claim
 
 
@@ -68,15 +66,15 @@ def test_it_is_used_while_the_run_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("error", "status", "reason"), [
     (KeyboardInterrupt(), "interrupted", "KeyboardInterrupt"), (ValueError("too hot"), "failed", "ValueError: too hot"),
-    (None, "interrupted", None),
+    (SystemExit(), "interrupted", "SystemExit"),
 ])  # fmt: skip
-def test_an_end_that_is_none(tmp_path: Path, error: BaseException | None, status: str, reason: str | None) -> None:
+def test_an_end_that_is_none(tmp_path: Path, error: BaseException, status: str, reason: str) -> None:
     path = tmp_path / "run"
     try:
-        with RunFolder(path):
-            if error is not None:
-                raise error
-    except (KeyboardInterrupt, ValueError):
+        with RunFolder(path) as folder:
+            folder.write("notes.txt", b"x")
+            raise error
+    except (KeyboardInterrupt, ValueError, SystemExit):
         pass
     held = manifest(path)
     assert held["status"] == status
@@ -90,6 +88,7 @@ def test_it_is_resumed(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with RunFolder(path) as folder:
         folder.write("notes.txt", b"x")
+        folder.close("interrupted")
     (path / "mine.txt").write_text("of the user")
     (path / ".phlox-0123abcd.tmp").write_bytes(b"half")
     with RunFolder(path, resume=True) as folder:
@@ -105,7 +104,13 @@ def test_it_is_resumed(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_killed(tmp_path: Path) -> None:
-    code = f"import os; from phlox.train.folder import RunFolder; f = RunFolder({str(tmp_path / 'run')!r}); os._exit(9)"
+    code = f"""
+import os
+from phlox.train.folder import RunFolder
+folder = RunFolder({str(tmp_path / "run")!r})
+folder.write("notes.txt", b"x")
+os._exit(9)
+"""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 9
     assert manifest(tmp_path / "run")["status"] == "running"
@@ -113,6 +118,26 @@ def test_a_run_that_was_killed(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run")
     with RunFolder(tmp_path / "run", resume=True) as folder:
         assert [one["status"] for one in manifest(folder.path)["sessions"]] == ["killed", "running"]
+
+
+def test_a_run_that_has_nothing_to_show_gives_way(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    for name in (None, "", "step-00000003.safetensors", "mine.txt"):
+        folder = RunFolder(path)
+        folder.describe(Recipe())
+        if name is not None:
+            listing = folder.file("checkpoints/") / "checkpoints.json"
+            listing.write_text(json.dumps({"phlox": "1", "files": ["step-00000003.safetensors"]}))
+        if name:
+            (path / "checkpoints" / name).write_text("x")
+        folder.close("failed", "the name of a metric is wrong")
+        if name:
+            with pytest.raises(RunError, match="a run that has failed"):
+                RunFolder(path)
+            (path / "checkpoints" / name).unlink()
+    RunFolder(path).complete()
+    with pytest.raises(RunError, match="has finished"):
+        RunFolder(path)
 
 
 def test_auto_begins_where_there_is_nothing(tmp_path: Path) -> None:
@@ -173,8 +198,8 @@ def test_overwriting_keeps_the_old_run_until_the_new_one_is_complete(tmp_path: P
             folder.write("other.txt", b"two")
             assert names(tmp_path / "run.replaced") == ["notes.txt", "run.json"]
             assert (tmp_path / "run.replaced" / "notes.txt").read_bytes() == text
-            if number == 1:
-                folder.complete()
+            if number == 0:
+                folder.close()
     assert names(path) == ["other.txt", "run.json"] and names(tmp_path) == ["run"]
 
 
@@ -182,6 +207,7 @@ def test_a_run_that_overwrites_may_be_resumed(tmp_path: Path) -> None:
     make(tmp_path / "run")
     with RunFolder(tmp_path / "run", overwrite=True) as folder:
         folder.write("other.txt", b"two")
+        folder.close()
     with RunFolder(tmp_path / "run", resume=True) as folder:
         assert folder.files == ["other.txt"] and names(tmp_path) == ["run", "run.replaced"]
         folder.complete()
@@ -386,62 +412,3 @@ def test_it_describes_itself_and_keeps_what_it_was_before(tmp_path: Path) -> Non
     held = json.loads((path / "environment.json").read_text())
     assert held["device"] == "numpy:cpu" and held["seeds"] == {"weights": 7, "data": [0, 1]}
     assert set(manifest(path)["files"]) == {entry.name for entry in path.iterdir()} - {"run.json"}
-
-
-def test_the_environment() -> None:
-    found = environment()
-    assert found["packages"]["numpy"] == metadata.version("numpy") and found["phlox"] == px.__version__
-    assert all(metadata.version(name) == version for name, version in found["packages"].items())
-    assert found["python"].endswith(".".join(map(str, sys.version_info[:3]))) and found["processors"] >= 1
-    assert json.loads(json.dumps(found)) == found and found["device"] is None and found["seeds"] == {}
-
-
-def test_the_commit_of_the_program(tmp_path: Path) -> None:
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *arguments],
-            capture_output=True, text=True, check=True,
-        ).stdout.strip()  # fmt: skip
-
-    def run() -> Any:
-        path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
-        done = subprocess.run(
-            [sys.executable, tmp_path / "train.py"], env=path, capture_output=True, text=True, check=True, cwd="/"
-        )
-        return json.loads(done.stdout)
-
-    (tmp_path / "train.py").write_text(
-        "import json; from phlox.train.environment import environment; print(json.dumps(environment()['git']))"
-    )
-    assert run() is None
-    try:
-        git("init", "-q")
-    except FileNotFoundError:
-        pytest.skip("there is no git")
-    assert run() is None  # no commit yet
-    git("add", "train.py")
-    git("commit", "-qm", "first")
-    assert run() == {"commit": git("rev-parse", "HEAD"), "modified": False}
-    with (tmp_path / "train.py").open("a") as file:
-        file.write("\n")
-    assert run() == {"commit": git("rev-parse", "HEAD"), "modified": True}
-
-
-def test_a_password_is_not_written_down() -> None:
-    given = [
-        "/a/b.py",
-        "--password",
-        "x",
-        "--token=y",
-        "--tokenizer",
-        "bpe",
-        "--secret",
-        "--lr",
-        "3",
-        "data token",
-        "z",
-    ]
-    assert command_line(given) == [
-        "b.py", "--password", "***", "--token=***", "--tokenizer", "bpe", "--secret", "--lr", "3", "data token", "z",
-    ]  # fmt: skip
-    assert command_line([]) == []

@@ -52,10 +52,11 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of a job."""
+    """What became of a job, without its tensors."""
 
-    job: _Job
     path: Path
+    mark: Mapping[str, Any]
+    is_best: bool
     lost: str = ""
     error: Exception | None = None
 
@@ -67,7 +68,7 @@ class Checkpoints(Callback):
     is still being written it waits, and if yet another comes, the newer takes its place; so at most three copies are
     held. A file gets its name, `step-00000090.safetensors`, when it is complete on the disk; `checkpoints.json` lists
     what there is, with the values and a CRC-32 of each. A full disk ends no training: it is a warning, the older
-    checkpoints stay, and the next one tries again. A state whose loss is not finite is not saved.
+    checkpoints stay, and the next one tries again.
 
     The last state is saved when the training ends, also by Ctrl-C or because data cannot be read. After any other error
     the checkpoints stay as they are.
@@ -217,19 +218,16 @@ class Checkpoints(Callback):
         self._seen = learner.step
         self._saved = (learner.step, learner.epoch)
         self._taken_at = time.monotonic()
-        self._is_due = self._has_warned = False
         self._is_open = True
 
     def on_step_end(self, learner: AnyLearner) -> None:
         """Save if it is time."""
         self._report(learner)
-        step = learner.step
-        if self.every_steps is not None and step // self.every_steps > self._seen // self.every_steps:
-            self._is_due = True
-        self._seen = step
+        former, self._seen = self._seen, learner.step
+        is_due = self.every_steps is not None and self._seen // self.every_steps > former // self.every_steps
         if self.every_minutes is not None and time.monotonic() - self._taken_at >= 60.0 * self.every_minutes:
-            self._is_due = True
-        if self._is_due:
+            is_due = True
+        if is_due:
             self._take(learner)
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
@@ -252,8 +250,6 @@ class Checkpoints(Callback):
         if self.best is not None and not self.best.startswith("validation/"):
             self._compare(learner, self.best)
         if self.every_epochs is not None and learner.epoch % self.every_epochs == 0:
-            self._is_due = True
-        if self._is_due:
             self._take(learner)
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
@@ -349,13 +345,6 @@ class Checkpoints(Callback):
     def _take(self, learner: AnyLearner) -> None:
         """Copy the state, and give it to the writer."""
         step = learner.step
-        loss = _loss_of(learner)
-        if not math.isfinite(loss):
-            if not self._has_warned:
-                learner.warn(f"step {step}: no checkpoint, since the loss is {loss}; the next finite one is saved")
-            self._has_warned = self._is_due = True
-            return
-        self._has_warned = self._is_due = False
         self._taken_at = time.monotonic()
         mark = {"step": step, "epoch": learner.epoch, "values": plain(learner.values())}
         try:
@@ -377,9 +366,9 @@ class Checkpoints(Callback):
                 self._catalog.set_best(line)
             else:
                 self._catalog.add(line, self.keep)
-            self._done.append(_Done(job, path, lost))
+            self._done.append(_Done(path, job.mark, job.is_best, lost))
         except Exception as error:
-            self._done.append(_Done(job, path, error=error))
+            self._done.append(_Done(path, job.mark, job.is_best, error=error))
 
     def _settle(self, learner: AnyLearner) -> None:
         self._writer.wait()
@@ -393,13 +382,13 @@ class Checkpoints(Callback):
                 learner.warn(f"{done.path}: {done.lost}")
             if done.error is not None:
                 self._report_error(learner, done, done.error)
-            elif not done.job.is_best:
-                self._saved = (done.job.mark["step"], done.job.mark["epoch"])
+            elif not done.is_best:
+                self._saved = (done.mark["step"], done.mark["epoch"])
                 if done.path.exists():  # a newer one may have taken its place already
                     learner.announce(done.path)
 
     def _report_error(self, learner: AnyLearner, done: _Done, error: Exception) -> None:
-        if done.job.is_best:
+        if done.is_best:
             line = self._catalog.best  # that of which there are weights
             self._best = None if line is None else {name: line[name] for name in ("name", "value", "step")}
         cause = error.__cause__ if isinstance(error, RecordError) else error
@@ -407,7 +396,7 @@ class Checkpoints(Callback):
             raise error
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
         learner.warn(
-            f"{done.path}: the checkpoint of step {done.job.mark['step']} could not be written ({reason}); the "
+            f"{done.path}: the checkpoint of step {done.mark['step']} could not be written ({reason}); the "
             "training goes on, and the next checkpoint tries again"
         )
 
@@ -419,11 +408,3 @@ class Checkpoints(Callback):
 
 def _is_whole(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
-
-
-def _loss_of(learner: AnyLearner) -> float:
-    """The loss of the last step; 0 for a training whose own step gives none."""
-    try:
-        return float(learner.loss)
-    except (RunError, TypeError, AttributeError):
-        return 0.0

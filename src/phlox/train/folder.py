@@ -41,9 +41,10 @@ class RunFolder:
     """The folder of a training run, from its first file on; each file in it is complete at any moment.
 
     `run.json` says what the run is: its status, its sessions (one for each start: when, where, and the command line),
-    and the files that it has written. The status is "running" until `complete` (then "finished"), or until the block
-    ends with an exception ("interrupted" for Ctrl-C, otherwise "failed", with the reason). A process that is killed
-    leaves "running" behind, but not its lock, so the next one can tell.
+    and the files that it has written. The status is "running" until the block ends or `complete` is called: then
+    "finished", or after an exception "interrupted" (Ctrl-C) or "failed", with the reason. A process that is killed
+    leaves "running" behind, but not its lock, so the next one can tell. A run that has not finished and has written
+    nothing but its description gives way to a new one.
 
     A folder without `run.json`, or with files that no run has written, is never deleted or written to: it is an error.
     With `overwrite` the older run stays untouched beside it, in `NAME.replaced`, until the new one is complete.
@@ -181,10 +182,14 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception):
+        if self._lock is None:
+            return
+        if error is None:
+            self.complete()
+        elif isinstance(error, Exception):
             self.close("failed", f"{type(error).__name__}: {error}")
         else:
-            self.close("interrupted", None if error is None else type(error).__name__)
+            self.close("interrupted", type(error).__name__)
 
     # --- the beginning
 
@@ -216,6 +221,9 @@ class RunFolder:
             self._discard_replaced()  # killed at the end of `complete`
         if resume:
             self._resume(held)
+        elif held is not None and _is_unused(self.path, held):
+            _clear(self.path)
+            self._begin({"files": []})
         elif overwrite:
             self._overwrite(held)
         else:
@@ -262,7 +270,7 @@ class RunFolder:
 
     def _begin(self, held: dict[str, Any]) -> None:
         """Write `run.json` of a new session, of the run that was there, if any."""
-        sessions = [_ended(one) for one in held.get("sessions", []) if isinstance(one, dict)]
+        sessions = [_ended(one) for one in held.get("sessions", [])]
         session = {
             "started": _now(), "ended": None, "status": "running", "reason": None, "phlox": __version__,
             "host": platform.node(), "process": os.getpid(), "command": command_line(sys.argv),
@@ -341,6 +349,17 @@ def _status(manifest: Mapping[str, Any]) -> str:
 def _ended(session: dict[str, Any]) -> dict[str, Any]:
     """A session of before; one that "runs" was killed, as it holds no lock."""
     return {**session, "status": "killed"} if session.get("status") == "running" else session
+
+
+def _is_unused(folder: Path, held: Mapping[str, Any]) -> bool:
+    """Has the run ended before it had anything to show?"""
+    described = {MANIFEST, CONFIG, ENVIRONMENT, "checkpoints.json"}
+    files = (entry for entry in folder.rglob("*") if not entry.is_dir() and not _TEMPORARY.fullmatch(entry.name))
+    return (
+        _status(held) != "finished"
+        and next(_foreign(folder, {MANIFEST, *held["files"]}), None) is None
+        and all(entry.name in described for entry in files)
+    )
 
 
 def _now() -> str:
