@@ -207,7 +207,9 @@ def onto(batch: Any, device: Device) -> Any:
 def _check_arrays(batch: Any, name: str) -> None:
     """Raise `DataError` for what is no array or number: a compiled step would be made anew for every batch."""
     for path, leaf in leaves(batch):
-        if not isinstance(leaf, (np.ndarray, Tensor, int, float)):
+        if is_array(leaf) and leaf.dtype.kind not in "fiub":
+            leaf = leaf.reshape(-1)[0] if leaf.size else ""
+        if not isinstance(leaf, (np.ndarray, np.generic, Tensor, int, float)) or isinstance(leaf, (str, bytes)):
             raise DataError(
                 f"{name}{path} is a {type(leaf).__name__}, for each of which a compiled step would be made anew; leave "
                 "it out in a transform of the loader, or give compile=False to the learner"

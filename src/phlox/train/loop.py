@@ -145,25 +145,22 @@ class Fit:
         self._spent = seconds
 
     def callback_states(self) -> dict[str, Any]:
-        """What callbacks have to remember, by name: plain values, and records of those that have tensors."""
-        found: dict[str, Any] = {}
-        for name, one in self._named_callbacks():
-            if isinstance(one, Recordable):
-                found[name] = one.into_record()
-            elif state := plain(one.state()):
-                found[name] = {"state": state}
-        return found
+        """What callbacks have to remember in plain values, by name."""
+        named = {name: plain(one.state()) for name, one in self._named_callbacks() if not isinstance(one, Recordable)}
+        return {name: state for name, state in named.items() if state}
 
-    def restore_callbacks(self, states: Record) -> None:
-        """Give callbacks what they had to remember; those that have no state there begin anew."""
+    def callback_records(self) -> dict[str, Record]:
+        """The records of callbacks that hold tensors, by name."""
+        return {name: one.into_record() for name, one in self._named_callbacks() if isinstance(one, Recordable)}
+
+    def restore_callbacks(self, states: Mapping[str, Any], records: Record) -> None:
+        """Give callbacks what they had to remember; those that have nothing there begin anew."""
         for name, one in self._named_callbacks():
-            own = states.select(name)
-            if not len(own):
-                continue
             if isinstance(one, Recordable):
-                one.load_record(own)
-            else:
-                one.restore(cast("Mapping[str, Any]", own.values["state"]))
+                if len(own := records.select(name)):
+                    one.load_record(own)
+            elif name in states:
+                one.restore(states[name])
 
     def _named_callbacks(self) -> Iterator[tuple[str, Callback]]:
         seen: dict[str, int] = {}

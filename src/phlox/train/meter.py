@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from phlox.backend import Device
-from phlox.errors import KindError, RunError
+from phlox.errors import KindError, RecordError, RunError
+from phlox.host.signal_guard import Prepared
 from phlox.metrics.aggregation import Mean as MeanMetric
 from phlox.metrics.base import Collection, Metric, Rows, Shapes, State
 from phlox.metrics.sums import Sum
@@ -225,27 +227,60 @@ class Meter:
 
     def parts(self) -> dict[str, Any]:
         """What a record of it is made of; all steps must have been read."""
-        rows = {
-            f"{number}.{part}": np.concatenate([np.asarray(chunk) for chunk in kept.chunks])
-            for number, name in enumerate(self.metrics)
-            for part, kept in self.gathered.get(name, {}).items()
-        }
         return {
             "totals": self.totals,
             "means": {name: list(mean) for name, mean in self.means.items()},
-            "rows": Record({path.replace(".", "_"): array for path, array in rows.items()}),
+            "rows": KeptRows(self),
         }
 
-    def restore(self, means: Mapping[str, Any], rows: Record) -> None:
-        """Go on from such parts, the totals being restored by themselves."""
+    def restore(self, means: Mapping[str, Any]) -> None:
+        """Go on from the means of such parts, the others being restored by themselves."""
         self.pending.clear()
         self.means = {name: Mean(*pair) for name, pair in means.items()}
-        self.gathered = {}
-        names = list(self.metrics)
-        for path in rows:
+
+
+class KeptRows:
+    """The rows that a meter's metrics keep, as a part of a record."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def _names(self) -> dict[str, str]:
+        """By a name without dots and slashes, those of metrics that keep rows."""
+        return {f"{number}": name for number, name in enumerate(self._meter.metrics)}
+
+    def into_record(self) -> Record:
+        """The rows of each metric, joined."""
+        kept = self._meter.gathered
+        return Record(
+            {
+                f"{number}_{part}": np.concatenate([np.asarray(chunk) for chunk in rows.chunks])
+                for number, name in self._names().items()
+                for part, rows in kept.get(name, {}).items()
+            }
+        )
+
+    def load_record(self, record: Record) -> None:
+        """Take such rows; `RecordError` for those of other metrics."""
+        self.prepare_load(record)()
+
+    def prepare_load(self, record: Record) -> Callable[[], object]:
+        """Checks now, and gives the function that loads."""
+        names, found = self._names(), dict[str, State]()
+        for path in record:
             number, _, part = path.partition("_")
-            array = rows.tensors[path].tensor.read()
-            self.gathered.setdefault(names[int(number)], {})[part] = Rows((np.asarray(array),))
+            shapes = self._meter.metrics[names[number]].shapes() if number in names else {}
+            if part not in shapes or shapes[part] is not None:
+                raise RecordError(
+                    f"the record has rows of the metric number {number}, and the metrics here are "
+                    f"{', '.join(self._meter.metrics) or 'none'}; give the learner the metrics that it had"
+                )
+            found.setdefault(names[number], {})[part] = Rows((np.array(record.tensors[path].tensor.read()),))
+
+        def load() -> None:
+            self._meter.gathered = found
+
+        return Prepared(load, lambda: partial(setattr, self._meter, "gathered", self._meter.gathered))
 
 
 def _flat(metrics: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Metric]]:

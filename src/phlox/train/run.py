@@ -35,7 +35,6 @@ def prepare(
         if run is None:
             run = RunFolder(fit.folder or "", overwrite=overwrite, resume="auto" if resume else False)
             stack.enter_context(run)
-            stack.push(_completes(run))
         run.describe(fit.config, fit.learner.device, {"stream": fit.learner.stream.state()})
         if not _has(fit, JsonlLogger):
             fit.callbacks.append(JsonlLogger(run.file(METRICS), overwrite=record is None and run.is_resumed))
@@ -44,17 +43,6 @@ def prepare(
         if not _has(fit, Checkpoints):
             fit.callbacks.append(Checkpoints())
     return record
-
-
-def _completes(run: RunFolder) -> Any:
-    """What says that the run is finished where nothing was raised."""
-
-    def end(kind: Any, error: Any, trace: Any) -> bool:
-        if error is None:
-            run.complete()
-        return False
-
-    return end
 
 
 def _record(fit: Fit, folder: Path | None, resume: Any) -> Record | None:

@@ -105,7 +105,11 @@ class State:
     def into_record(self) -> Record:
         """The whole state as one record; nothing is copied. See `snapshot`."""
         self._read()
-        return gather({**self._parts(), **self._training.parts(), "carry": self._carry_record(), **self._plain_parts()})
+        held = {} if self._fit is None else self._fit.callback_records()
+        return gather(
+            {**self._parts(), **self._training.parts(), "carry": self._carry_record(), "held": gather(held),
+             **self._plain_parts()}
+        )  # fmt: skip
 
     def weights(self) -> Record:
         """The model as it is used for inference, in host memory; several models each below its name."""
@@ -136,10 +140,9 @@ class State:
             )
         own = self._training.parts()
         plain_parts: dict[str, Any] = dict.fromkeys(self._plain_parts())
-        parts = {**self._parts(), "totals": own["totals"], "means": None, "rows": None, "carry": None, **plain_parts}
+        parts = {**self._parts(), **own, "means": None, "carry": None, "held": None, **plain_parts}
         values: dict[str, Any] = restore(record, parts)
-        rows = values["rows"] if isinstance(values["rows"], Record) else record.select("rows")
-        self._training.restore(values["means"] or {}, rows)
+        self._training.restore(values["means"] or {})
         carry = record.select("carry")
         self._carry_saved = [carry.tensors[path].tensor.read() for path in carry] if len(carry) else None
         self._aids.pop("carry", None)
@@ -154,7 +157,7 @@ class State:
             fit.first_epoch, fit.first_step = found["first_epoch"], found["first_step"]
             fit.spend(found["seconds"])
             fit.data.restore(values["data"])
-            fit.restore_callbacks(record.select("callbacks"))
+            fit.restore_callbacks(values["callbacks"] or {}, record.select("held"))
 
     def _parts(self) -> dict[str, Any]:
         """The parts that save and load themselves."""
@@ -217,7 +220,8 @@ class State:
         batch, steps = _stacked(group, self.device), len(group)
         if self._carry is not None and "carry" not in self._aids:
             first = batch if steps == 1 else map_leaves(lambda x: x[0], batch, Tensor)
-            self._aids["carry"] = self._carried(self._models, first)
+            self._aids["carry"] = self._carried(self._models, first, self._carry_saved)
+            self._carry_saved = None
         number = self._batch_number + 1
         applies = self.accumulate == 1 or number % self.accumulate == 0
         self._position = self.stream.position
@@ -263,8 +267,8 @@ class State:
         self.lr = rates[ONLY] if self._single else rates
         return rates
 
-    def _carried(self, models: Any, batch: Any) -> Carried:
-        """What a carry begins with."""
+    def _carried(self, models: Any, batch: Any, saved: list[Any] | None = None) -> Carried:
+        """What a carry begins with, or what it was when it was saved."""
         start = self._carry
         if callable(start):
             given = {name: one.valid() for name, one in models.items()}
@@ -272,10 +276,8 @@ class State:
         place = self._training.device
         start = copy.deepcopy(map_leaves(lambda x: tensor(x, device=place), start, np.ndarray))
         carried = Carried(start, place)
-        if self._carry_saved is not None:
-            for param, array in zip(carried.parts, self._carry_saved, strict=True):
-                param.set(tensor(array, device=param.device))
-            self._carry_saved = None
+        for param, array in zip(carried.parts, saved or (), strict=saved is not None):
+            param.set(tensor(array, device=param.device))
         return carried
 
     def _average(self) -> None:

@@ -1,0 +1,222 @@
+"""The whole state of a learner as one record: a training that is cut off anywhere ends where the undisturbed one ends.
+
+Serves: train/state.py, train/trial.py, train/meter.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phlox as px
+from phlox import metrics, nn, optim
+from phlox.backend import Jax, NumPy, Torch
+from phlox.data import Loader
+from phlox.errors import RecordError
+from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, load
+from phlox.train import Callback, EarlyStopping, LambdaCallback, Learner, Unfreeze
+
+X = np.random.default_rng(0).normal(size=(70, 4)).astype(np.float32)
+LABELS = (X.sum(axis=1) > 0).astype(np.int64)
+ENGINES = {"numpy": NumPy(), "jax": Jax(), "torch": Torch()}
+
+
+def learner(engine: str, **options: Any) -> Learner[Any]:
+    with px.random.stream(4):
+        layers = [nn.Linear(4, 8), nn.BatchNorm(8), nn.Relu(), nn.Dropout(0.2), nn.Linear(8, 2)]
+        model = nn.Sequential(layers).init(device=ENGINES[engine].device())
+        given: dict[str, Any] = {
+            "lr": optim.CosineAnnealingLr(0.05, num_iters=40), "loss": nn.cross_entropy_loss,
+            "metrics": {"accuracy": metrics.Accuracy(), "auroc": metrics.Auroc(num_classes=2)}, **options,
+        }  # fmt: skip
+        return Learner(model, optim.AdamWConfig(), **given)
+
+
+def carried(model: Any, batch: Any, carry: Any) -> Any:
+    output = model(batch[0]) + carry
+    return (nn.cross_entropy_loss(output, batch[1]), (output, batch[1]), {"carry": carry.mean()}), output.mean(axis=0)
+
+
+class Cut(Callback):
+    """Keeps the state after a step, and goes on a little before it fails."""
+
+    def __init__(self, at: int, after: int = 1) -> None:
+        self.at, self.after = at, after
+        self.record: Record | None = None
+
+    def on_step_end(self, learner: Any) -> None:
+        if learner.step >= self.at and self.record is None:
+            self.record = learner.snapshot()
+        if learner.step >= self.at + self.after:
+            raise InterruptedError
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulate": {"accumulate": 3},
+    "ema": {"ema": 0.8, "clip": optim.GradientClipping.norm(0.3)},
+    "loss_scaling": {"loss_scaling": True},
+    "steps_per_call": {"steps_per_call": 2},
+    "bf16": {"precision": "bf16"},
+    "carry": {"step": carried, "loss": None, "carry": np.zeros(2, np.float32)},
+    "group rates": {"lr": 0.01},
+}
+CASES = [("numpy", name) for name in OPTIONS] + [
+    ("jax", name) for name in ("plain", "accumulate", "ema", "steps_per_call", "carry")
+]
+CASES += [("torch", "plain"), ("torch", "ema")]
+
+
+def fit(trained: Learner[Any], *callbacks: Callback, resume: Any = False, workers: int = 0) -> Learner[Any]:
+    data = Loader((X, LABELS), 10, shuffle=True, seed=3, workers=workers)
+    trained.fit(data, epochs=3, validation=Loader((X, LABELS), 30), callbacks=callbacks, resume=resume, progress=False)
+    return trained
+
+
+@pytest.mark.parametrize(("engine", "name"), CASES)
+def test_a_training_that_is_cut_off_ends_where_the_undisturbed_one_ends(engine: str, name: str, tmp_path: Path) -> None:
+    options = OPTIONS[name]
+    whole = fit(learner(engine, **options))
+    for at in (5,) if engine == "torch" else (5, 14):  # within an epoch, and at the end of one
+        cut = Cut(at)
+        with pytest.raises(InterruptedError):
+            fit(learner(engine, **options), cut)
+        assert cut.record is not None
+        path = SafetensorsRecorder(precision=PrecisionSettings()).save(cut.record, tmp_path / f"state{at}")
+        again = fit(learner(engine, **options), resume=path, workers=2 if at == 5 and engine == "numpy" else 0)
+        assert [one.train for one in again.history] == [one.train for one in whole.history]
+        assert [one.validation for one in again.history] == [one.validation for one in whole.history]
+        assert [(one.epoch, one.step, one.lr, one.rows) for one in again.history] == [
+            (one.epoch, one.step, one.lr, one.rows) for one in whole.history
+        ]
+        _assert_same(again.snapshot(), whole.snapshot())
+
+
+def _named(record: Record) -> dict[str, Any]:
+    """The tensors by path; ids of parameters, which are others in every run, by their place in the model."""
+    ids = [entry.id for path, entry in record.tensors.items() if path.startswith("models.")]
+    named: dict[str, Any] = {}
+    for path, entry in record.tensors.items():
+        parts = [str(ids.index(part)) if part in ids else part for part in path.split(".")]
+        named[".".join(parts)] = entry.tensor.read()
+    return named
+
+
+def _assert_same(one: Record, other: Record) -> None:
+    first_tensors, second_tensors = _named(one), _named(other)
+    assert first_tensors.keys() == second_tensors.keys()
+    for path, array in first_tensors.items():
+        np.testing.assert_array_equal(array, second_tensors[path], err_msg=path)
+    for path in ("history", "random", "values"):
+        first, second = one.values[path], other.values[path]
+        if path == "history":
+            first, second = ([{**line, "seconds": 0} for line in lines] for lines in (first, second))  # type: ignore[union-attr]
+        assert first == second
+
+
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+def test_on_another_backend_it_goes_on_within_rounding(engine: str, tmp_path: Path) -> None:
+    whole, cut = fit(learner("numpy")), Cut(9)
+    with pytest.raises(InterruptedError):
+        fit(learner("numpy"), cut)
+    assert cut.record is not None
+    path = SafetensorsRecorder(precision=PrecisionSettings()).save(cut.record, tmp_path / "state")
+    again = fit(learner(engine), resume=path)
+    for one, other in zip(again.history, whole.history, strict=True):
+        assert one.train["loss"] == pytest.approx(other.train["loss"], rel=1e-3)
+
+
+def test_callbacks_are_resumed(tmp_path: Path) -> None:
+    def run(*more: Any, resume: Any = False) -> Any:
+        stopping = EarlyStopping("train/loss", patience=2, min_delta=0.5, restore_best=True)
+        unfreeze = Unfreeze("layers.4.**", epoch=2)
+        trained = learner("numpy", lr=0.01)
+        trained.model = trained.model.freeze("layers.4.**")
+        fit(trained, stopping, unfreeze, *more, resume=resume)
+        return trained, stopping
+
+    whole, one = run()
+    cut = Cut(16)
+    with pytest.raises(InterruptedError):
+        run(cut)
+    assert cut.record is not None
+    path = SafetensorsRecorder(precision=PrecisionSettings()).save(cut.record, tmp_path / "state")
+    again, other = run(resume=path)
+    assert (one.bad, one.best, whole.stopped) == (other.bad, other.best, again.stopped)
+    assert [line.train for line in again.history] == [line.train for line in whole.history]
+    _assert_same(again.snapshot(), whole.snapshot())
+
+
+def test_a_snapshot_is_not_changed_by_what_follows() -> None:
+    trained = fit(learner("jax"))
+    record = trained.snapshot()
+    before = {path: np.array(entry.tensor.read()) for path, entry in record.tensors.items()}
+    fit(trained)
+    for path, entry in record.tensors.items():
+        np.testing.assert_array_equal(entry.tensor.read(), before[path])
+
+
+def test_a_state_goes_through_a_file(tmp_path: Path) -> None:
+    trained = fit(learner("numpy", ema=0.9))
+    path = trained.save(tmp_path / "state")
+    other = learner("numpy", ema=0.9)
+    other.load_state(load(path))
+    _assert_same(other.snapshot(), trained.snapshot())
+    assert (other.epoch, other.step, other.updates) == (3, 21, 21)
+    weights = trained.weights()
+    model = learner("numpy").model.valid().load_record(weights)
+    np.testing.assert_array_equal(model(px.tensor(X)).numpy(), trained.average(px.tensor(X)).numpy())
+
+
+def _others() -> list[tuple[Any, str]]:
+    def other_model() -> Any:
+        return Learner(nn.Linear(4, 2), optim.AdamWConfig(), 0.1, nn.cross_entropy_loss)
+
+    return [
+        (other_model, "models.model"),
+        (
+            lambda: learner("numpy", metrics={"accuracy": metrics.Accuracy()}),
+            "rows of the metric number 1, and the metrics here are accuracy",
+        ),
+        (lambda: learner("numpy", lr=0.1), "schedules.model: the record is one of CosineAnnealingLr"),
+        (lambda: learner("numpy", ema=0.9), "aids"),
+    ]
+
+
+@pytest.mark.parametrize(("make", "message"), _others(), ids=[message for _, message in _others()])
+def test_a_state_of_another_learner_is_refused_and_nothing_is_changed(make: Any, message: str) -> None:
+    record = fit(learner("numpy")).snapshot()
+    other = make()
+    before = other.snapshot()
+    with pytest.raises(RecordError, match=message):
+        other.load_state(record)
+    _assert_same(other.snapshot(), before)
+
+
+def test_what_is_no_state_of_a_learner_is_refused() -> None:
+    trained = learner("numpy")
+    with pytest.raises(RecordError, match="not the state of a learner; for a model alone use model.load_record"):
+        trained.load_state(trained.weights())
+    record = trained.snapshot()
+    later = Record({**{path: record[path] for path in record}, "progress": {"format": 99}}, record.metadata)
+    with pytest.raises(RecordError, match="of format 99 of a learner, and this Phlox reads up to 1"):
+        trained.load_state(later)
+
+
+def test_ids_and_states_stay_with_their_parameters() -> None:
+    trained = fit(learner("numpy"))
+    other = learner("numpy")
+    other.load_state(trained.snapshot())
+    assert [param.id for param in other.model.params()] == [param.id for param in trained.model.params()]
+    assert other.optimizer.states.keys() == trained.optimizer.states.keys()
+
+
+def test_means_of_an_epoch_so_far() -> None:
+    seen: list[Any] = []
+    note = LambdaCallback(on_step_end=lambda learner: seen.append(learner.means()))
+    trained = fit(learner("numpy"), note)
+    assert seen[6] == trained.history[0].train and seen[-1] == trained.history[-1].train
+    assert seen[0] != seen[1]
