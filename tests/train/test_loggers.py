@@ -62,7 +62,7 @@ def test_rows_of_steps_and_of_validations_one_for_a_step() -> None:
     log = Rows(every_steps=2)
     learner().fit([log], epochs=2, steps_per_epoch=5, validate_at=[3, 4])
     assert [(row["step"], row["epoch"]) for row in log.rows] == [
-        (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (8, 1), (10, 2)
+        (2, 1), (3, 1), (4, 1), (5, 1), (6, 2), (8, 2), (10, 2)
     ]  # fmt: skip
     assert ["validation/loss" in row for row in log.rows] == [False, True, True, True, False, False, True]
     at_three = log.rows[1]
@@ -312,6 +312,17 @@ def test_a_graceful_end_leaves_no_trace_in_a_resumed_file(make: Make, tmp_path: 
     again.restore(state)
     one.go_on([again], after="step", epochs=3)
     assert broken.read_text() == whole.read_text()
+
+
+@FILES
+def test_a_training_that_is_resumed_at_its_end_keeps_its_last_row(make: Make, tmp_path: Path) -> None:
+    path, one = path_of(make, tmp_path), learner()
+    log = make(path)
+    one.fit([log, Ends(6)], epochs=3)
+    before, again = path.read_bytes(), make(path)
+    again.restore(json.loads(json.dumps(log.state())))
+    one.fit([again], epochs=1, resumed=True)  # which are over
+    assert path.read_bytes() == before
 
 
 @FILES

@@ -364,6 +364,8 @@ class Print(Callback):
         self._step = learner.step
         report, last = learner.history[-1], learner.plan.epochs
         head = f"epoch {report.epoch}" if last is None else f"epoch {report.epoch:{len(str(last))}}/{last}"
+        if not report.complete:
+            head = f"{head}, up to step {report.step}"
         values = {**flattened("train", report.train), **flattened("validation", report.validation)}
         rate = [] if math.isnan(report.rate) else [f"{report.rate:,.0f} rows/s"]
         self._line(learner, head, values, *rate)
