@@ -11,8 +11,9 @@ import numpy as np
 from phlox.errors import RunError
 from phlox.record import Record
 from phlox.train.callback import Callback
-from phlox.train.callbacks import in_memory, modules_of
+from phlox.train.callbacks import modules_of
 from phlox.train.history import EpochReport, Plan, flattened
+from phlox.train.state import in_memory
 
 
 class FakeLearner:
@@ -71,6 +72,10 @@ class FakeLearner:
         if name not in values:
             raise RunError(f"there is no value {name!r}; there are {', '.join(values)}")
         return values[name]
+
+    @property
+    def average(self) -> Any:
+        return self.model
 
     def weights(self) -> Record:
         modules = modules_of(self.model)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import phlox as px
 from phlox import nn, optim, random
 from phlox.data import Loader
 from phlox.train.callback import Callback
@@ -38,6 +39,10 @@ def learner(engine: str = "numpy", lr: Any = 0.02, frozen: str | None = None, **
     if frozen is not None:
         model = model.freeze(frozen)
     return Learner(model, optim.AdamConfig(), lr, nn.mse_loss, **options)
+
+
+def _on(one: Learner[Any], x: Any) -> Any:
+    return px.tensor(x, device=one.model.valid()[0].weight.device)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -82,14 +87,38 @@ def test_files_of_a_resumed_training_end_as_those_of_one_that_was_not(engine: st
 
 
 @ENGINES
-def test_early_stopping_gives_the_best_weights_back(engine: str) -> None:
-    one = learner(engine, lr=optim.SequenceLr([0.02, 3.0], milestones=[32]))  # it diverges after four epochs
+@pytest.mark.parametrize("ema", [None, 0.5])
+def test_early_stopping_gives_the_best_weights_back(engine: str, ema: float | None) -> None:
+    lr = optim.SequenceLr([0.02, 3.0, 0.02], milestones=[32, 48])  # it diverges after four epochs
+    one = learner(engine, lr=lr, ema=ema)
     stopping = EarlyStopping(patience=2, restore_best=True)
     one.fit(data(), epochs=20, validation=data(1), callbacks=[stopping], progress=False)
     assert one.stopped is not None and "for 2 validations" in one.stopped
     assert (stopping.best_epoch, one.epoch) == (4, 6)
     assert one.evaluate(data(1))["loss"] == pytest.approx(stopping.best, rel=1e-6)
     assert one.history[-1].validation["loss"] > 2 * (stopping.best or 0.0)
+    assert nn.mse_loss(one.model.valid()(_on(one, X)), _on(one, Y)).item() == pytest.approx(stopping.best, rel=1e-5)
+    # The optimizer knows its parameters still, and training goes on from there.
+    known = {str(name) for name in one.optimizer.into_record().paths()}
+    one.fit(data(), epochs=1, validation=data(1), progress=False)
+    assert {str(name) for name in one.optimizer.into_record().paths()} == known
+    assert one.history[-1].validation["loss"] < 2 * (stopping.best or 0.0)
+
+
+@ENGINES
+def test_the_best_weights_are_in_a_checkpoint(engine: str, tmp_path: Path) -> None:
+    def training() -> tuple[Learner[Any], EarlyStopping]:
+        return learner(engine, lr=optim.SequenceLr([0.02, 3.0], milestones=[32])), EarlyStopping(restore_best=True)
+
+    options: dict[str, Any] = {"epochs": 8, "validation": data(1), "progress": False}
+    (whole, one), (broken, two), (again, three) = training(), training(), training()
+    whole.fit(data(), callbacks=[one], **options)
+    saves = Saves(tmp_path / "checkpoint.safetensors", 45, 50)
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(data(), callbacks=[two, saves], **options)
+    again.fit(data(), callbacks=[three], resume=saves.path, **options)
+    assert three.best_epoch == one.best_epoch == 4
+    assert again.evaluate(data(1))["loss"] == whole.evaluate(data(1))["loss"] == pytest.approx(one.best, rel=1e-6)
 
 
 @ENGINES
