@@ -47,6 +47,18 @@ def learner(**options: Any) -> FakeLearner:
 # --- which rows
 
 
+def test_the_time_of_a_validation_is_not_that_of_the_steps() -> None:
+    one, log = learner(), Rows()
+
+    class Slow(Callback):
+        def on_validation_start(self, learner: Any) -> None:
+            learner.seconds += 100.0
+
+    one.fit([log, Slow()], epochs=1, steps_per_epoch=5, validate_at=[2, 4])
+    assert [(row["step"], row["seconds"]) for row in log.rows[:2]] == [(2, 2.0), (4, 4.0)]
+    assert log.rows[1]["rows_per_second"] == 4.0
+
+
 def test_a_row_for_each_epoch() -> None:
     log = Rows()
     learner().fit([log], epochs=2, steps_per_epoch=2)
@@ -234,6 +246,13 @@ def test_a_file_that_exists(make: Make, tmp_path: Path) -> None:
     assert [row["step"] for row in rows_of(path)] == [4]
     with pytest.raises(RunError, match="append= and overwrite= exclude each other"):
         make(path, append=True, overwrite=True)
+
+
+def test_what_is_no_table_is_not_added_to(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(RunError, match="is no file of this logger"):
+        learner().fit([CsvLogger(tmp_path / "a.csv", append=True)])
+    assert (tmp_path / "a.csv").read_bytes() == b"\xff\xfe\n"
 
 
 @FILES

@@ -69,7 +69,7 @@ class Logger(Callback):
     _pending: Row | None = None  # not given yet
     _tail: Row | None = None  # where the training ends within an epoch; where it is resumed, there is no such row
     _last = _step = _given = 0
-    _began = _elapsed = 0.0
+    _began = _elapsed = _paused = 0.0
     _is_open = _warned = _restored = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -129,7 +129,11 @@ class Logger(Callback):
         if self.every_steps is not None and learner.step // self.every_steps > before // self.every_steps:
             self._pending = self._row(learner, {})
 
+    def on_validation_start(self, learner: AnyLearner) -> None:
+        self._paused = learner.seconds
+
     def on_validation_end(self, learner: AnyLearner) -> None:
+        self._began += learner.seconds - self._paused  # it is no time of the steps
         self._pending = self._row(learner, learner.validation)  # in place of that of the step
 
     def on_epoch_end(self, learner: AnyLearner) -> None:
@@ -273,6 +277,8 @@ class FileLogger(Logger):
                     "append=True to add to it"
                 )
             self._is_mine = True
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise RunError(f"{type(self).__name__}: {self.path} is no file of this logger ({error})") from error
         except OSError as error:
             raise RunError(
                 f"{type(self).__name__}: {self.path} cannot be written ({error.strerror or error}); give another path"
