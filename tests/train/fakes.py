@@ -11,8 +11,9 @@ import numpy as np
 from phlox.errors import RunError
 from phlox.record import Record
 from phlox.train.callback import Callback
-from phlox.train.callbacks import in_memory, modules_of
+from phlox.train.callbacks import modules_of
 from phlox.train.history import EpochReport, Plan, flattened
+from phlox.train.state import in_memory
 
 
 class FakeLearner:
@@ -72,6 +73,10 @@ class FakeLearner:
             raise RunError(f"there is no value {name!r}; there are {', '.join(values)}")
         return values[name]
 
+    @property
+    def average(self) -> Any:
+        return self.model
+
     def weights(self) -> Record:
         modules = modules_of(self.model)
         if "" in modules:
@@ -120,6 +125,8 @@ class FakeLearner:
         learner = cast("Any", self)
         after, self._resumed_after = self._resumed_after, ""
         done = self.step - steps * self.epoch
+        if self.history and not self.history[-1].complete:
+            self.history.pop()
         if after in ("step", "validation"):
             begun = self.seconds - seconds * done
             if after == "step" and self.step in at:
@@ -128,8 +135,8 @@ class FakeLearner:
             self.rows, self._seen, begun, done = 0, [], self.seconds, 0
             for one in callbacks:
                 one.on_epoch_start(learner)
-        ends_epoch = after == "validation" and done == 0  # that of the end of an epoch, which is counted already
-        for _ in range(0 if ends_epoch else steps - done):
+        ended = True
+        for _ in range(steps - done):
             self.step += 1
             self.updates += 1
             self.rows += self.rows_per_step
@@ -142,19 +149,17 @@ class FakeLearner:
             if self.step in at and self.stopped is None:
                 self._validation(callbacks)
             if self.stopped is not None:
+                ended = self.step == steps * (self.epoch + 1)
                 break
-        else:
-            if not ends_epoch:
-                self.epoch += 1
-                self._validation(callbacks)
-            else:
-                begun = self.seconds - seconds * steps
-            report = EpochReport(
-                self.epoch, self.step, self.lr, self.means(), dict(self.validation), self.seconds - begun, self.rows
-            )
-            self.history.append(report)
-            for one in callbacks:
-                one.on_epoch_end(learner)
+        self._validation(callbacks)
+        report = EpochReport(
+            self.epoch + 1, self.step, self.lr, self.means(), dict(self.validation), self.seconds - begun, self.rows,
+            ended,
+        )  # fmt: skip
+        self.history.append(report)
+        self.epoch += ended
+        for one in callbacks:
+            one.on_epoch_end(learner)
 
     def _validation(self, callbacks: Sequence[Callback]) -> None:
         if self._validate is None:

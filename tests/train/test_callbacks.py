@@ -346,6 +346,7 @@ def test_lines_of_epochs_and_of_steps(capsys: pytest.CaptureFixture[str]) -> Non
         "step 3  loss 0.6111  accuracy 0.5",
         "epoch 1/2  loss 0.5208  accuracy 0.5  validation loss 1.5  500 rows/s",
         "step 6  loss 0.1833  accuracy 0.5",
+        "epoch 2/2, up to step 7  loss 0.1698  accuracy 0.5  validation loss 1.25  500 rows/s",
         "stopped after step 7: 7 steps were taken, of 7 that StopAfter allows",
     ]
 

@@ -47,6 +47,18 @@ def learner(**options: Any) -> FakeLearner:
 # --- which rows
 
 
+def test_the_time_of_a_validation_is_not_that_of_the_steps() -> None:
+    one, log = learner(), Rows()
+
+    class Slow(Callback):
+        def on_validation_start(self, learner: Any) -> None:
+            learner.seconds += 100.0
+
+    one.fit([log, Slow()], epochs=1, steps_per_epoch=5, validate_at=[2, 4])
+    assert [(row["step"], row["seconds"]) for row in log.rows[:2]] == [(2, 2.0), (4, 4.0)]
+    assert log.rows[1]["rows_per_second"] == 4.0
+
+
 def test_a_row_for_each_epoch() -> None:
     log = Rows()
     learner().fit([log], epochs=2, steps_per_epoch=2)
@@ -62,7 +74,7 @@ def test_rows_of_steps_and_of_validations_one_for_a_step() -> None:
     log = Rows(every_steps=2)
     learner().fit([log], epochs=2, steps_per_epoch=5, validate_at=[3, 4])
     assert [(row["step"], row["epoch"]) for row in log.rows] == [
-        (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (8, 1), (10, 2)
+        (2, 1), (3, 1), (4, 1), (5, 1), (6, 2), (8, 2), (10, 2)
     ]  # fmt: skip
     assert ["validation/loss" in row for row in log.rows] == [False, True, True, True, False, False, True]
     at_three = log.rows[1]
@@ -236,6 +248,13 @@ def test_a_file_that_exists(make: Make, tmp_path: Path) -> None:
         make(path, append=True, overwrite=True)
 
 
+def test_what_is_no_table_is_not_added_to(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(RunError, match="is no file of this logger"):
+        learner().fit([CsvLogger(tmp_path / "a.csv", append=True)])
+    assert (tmp_path / "a.csv").read_bytes() == b"\xff\xfe\n"
+
+
 @FILES
 def test_another_fit_of_the_same_learner_goes_on(make: Make, tmp_path: Path) -> None:
     log, one = make(path_of(make, tmp_path), overwrite=make is CsvLogger), learner()
@@ -312,6 +331,17 @@ def test_a_graceful_end_leaves_no_trace_in_a_resumed_file(make: Make, tmp_path: 
     again.restore(state)
     one.go_on([again], after="step", epochs=3)
     assert broken.read_text() == whole.read_text()
+
+
+@FILES
+def test_a_training_that_is_resumed_at_its_end_keeps_its_last_row(make: Make, tmp_path: Path) -> None:
+    path, one = path_of(make, tmp_path), learner()
+    log = make(path)
+    one.fit([log, Ends(6)], epochs=3)
+    before, again = path.read_bytes(), make(path)
+    again.restore(json.loads(json.dumps(log.state())))
+    one.fit([again], epochs=1, resumed=True)  # which are over
+    assert path.read_bytes() == before
 
 
 @FILES

@@ -77,7 +77,7 @@ def test_tensorboard_shows_the_rows(tmp_path: Path) -> None:
     found = read(tmp_path / "run")
     assert series(found, "validation/recall@10") == [(4, 2.0), (8, 4.0)]
     assert [step for step, _ in series(found, "train/loss")] == [2, 4, 6, 8]
-    assert "step" not in found.Tags()["scalars"] and series(found, "epoch") == [(2, 0.0), (4, 1.0), (6, 1.0), (8, 2.0)]
+    assert "step" not in found.Tags()["scalars"] and series(found, "epoch") == [(2, 1.0), (4, 1.0), (6, 2.0), (8, 2.0)]
     [event] = found.Tensors("config/text_summary" if "config/text_summary" in found.Tags()["tensors"] else "config")
     assert "| head/size | 3 |" in event.tensor_proto.string_val[0].decode()
     assert "_hparams_/session_start_info" in found.summary_metadata

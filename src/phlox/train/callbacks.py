@@ -7,15 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TextIO, TypeAlias, cast
 
-import numpy as np
-
 from phlox.errors import ModuleError, RecordError, RunError
 from phlox.module import Module
 from phlox.optim import LrSchedule
-from phlox.record import LazyTensor, Record, TensorEntry, gather
+from phlox.record import Record, TensorEntry, gather
 from phlox.train.callback import AnyLearner, Callback
 from phlox.train.history import flattened
 from phlox.train.monitor import Monitor, Watch, better_mode, is_count, is_number, mode_of
+from phlox.train.state import in_memory
 
 Selector: TypeAlias = "str | Callable[[str, Any], bool] | Sequence[str]"
 
@@ -104,8 +103,9 @@ class EarlyStopping(Monitor):
                 "the training was resumed from; the model has those of the last step"
             )
             return
-        for part, module in modules_of(learner.model).items():
-            module.load_record(self.best_weights.select(part) if part else self.best_weights)
+        for models in (learner.model, learner.average):
+            for part, module in modules_of(models).items():
+                _take(module, self.best_weights.select(part) if part else self.best_weights)
         learner.warn(f"the model has the weights of {_when(self)} again: {self.monitor} was best, {self.best:.6g}")
 
     def state(self) -> Mapping[str, Any]:
@@ -364,6 +364,8 @@ class Print(Callback):
         self._step = learner.step
         report, last = learner.history[-1], learner.plan.epochs
         head = f"epoch {report.epoch}" if last is None else f"epoch {report.epoch:{len(str(last))}}/{last}"
+        if not report.complete:
+            head = f"{head}, up to step {report.step}"
         values = {**flattened("train", report.train), **flattened("validation", report.validation)}
         rate = [] if math.isnan(report.rate) else [f"{report.rate:,.0f} rows/s"]
         self._line(learner, head, values, *rate)
@@ -390,14 +392,15 @@ def modules_of(model: Any) -> dict[str, Module]:
     return dict(cast("Mapping[str, Module]", model)) if isinstance(model, Mapping) else {"": model}
 
 
-def in_memory(record: Record) -> Record:
-    """A copy of a record, whose tensors depend on no file."""
-    entries: dict[str, Any] = {
-        path: TensorEntry(LazyTensor.from_array(np.array(entry.tensor.read()), path), entry.id)
-        for path, entry in record.tensors.items()
-    }
-    values: dict[str, Any] = dict(record.values)
-    return Record({**entries, **values}, record.metadata, aliases=record.aliases)
+def _take(module: Module, weights: Record) -> None:
+    """Load weights, be they another module's; the ids by which the optimizer knows the parameters stay."""
+    own = module.into_record().tensors
+    module.load_record(
+        Record({
+            path: TensorEntry(entry.tensor, own[path].id if path in own else None)
+            for path, entry in weights.tensors.items()
+        }, aliases=weights.aliases)
+    )  # fmt: skip
 
 
 def _reaches(value: float, goal: float, mode: str) -> bool:

@@ -86,6 +86,7 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         feed = Feed(_First(data))
         held_out = None if validation is None else Feed(_First(validation), "validation")
         learner._fit = fit = Fit(learner, feed, held_out, Limits(1, None, None), (1, None), [*quiet, clock])  # pyright: ignore[reportPrivateUsage]
+        learner.validation_data = validation
         fit.run()
         path = learner.save(Path(folder) / "dry-run.safetensors")
         before, size = learner.snapshot(), path.stat().st_size

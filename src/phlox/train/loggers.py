@@ -39,7 +39,7 @@ class Logger(Callback):
     where the training ends in the middle of an epoch; one row for a step, at most. A row in the middle of an epoch is
     given when the next step has been taken, or the training ends. It has
 
-    - `epoch` (how many have ended) and `step`,
+    - `epoch`, the number of the epoch, from 1, and `step`,
     - `train/...`, the loss and metrics of this epoch so far, and `validation/...` where there was one at this step,
     - `lr`, or `lr/...` for each group,
     - `seconds`, those that this epoch's steps have taken so far, and `rows_per_second`,
@@ -66,9 +66,10 @@ class Logger(Callback):
     # Here, so that a subclass with an __init__ of its own need not call this one's.
     every_steps: int | None = None
     failed: BaseException | None = None
-    _pending: Row | None = None
-    _last = _step = _first_step = 0
-    _began = _elapsed = 0.0
+    _pending: Row | None = None  # not given yet
+    _tail: Row | None = None  # where the training ends within an epoch; where it is resumed, there is no such row
+    _last = _step = _given = 0
+    _began = _elapsed = _paused = 0.0
     _is_open = _warned = _restored = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -111,8 +112,8 @@ class Logger(Callback):
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         if not (learner.is_resumed and self._restored):
-            self._pending, self._elapsed, self._last = None, 0.0, learner.step
-        self._first_step = self._step = learner.step
+            self._pending, self._tail, self._elapsed, self._last = None, None, 0.0, learner.step
+        self._step, self._given = learner.step, -1
         self._began = learner.seconds - self._elapsed
         self._warned, self.failed = False, None
         self.begin(learner)
@@ -122,17 +123,29 @@ class Logger(Callback):
         self._began = learner.seconds
 
     def on_step_end(self, learner: AnyLearner) -> None:
+        self._tail = None
         self._flush(learner)
         before, self._step, self._elapsed = self._step, learner.step, learner.seconds - self._began
         if self.every_steps is not None and learner.step // self.every_steps > before // self.every_steps:
             self._pending = self._row(learner, {})
 
+    def on_validation_start(self, learner: AnyLearner) -> None:
+        self._paused = learner.seconds
+
     def on_validation_end(self, learner: AnyLearner) -> None:
+        self._began += learner.seconds - self._paused  # it is no time of the steps
         self._pending = self._row(learner, learner.validation)  # in place of that of the step
 
     def on_epoch_end(self, learner: AnyLearner) -> None:
-        self._pending, self._elapsed = _numbers({**learner.history[-1].flat(), **learner.extra}), 0.0
-        self._flush(learner)
+        report, last = learner.history[-1], self._last
+        self._pending = _numbers({**report.flat(), **learner.extra})
+        if report.complete:
+            self._elapsed = 0.0
+            self._flush(learner)
+        else:
+            self._tail = self._pending
+            self._flush(learner)
+            self._last = last
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
         self.failed = error
@@ -142,25 +155,27 @@ class Logger(Callback):
             self._is_open = False
             try:
                 self._flush(learner)
-                if self.failed is None and learner.step > max(self._last, self._first_step):
-                    self._pending = self._row(learner, {})
+                if self._tail is not None and self._given < self._tail["step"]:  # resumed, and not a step taken
+                    self._pending, last = self._tail, self._last
                     self._flush(learner)
+                    self._last = last
             finally:
                 self.close()
 
     def state(self) -> Mapping[str, Any]:
-        return {"last": self._last, "pending": self._pending, "seconds": self._elapsed}
+        return {"last": self._last, "pending": self._pending, "tail": self._tail, "seconds": self._elapsed}
 
     def restore(self, state: Mapping[str, Any], /) -> None:
-        pending = state.get("pending")
+        pending, tail = state.get("pending"), state.get("tail")
         self._pending = None if pending is None else dict(pending)
+        self._tail = None if tail is None else dict(tail)
         self._last, self._elapsed = int(state.get("last", 0)), float(state.get("seconds", 0.0))
         self._restored = True
 
     def _row(self, learner: AnyLearner, validation: Mapping[str, Any]) -> Row:
         seconds = learner.seconds - self._began
         return _numbers({
-            "epoch": learner.epoch, "step": learner.step, **flattened("lr", learner.lr),
+            "epoch": learner.epoch + 1, "step": learner.step, **flattened("lr", learner.lr),
             **flattened("train", learner.means()), **flattened("validation", validation), "seconds": seconds,
             "rows_per_second": learner.rows / seconds if seconds > 0.0 else math.nan, **learner.extra,
         })  # fmt: skip
@@ -169,7 +184,7 @@ class Logger(Callback):
         row, self._pending = self._pending, None
         if row is None:
             return
-        self._last = int(row["step"])
+        self._last = self._given = int(row["step"])
         try:
             self.write(row)
         except self.tolerated as error:
@@ -262,6 +277,8 @@ class FileLogger(Logger):
                     "append=True to add to it"
                 )
             self._is_mine = True
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise RunError(f"{type(self).__name__}: {self.path} is no file of this logger ({error})") from error
         except OSError as error:
             raise RunError(
                 f"{type(self).__name__}: {self.path} cannot be written ({error.strerror or error}); give another path"

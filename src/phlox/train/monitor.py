@@ -126,7 +126,7 @@ class Monitor(Watch):
 
     Attributes:
         best: the best value so far; None before the first. A NaN is never the best, nor an infinity of the bad side.
-        best_epoch, best_step: when that was: how many epochs had ended, and how many steps had been taken.
+        best_epoch, best_step: when that was: the number of the epoch, from 1, and that of the step.
 
     Raises `RunError` for a mode that is none of these, and for a name that does not say its mode.
 
@@ -175,7 +175,8 @@ class Monitor(Watch):
     def look(self, learner: AnyLearner, value: float) -> None:
         improved = self.is_better(value, self.best)
         if improved:
-            self.best, self.best_epoch, self.best_step = value, learner.epoch, learner.step
+            epoch = learner.epoch + 1 if self.is_of_validation else learner.history[-1].epoch
+            self.best, self.best_epoch, self.best_step = value, epoch, learner.step
         self.observe(learner, value, improved)
 
     def state(self) -> Mapping[str, Any]:
