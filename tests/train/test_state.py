@@ -17,7 +17,7 @@ from phlox.backend import Jax, NumPy, Torch
 from phlox.data import Loader
 from phlox.errors import RecordError
 from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, load
-from phlox.train import Callback, EarlyStopping, LambdaCallback, Learner, Unfreeze
+from phlox.train import Callback, Checkpoints, EarlyStopping, LambdaCallback, Learner, Unfreeze
 
 X = np.random.default_rng(0).normal(size=(70, 4)).astype(np.float32)
 LABELS = (X.sum(axis=1) > 0).astype(np.int64)
@@ -220,3 +220,43 @@ def test_means_of_an_epoch_so_far() -> None:
     trained = fit(learner("numpy"), note)
     assert seen[6] == trained.history[0].train and seen[-1] == trained.history[-1].train
     assert seen[0] != seen[1]
+
+
+def test_a_validation_that_is_due_when_the_state_is_saved_is_made_up_for(tmp_path: Path) -> None:
+    def run(*more: Any, resume: Any = False) -> Any:
+        seen: list[Any] = []
+        note = LambdaCallback(on_validation_end=lambda learner: seen.append((learner.step, learner.validation["loss"])))
+        trained = learner("numpy")
+        data = Loader((X, LABELS), 10, shuffle=True, seed=3)
+        trained.fit(
+            data, epochs=2, validation=Loader((X, LABELS), 30), validate_every_steps=4, callbacks=[note, *more],
+            resume=resume, progress=False,
+        )  # fmt: skip
+        return seen
+
+    whole, cut = run(), Cut(8, after=0)
+    with pytest.raises(InterruptedError):
+        run(cut)
+    assert cut.record is not None
+    path = SafetensorsRecorder(precision=PrecisionSettings()).save(cut.record, tmp_path / "state")
+    assert [step for step, _ in whole] == [4, 7, 8, 12, 14]
+    assert run(resume=path) == whole[2:]
+
+
+def test_a_training_that_a_limit_has_cut_off_can_be_made_longer(tmp_path: Path) -> None:
+    def run(steps: int, resume: bool = False) -> Any:
+        trained = learner("numpy")
+        stopping = EarlyStopping("validation/loss", patience=50)
+        trained.fit(
+            Loader((X, LABELS), 10, shuffle=True, seed=3), steps=steps, validation=Loader((X, LABELS), 30),
+            callbacks=[stopping, Checkpoints(tmp_path / str(steps if not resume else 10))], resume=resume,
+            progress=False,
+        )  # fmt: skip
+        return trained, stopping.state()
+
+    whole, expected = run(18)
+    first, _ = run(10)
+    assert [one.complete for one in first.history] == [True, False]
+    longer, found = run(18, resume=True)
+    assert [one.train for one in longer.history] == [one.train for one in whole.history]
+    assert found == expected

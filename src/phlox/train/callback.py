@@ -25,7 +25,8 @@ class Callback:
 
     Override the methods that you need. At every event callbacks are called in the order in which they were given, and
     those that are `last` (such as `Checkpoints`, which save what the others hold) after all others. `on_fit_end` is
-    called in the opposite order, of every callback whose `on_fit_start` was called, however the training ends.
+    called in the opposite order, of every callback whose `on_fit_start` was called, however the training ends; so the
+    last state is saved before the others put the best weights back, for example.
 
     An exception in a callback ends the training: `on_exception` and `on_fit_end` of all are called, and the exception
     goes on to the caller of `fit`. The model is what the last step has made of it.

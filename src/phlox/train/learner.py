@@ -51,6 +51,7 @@ from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
     from phlox.config import BaseConfig
+    from phlox.record import Record
     from phlox.train.dry_run import DryRun
     from phlox.train.folder import RunFolder
     from phlox.train.lr_find import LrCurve
@@ -205,6 +206,7 @@ class Learner(State, Generic[M]):
         self.is_resumed = False
         self.stopped: str | None = None
         self._values: dict[str, float] = {}
+        self._kept: Record | None = None
         self._last: Pending | None = None
         self._position, self._epoch_seconds = 0, 0.0
         self._fit: Fit | None = None

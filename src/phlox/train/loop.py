@@ -137,6 +137,8 @@ class Fit:
         self.first_epoch, self.first_step = learner.epoch, learner.step
         self._spent = 0.0
         self._begun, self._before = perf_counter(), learner.step
+        self.validates = False
+        """Is a validation due that has not begun?"""
         self._handlers: dict[str, list[Callable[..., Any]]] = {}
         self.interrupts = Interrupts(self._say)
 
@@ -223,7 +225,7 @@ class Fit:
         events: list[tuple[Callback, Callable[[], object]]] = []
         if error is not None:
             events += [(one, partial(one.on_exception, learner, error)) for one in self._started]
-        events += [(one, partial(one.on_fit_end, learner)) for one in reversed(self._ordered())]
+        events += [(one, partial(one.on_fit_end, learner)) for one in reversed(self._started)]
         self._spent, self._begun = self.seconds, perf_counter()
         for one, event in events:
             try:
@@ -233,12 +235,9 @@ class Fit:
                     raised = other
                 else:
                     raised.add_note(f"then {type(one).__name__} failed too: {type(other).__name__}: {other}")
+        learner._kept = None
         if raised is not None and error is None:
             raise raised
-
-    def _ordered(self) -> list[Callback]:
-        """Those that save come last at the end too, when the others have settled."""
-        return [one for one in self._started if type(one).last] + [one for one in self._started if not type(one).last]
 
     def _how_to_go_on(self) -> str:
         learner = self.learner
@@ -306,13 +305,14 @@ class Fit:
         if learner._batch_number == 0:
             learner._begin_epoch()
             self.tell("on_epoch_start")
+        self._validate_if_due()
         ended = True
         with _closing(self.data.epoch(learner.epoch, learner._batch_number)) as batches:
             for group in self._groups(batches):
                 self.take(group)
-                self.tell("on_step_end")
-                if self._validates_within():
-                    self.validate()
+                self.validates = self._validates_within()
+                self.tell("on_step_end")  # where the state may be saved, with what is still to be done
+                self._validate_if_due()
                 if self._ends():
                     ended = False
                     break
@@ -329,6 +329,9 @@ class Fit:
         learner = self.learner
         if complete:
             learner._flush()
+        elif any(type(one).writes for one in self.callbacks):
+            # What follows is said of an epoch that is not over: a training that goes on from here knows nothing of it.
+            learner._kept = learner.snapshot()
         train = learner.means()
         seconds = learner._epoch_seconds
         learner._note("train", train)
@@ -345,6 +348,11 @@ class Fit:
             learner.epoch += 1
             learner._batch_number = 0
         self.tell("on_epoch_end")
+
+    def _validate_if_due(self) -> None:
+        if self.validates:
+            self.validates = False
+            self.validate()
 
     def _validates_within(self) -> bool:
         every, learner = self._every_steps, self.learner

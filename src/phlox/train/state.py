@@ -81,7 +81,9 @@ class State:
     _functions: StepFunctions
     _programs: dict[Any, Callable[..., Any]]
     _training: Meter
+    extra: dict[str, float]
     _values: dict[str, float]
+    _kept: Record | None
     _carry: Any
     _carry_saved: list[Any] | None
     _fit: Fit | None
@@ -100,7 +102,7 @@ class State:
         It holds models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
         and the states of callbacks.
         """
-        return in_memory(self.into_record())
+        return self._kept or in_memory(self.into_record())
 
     def into_record(self) -> Record:
         """The whole state as one record; nothing is copied. See `snapshot`."""
@@ -148,7 +150,7 @@ class State:
         self._aids.pop("carry", None)
         self.epoch, self.step, self.updates = found["epoch"], found["step"], found["updates"]
         self.rows, self._batch_number, self._epoch_seconds = found["rows"], found["batch"], found["epoch_seconds"]
-        self.lr, self.lr_scale = found["lr"], found["lr_scale"]
+        self.lr, self.lr_scale, self.extra = found["lr"], found["lr_scale"], dict(found["extra"])
         self.history[:] = [EpochReport.from_plain(one) for one in cast("list[Any]", values["history"])]
         self.events[:] = [(step, text) for step, text in cast("list[Any]", values["events"])]
         self._values = dict(values["values"] or {})
@@ -156,6 +158,7 @@ class State:
         if fit is not None:
             fit.first_epoch, fit.first_step = found["first_epoch"], found["first_step"]
             fit.spend(found["seconds"])
+            fit.validates = found["validates"]
             fit.data.restore(values["data"])
             fit.restore_callbacks(values["callbacks"] or {}, record.select("held"))
 
@@ -181,9 +184,9 @@ class State:
         progress = {
             "format": FORMAT, "epoch": self.epoch, "step": self.step, "updates": self.updates, "rows": self.rows,
             "batch": self._batch_number, "epoch_seconds": self._epoch_seconds, "lr": plain(self.lr),
-            "lr_scale": self.lr_scale, "validation": plain(self.validation),
+            "lr_scale": self.lr_scale, "extra": dict(self.extra), "validation": plain(self.validation),
             "first_epoch": 0 if fit is None else fit.first_epoch, "first_step": 0 if fit is None else fit.first_step,
-            "seconds": 0.0 if fit is None else fit.seconds,
+            "seconds": 0.0 if fit is None else fit.seconds, "validates": fit is not None and fit.validates,
         }  # fmt: skip
         return {
             "progress": progress,
