@@ -6,16 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.errors import UnsupportedError
 
 
-class CompilingOps(ArrayOps):
+class CompilingOps:
     """The defaults are those of an engine that compiles nothing."""
 
     compiles: bool = False
@@ -28,14 +25,6 @@ class CompilingOps(ArrayOps):
         donated arrays: the caller then drops its references to them, also those in the list.
         """
         raise NotImplementedError
-
-    def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
-        """A host array as an argument of a compiled function: of this backend's elements, in memory of its own.
-
-        The caller's array may be written to once this has returned. Raises `RangeError` as `from_host` does.
-        """
-        made = self.from_host(array, kind, device)
-        return array.copy() if made is array else made
 
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         """Trace the function without compiling it, for its side effects."""
