@@ -205,3 +205,12 @@ def test_what_is_cast_is_the_same(asked: list[tuple[int, int, int]]) -> None:
     np.testing.assert_array_equal(small, numbers[0].astype(np.float32))
     asked.clear()
     assert float_casts.recast(numbers[0, :1000], np.dtype(np.float32)) is not None and not asked
+
+
+def test_an_aligned_copy() -> None:
+    room = np.arange(1001, dtype=np.float32)
+    for array in (room[1:], room[1:].reshape(10, 100).T, room[:0], room[::3].astype(np.int64), np.array(2.0)):
+        copy = memory.aligned_copy(array)
+        assert (not array.size or address(copy) % 64 == 0) and copy.flags.c_contiguous and copy.dtype == array.dtype
+        np.testing.assert_array_equal(copy, array)
+        assert not np.shares_memory(copy, array)

@@ -31,4 +31,4 @@ __all__ = [
     "vmap",
 ]
 
-__getattr__, __dir__ = lazily(__name__, {})
+__getattr__, __dir__ = lazily(__name__, {"summary": ""})

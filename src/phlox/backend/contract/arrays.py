@@ -90,6 +90,14 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         """
         raise NotImplementedError
 
+    def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
+        """A host array as an argument of a compiled function: of this backend's elements, in memory of its own.
+
+        The caller's array may be written to once this has returned. Raises `RangeError` as `from_host` does.
+        """
+        made = self.from_host(array, kind, device)
+        return array.copy() if made is array else made
+
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         """The values as a NumPy array, once they are computed. It may share memory: do not write to it."""
         raise NotImplementedError

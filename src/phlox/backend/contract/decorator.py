@@ -137,6 +137,9 @@ class Decorator(Backend):
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return self.inner.compile(fn, release)
 
+    def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
+        return self.inner.host_argument(array, kind, device.on(self.inner))
+
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         self.inner.trace_only(fn, donated, kept)
 

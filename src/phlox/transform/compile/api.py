@@ -11,7 +11,8 @@ from warnings import warn
 
 import numpy as np
 
-from phlox.backend import Backend
+from phlox.backend import Backend, Device
+from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.checks import checks_are_on
 from phlox.batching import innermost
 from phlox.errors import CompileError
@@ -19,6 +20,7 @@ from phlox.module import Module
 from phlox.optim.optimizer import tracing
 from phlox.transform.compile.call_cache import OTHER, CallCache
 from phlox.transform.compile.executable import Again, Program
+from phlox.transform.compile.host_arrays import Make, as_argument, as_tensor, has_arrays, place_of, with_tensors
 from phlox.transform.compile.multi_step import Steps, run, taken_over
 from phlox.transform.compile.recompiles import History
 from phlox.transform.compile.signature import CallArguments, FirstStates, Place, first_backend
@@ -44,10 +46,12 @@ def compile(
     """`fn` as a function whose calls run as one program where the backend has a compiler, and mean the same.
 
     Arguments may be modules, optimizers, tensors, numbers, and lists, tuples, dicts and dataclasses of these; anything
-    else, `True` and `False` included, is a constant, for which a new program is made when it changes. StepScalars are
-    arguments: they do not recompile. What a call changes outside its result happens as in an eager call: the state of
-    optimizers, running statistics of modules that are passed in, the position of the random stream. A tensor's value
-    cannot be asked for inside; those that come back have no history, and a gradient that needs one is an error.
+    else, `True` and `False` included, is a constant, for which a new program is made when it changes. Scalars are
+    arguments: they do not recompile. A NumPy array means the tensor that `phlox.tensor` makes of it, on the device of
+    the first module among the arguments, or tensor, or on the default device. What a call changes outside its result
+    happens as in an eager call: the state of optimizers, running statistics of modules that are passed in, the position
+    of the random stream. A tensor's value cannot be asked for inside; those that come back have no history, and a
+    gradient that needs one is an error.
 
     With `steps=n` one call means n calls one after the other, as one loop of the program. Parameters named in `over`
     have an entry for each: tensors, also in containers, on their first axis of size n; numbers as a list or an array of
@@ -144,19 +148,45 @@ class Compiled(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         values = (*self._bound, *args)
-        if tracing.get() is None and innermost() is None:  # inside another program, or a batch, a part of that
+        # Inside another program, or a batch, it is a part of that.
+        outermost = tracing.get() is None and innermost() is None
+        if outermost:
             repeat = self._repeat
             if repeat is not None and not kwargs and repeat.checked is checks_are_on():
                 # Called by its name, for Python looks for no signals when a method returns: see `DonationScope`.
                 result = repeat.__call__(values)
                 if result is not OTHER:
                     return result
-            backend = first_backend((*values, *kwargs.values()))
+        given = (*values, *kwargs.values())
+        place = place_of(given) if any(map(has_arrays, given)) else None
+        if outermost:
+            backend = first_backend(given) if place is None else engine_of(place.backend)
             if backend is not None and backend.compiles:
-                return self._run(backend, values, kwargs)
+                if place is None:
+                    return self._run(backend, values, kwargs)
+                return self._run(backend, *self._with_tensors(values, kwargs, place, as_argument))
+        if place is not None:
+            return self._call_itself(*self._with_tensors(values, kwargs, place, as_tensor))
+        return self._call_itself(values, kwargs)
+
+    def _call_itself(self, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._steps is not None:
             return self._take_steps(self._steps, values, kwargs)
         return self._fn(*values, **kwargs)
+
+    def _with_tensors(
+        self, values: tuple[Any, ...], kwargs: dict[str, Any], place: Device, make: Make
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with tensors for NumPy arrays; of what is donated, as those that can be."""
+        over = self._steps.over if self._steps is not None else frozenset[str]()
+
+        def converted(name: str, value: Any) -> Any:
+            mine = as_tensor if name in self._donated else make
+            return with_tensors(value, name, place, mine, over=name in over)
+
+        named = zip(self._called(len(values)), values, strict=True)
+        positional = tuple([converted(name, value) for name, value in named])
+        return positional, {name: converted(name, value) for name, value in kwargs.items()}
 
     def _run(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call, key = self._read(backend, values, kwargs)

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
+import numpy as np
+
 from phlox.backend import Backend
 from phlox.backend.pytree import DICT, LIST, NAMED_TUPLE, TUPLE
 from phlox.module import Module
@@ -18,6 +20,7 @@ from phlox.optim import Optimizer
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.transform.compile.executable import Again, Program
+from phlox.transform.compile.host_arrays import taker
 from phlox.transform.compile.signature import CallArguments, IdSource, ModuleArg, OptimizerArg, Owned
 from phlox.transform.compile.trace import Call
 from phlox.transform.tree import container_of
@@ -98,7 +101,7 @@ class CallCache:
         for place, (path, value, leaves) in enumerate(flat):
             take, owner = None, None
             if isinstance(value, Tensor):
-                take = _tensor(cast("Tensor[Any, Any, Any]", value), reader.backend)
+                take = _tensor(cast("Tensor[Any, Any, Any]", value), reader, donated=leaves is reader.donated)
             elif isinstance(value, Module):
                 given = next(modules, None)  # not the next one, where a module is given twice
                 if given is not None and given.module is value:
@@ -191,7 +194,7 @@ def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[An
     if argument.owner is not None:
         reader.modules.append(ModuleArg(value, argument.owner, argument.path, leaves, place))
         array = array[0]
-    if reader.first is None and type(value) is not float:
+    if reader.first is None and type(value) is not float and not isinstance(array, np.ndarray):
         reader.first = array, argument.path
 
 
@@ -235,14 +238,16 @@ def _constant(last: bool | None) -> Take:
     return lambda value, leaves: value is last
 
 
-def _tensor(last: Tensor[Any, Any, Any], backend: Backend) -> Take | None:
-    ops = last._ops  # pyright: ignore[reportPrivateUsage]
+def _tensor(last: Tensor[Any, Any, Any], reader: CallArguments, *, donated: bool) -> Take | None:
+    ops, backend = last._ops, reader.backend  # pyright: ignore[reportPrivateUsage]
     array_class = cast("type[Any]", type(ops.backend.strip(last.primitive)))
     tensor_class = type(last)
+    # A NumPy array in its place is one of the same kind on the same backend: see `phlox.transform.compile.host_arrays`.
+    take_array = None if donated else taker(ops.kind, reader.place.on(ops.backend))
 
     def take(value: Any, leaves: list[Any]) -> bool:
         if value.__class__ is not tensor_class or value._ops is not ops:
-            return False
+            return take_array is not None and value.__class__ is np.ndarray and take_array(value, leaves)
         array = value.primitive
         if array.__class__ is not array_class:  # one on the tape, or a tracer
             return False

@@ -216,7 +216,8 @@ class CallArguments:
     def place(self) -> Device:
         """The device of the first array."""
         if self._place is None:
-            assert self.first is not None
+            if self.first is None:  # there are none but NumPy arrays
+                return self.backend.device()
             array, path = self.first
             if self.backend.is_donated(array):
                 raise donated(f"{path} was", array)
@@ -392,7 +393,7 @@ class CallArguments:
     def _seen(self, backend: Backend, array: Any, path: str) -> None:
         self._known = backend
         plain = plain_backend(backend)
-        if self.first is None:
+        if self.first is None and not isinstance(array, np.ndarray):
             self.first = array, path
             self.backend = plain
         if type(plain) is not type(self.backend):
