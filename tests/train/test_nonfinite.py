@@ -62,12 +62,14 @@ def test_a_compiled_loop_finds_it_some_steps_later() -> None:
         learner("jax").fit(data(row=21), epochs=1, progress=False)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_data_that_are_not_finite_are_named(value: float) -> None:
     with pytest.raises(RunError, match=r"First not finite: the data\[0\] in row 5 of the batch"):
         learner("numpy").fit(data(row=21, value=value), epochs=1, progress=False)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
 def test_a_gradient_that_is_not_finite_is_found_before_it_is_taken(engine: str) -> None:
     def loss(output: Any, target: Any) -> Any:

@@ -136,7 +136,8 @@ class Fit:
         self._started: list[Callback] = []
         self.first_epoch, self.first_step = learner.epoch, learner.step
         self._spent = 0.0
-        self._begun, self._before = perf_counter(), learner.step
+        self._begun: float | None = None  # while it does not run
+        self._before = learner.step
         self.validates = False
         """Is a validation due that has not begun?"""
         self._handlers: dict[str, list[Callable[..., Any]]] = {}
@@ -174,7 +175,7 @@ class Fit:
     @property
     def seconds(self) -> float:
         """The time so far, with what was spent before a resume."""
-        return self._spent + perf_counter() - self._begun
+        return self._spent + (0.0 if self._begun is None else perf_counter() - self._begun)
 
     # --- from beginning to end
 
@@ -226,7 +227,7 @@ class Fit:
         if error is not None:
             events += [(one, partial(one.on_exception, learner, error)) for one in self._started]
         events += [(one, partial(one.on_fit_end, learner)) for one in reversed(self._started)]
-        self._spent, self._begun = self.seconds, perf_counter()
+        self._spent, self._begun = self.seconds, None
         for one, event in events:
             try:
                 event()

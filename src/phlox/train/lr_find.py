@@ -36,13 +36,12 @@ class LrCurve:
 
         The first tenth, where the smoothed loss is of few steps, and what comes after the lowest loss do not count.
         """
-        first, last = max(1, len(self.rates) // 10), self.losses.index(min(self.losses))
-        places = range(first, min(last, len(self.rates) - 1))
+        width = max(1, len(self.rates) // 10)
+        places = range(2 * width, min(self.losses.index(min(self.losses)) + 1, len(self.rates) - width))
         if not places:
             raise RunError("lr_find: the loss does not fall at any of the rates; begin at a lower rate (low=)")
-        logs = [math.log(rate) for rate in self.rates]
-        slopes = [(self.losses[at + 1] - self.losses[at - 1]) / (logs[at + 1] - logs[at - 1]) for at in places]
-        return self.rates[first + slopes.index(min(slopes))]
+        falls = [self.losses[at - width] - self.losses[at + width] for at in places]
+        return self.rates[places[falls.index(max(falls))]]
 
     def __str__(self) -> str:
         low, high = min(self.losses), max(self.losses)
