@@ -101,6 +101,10 @@ class BestValues:
                 found.add(name)
         return found
 
+    def all(self) -> dict[str, Best]:
+        """All of them, by name."""
+        return dict(self._best)
+
     def shown(self) -> list[Best]:
         """Those of the validation, or of the training where there is none; not those of single classes."""
         whole = [one for name, one in self._best.items() if not name.rpartition("/")[2].isdecimal()]
