@@ -24,7 +24,7 @@ from phlox.train import report as report_module
 from phlox.train.report import Report
 from phlox.train.report_page import decimated, matrix, page, png
 from tests.train.browser import PROGRAM, Browser
-from tests.train.fake_learner import FakeLearner
+from tests.train.shown_learner import FakeLearner
 
 HOSTILE = '<script>document.title="taken"</script>'
 TAGS = {
@@ -168,7 +168,7 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
 
 
 def test_the_template_is_small() -> None:
-    parts = dict.fromkeys(("title", "state", "status", "facts", "body", "data"), "")
+    parts = dict.fromkeys(["title", "state", "status", "facts", "body", "data"], "")
     assert len(page(parts).encode()) < 60_000
 
 
@@ -245,6 +245,7 @@ def test_the_folder_of_the_run_is_the_place(tmp_path: Path) -> None:
     learner.folder = tmp_path / "first"
     learner.begin(Report())
     assert "<h1>first</h1>" in (tmp_path / "first" / "report.html").read_text()
+    wrong: dict[str, Any]
     for wrong in ({"samples": -1}, {"every_seconds": 0}, {"every_seconds": math.nan}):
         with pytest.raises(RunError, match="samples must be at least 0 and every_seconds more than 0"):
             Report(**wrong)

@@ -30,21 +30,27 @@ class Run:
 
     path: Path
     status: str = "finished"
-    """ "running", "finished", "stopped", "interrupted", "failed" or what `run.json` says, or "unknown"."""
+    """What `run.json` says: "running", "finished", "interrupted", "failed"; or "killed", or "unknown"."""
     reason: str = ""
-    """Why it was stopped, if that is written."""
+    """Why it ended, if that is written."""
     epochs: int | None = None
     """How many epochs it was to have, if that is written."""
     rows: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
-    """The values of each epoch."""
+    """The values of each epoch, and of some steps between."""
     settings: dict[str, str] = field(default_factory=dict[str, str])
     notes: list[str] = field(default_factory=list[str])
     """What is missing or cannot be read."""
 
     @property
     def seconds(self) -> float:
-        """The time of all epochs."""
-        return sum(row.get("seconds", 0.0) for row in self.rows)
+        """The time of all epochs, and of the steps since."""
+        last = len(self.rows) - 1
+        return sum(row.get("seconds", 0.0) for i, row in enumerate(self.rows) if i == last or self.is_epoch(i))
+
+    def is_epoch(self, place: int) -> bool:
+        """Is a row that of an epoch's end? Those in the middle of the next one have the same number of ended epochs."""
+        before = self.rows[place - 1].get("epoch", place) if place else 0
+        return self.rows[place].get("epoch", place + 1) > before
 
     @property
     def last_epoch(self) -> int:
@@ -95,25 +101,25 @@ def read_run(path: Path) -> Run:
     for source in (config, manifest):
         if isinstance(epochs := source.get("epochs"), int):
             run.epochs = epochs
-    is_partial = path.name.endswith(".partial")
     status = manifest.get("status")
-    if is_partial and (status is None or status == "running") and fcntl is not None:
-        run.status = "running" if _is_locked(path) else "interrupted"
-    elif isinstance(status, str):
-        run.status = status
-    elif is_partial:
-        run.status = "running"
+    is_partial = path.name.endswith(".partial")  # as runs of earlier versions are named until they are complete
+    if not manifest:
+        run.status = "unknown"
     else:
-        run.status = "finished" if manifest else "unknown"
-    reason = manifest.get("reason", manifest.get("stopped"))
+        run.status = status if isinstance(status, str) else "running" if is_partial else "finished"
+    if run.status == "running" and _is_free(path):
+        run.status = "killed"
+    sessions = manifest.get("sessions")
+    session: Any = cast("list[Any]", sessions)[-1] if isinstance(sessions, list) and sessions else None
+    reason = cast("dict[str, Any]", session).get("reason") if isinstance(session, dict) else None
     run.reason = reason if isinstance(reason, str) else ""
     return run
 
 
 def locate(path: Path) -> Path:
-    """The folder of a run that may be under way in `NAME.partial`; `RunError` if there is neither."""
+    """The folder of a run; one of an earlier version may be in `NAME.partial`. `RunError` if there is none."""
     partial = path.with_name(path.name + ".partial") if path.name else path
-    for one in (partial, path):
+    for one in (path, partial):
         if (one / MANIFEST).is_file() or (one / METRICS).is_file():
             return one
     if path.is_dir():
@@ -189,9 +195,10 @@ def _settings(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, value if isinstance(value, str) else json.dumps(value)
 
 
-def _is_locked(folder: Path) -> bool:
-    """Does a process write there? It holds the lock of the folder, which is free again at once where it is taken."""
-    assert fcntl is not None
+def _is_free(folder: Path) -> bool:
+    """Does no process write there? One that does holds a lock on the folder. False where that cannot be told."""
+    if fcntl is None:
+        return False
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -199,7 +206,7 @@ def _is_locked(folder: Path) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return True
+        return False
     finally:
         os.close(handle)
-    return False
+    return True

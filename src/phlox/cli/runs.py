@@ -48,11 +48,10 @@ def _sorted(runs: list[Run], name: str) -> list[Run]:
     """The runs with the best value first; those without one last."""
     values = [_value(one, name) for one in runs]
     if all(value is None for value in values):
-        names = sorted(
-            {key for one in runs for row in one.rows for key in row if not key.rpartition("/")[2].isdecimal()}
-        )
+        found = {key for one in runs for row in one.rows for key in row}
+        names = sorted(key for key in found if not key.rpartition("/")[2].isdecimal())
         raise RunError(f"--sort {name}: no run has such a value; there are: {', '.join(names) or 'none'}")
-    sign = -1.0 if better(name) == "more" else 1.0
+    sign = -1.0 if better(name) == "max" else 1.0
     keys = [math.inf if value is None or math.isnan(value) else sign * value for value in values]
     return [runs[i] for i in sorted(range(len(runs)), key=keys.__getitem__)]
 
@@ -84,27 +83,38 @@ def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None
     shown = _shown(runs, sort)
     heads = ["run", "status", "epochs", "time"]
     for name in shown:
-        heads += [f"best {name}", "last"]
+        heads += [f"best {_short(name)}", "last"]
     rows: list[list[str]] = []
     for one in runs:
         best = one.best()
         of = f"/{one.epochs}" if one.epochs is not None else ""
-        status = one.status + (f": {one.reason}" if one.reason else "")
-        row = [_name(one, folder), status, f"{one.last_epoch}{of}", clock(one.seconds) if one.rows else ""]
+        row = [_name(one, folder), one.status, f"{one.last_epoch}{of}", clock(one.seconds) if one.rows else ""]
         for name in shown:
             last = one.rows[-1].get(name) if one.rows else None
             row += [amount(name, best[name].value) if name in best else "", "" if last is None else amount(name, last)]
-        rows.append([*row, *(one.settings.get(name, "") for name in differing), "; ".join(one.notes)])
+        rows.append(
+            [
+                *row,
+                *(one.settings.get(name, "") for name in differing),
+                "; ".join([*filter(None, [one.reason]), *one.notes]),
+            ]
+        )
     if all(row[-1] == "no config.json" for row in rows):  # then it is no news
         rows = [[*row[:-1], ""] for row in rows]
     heads += [*differing, "note"]
     values = range(2, 4 + 2 * len(shown))
-    spare = [*reversed(range(4 + 2 * len(shown), len(heads) - 1)), *reversed(values[4:]), 3]
+    # What goes first where there is no room: settings from the last, further values, time, the last loss, notes.
+    spare = [*reversed(range(4 + 2 * len(shown), len(heads) - 1)), *reversed(values[4:]), 3, 5, len(heads) - 1]
     return table(rows, heads, right=[*values], spare=spare, width=terminal_width())
 
 
 def _name(one: Run, folder: Path) -> str:
     return str(one.path.relative_to(folder)) if one.path != folder else printable(folder.name or str(folder))
+
+
+def _short(name: str) -> str:
+    part, _, rest = name.partition("/")
+    return f"val {rest}" if part == "validation" else name
 
 
 def _as_json(one: Run, folder: Path) -> dict[str, Any]:

@@ -94,7 +94,12 @@ class _Watcher:
         report = now.report(place)
         values = flattened("train", report.train) | flattened("validation", report.validation)
         best = self._best.add(epoch_label(report.epoch, None), values)
-        label = epoch_label(report.epoch, now.epochs)
+        if now.is_epoch(place):
+            label = epoch_label(report.epoch, now.epochs)
+        elif report.validation:
+            label = f"{epoch_label(report.epoch + 1, now.epochs)} step {report.step:,}"
+        else:
+            return  # of some step: the last one is below the table
         if self.screen is not None:
             self.screen.epoch(label, report.train, report.validation, report.seconds or None, best)
         else:

@@ -281,12 +281,11 @@ class Report(Callback):
         return found
 
     def _plots_by_class(self, name: str, history: Sequence[EpochReport], values: list[Any]) -> list[dict[str, Any]]:
-        rows = [
-            (report.epoch, value)
-            for report, value in zip(history, values, strict=True)
-            if isinstance(value, list) and all(isinstance(x, (int, float)) for x in cast("list[Any]", value))
-        ]
-        rows = [row for row in rows if len(row[1]) == len(rows[0][1])]
+        rows: list[tuple[int, list[float]]] = []
+        for report, value in zip(history, values, strict=True):
+            items = cast("list[Any]", value) if isinstance(value, list) else []
+            if all(isinstance(x, (int, float)) for x in items) and len(items) == len(rows[0][1] if rows else items):
+                rows.append((report.epoch, items))
         if not rows or not rows[0][1]:
             return []  # a matrix has a place of its own
         epochs, table_ = [epoch for epoch, _ in rows], np.asarray([value for _, value in rows], np.float64)

@@ -95,8 +95,8 @@ def decimated(x: Sequence[float], y: Sequence[float], points: int = POINTS) -> t
 
     Values that are not finite are gaps; a bin of them alone keeps one.
 
-    >>> decimated([0, 1, 2, 3, 4, 5, 6, 7], [0, 9, 1, 1, 1, -5, 1, 0], points=4)
-    ([0, 1, 5, 7], [0, 9, -5, 0])
+    >>> decimated([0, 1, 2, 3, 4, 5, 6, 7], [0, 9, 1, 1, 2, -5, 1, 0], points=4)
+    ([0, 1, 4, 5, 7], [0, 9, 2, -5, 0])
     """
     count = len(y)
     if count <= points:
@@ -127,7 +127,7 @@ def curve(
 def plot(name: str, x: str, series: Sequence[dict[str, Any]], *, percent: bool = False) -> dict[str, Any]:
     """Curves over one x. Losses and rates are drawn in a logarithmic scale where they are positive and far apart."""
     values = [value for one in series for value in one["y"] if value is not None]
-    log = bool(values) and min(values) > 0.0 and max(values) / min(values) > 30.0 and better(name) == "less"
+    log = bool(values) and min(values) > 0.0 and max(values) / min(values) > 30.0 and better(name) == "min"
     return {"name": name, "x": x, "series": list(series), "percent": percent, "log": log, "whole": True}
 
 
@@ -142,7 +142,8 @@ def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> str:
     size = len(counts)
     labels = [names[i] if i < len(names) else str(i) for i in range(size)]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
-    wrong = [(counts[i, j], i, j) for i, j in zip(*np.nonzero(counts), strict=True) if i != j]
+    places = cast("list[list[int]]", np.argwhere(counts).tolist())
+    wrong = [(float(counts[i, j]), i, j) for i, j in places if i != j]
     most = sorted(wrong, key=lambda one: (-one[0], one[1], one[2]))[:10]
     rows = [[labels[i], labels[j], _count(value), f"{shares[i, j]:.1%}"] for value, i, j in most]
     mistakes = table(["expected", "got", "count", "of the class"], rows) or "<p>Nothing is mistaken.</p>"
@@ -201,9 +202,8 @@ def samples(some: Sequence[Sample], names: Sequence[str]) -> str:
 
 
 def _label(value: Any, names: Sequence[str]) -> str:
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < len(names):
-        return names[int(value)]
-    return str(value)
+    number = int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else -1
+    return names[number] if 0 <= number < len(names) else str(value)
 
 
 def png(image: Any) -> bytes:

@@ -180,7 +180,8 @@ class View(Callback):
         """Seconds to the end of the training, validations included as they were so far."""
         if self._first is None or learner.step <= self._first[1]:
             return None
-        plan, history, ends = self._plan, learner.history, []
+        plan, history = self._plan, learner.history
+        ends: list[int] = []
         steps = plan.steps_per_epoch
         if steps is None and history:
             steps = history[-1].step - (history[-2].step if len(history) > 1 else 0)
@@ -233,13 +234,8 @@ class PlainProgress(View):
         if perf_counter() - self._written >= self.every_seconds and not now.doing and now.step:
             steps = f"step {now.step:,}" + ("" if now.steps is None else f"/{now.steps:,}")
             left = [] if now.left is None else [f"{clock(now.left)} left"]
-            self._write(
-                self._epoch(epoch_label(now.epoch, now.epochs)),
-                steps,
-                *_named(now.values),
-                *_rate(now.rate, self.unit),
-                *left,
-            )
+            label = f"epoch {epoch_label(now.epoch, now.epochs)}"
+            self._write(label, steps, *_named(now.values), *_rate(now.rate, self.unit), *left)
 
     def epoch(self, learner: AnyLearner, label: str, report: EpochReport, best: set[str]) -> None:
         self._tell_events(learner)
@@ -268,7 +264,7 @@ def plain_parts(label: str, report: EpochReport, unit: str) -> list[str]:
 
 
 def plain_line(*parts: str) -> str:
-    """A plain line. Its parts are told apart by two spaces, so that none may have them; only `epoch  1/12` is padded."""
+    """A plain line. Its parts are told apart by two spaces, so none may have them; `epoch  1/12` alone is padded."""
     return "  ".join(part if part.startswith("epoch ") else one_line(part) for part in parts)
 
 
