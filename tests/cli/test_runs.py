@@ -32,7 +32,7 @@ def write(
         {
             "epoch": epoch, "step": 10 * epoch, "train/loss": 1 / epoch, "validation/loss": 1.5 / epoch + worse,
             "validation/accuracy": 1 - 0.5 / epoch - worse - (0.25 if epoch == 3 else 0.0), "lr": 0.1, "seconds": 30.0,
-            "rows_per_second": 100.0, "validation/recall/0": 1.0,
+            "rows_per_second": 100.0, "validation/recall/0": 1.0, "validation/confusion/0/0": 7,
         } for epoch in range(1, epochs + 1)
     ]  # fmt: skip
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -21,9 +21,8 @@ from tests.cli.test_runs import write
 
 
 def row(epoch: int, step: int, **values: float) -> str:
-    return (
-        json.dumps({"epoch": epoch, "step": step, "seconds": 2.0, "rows_per_second": 50.0, "lr": 0.1, **values}) + "\n"
-    )
+    always = {"epoch": epoch, "step": step, "seconds": 2.0, "rows_per_second": 50.0, "lr": 0.1}
+    return json.dumps({**always, **values}) + "\n"
 
 
 def test_a_run_that_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

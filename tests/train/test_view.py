@@ -42,7 +42,7 @@ MANY: dict[str, Any] = {
 
 
 class Terminal(io.StringIO):
-    encoding = "utf-8"  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return True
@@ -306,7 +306,7 @@ def test_the_time_that_is_left_counts_what_was_slow_at_first_once(terminal: Term
 
 
 def test_a_terminal_without_blocks(terminal: Terminal, clock: list[float]) -> None:
-    terminal.encoding = "ascii"  # pyright: ignore[reportAttributeAccessIssue]
+    terminal.encoding = "ascii"
     learner = FakeLearner(epochs=2)
     learner.warn("naïve " + "x" * 200)
     run(learner, progress(terminal), clock)
@@ -343,8 +343,8 @@ def test_a_notebook_has_one_line_that_is_updated(
         return Handle()
 
     package = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=1))
-    monkeypatch.setitem(sys.modules, "IPython", package)  # pyright: ignore[reportArgumentType]
-    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setitem(sys.modules, "IPython", package)
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
     view = progress(unit="images")
     assert isinstance(view, NotebookProgress)
     learner = FakeLearner(epochs=2)

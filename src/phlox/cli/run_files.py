@@ -175,11 +175,13 @@ def _name(name: str) -> str:
 
 
 def _nested(row: Mapping[str, float], prefix: str) -> Values:
-    """The values below a prefix; those that are numbered as a list."""
+    """The values below a prefix; those that are numbered as a list. The entries of matrices are left out."""
     values: Values = {}
     for name, value in row.items():
         if name.startswith(prefix):
             path, _, item = name.removeprefix(prefix).rpartition("/")
+            if item.isdecimal() and path.rpartition("/")[2].isdecimal():
+                continue
             if item.isdecimal() and path:
                 values.setdefault(path, []).append(value)
             else:

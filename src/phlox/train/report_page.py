@@ -142,7 +142,7 @@ def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> str:
     size = len(counts)
     labels = [names[i] if i < len(names) else str(i) for i in range(size)]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
-    places = cast("list[list[int]]", np.argwhere(counts).tolist())
+    places = np.argwhere(counts).tolist()
     wrong = [(float(counts[i, j]), i, j) for i, j in places if i != j]
     most = sorted(wrong, key=lambda one: (-one[0], one[1], one[2]))[:10]
     rows = [[labels[i], labels[j], _count(value), f"{shares[i, j]:.1%}"] for value, i, j in most]

@@ -131,6 +131,8 @@ def clock(seconds: float) -> str:
     >>> clock(65), clock(7265), clock(273600)
     ('1:05', '2:01:05', '3d 4:00:00')
     """
+    if not math.isfinite(seconds):
+        return "?"
     minutes, rest = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
