@@ -19,6 +19,8 @@ COMMANDS = {
     "convert": "write a record in another format, precision or compression",
     "inspect": "show the contents of a record file",
     "diff": "show how two records differ",
+    "runs": "list the runs under a folder, with their values and what differs between them",
+    "watch": "follow a run in the terminal",
     "backends": "show which operations each backend supports, and how",
     "tune": "find the fastest settings for a program on this machine",
 }

@@ -180,7 +180,8 @@ class View(Callback):
         """Seconds to the end of the training, validations included as they were so far."""
         if self._first is None or learner.step <= self._first[1]:
             return None
-        plan, history, ends = self._plan, learner.history, []
+        plan, history = self._plan, learner.history
+        ends: list[int] = []
         steps = plan.steps_per_epoch
         if steps is None and history:
             steps = history[-1].step - (history[-2].step if len(history) > 1 else 0)
@@ -233,26 +234,17 @@ class PlainProgress(View):
         if perf_counter() - self._written >= self.every_seconds and not now.doing and now.step:
             steps = f"step {now.step:,}" + ("" if now.steps is None else f"/{now.steps:,}")
             left = [] if now.left is None else [f"{clock(now.left)} left"]
-            self._write(
-                self._epoch(epoch_label(now.epoch, now.epochs)),
-                steps,
-                *_named(now.values),
-                *self._rate(now.rate),
-                *left,
-            )
+            label = f"epoch {epoch_label(now.epoch, now.epochs)}"
+            self._write(label, steps, *_named(now.values), *_rate(now.rate, self.unit), *left)
 
     def epoch(self, learner: AnyLearner, label: str, report: EpochReport, best: set[str]) -> None:
         self._tell_events(learner)
-        took = [seconds_text(report.seconds), *self._rate(report.rate)] if report.seconds > 0.0 else []
-        self._write(f"epoch {label}", *_named(report.train), *_named(report.validation, "validation "), *took)
+        self._write(*plain_parts(label, report, self.unit))
 
     def end(self, learner: AnyLearner) -> None:
         self._tell_events(learner)
         if self._now.ended is not None and not self._now.ended.startswith("finished"):
             self._write(self._now.ended)
-
-    def _rate(self, rate: float | None) -> list[str]:
-        return [f"{rate:,.0f} {self.unit}/s"] if rate and rate == rate else []
 
     def _tell_events(self, learner: AnyLearner) -> None:
         new, self._events = learner.events[self._events :], len(learner.events)
@@ -260,10 +252,24 @@ class PlainProgress(View):
             self._write(f"step {step:,}: {text}")
 
     def _write(self, *parts: str) -> None:
-        # Parts are told apart by two spaces, so that none may have them; `epoch  1/12` is padded as it always was.
-        self.stream.write("  ".join(part if part.startswith("epoch ") else one_line(part) for part in parts) + "\n")
+        self.stream.write(plain_line(*parts) + "\n")
         self.stream.flush()
         self._written = perf_counter()
+
+
+def plain_parts(label: str, report: EpochReport, unit: str) -> list[str]:
+    """The parts of the plain line of an epoch."""
+    took = [seconds_text(report.seconds), *_rate(report.rate, unit)] if report.seconds > 0.0 else []
+    return [f"epoch {label}", *_named(report.train), *_named(report.validation, "validation "), *took]
+
+
+def plain_line(*parts: str) -> str:
+    """A plain line. Its parts are told apart by two spaces, so none may have them; `epoch  1/12` alone is padded."""
+    return "  ".join(part if part.startswith("epoch ") else one_line(part) for part in parts)
+
+
+def _rate(rate: float | None, unit: str) -> list[str]:
+    return [f"{rate:,.0f} {unit}/s"] if rate and rate == rate else []
 
 
 class RichProgress(View):

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+from phlox.errors import RunError
 from phlox.optim.optimizer import Rate
 from phlox.train.history import Values, flattened
+from phlox.train.monitor import better_mode
 
 Line = list[tuple[str, str]]
 """Pieces of text, each with its style: "", "dim", "bold", "best", "bar" or "warn"."""
 
-_LESS = """
-    loss error errors perplexity mae mse rmse mape hamming calibration ece logloss nll wer cer brier hinge deviance
-    divergence kl distance
-"""
-_MORE = """
-    accuracy acc f fbeta auroc auc ap precision recall specificity sensitivity iou dice map bleu rouge rougel psnr ssim
-    r kappa mcc correlation pearson spearman similarity match score reward explained
-"""
-_BETTER = dict.fromkeys(_LESS.split(), "less") | dict.fromkeys(_MORE.split(), "more")
 _BAR = 8
 """The smallest width of a bar, in columns; below that there is none."""
 _WIDEST_BAR = 40
@@ -69,20 +61,22 @@ class Best(NamedTuple):
 
 
 def better(name: str) -> str | None:
-    """Which values of that name are better, "less" or "more"; None if the name does not say.
+    """Which values of that name are better, "min" or "max"; None if the name does not say.
 
     >>> better("validation/loss"), better("top5_accuracy"), better("entropy")
-    ('less', 'more', None)
+    ('min', 'max', None)
     """
-    words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
-    return next((_BETTER[word] for word in reversed(words) if word in _BETTER), None)
+    try:
+        return better_mode(name)
+    except RunError:
+        return None
 
 
 def is_better(name: str, value: float, than: float | None) -> bool:
     """Is a value better than another one? None stands for no value; NaN is never better."""
     if math.isnan(value) or (way := better(name)) is None:
         return False
-    return than is None or math.isnan(than) or (value < than if way == "less" else value > than)
+    return than is None or math.isnan(than) or (value < than if way == "min" else value > than)
 
 
 class BestValues:
@@ -100,6 +94,10 @@ class BestValues:
                 self._best[name] = Best(name, value, epoch)
                 found.add(name)
         return found
+
+    def all(self) -> dict[str, Best]:
+        """All of them, by name."""
+        return dict(self._best)
 
     def shown(self) -> list[Best]:
         """Those of the validation, or of the training where there is none; not those of single classes."""
@@ -133,6 +131,8 @@ def clock(seconds: float) -> str:
     >>> clock(65), clock(7265), clock(273600)
     ('1:05', '2:01:05', '3d 4:00:00')
     """
+    if not math.isfinite(seconds):
+        return "?"
     minutes, rest = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -309,7 +309,7 @@ def live_lines(now: Snapshot, width: int, *, ascii_only: bool = False) -> list[L
 def bar_line(now: Snapshot, width: int, *, ascii_only: bool = False) -> Line:
     """The running epoch: its number, a bar where its length is known, and the values so far, as far as they fit."""
     number = str(now.epoch) if now.epochs is None else f"{now.epoch}/{now.epochs}"
-    head: Line = [("epoch ", "dim"), (number, "bold")] if width >= 30 else [(number, "bold")]
+    head: Line = [("epoch ", "dim"), (number, "bold")] if width >= 48 else [(number, "bold")]
     share = min(now.step / now.steps, 1.0) if now.steps else None
     done = f"{share:4.0%}" if share is not None else f"step {now.step:,}"
     if now.doing:

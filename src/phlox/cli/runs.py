@@ -1,0 +1,130 @@
+"""`phlox runs`: a table of the runs under a folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from phlox.cli.command import DONE, Command
+from phlox.cli.records import plain
+from phlox.cli.run_files import Run, find_runs, read_run
+from phlox.cli.text import printable, table, terminal_width
+from phlox.errors import RunError
+from phlox.train.view_text import amount, better, clock
+
+_VALUES = 3
+"""So many values have columns; `--json` has all."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", metavar="FOLDER", help="a folder with runs in it, at any depth up to 5")
+    parser.add_argument("--sort", metavar="NAME", help="the best first, by this value, such as validation/accuracy")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status."""
+    folder = Path(options.folder)
+    if not folder.is_dir():
+        raise RunError(f"{folder}: there is no such folder; give one with runs in it")
+    runs = [read_run(path) for path in find_runs(folder)]
+    if not runs:
+        raise RunError(f"{folder}: there are no runs in it: no folder with a run.json or a metrics.jsonl")
+    if options.sort is not None:
+        runs = _sorted(runs, options.sort)
+    differing = _differing(runs)
+    if options.json:
+        print(json.dumps(plain([_as_json(one, folder) for one in runs]), indent=2, allow_nan=False))
+    else:
+        print(_table(runs, folder, differing, options.sort))
+    return DONE
+
+
+def _sorted(runs: list[Run], name: str) -> list[Run]:
+    """The runs with the best value first; those without one last."""
+    values = [_value(one, name) for one in runs]
+    if all(value is None for value in values):
+        found = {key for one in runs for row in one.rows for key in row}
+        names = sorted(key for key in found if not key.rpartition("/")[2].isdecimal())
+        raise RunError(f"--sort {name}: no run has such a value; there are: {', '.join(names) or 'none'}")
+    sign = -1.0 if better(name) == "max" else 1.0
+    keys = [math.inf if value is None or math.isnan(value) else sign * value for value in values]
+    return [runs[i] for i in sorted(range(len(runs)), key=keys.__getitem__)]
+
+
+def _value(one: Run, name: str) -> float | None:
+    """The best value of that name; the last one of a name that does not say what is better."""
+    best = one.best().get(name)
+    return best.value if best is not None else one.rows[-1].get(name) if one.rows else None
+
+
+def _differing(runs: list[Run]) -> list[str]:
+    """The settings that are not the same in all runs that have settings."""
+    with_settings = [one.settings for one in runs if one.settings]
+    names = dict.fromkeys(name for settings in with_settings for name in settings)
+    return [name for name in names if len({settings.get(name) for settings in with_settings}) > 1]
+
+
+def _shown(runs: list[Run], sort: str | None) -> list[str]:
+    """The values that have columns: what is sorted by, the loss of the validation, and what follows."""
+    names = dict.fromkeys([sort] if sort is not None else [])
+    for prefix in ("validation/", "train/"):
+        some = {name: None for one in runs for row in one.rows for name in row if name.startswith(prefix)}
+        if not [name for name in names if name != sort]:
+            names |= dict.fromkeys(name for name in some if not name.rpartition("/")[2].isdecimal())
+    return [*names][:_VALUES]
+
+
+def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None) -> str:
+    shown = _shown(runs, sort)
+    heads = ["run", "status", "epochs", "time"]
+    for name in shown:
+        heads += [f"best {_short(name)}", "last"]
+    rows: list[list[str]] = []
+    for one in runs:
+        best = one.best()
+        of = f"/{one.epochs}" if one.epochs is not None else ""
+        row = [_name(one, folder), one.status, f"{one.last_epoch}{of}", clock(one.seconds) if one.rows else ""]
+        for name in shown:
+            last = one.rows[-1].get(name) if one.rows else None
+            row += [amount(name, best[name].value) if name in best else "", "" if last is None else amount(name, last)]
+        notes = [one.reason] * bool(one.reason) + one.notes
+        rows.append([*row, *(one.settings.get(name, "") for name in differing), "; ".join(notes)])
+    if all(row[-1] == "no config.json" for row in rows):  # then it is no news
+        rows = [[*row[:-1], ""] for row in rows]
+    heads += [*differing, "note"]
+    values = range(2, 4 + 2 * len(shown))
+    # What goes first where there is no room: settings from the last, further values, time, the last loss, notes.
+    spare = [*reversed(range(4 + 2 * len(shown), len(heads) - 1)), *reversed(values[4:]), 3, 5, len(heads) - 1]
+    return table(rows, heads, right=[*values], spare=spare, width=terminal_width())
+
+
+def _name(one: Run, folder: Path) -> str:
+    return str(one.path.relative_to(folder)) if one.path != folder else printable(folder.name or str(folder))
+
+
+def _short(name: str) -> str:
+    part, _, rest = name.partition("/")
+    return f"val {rest}" if part == "validation" else name
+
+
+def _as_json(one: Run, folder: Path) -> dict[str, Any]:
+    last = one.rows[-1] if one.rows else {}
+    return {
+        "name": _name(one, folder), "path": str(one.path), "status": one.status, "reason": one.reason or None,
+        "epochs": one.last_epoch, "planned_epochs": one.epochs, "seconds": one.seconds,
+        "best": {name: {"value": best.value, "epoch": int(best.epoch)} for name, best in one.best().items()},
+        "last": last, "settings": one.settings, "notes": one.notes,
+    }  # fmt: skip
+
+
+COMMAND = Command(
+    description="List the runs under a folder: their state, epochs, best and last values, and the settings that differ "
+    "between them. What a run lacks, or has only half written, is left out and noted.",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,133 @@
+"""`phlox watch`: follows a run in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+from phlox.cli.command import DONE, Command
+from phlox.cli.run_files import Run, locate, read_run
+from phlox.errors import ExtraNotInstalledError
+from phlox.train.history import flattened
+from phlox.train.screen import Screen
+from phlox.train.view import plain_line, plain_parts
+from phlox.train.view_text import BestValues, Snapshot, clock, epoch_label, figures
+
+
+def interval(text: str) -> float:
+    """A number of seconds, as the type of an argument."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.05 <= number <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.05 to 3600")
+    return number
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("path", metavar="RUN", help="the folder of a run, which may be under way")
+    parser.add_argument("--interval", type=interval, default=1.0, metavar="S", help="seconds between looks; default 1")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status."""
+    path = Path(options.path)
+    locate(path)  # an error before anything is drawn
+    watcher = _Watcher(_screen())
+    try:
+        while True:
+            now = read_run(locate(path))
+            watcher.show(now)
+            if now.status != "running":
+                break
+            time.sleep(options.interval)
+    finally:
+        watcher.close()
+    return DONE
+
+
+def _screen() -> Screen | None:
+    if not sys.stdout.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        return None
+    try:
+        return Screen(sys.stdout)
+    except ExtraNotInstalledError:
+        return None
+
+
+class _Watcher:
+    """Shows what is new of a run."""
+
+    def __init__(self, screen: Screen | None) -> None:
+        self.screen = screen
+        self._rows, self._is_open = 0, False
+        self._best = BestValues()
+
+    def show(self, now: Run) -> None:
+        """What has come since the last look."""
+        if len(now.rows) < self._rows:  # another run has taken its place
+            self._rows, self._best = 0, BestValues()
+        new = range(self._rows, len(now.rows))
+        self._rows = len(now.rows)
+        if self.screen is not None and not self._is_open:
+            self.screen.open(Snapshot(epochs=now.epochs, doing="starting"))
+            self._is_open = True
+        for place in new:
+            self._epoch(now, place)
+        if self.screen is not None:
+            self.screen.show(self._snapshot(now))
+        elif now.status != "running":
+            print(plain_line(_ending(now)), flush=True)
+
+    def close(self) -> None:
+        """Put the cursor back."""
+        if self.screen is not None and self._is_open:
+            self.screen.close()
+
+    def _epoch(self, now: Run, place: int) -> None:
+        report = now.report(place)
+        values = flattened("train", report.train) | flattened("validation", report.validation)
+        best = self._best.add(epoch_label(report.epoch, None), values)
+        if now.is_epoch(place):
+            label = epoch_label(report.epoch, now.epochs)
+        elif report.validation:
+            label = f"{epoch_label(report.epoch + 1, now.epochs)} step {report.step:,}"
+        else:
+            return  # of some step: the last one is below the table
+        if self.screen is not None:
+            self.screen.epoch(label, report.train, report.validation, report.seconds or None, best)
+        else:
+            print(plain_line(*plain_parts(label, report, "rows")), flush=True)
+
+    def _snapshot(self, now: Run) -> Snapshot:
+        last = now.report(-1) if now.rows else None
+        left = None
+        if now.epochs is not None and now.rows:
+            left = max(now.epochs - now.last_epoch, 0) * now.seconds / len(now.rows)
+        is_running = now.status == "running"
+        return Snapshot(
+            epoch=now.last_epoch if last else 1, epochs=now.epochs, step=now.last_epoch if is_running else 0,
+            steps=now.epochs, doing="" if last else "waiting for the first epoch",
+            values=last.train if last and figures(last.train) else {}, rate=last.rate if last and last.rows else None,
+            elapsed=now.seconds, left=left, lr=last.lr if last else None, best=self._best.shown(),
+            ended=None if is_running else _ending(now),
+        )  # fmt: skip
+
+
+def _ending(now: Run) -> str:
+    epochs = f"{now.last_epoch} {'epoch' if now.last_epoch == 1 else 'epochs'}"
+    return f"{now.status} after {epochs}, {clock(now.seconds)}" + (f": {now.reason}" if now.reason else "")
+
+
+COMMAND = Command(
+    description="Follow a run: a line for each epoch, and below it what is under way. It ends when the run ends, or "
+    "with Ctrl-C, which does not touch the run.",
+    arguments=arguments,
+    run=run,
+)
