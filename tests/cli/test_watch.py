@@ -30,9 +30,9 @@ def test_a_run_that_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["watch", str(folder)]) == 0
     out, err = capsys.readouterr()
     assert err == "" and out.splitlines() == [
-        "epoch 1/3  loss 1.0000  validation loss 1.5000  validation accuracy 50.0%  validation recall 1..1  30.0s  100 rows/s",  # noqa: E501
-        "epoch 2/3  loss 0.5000  validation loss 0.7500  validation accuracy 75.0%  validation recall 1..1  30.0s  100 rows/s",  # noqa: E501
-        "epoch 3/3  loss 0.3333  validation loss 0.5000  validation accuracy 58.3%  validation recall 1..1  30.0s  100 rows/s",  # noqa: E501
+        "epoch 1/3  loss 1.0000  validation loss 1.5000  validation accuracy 50.0%  validation recall 1..1  30.0 s  100 rows/s",  # noqa: E501
+        "epoch 2/3  loss 0.5000  validation loss 0.7500  validation accuracy 75.0%  validation recall 1..1  30.0 s  100 rows/s",  # noqa: E501
+        "epoch 3/3  loss 0.3333  validation loss 0.5000  validation accuracy 58.3%  validation recall 1..1  30.0 s  100 rows/s",  # noqa: E501
         "failed after 3 epochs, 1:30: RunError: the loss",
     ]
 
@@ -58,9 +58,9 @@ def test_a_run_that_goes_on(
     assert main(["watch", str(tmp_path / "a"), "--interval", "0.25"]) == 0
     assert waits == [0.25] * 5
     assert capsys.readouterr().out.splitlines() == [
-        "epoch 1  loss 0.5000  2.00s  50 rows/s",
-        "epoch 2 step 8  loss 0.3000  validation loss 0.7000  2.00s  50 rows/s",
-        "epoch 2  loss 0.2000  2.00s  50 rows/s",
+        "epoch 1  loss 0.5000  2.00 s  50 rows/s",
+        "epoch 2 step 8  loss 0.3000  validation loss 0.7000  2.00 s  50 rows/s",
+        "epoch 2  loss 0.2000  2.00 s  50 rows/s",
         "finished after 2 epochs, 0:04",
     ]
 

@@ -21,6 +21,7 @@ from PIL import Image
 from phlox import metrics, nn
 from phlox.errors import DataError, RunError
 from phlox.train import report as report_module
+from phlox.train.history import Plan
 from phlox.train.report import Report
 from phlox.train.report_page import decimated, matrix, page, png
 from tests.train.browser import PROGRAM, Browser
@@ -56,7 +57,8 @@ def trained(
         )  # fmt: skip
         learner.end_epoch()
     learner.warn(f"checkpoint written: {HOSTILE}")
-    learner.stopped = stop
+    if stop is not None:
+        learner.stopped, learner.plan = stop, Plan(epochs + 1, None, 4, 10)
     if end:
         learner.end()
     return learner, report
@@ -131,6 +133,7 @@ def test_the_states_of_a_training(tmp_path: Path) -> None:
 
     learner, report = trained(tmp_path / "a.html", end=False)
     assert status(tmp_path / "a.html") == 'running">running' and embedded(tmp_path / "a.html")["running"] is True
+    learner.stopped = "12 epochs are over"  # as planned
     learner.end()
     assert status(tmp_path / "a.html") == 'finished">finished'
     trained(tmp_path / "b.html", stop="no <better>")

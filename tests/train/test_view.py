@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from phlox.backend import Autodiff, NumPy, as_device
 from phlox.errors import ExtraNotInstalledError, RunError
 from phlox.train import screen as screen_module
 from phlox.train import view as view_module
 from phlox.train.history import EpochReport
-from phlox.train.view import NotebookProgress, PlainProgress, RichProgress, View, progress, resident_bytes
+from phlox.train.view import NotebookProgress, PlainProgress, RichProgress, View, memory_text, progress, resident_bytes
 from phlox.train.view_text import (
     BestValues,
     Snapshot,
@@ -119,7 +120,7 @@ def test_a_plain_line_an_epoch(clock: list[float]) -> None:
     learner.take(4, loss=1e-5, recall=[0.5, 1.0])
     learner.end_epoch(seconds=125.0)
     learner.end()
-    both = "accuracy 90.0%  validation loss {}  validation accuracy 98.0%  2.00s  20 images/s"
+    both = "accuracy 90.0%  validation loss {}  validation accuracy 98.0%  2.00 s  20 images/s"
     assert stream.getvalue().splitlines() == [
         f"epoch  1/12  loss 0.5000  {both.format('0.2500')}",
         f"epoch  2/12  loss 0.2500  {both.format('0.1250')}",
@@ -151,7 +152,7 @@ def test_plain_lines_have_no_control_characters_and_tell_events(clock: list[floa
     learner.end(RunError("the loss\nis nan"))
     assert stream.getvalue().splitlines() == [
         r"step 1: saved to \x1b[31mruns\x07",
-        r"epoch 1/3  lo\x1b[2Jss 0.5000  1.50s  27 rows/s",
+        r"epoch 1/3  lo\x1b[2Jss 0.5000  1.50 s  27 rows/s",
         "ended by RunError after 0:00: the loss is nan",
     ]
 
@@ -165,7 +166,7 @@ def test_a_validation_within_an_epoch_has_a_line(clock: list[float]) -> None:
     learner.take(2, loss=1.0)
     learner.validate(loss=0.5)
     learner.end_epoch()
-    assert [line.split("  1.50s")[0] for line in stream.getvalue().splitlines()] == [
+    assert [line.split("  1.50 s")[0] for line in stream.getvalue().splitlines()] == [
         "epoch 0.50/2  loss 1.0000  validation loss 0.7500",
         "epoch 1/2  loss 1.0000  validation loss 0.5000",
     ]
@@ -208,9 +209,9 @@ def test_what_a_terminal_shows(terminal: Terminal, clock: list[float]) -> None:
     learner.warn("learning rate x 0.1")
     learner.end()
     lines = plain_of(terminal.getvalue())
-    assert lines.count("epoch    loss  val loss  accuracy  val accuracy      time") == 1
-    assert "  1/2  0.5000    0.2500*    90.0%         98.0%*    2.00s" in lines
-    assert "  2/2  0.2500    0.1250*    90.0%         98.0%     2.00s" in lines
+    assert lines.count("epoch     loss  val loss  accuracy  val accuracy      time") == 1
+    assert "  1/2   0.5000    0.2500*    90.0%         98.0%*    2.00 s" in lines
+    assert "  2/2   0.2500    0.1250*    90.0%         98.0%     2.00 s" in lines
     bars = [line for line in lines if "━" in line]
     assert any(re.fullmatch(r"epoch 1/2  ━+─+   50%  loss 0\.5000  accuracy 90\.0%", line) for line in bars)
     rates = [line for line in lines if "images/s" in line]
@@ -261,7 +262,7 @@ def test_a_training_of_unknown_length(terminal: Terminal, clock: list[float]) ->
     learner.end()
     lines = plain_of(terminal.getvalue())
     assert "epoch 2  step 3  loss 0.2500  accuracy 90.0%" in lines
-    assert "    1  0.5000*    90.0%*    2.00s" in lines
+    assert "    1   0.5000*    90.0%*    2.00 s" in lines
     assert not any("left" in line for line in lines) and any("0:03 elapsed" in line for line in lines)
 
 
@@ -290,7 +291,7 @@ def test_a_resumed_training_knows_its_best_and_its_place(terminal: Terminal, clo
     assert "best val loss 0.0010 (epoch 1)" in lines
     learner.validate(loss=0.5)
     learner.end_epoch()
-    assert "  2/3  1.0000    0.5000     1.50s" in plain_of(terminal.getvalue())
+    assert "  2/3   1.0000    0.5000     1.50 s" in plain_of(terminal.getvalue())
 
 
 def test_the_time_that_is_left_counts_what_was_slow_at_first_once(terminal: Terminal, clock: list[float]) -> None:
@@ -410,3 +411,14 @@ def test_the_memory_of_this_process() -> None:
     with open("/proc/self/status") as file:  # noqa: PTH123
         stated = int(re.search(r"VmRSS:\s+(\d+) kB", file.read())[1]) * 1024  # pyright: ignore[reportOptionalSubscript]
     assert abs(resident_bytes() - stated) < 0.05 * stated
+
+
+def test_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner: Any = FakeLearner()
+    assert re.fullmatch(r"memory \d+ MB|memory \d\.\d\d GB", memory_text(learner))
+    assert all(as_device(name).backend.memory_used(as_device(name)) is None for name in ("numpy", "jax", "torch"))
+    learner.device = Autodiff(NumPy()).device()
+    monkeypatch.setattr(NumPy, "memory_used", lambda self, device: 2_500_000_000)
+    assert memory_text(learner).endswith(", device 2.50 GB")
+    monkeypatch.setattr(view_module, "resident_bytes", lambda: 0)
+    assert memory_text(learner) == "device memory 2.50 GB"

@@ -112,7 +112,7 @@ def read_run(path: Path) -> Run:
     sessions = manifest.get("sessions")
     session: Any = cast("list[Any]", sessions)[-1] if isinstance(sessions, list) and sessions else None
     reason = cast("dict[str, Any]", session).get("reason") if isinstance(session, dict) else None
-    run.reason = reason if isinstance(reason, str) else ""
+    run.reason = reason if isinstance(reason, str) and not reason.startswith(KeyboardInterrupt.__name__) else ""
     return run
 
 

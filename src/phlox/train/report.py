@@ -37,7 +37,7 @@ from phlox.train.report_page import (
     section,
     table,
 )
-from phlox.train.view_text import amount, better, clock, is_better
+from phlox.train.view_text import amount, better, clock, is_better, is_complete
 from phlox.version import __version__
 
 Wrong = Callable[[AnyLearner], Sequence[tuple[Any, ...]]]
@@ -225,7 +225,9 @@ class Report(Callback):
             return "failed", f"failed: {type(self._error).__name__}: {self._error}"
         if not self._has_ended:
             return "running", "running"
-        return ("stopped", f"stopped: {learner.stopped}") if learner.stopped else ("finished", "finished")
+        if learner.stopped and not is_complete(learner.plan, learner.epoch, learner.step):
+            return "stopped", f"stopped: {learner.stopped}"
+        return "finished", "finished"
 
     def _plots(self, learner: AnyLearner) -> list[dict[str, Any]]:
         history: list[EpochReport] = learner.history

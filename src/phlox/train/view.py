@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from importlib import import_module
 from time import perf_counter
-from typing import Any, ClassVar, TextIO, cast
+from typing import Any, ClassVar, TextIO
 
 from phlox.errors import ExtraNotInstalledError
 from phlox.train.callback import AnyLearner, Callback
@@ -20,6 +20,7 @@ from phlox.train.view_text import (
     clock,
     epoch_label,
     figures,
+    is_complete,
     live_lines,
     one_line,
     seconds_text,
@@ -144,7 +145,10 @@ class View(Callback):
     def on_fit_end(self, learner: AnyLearner) -> None:
         if self._pending is not None and self._error is None:
             self._validated(learner)
-        self._take(learner, read=False)
+        # In the middle of an epoch the last values stay on the screen; after an error they may not be there any more.
+        self._take(
+            learner, read=self._steps_done(learner) > 0 and isinstance(self._error, (type(None), KeyboardInterrupt))
+        )
         self._now.ended = self._ending(learner)
         self._now.left = None
         self.end(learner)
@@ -200,7 +204,7 @@ class View(Callback):
             return f"interrupted after {took}, at step {learner.step:,}"
         if self._error is not None:
             return f"ended by {type(self._error).__name__} after {took}: {self._error}"
-        if learner.stopped:
+        if learner.stopped and not is_complete(learner.plan, learner.epoch, learner.step):
             return f"stopped after {took}: {learner.stopped}"
         return f"finished {learner.epoch} {'epoch' if learner.epoch == 1 else 'epochs'} in {took}"
 
@@ -340,8 +344,8 @@ def memory_text(learner: AnyLearner) -> str:
     parts: list[str] = []
     if resident := resident_bytes():
         parts.append(f"memory {_bytes(resident)}")
-    used = getattr(learner.device.backend, "memory_used", None)
-    if callable(used) and (count := cast("int | None", used(learner.device))):
+    device = learner.device
+    if count := device.backend.memory_used(device):
         parts.append(f"{'device ' if parts else 'device memory '}{_bytes(count)}")
     return ", ".join(parts)
 

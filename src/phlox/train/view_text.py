@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from phlox.errors import RunError
 from phlox.optim.optimizer import Rate
-from phlox.train.history import Values, flattened
+from phlox.train.history import Plan, Values, flattened
 from phlox.train.monitor import better_mode
 
 Line = list[tuple[str, str]]
@@ -105,6 +105,11 @@ class BestValues:
         return [one for one in whole if one.name.startswith("validation/")] or whole
 
 
+def is_complete(plan: Plan, epoch: int, step: int) -> bool:
+    """Have all the epochs or steps of a training been taken, so that it has not been stopped before?"""
+    return (plan.epochs is not None and epoch >= plan.epochs) or (plan.steps is not None and step >= plan.steps)
+
+
 # --- numbers
 
 
@@ -141,8 +146,8 @@ def clock(seconds: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """How long something took: `0.25s`, `12.3s`, `2:05`."""
-    return f"{seconds:.2f}s" if seconds < 9.995 else f"{seconds:.1f}s" if seconds < 99.95 else clock(seconds)
+    """How long something took: `0.25 s`, `12.3 s`, `2:05`."""
+    return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s" if seconds < 99.95 else clock(seconds)
 
 
 def lr_text(lr: Rate) -> str:
@@ -260,7 +265,7 @@ def epoch_lines(
                 columns.append(_Column(title, some[name][0] + ("*" if star else " "), style, rank))
     if seconds is not None:
         columns.append(_Column("time", seconds_text(seconds), "dim", 4))
-    widths = [max(cells(c.title) + (c.cell[-1] in "* "), cells(c.cell), 8 * (c.rank > 0)) for c in columns]
+    widths = [max(cells(c.title) + (c.cell[-1] in "* "), cells(c.cell), 9 * (c.rank > 0)) for c in columns]
     while len(columns) > 1 and sum(widths) + len(widths) - 1 > width:
         out = max(range(len(columns)), key=lambda i: (columns[i].rank, i))
         del columns[out], widths[out]

@@ -47,6 +47,10 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         """The names of the devices after the first, for an array on several, as they follow the first in its name."""
         return ""
 
+    def memory_used(self, device: Device) -> int | None:
+        """The bytes that arrays take on a device with memory of its own; None where the engine does not say."""
+        return None
+
     def prefers_fused_matmul(self) -> bool:
         """Is one product with concatenated matrices faster here than a product with each of them?
 

@@ -44,6 +44,9 @@ class Decorator(Backend):
     def other_device_names(self, device: Device) -> str:
         return self.inner.other_device_names(device)
 
+    def memory_used(self, device: Device) -> int | None:
+        return self.inner.memory_used(device)
+
     # --- values
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:

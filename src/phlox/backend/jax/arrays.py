@@ -70,6 +70,10 @@ class Arrays(EngineBackend):
     def other_device_names(self, device: Device) -> str:
         return "".join(f",{number}" for number in sorted(map(_number_of, device.spread.devices.flat))[1:])
 
+    def memory_used(self, device: Device) -> int | None:
+        stats = self.native_device(device).memory_stats()  # None for processors
+        return stats.get("bytes_in_use") if stats else None
+
     def to_device(self, x: Array, device: Device) -> Array:
         if device.spread is None:
             return jax.device_put(x, self.native_device(device))

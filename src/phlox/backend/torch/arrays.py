@@ -58,6 +58,12 @@ class Arrays(EngineBackend):
         """PyTorch's own object for a device."""
         return _named(device.name)
 
+    def memory_used(self, device: Device) -> int | None:
+        native = self.native_device(device)
+        if native.type == "cuda":
+            return torch.cuda.memory_allocated(native)
+        return torch.mps.current_allocated_memory() if native.type == "mps" else None
+
     def device_of(self, x: Array) -> Device:
         device = x.device
         return Device(self, f"gpu:{device.index}" if device.type == "cuda" else device.type)
