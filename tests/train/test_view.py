@@ -209,7 +209,7 @@ def test_what_a_terminal_shows(terminal: Terminal, clock: list[float]) -> None:
     learner.warn("learning rate x 0.1")
     learner.end()
     lines = plain_of(terminal.getvalue())
-    assert lines.count("epoch     loss  val loss  accuracy  val accuracy      time") == 1
+    assert lines.count("epoch     loss  val loss  accuracy  val accuracy       time") == 1
     assert "  1/2   0.5000    0.2500*    90.0%         98.0%*    2.00 s" in lines
     assert "  2/2   0.2500    0.1250*    90.0%         98.0%     2.00 s" in lines
     bars = [line for line in lines if "━" in line]
