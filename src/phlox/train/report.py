@@ -40,7 +40,8 @@ from phlox.train.report_page import (
 from phlox.train.view_text import amount, better, clock, is_better, is_complete
 from phlox.version import __version__
 
-Wrong = Callable[[AnyLearner], Sequence[tuple[Any, ...]]]
+Wrong = Callable[[Any], Sequence[tuple[Any, ...]]]
+"""A function of the learner, whose name annotations at run time do not know."""
 
 _SHARE = 20
 """Where epochs are shorter than so many times the time of a write, not each of them is written."""
