@@ -38,7 +38,8 @@ def test_everything_with_numpy_alone(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
     assert sorted(path.name for path in out.iterdir()) == [
-        "config.json", "curves.png", "metrics.jsonl", "model.safetensors", "predictions.npz", "run.json",
+        "checkpoints", "config.json", "curves.png", "environment.json", "metrics.jsonl", "model.safetensors",
+        "predictions.npz", "report.html", "run.json",
     ]  # fmt: skip
     config = json.loads((out / "config.json").read_text())
     assert config["model"]["channels"] == [24, 48] and config["seed"] == 0
@@ -47,7 +48,7 @@ def test_everything_with_numpy_alone(tmp_path: Path) -> None:
     assert tensors["conv_2.weight"].shape == (48, 24, 3, 3)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [*range(1, 81)]
-    assert lines[-1]["held_out_accuracy"] == pytest.approx(int(found[2]) / 359)
+    assert lines[-1]["validation/accuracy"] == pytest.approx(int(found[2]) / 359)
     with Image.open(out / "curves.png") as picture:
         picture.verify()
     digits = load_digits()
@@ -98,10 +99,28 @@ def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         rest, error = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert error == f"phlox: interrupted; the files written so far are in {tmp_path / 'run'}\n"
+    run = tmp_path / "run"
+    assert error == (
+        "\nCtrl-C: ending after this step; once more to end at once\n"
+        f"phlox: interrupted; the run in {run} was saved; go on with: python -m phlox demo --out {run} --resume\n"
+    )
     assert "Traceback" not in rest
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
     assert (tmp_path / "run" / "metrics.jsonl").read_text().endswith("\n")
+
+
+def test_an_interrupted_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.json").write_text(SMALL)
+    command = ["demo", "--config", str(tmp_path / "small.json"), "--epochs", "6"]
+    assert main([*command, "--out", str(tmp_path / "whole")]) == 0
+    stop = "import phlox.train.learner as l, signal; f = l.Learner._note\n"
+    stop += "def note(self, kind, values):\n  f(self, kind, values)\n  if self.step > 4: signal.raise_signal(signal.SIGINT)\n"
+    stop += "l.Learner._note = note"
+    assert run(*command, "--out", tmp_path / "run", before=stop).returncode == 130
+    assert main([*command, "--out", str(tmp_path / "run"), "--resume"]) == 0
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
+    for path, array in one.items():
+        np.testing.assert_array_equal(array, other[path])
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -129,9 +148,9 @@ def test_a_live_bar_on_a_terminal(width: int, tmp_path: Path) -> None:
     os.close(master)
     assert process.returncode == 0 and error == b""
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(chunks).decode())
-    bars = [line for line in re.split(r"[\r\n]+", text) if re.match(r"(epoch )?\d+/2", line)]
-    assert bars and max(map(len, bars)) <= width
-    assert re.search(r"2/2.*loss \d\.\d+.*acc.*%.*/s.*0:00", bars[-1])
+    lines = re.split(r"[\r\n]+", text[text.index("seed 0") : text.index("Test accuracy")])
+    assert max(map(len, lines)) <= width
+    assert re.search(r"^ *2/2 +\d\.\d+", "\n".join(lines), re.MULTILINE)
     assert "Test accuracy" in text
 
 

@@ -46,7 +46,11 @@ def check_whole(folder: Path) -> None:
     for path in folder.iterdir():
         if re.fullmatch(r"\.phlox-[0-9a-f-]+\.tmp", path.name):
             continue
-        assert path.name == "run.json" or path.name in listed
+        assert path.name == "run.json" or path.name in listed or f"{path.name}/" in listed
+        if path.is_dir():
+            for file in path.glob("*.safetensors"):
+                assert load_file(file)
+            continue
         match path.suffix:
             case ".json":
                 assert isinstance(json.loads(path.read_text()), dict)
@@ -54,6 +58,8 @@ def check_whole(folder: Path) -> None:
                 assert path.read_text().endswith("}\n") and [json.loads(line) for line in path.read_text().splitlines()]
             case ".safetensors":
                 assert len(load_file(path)) == 6
+            case ".html":
+                assert path.read_text().rstrip().endswith("</html>")
             case ".npz":
                 with np.load(path) as arrays:
                     assert arrays["probabilities"].shape == (359, 10)
@@ -77,7 +83,7 @@ def calls(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
 
 # From the first call on, or from the last: the old run gives way to the new one in the last eight.
 @pytest.mark.parametrize(("at", "late"), [
-    (1, False), (3, True), (8, False), (14, True), (21, False), (28, True),
+    (1, False), (3, True), (8, False), (14, True), (21, False), (28, True), (42, True),
     (-9, True), (-8, False), (-8, True), (-7, True), (-6, True), (-3, False), (-1, True),
 ])  # fmt: skip
 def test_killed(at: int, late: bool, own_run: Path, calls: int) -> None:
@@ -99,4 +105,4 @@ def test_killed(at: int, late: bool, own_run: Path, calls: int) -> None:
     assert main(command) == 0
     assert sorted(path.name for path in base.iterdir()) == ["run", "small.json"]
     check_whole(own_run)
-    assert len([*own_run.iterdir()]) == 6 and (own_run / "model.safetensors").read_bytes() != old
+    assert len([*own_run.iterdir()]) == 9 and (own_run / "model.safetensors").read_bytes() != old

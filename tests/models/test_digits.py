@@ -22,7 +22,7 @@ def test_the_engines_start_alike_and_stay_together() -> None:
         with px.random.stream(1):
             masks.append(model.dropout(ones).numpy().copy())
         history = training.fit()
-        losses.append([(report.train["loss"], report.held_out["loss"]) for report in history])
+        losses.append([(report.train["loss"], report.validation["loss"]) for report in history])
     for other in weights[1:]:
         for path, weight in weights[0].items():
             np.testing.assert_array_equal(other[path], weight)

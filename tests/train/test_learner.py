@@ -1,6 +1,6 @@
 """The learner's public methods, against loops by hand and NumPy.
 
-Serves: train/learner.py, train/arguments.py, train/steps.py
+Serves: phlox/train/learner.py, phlox/train/arguments.py, phlox/train/steps.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a learner does on trial: afterwards it is as it was.
 
-Serves: train/lr_find.py, train/dry_run.py, train/trial.py
+Serves: phlox/train/lr_find.py, phlox/train/dry_run.py, phlox/train/trial.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phlox.lazy import lazily
+from phlox.lazy import lazily, lend
 from phlox.train.callback import Callback, LambdaCallback
 from phlox.train.callbacks import EarlyStopping, Print, ReduceOnPlateau, StopAfter, Unfreeze
 from phlox.train.checkpoints import Checkpoints
@@ -12,10 +12,14 @@ from phlox.train.folder import RunFolder
 from phlox.train.history import EpochReport, Plan
 from phlox.train.learner import Learner
 from phlox.train.loggers import CsvLogger, JsonlLogger, Logger
+from phlox.train.loop import Fit
 from phlox.train.meter import MetricInputs
 from phlox.train.monitor import Monitor, Watch
 from phlox.train.nonfinite import NanGuard
 from phlox.train.profiling import Profile, Throughput
+
+lend(["phlox.train.callback"], Learner=Learner)
+lend(["phlox.train.state"], Fit=Fit)
 
 if TYPE_CHECKING:
     from phlox.train.curves import draw_curves

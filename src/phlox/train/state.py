@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from phlox.backend import Device
 from phlox.data.structure import mapped
 from phlox.errors import RecordError
+from phlox.optim import Lbfgs, LrSchedule, Optimizer
 from phlox.optim.optimizer import Rate
+from phlox.random.stream import Stream
 from phlox.record import LazyTensor, PrecisionSettings, Record, SafetensorsRecorder, TensorEntry, gather, restore
 from phlox.record.record import Entry
 from phlox.tensor import Tensor, tensor
@@ -28,9 +31,6 @@ from phlox.transform import compile as compiled
 from phlox.transform.tree import map_leaves
 
 if TYPE_CHECKING:
-    from phlox.backend import Device
-    from phlox.optim import Lbfgs, LrSchedule, Optimizer
-    from phlox.random.stream import Stream
     from phlox.train.loop import Fit
 
 FORMAT = 1
