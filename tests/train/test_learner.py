@@ -419,7 +419,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: learner().fit(loader()), "say how long"),
     (lambda: learner().fit(loader(), epochs=0), "epochs is a whole number of 1 or more"),
     (lambda: learner().fit(loader(), epochs=True), "epochs is a whole number"),
-    (lambda: learner().fit(loader(), steps=1.0), "steps is a whole number"),
+    (lambda: learner().fit(loader(), steps=1.0), "steps is a whole number"),  # type: ignore[arg-type]
     (lambda: learner().fit(loader(), time=0), "time is a number of seconds above 0"),
     (lambda: learner().fit((X, Y), epochs=1), r"data: a tuple is not an iterable of batches; give Loader\("),
     (lambda: learner().fit(X, epochs=1), "data: a ndarray is not"),

@@ -113,7 +113,7 @@ def _assert_same(one: Record, other: Record) -> None:
     for path in ("history", "random", "values"):
         first, second = one.values[path], other.values[path]
         if path == "history":
-            first, second = ([{**line, "seconds": 0} for line in lines] for lines in (first, second))  # type: ignore[union-attr]
+            first, second = ([{**line, "seconds": 0} for line in lines] for lines in (first, second))
         assert first == second
 
 

@@ -44,6 +44,7 @@ class Feed:
         self._iterator: Any = None
         self._held: Any = None  # a state to go on from
         self._was_used = False
+        self._dtypes: list[Any] | None = None
         self.of_arrays = False
         """Are batches of nothing but arrays and numbers needed?"""
         self._first: tuple[Any, list[tuple[str, Any]]] | None = None
@@ -145,6 +146,10 @@ class Feed:
 
     def _check(self, batch: Any, number: int) -> None:
         """Has it the structure and the dtypes of the first one?"""
+        dtypes = _dtypes(batch)
+        if dtypes is not None and dtypes == self._dtypes:
+            return
+        self._dtypes = dtypes
         found: list[tuple[str, Any]] = [
             (path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)
         ]
@@ -170,6 +175,23 @@ class Feed:
         )
 
 
+def _dtypes(batch: Any) -> list[Any] | None:
+    """The dtypes of a tuple or dict of arrays, with its keys: what most batches are, said quickly; None of others."""
+    kind: type[Any] = batch.__class__
+    if kind is tuple:
+        found: list[Any] = [kind]
+        parts: Iterable[Any] = batch
+    elif kind is dict:
+        found, parts = list(batch), batch.values()
+    else:
+        return None
+    for part in parts:
+        if part.__class__ is not np.ndarray:
+            return None
+        found.append(part.dtype)
+    return found
+
+
 def as_batch(value: Any) -> Any:
     """A batch of arrays: tensors of other libraries become NumPy arrays, and lists of arrays tuples."""
     whole: Any = value
@@ -192,6 +214,8 @@ def _is_foreign(value: Any) -> bool:
 
 def count(batch: Any) -> int:
     """The rows of a batch: the first axis of its first array that has one."""
+    if batch.__class__ is tuple and batch and batch[0].__class__ is np.ndarray and batch[0].ndim:
+        return batch[0].shape[0]
     for _, leaf in leaves(batch):
         shape: Any = getattr(leaf, "shape", None)
         if shape:

@@ -171,6 +171,7 @@ class Learner(State, Generic[M]):
         if ema is not None and not 0.0 <= ema < 1.0:
             raise RunError(f"ema: the decay of the average lies in [0, 1), got {ema}; 0.999 is usual")
         self.compiles = engine_of(self.device.backend).name == "jax" if compile is None else bool(compile)
+        self._takes_arrays = self.compiles and engine_of(self.device.backend).compiles and not self._is_lbfgs
         self._own_step = step or update
         chosen = of_loss(loss) if loss is not None else step
         self._training, self._validation = (Meter(metrics or {}, self.device) for _ in range(2))
@@ -381,9 +382,9 @@ class Learner(State, Generic[M]):
         feed.of_arrays = self.compiles
         with random.stream(Stream(key_of(0))):  # a step that draws in validation draws the same each time
             for batch in feed.epoch(0):
-                rows, on = count(batch), onto(batch, device)
+                rows, on = count(batch), batch if self._takes_arrays else onto(batch, device)
                 if self._functions.carries and "carry" not in aids:
-                    aids["carry"] = self._carried(models, on)
+                    aids["carry"] = self._carried(models, onto(batch, device))
                 aids, output = measure(models, aids, on)
                 meter.keep(aids)
                 for _ in meter.add(Pending(0, 0, 0, rows, output, None)):

@@ -21,7 +21,7 @@ from phlox.optim.optimizer import Rate
 from phlox.random.stream import Stream
 from phlox.record import LazyTensor, PrecisionSettings, Record, SafetensorsRecorder, TensorEntry, gather, restore
 from phlox.record.record import Entry
-from phlox.tensor import Tensor, tensor
+from phlox.tensor import tensor
 from phlox.train.feed import onto
 from phlox.train.history import EpochReport, Values, flattened, plain
 from phlox.train.meter import Meter, Output, Pending
@@ -68,6 +68,8 @@ class State:
     lr_scale: float
     accumulate: int
     compiles: bool
+    _takes_arrays: bool
+    """Does a compiled step take NumPy arrays as they are?"""
     guards: bool
     batch: Any
     device: Device
@@ -220,10 +222,12 @@ class State:
 
     def _take(self, group: list[Any]) -> Output:
         """The steps on a group of batches."""
-        batch, steps = _stacked(group, self.device), len(group)
+        steps = len(group)
+        batch = group[0] if steps == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
+        if not self._takes_arrays:
+            batch = onto(batch, self.device)
         if self._carry is not None and "carry" not in self._aids:
-            first = batch if steps == 1 else map_leaves(lambda x: x[0], batch, Tensor)
-            self._aids["carry"] = self._carried(self._models, first, self._carry_saved)
+            self._aids["carry"] = self._carried(self._models, onto(group[0], self.device), self._carry_saved)
             self._carry_saved = None
         number = self._batch_number + 1
         applies = self.accumulate == 1 or number % self.accumulate == 0
@@ -328,13 +332,6 @@ def _transposed(rates: list[dict[str, Rate]]) -> dict[str, Any]:
         else:
             found[name] = [one[name] for one in rates]
     return found
-
-
-def _stacked(group: list[Any], device: Device) -> Any:
-    """The batches of several steps as one, on the device."""
-    first = group[0]
-    whole = first if len(group) == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
-    return onto(whole, device)
 
 
 def _minimized(optimizer: Lbfgs, learner: State, rate: Any, batch: Any) -> tuple[Any, Output]:

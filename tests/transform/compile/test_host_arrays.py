@@ -243,3 +243,22 @@ def test_a_constant_of_a_config_stays_one() -> None:
 
     run = px.compile(lambda x, setting: x * setting.size)
     assert run(np.ones(2), Setting()).tolist() == [3.0, 3.0]
+
+
+INSIDE: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
+    (lambda x: x, lambda batch: batch),
+    (lambda x: (x,), lambda batch: batch[0]),
+    (lambda x: {"a": [x]}, lambda batch: batch["a"][0]),
+]
+
+
+@pytest.mark.parametrize(("inside", "out"), INSIDE, ids=["alone", "tuple", "nested"])
+def test_a_call_like_the_last_one_may_have_another_shape(
+    inside: Callable[[Any], Any], out: Callable[[Any], Any]
+) -> None:
+    model = nn.Linear(3, 1).init(0, device="jax")
+    found = px.compile(lambda models, batch: models["m"](out(batch)).sum())
+    x = np.ones((4, 3), np.float32)
+    for rows in (4, 4, 2, 2, 4, 3):
+        expected = model(px.tensor(x[:rows], device="jax")).sum().item()
+        assert found({"m": model}, inside(x[:rows])).item() == pytest.approx(expected)

@@ -65,14 +65,16 @@ class EngineBackend(Backend):
         dtype = self.host_dtype(kind)
         if array.dtype == dtype:
             return array
-        if kind.name == "int" and array.size and array.dtype != np.bool_:
-            info = np.iinfo(dtype)
-            low, high = array.min(), array.max()
-            if low < info.min or high > info.max:
+        if kind.name == "int" and array.dtype != np.bool_:
+            cast = array.astype(dtype)
+            if not (cast == array).all():  # a cast of one that does not fit is another number
+                info = np.iinfo(dtype)
+                low, high = array.min(), array.max()
                 worst = low if low < info.min else high
                 raise RangeError(
                     f"{worst} does not fit {self!r}'s integers ({dtype.name}); use a backend of wider ones"
                 )
+            return cast
         if kind.name == "float" and (cast := self.recast(array, dtype)) is not None:
             return cast
         with np.errstate(over="ignore", invalid="ignore"):

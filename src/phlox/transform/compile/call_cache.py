@@ -243,7 +243,7 @@ def _tensor(last: Tensor[Any, Any, Any], reader: CallArguments, *, donated: bool
     array_class = cast("type[Any]", type(ops.backend.strip(last.primitive)))
     tensor_class = type(last)
     # A NumPy array in its place is one of the same kind on the same backend: see `phlox.transform.compile.host_arrays`.
-    take_array = None if donated else taker(ops.kind, reader.place.on(ops.backend))
+    take_array = None if donated else taker(ops.kind, reader.place.on(ops.backend), last.shape)
 
     def take(value: Any, leaves: list[Any]) -> bool:
         if value.__class__ is not tensor_class or value._ops is not ops:

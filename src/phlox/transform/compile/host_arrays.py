@@ -132,15 +132,18 @@ def _place_of_module(module: Module) -> Device | None:
     return engine_of(backend).device_of(pending[1][number]).on(backend)
 
 
-def taker(kind: type[Kind], place: Device) -> Callable[[Any, list[Any]], bool]:
-    """`(value, leaves)`: is this an array of that kind? If so what a program takes is appended."""
+def taker(kind: type[Kind], place: Device, shape: tuple[int, ...]) -> Callable[[Any, list[Any]], bool]:
+    """`(value, leaves)`: is this an array of that kind and shape? If so what a program takes is appended.
+
+    Of another shape the function may have to be traced, for which the arguments are read with tensors in their places.
+    """
     engine = engine_of(place.backend)
     inside = place.on(engine)
     known: Any = None
 
     def take(value: Any, leaves: list[Any]) -> bool:
         nonlocal known
-        if value.__class__ is not np.ndarray or not value.ndim:
+        if value.__class__ is not np.ndarray or value.shape != shape:
             return False
         try:
             dtype = value.dtype
