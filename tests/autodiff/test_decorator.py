@@ -10,7 +10,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, NumPy, Torch
-from phlox.data import Batches
+from phlox.data import Loader
 from phlox.train import Learner
 from tests.autodiff.forward import Forward
 
@@ -29,7 +29,7 @@ def test_a_learner_trains_on_it(engine: Any) -> None:
     for decorator in (Forward, Autodiff):
         given = model().to_device(decorator(engine))
         learner = Learner(given, optim.AdamConfig().init(), optim.ConstantLr(0.05), nn.mse_loss)
-        history = learner.fit(Batches(X, Y, batch_size=8), epochs=3)
+        history = learner.fit(Loader((X, Y), 8), epochs=3, progress=False)
         assert history[-1].train["loss"] < history[0].train["loss"]
         assert learner.model.params()[0].backend is decorator(engine)
         found.append([param.val().numpy() for param in learner.model.params()])

@@ -7,6 +7,8 @@ from scipy.ndimage import affine_transform
 from phlox.data import Batches, RandomAffine, load_digits
 from phlox.errors import DataError
 
+pytestmark = pytest.mark.filterwarnings("ignore:Batches is deprecated:DeprecationWarning")
+
 IMAGES = (load_digits().images[:40] / 16).astype(np.float32)[:, None]
 
 

@@ -11,6 +11,8 @@ from phlox.backend.threefry.generator import random_permutation
 from phlox.data import Batches
 from phlox.errors import DataError
 
+pytestmark = pytest.mark.filterwarnings("ignore:Batches is deprecated:DeprecationWarning")
+
 
 def rows_of(batches: Batches, epoch: int, start: int = 0) -> list[list[int]]:
     return [rows.tolist() for rows, *_ in batches.epoch(epoch, start)]

@@ -126,3 +126,13 @@ def test_a_dry_run_finds_what_would_fail_late() -> None:
         learner().dry_run(data(), validation=data(), callbacks=[EarlyStopping("validation/r3", mode="max")])
     with pytest.raises(RunError, match="would be used up"):
         learner().dry_run(iter([(X, Y)]))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_dry_run_looks_at_labels_that_a_compiled_step_does_not(engine: str) -> None:
+    model = nn.Linear(3, 2).init(0, ENGINES[engine].device())
+    trained = Learner(model, optim.SgdConfig(), 0.1, nn.cross_entropy_loss)
+    labels = np.zeros(len(X), np.int64)
+    labels[5] = 2
+    with pytest.raises(IndexError, match="2"):
+        trained.dry_run(Loader((X, labels), 12))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ _SUB_STREAM = int.from_bytes(b"data")
 
 
 class Batches:
-    """Mini-batches of arrays with corresponding rows, such as images and labels.
+    """Deprecated: use `Loader`. Mini-batches of arrays with corresponding rows, such as images and labels.
 
     It has no state: `epoch(e, start=i)` always returns the same batches, those of epoch `e` from batch `i` on. So a run
     that saves `(e, i)` resumes exactly there. Several threads may read epochs at the same time, in any order.
@@ -43,7 +44,9 @@ class Batches:
     Raises:
         DataError: there is no array, lengths differ, there are no rows, or an argument is out of range.
 
+    >>> import warnings
     >>> import numpy as np
+    >>> warnings.simplefilter("ignore", DeprecationWarning)
     >>> batches = Batches(np.arange(5), batch_size=2)
     >>> [rows.tolist() for (rows,) in batches.epoch()]
     [[0, 1], [2, 3], [4]]
@@ -63,6 +66,12 @@ class Batches:
         drop_last: bool | None = None,
         transform: Transform | None = None,
     ) -> None:
+        warnings.warn(
+            "Batches is deprecated and will go with the next release; use Loader((x, y), batch_size), which "
+            "keeps a last batch of fewer rows unless drop_last=True",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         self.arrays: tuple[npt.NDArray[Any], ...] = tuple(np.asarray(array) for array in arrays)
         self.batch_size = batch_size
         self.shuffle = shuffle

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.tracing.checks import checks
 from phlox.errors import RunError
 from phlox.record import Record, load
 from phlox.train.callback import Callback
@@ -87,7 +88,8 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         held_out = None if validation is None else Feed(_First(validation), "validation")
         learner._fit = fit = Fit(learner, feed, held_out, Limits(1, None, None), (1, None), [*quiet, clock])  # pyright: ignore[reportPrivateUsage]
         learner.validation_data = validation
-        fit.run()
+        with checks():  # of indices and divisions, which compiled steps do not look at otherwise
+            fit.run()
         path = learner.save(Path(folder) / "dry-run.safetensors")
         before, size = learner.snapshot(), path.stat().st_size
         learner.load_state(load(path))
