@@ -35,7 +35,7 @@ def sigmoid(x: Any) -> Any:
     return 1.0 / (1.0 + np.exp(-np.float64(x)))
 
 
-KINDS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], tuple[Any, ...], Any]] = {
+KINDS: dict[str, Any] = {
     "categorical": (Categorical, lambda a: td.Categorical(logits=a), (A,), (B,), CLASSES),
     "bernoulli": (Bernoulli, lambda a: td.Bernoulli(logits=a), (A,), (B,), ONES),
     "normal": (Normal, td.Normal, (A, np.exp(B)), (B, np.exp(A)), X),
@@ -269,7 +269,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Categorical(), KindError, "give either logits or probs"),
     (lambda: Bernoulli(px.zeros(()), probs=px.zeros(())), KindError, "give either logits or probs"),
     (lambda: Categorical([0.0, 1.0]), KindError, "logits is a Float tensor, got list; see px.tensor"),  # type: ignore[arg-type]
-    (lambda: Categorical(px.tensor([0, 1])), KindError, r"convert with .float\(\)"),  # type: ignore[arg-type]
+    (lambda: Categorical(px.tensor([0, 1])), KindError, r"convert with .float\(\)"),
     (lambda: Categorical(px.tensor(0.0)), ShapeError, r"there are none in shape \(\)"),
     (lambda: Categorical(probs=px.tensor([-1.0, 2.0])), RangeError, "must not be negative"),
     (lambda: Categorical(px.zeros((3,))).log_prob(px.zeros((1,))), KindError, "classes are an Int tensor, got Float"),
