@@ -3,10 +3,10 @@
     python examples/text_classification.py
     python examples/text_classification.py --device jax
 
-"today ann pays the baker" and "today the baker pays ann" have the same words. A model of the mean
-of word vectors cannot tell them apart, and an LSTM can. It shows: rows of different lengths, padded by `Pad` and put
-into batches of similar length by `ByLength`; an LSTM that is given the lengths; a mean over the words that are there;
-a step of one's own on batches that are dicts.
+"today ann pays the baker" and "today the baker pays ann" have the same words. A model of the mean of word vectors
+cannot tell them apart (it is even wrong more often than right, where it has seen the other one in training), and an
+LSTM can. It shows: rows of different lengths, padded by `Pad` and put into batches of similar length by `ByLength`; an
+LSTM that is given the lengths; a mean over the words that are there; a step of one's own on batches that are dicts.
 """
 
 from __future__ import annotations
