@@ -1,13 +1,13 @@
 """A language model of words: an LSTM that reads a long text in parts, and remembers from part to part.
 
     python examples/word_language_model.py
-    python examples/word_language_model.py --device jax --epochs 16
+    python examples/word_language_model.py --device jax --epochs 20
 
 The text is made here, of little stories about somebody and something of theirs: who has forgotten how a story began
-cannot know how it goes on. It shows: `TokenWindows` in the order of the text; a state that is carried from batch to batch
-(`carry=`), so that gradients flow through one window and memory goes on through all of them (truncated backpropagation
-through time); tied weights, by which the embedding is the output layer too; perplexity, with that of the words' mere
-frequencies beside it; and text that the model writes.
+cannot know how it goes on. It shows: `TokenWindows` in the order of the text; a state that is carried from batch to
+batch (`carry=`), so that gradients flow through one window and memory goes on through all of them (truncated
+backpropagation through time); tied weights, by which the embedding is the output layer too; a learning-rate schedule;
+perplexity, with that of the words' mere frequencies beside it; and text that the model writes.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def written(model: WordModel, words: list[str], count: int, device: px.Device) -
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     """Run the program; by default `arguments` are those of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", default="numpy", help="numpy, jax or torch")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--device", choices=("numpy", "jax", "torch"), default="numpy")
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     print(f"{len(train):,} words to train on, {len(validation):,} to validate with, {len(words)} different ones")
 
     batches = Loader(in_rows(train), ROWS)
-    schedule = optim.CosineAnnealingLr(1e-2, num_iters=len(batches) * options.epochs)
+    schedule = optim.CosineAnnealingLr(5e-3, num_iters=len(batches) * options.epochs)
     learner = Learner(
         WordModel(len(words)).init(options.seed, options.device), optim.AdamWConfig(), schedule, step=step,
         metrics={"perplexity": metrics.Perplexity()}, clip=optim.GradientClipping.global_norm(1.0),
