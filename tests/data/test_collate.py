@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phlox.data import Pack, Pad
+from phlox.data import Concat, Loader, Pack, Pad, Subset, split_rows
 from phlox.errors import DataError
 
 
@@ -69,3 +69,17 @@ def test_what_does_not_fit(call: Any, said: str) -> None:
     with pytest.raises(DataError) as error:
         call()
     assert said in str(error.value)
+
+
+def test_parts_of_a_list_of_rows_are_padded_too() -> None:
+    """Whose rows have no common shape before."""
+    given = rows(3, 1, 2, 5)
+    train, validation = split_rows(given, 0.5, 0.5, seed=None)
+    first, second = (next(Loader(part, 2, collate=Pad()).epoch()) for part in (train, validation))
+    assert first["mask"].sum(1).tolist() == [3, 1] and second["mask"].sum(1).tolist() == [2, 5]
+    np.testing.assert_array_equal(second["tokens"][1], given[3]["tokens"])
+    whole = Concat(Subset(given, [3, 0]), given[1:3], {"tokens": np.ones((1, 4), int), "label": np.array([4])})
+    found = next(Loader(Subset(whole, [2, 1, 0]), 3, collate=lambda rows: [row["label"] for row in rows]).epoch())
+    assert found == [1, 3, 5]
+    last = next(Loader(Subset(whole, [4]), 1, collate=Pad()).epoch())
+    assert last["tokens"].tolist() == [[1, 1, 1, 1]]

@@ -11,7 +11,8 @@ from phlox.data.draws import Draws
 from phlox.data.files import Images, read_images
 from phlox.data.loader import Loader, SkippedRow
 from phlox.data.order import ByLength, ClassBalanced, InOrder, Order, Shuffled, Weighted
-from phlox.data.sources import Arrays, Concat, Mapped, Source, Subset, TokenWindows, as_source, split_rows
+from phlox.data.sources import Arrays, Concat, Mapped, Source, Subset, as_source, split_rows
+from phlox.data.token_windows import TokenWindows
 from phlox.lazy import lazily
 
 if TYPE_CHECKING:

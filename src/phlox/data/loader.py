@@ -6,7 +6,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from phlox.backend import Device, DeviceLike, as_device
 from phlox.data.draws import Draws
 from phlox.data.order import VERSION, InOrder, Order, Rows, Shuffled
-from phlox.data.sources import RowByRow, Source, as_source
+from phlox.data.sources import Source, as_source, listed
 from phlox.data.structure import is_array, mapped, stack
 from phlox.data.workers import KINDS, Workers, in_order
 from phlox.errors import DataError, DataWarning
@@ -119,12 +118,7 @@ class _Maker:
         return bad
 
     def _batch(self, rows: Rows) -> Any:
-        if self.collate is None:
-            return self.source[rows]
-        if isinstance(self.source, RowByRow):
-            return self.collate(self.source.listed(rows))
-        batch = self.source[rows]
-        return self.collate([mapped(itemgetter(i), batch) for i in range(len(rows))])
+        return self.source[rows] if self.collate is None else self.collate(listed(self.source, rows))
 
     def _through(self, batch: Any, draws: Draws, stages: int) -> Any:
         for number, (transform, takes_draws) in enumerate(self.stages[:stages]):

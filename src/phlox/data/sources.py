@@ -46,7 +46,7 @@ class Arrays:
     """
 
     def __init__(self, arrays: Any) -> None:
-        self.arrays = mapped(_as_array, arrays)
+        self.arrays = mapped(as_array, arrays)
         self._length = count_rows(self.arrays, "source")
 
     def __len__(self) -> int:
@@ -69,11 +69,11 @@ def _start_of_run(rows: Any) -> int | None:
     return None
 
 
-def _as_array(value: Any) -> Any:
+def as_array(value: Any) -> Any:
     if is_array(value):
         return value
     if isinstance(value, (str, os.PathLike)):
-        return _opened(Path(cast("str", value)))
+        return opened(Path(cast("str", value)))
     numpy = getattr(value, "numpy", None)
     try:
         array = np.asarray(numpy() if callable(numpy) else value)
@@ -113,17 +113,26 @@ class RowByRow:
         return [_plain(self.rows[int(row)]) for row in rows]
 
 
+def listed(source: Any, rows: Rows) -> list[Any]:
+    """The rows of a source, one by one: of a list of rows, or of parts of one, they need not be of one shape."""
+    if isinstance(source, RowByRow):
+        return source.listed(rows)
+    if isinstance(source, Subset):
+        return listed(source.source, source.rows[rows])
+    if isinstance(source, Concat):
+        return [one for row in rows for one in listed(*source.located(row))]
+    batch = source[rows]
+    return [mapped(itemgetter(i), batch) for i in range(len(rows))]
+
+
 def _plain(row: Any) -> Any:
     """A row with tensors of PyTorch as NumPy's arrays, and lists of numbers as arrays."""
     found = children(row)
     if found is not None:
         return rebuilt(row, [_plain(part) for _, part in found])
     if isinstance(row, list):
-        return (
-            np.asarray(cast("list[Any]", row))
-            if not any(isinstance(x, str) for x in cast("list[Any]", row))
-            else cast("Any", row)
-        )
+        items = cast("list[Any]", row)
+        return items if any(isinstance(x, str) for x in items) else np.asarray(items)
     if type(row).__module__.partition(".")[0] == "torch" and hasattr(row, "numpy"):
         return row.detach().cpu().numpy()
     return row
@@ -221,7 +230,7 @@ def from_path(path: Path) -> Source:
         raise DataError(f"{path}: there is no such file or folder; check the path")
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
-        return Arrays(_opened(path))
+        return Arrays(opened(path))
     if suffix in (".csv", ".tsv"):
         from phlox.data.tables import read_csv
 
@@ -235,7 +244,7 @@ def from_path(path: Path) -> Source:
     )
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path) -> Any:
     """The array of a `.npy` file, mapped; the arrays of a `.npz` file as a dict. Nothing in a file is ever run."""
     try:
         if path.suffix.lower() == ".npy":
@@ -248,62 +257,6 @@ def _opened(path: Path) -> Any:
         pickled = "allow_pickle" in str(error) or "Python objects" in str(error)
         remedy = "it holds Python objects, which Phlox never loads; save arrays of numbers" if pickled else f"{error}"
         raise DataError(f"{path}: cannot be read as NumPy's file: {remedy}") from error
-
-
-class TokenWindows:
-    """Windows of a long sequence of tokens, for language models: row i has the inputs, and as targets the next tokens.
-
-    Args:
-        tokens: one axis of integers: an array, or the path of a `.npy` file or of a flat file, which is mapped.
-        length: of a window.
-        stride: from one window to the next; `length` if not given, so that windows do not overlap.
-        dtype: of the elements of a flat file, such as `np.uint16`.
-
-    A row is `{"input": int32 [length], "target": int32 [length]}`.
-
-    Raises:
-        DataError: the sequence has fewer than `length + 1` tokens, or no single axis of integers.
-
-    >>> windows = TokenWindows(np.arange(7), length=3)
-    >>> len(windows), windows[np.array([1])]["target"].tolist()
-    (2, [[4, 5, 6]])
-    """
-
-    def __init__(
-        self, tokens: Any, length: int, *, stride: int | None = None, dtype: npt.DTypeLike | None = None
-    ) -> None:
-        if length < 1 or (stride is not None and stride < 1):
-            raise DataError(f"TokenWindows: length is {length} and stride {stride}; give 1 or more")
-        self.tokens = self._read(tokens, dtype)
-        self.length, self.stride = length, length if stride is None else stride
-        if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "iu":
-            raise DataError(
-                f"TokenWindows: got {self.tokens.dtype} of shape {self.tokens.shape}; give one axis of integers"
-            )
-        if len(self.tokens) <= length:
-            raise DataError(f"TokenWindows: {len(self.tokens)} tokens have no window of {length} and a next token")
-
-    @staticmethod
-    def _read(tokens: Any, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]:
-        if not isinstance(tokens, (str, os.PathLike)):
-            return cast("npt.NDArray[Any]", _as_array(tokens))
-        path = Path(cast("str", tokens))
-        if path.suffix.lower() == ".npy":
-            return _opened(path)
-        if dtype is None:
-            raise DataError(f"TokenWindows: {path} says no dtype; give one, such as dtype=np.uint16")
-        try:
-            return np.memmap(path, dtype, "r")
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be mapped as {np.dtype(dtype)}: {error}") from error
-
-    def __len__(self) -> int:
-        return (len(self.tokens) - 1 - self.length) // self.stride + 1
-
-    def __getitem__(self, rows: Any, /) -> dict[str, npt.NDArray[np.int32]]:
-        places = np.asarray(rows)[:, None] * self.stride + np.arange(self.length + 1)
-        tokens = self.tokens[places].astype(np.int32)
-        return {"input": tokens[:, :-1], "target": tokens[:, 1:]}
 
 
 class Subset:
@@ -363,6 +316,11 @@ class Concat:
             return np.concatenate(parts)[back]
 
         return mapped(joined, *found)
+
+    def located(self, row: int) -> tuple[Source, Rows]:
+        """The source that has a row, and its number there."""
+        number = bisect_right(self._ends, row)
+        return self.sources[number], np.array([row - [0, *self._ends][number]])
 
 
 class Mapped:

@@ -19,13 +19,14 @@ from phlox.random.draws import (
     uniform,
     uniform_like,
 )
+from phlox.random.probability import Bernoulli, Categorical, Distribution, Normal, Uniform
 from phlox.random.stream import Key, Stream, TracedStream, current, restore, seed, state, stream
 from phlox.tensor.argument_errors import guard_functions
 
 __all__ = [
-    "Key", "Stream", "TracedStream", "bernoulli", "categorical", "choice", "current", "exponential", "gumbel",
-    "integers", "laplace", "normal", "normal_like", "permutation", "restore", "seed", "shuffle", "state", "stream",
-    "truncated_normal", "uniform", "uniform_like",
+    "Bernoulli", "Categorical", "Distribution", "Key", "Normal", "Stream", "TracedStream", "Uniform", "bernoulli",
+    "categorical", "choice", "current", "exponential", "gumbel", "integers", "laplace", "normal", "normal_like",
+    "permutation", "restore", "seed", "shuffle", "state", "stream", "truncated_normal", "uniform", "uniform_like",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__, {})
