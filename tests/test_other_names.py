@@ -11,7 +11,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.errors import ConfigError, DeviceError, KindError, ModuleError
-from phlox.other_names import DEVICES, MODULE, MODULES, OPTIMIZER, OPTIONS, TENSOR
+from phlox.other_names import DEVICES, EVENTS, MODULE, MODULES, OPTIMIZER, OPTIONS, TENSOR
 
 X: Any = px.ones((2, 3))
 
@@ -35,6 +35,11 @@ ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda px: px.nn.softmax, AttributeError, r"in Phlox: phlox\.functional\.softmax"),
     (lambda px: px.optim.SGD, AttributeError, r"in Phlox: phlox\.optim\.SgdConfig\(\.\.\.\)\.init\(\)"),
     (lambda px: px.random.randn, AttributeError, r"in Phlox: phlox\.random\.normal"),
+    (lambda px: px.train.ModelCheckpoint, AttributeError, r"in Phlox: phlox\.train\.Checkpoints"),
+    (lambda px: px.train.ReduceLROnPlateau, AttributeError, r"with lr=phlox\.optim\.ReduceOnPlateauLr\(\.\.\.\)"),
+    (lambda px: px.train.accuracy, AttributeError, r"in Phlox: phlox\.metrics\.Accuracy\(\)"),
+    (lambda px: px.train.CheckPoints, AttributeError, r"did you mean 'Checkpoints'\?"),
+    (lambda px: px.data.DataLoader, AttributeError, r"in Phlox: phlox\.data\.Loader"),
     (lambda px: px.backend.Numpy, AttributeError, r"did you mean 'NumPy'\?"),
     (
         lambda px: X.view(3, 2),
@@ -78,24 +83,57 @@ def test_another_name_is_answered(ask: Callable[[Any], Any], error: type[Excepti
         ask(px)
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("from phlox.train import Trainer", r"no attribute 'Trainer'; in Phlox: phlox\.train\.Learner"),
+        ("from phlox.train import Learner, Checkpoint", r"did you mean 'Checkpoints'\?"),
+        ("from phlox.nn import ReLU as relu", r"in Phlox: phlox\.nn\.Relu"),
+        ("from phlox import cat", r"in Phlox: phlox\.concat"),
+        ("from phlox.backend import Numpy", r"did you mean 'NumPy'\?"),
+    ],
+)
+def test_an_import_of_another_name_is_answered(line: str, message: str) -> None:
+    with pytest.raises(ImportError, match=message):
+        exec(line)
+
+
+def test_questions_that_are_no_imports_get_no_import_error() -> None:
+    assert not hasattr(px.train, "Trainer") and getattr(px.nn, "ReLU", None) is None
+    from phlox.train import loop  # a module that is no name of the package
+
+    assert loop.__name__ == "phlox.train.loop"
+
+
 def test_what_is_named_is_there() -> None:
     """Whatever `phlox.x.y`, `x.method` or `model.method` an answer names exists, and what it answers does not."""
     linear, optimizer = nn.Linear(2, 3), optim.AdamConfig().init()
+    learner = px.train.Learner(linear, optimizer, 0.1, nn.mse_loss)
     texts = [
-        text for table in (*MODULES.values(), TENSOR, MODULE, OPTIMIZER, OPTIONS, DEVICES) for text in table.values()
+        text
+        for table in (*MODULES.values(), TENSOR, MODULE, OPTIMIZER, EVENTS, OPTIONS, DEVICES)
+        for text in table.values()
     ]
     for text in texts:
         for path in re.findall(r"phlox((?:\.[A-Za-z]\w*)+)", text):
             found: Any = px
             for name in path.strip(".").split("."):
                 found = getattr(found, name)
-        for owner, pattern in ((X, r"\bx\.(\w+)"), (linear, r"\bmodel\.(\w+)"), (optimizer, r"\boptimizer\.(\w+)")):
-            for name in re.findall(pattern, text):
-                assert hasattr(type(owner), name), text
+        owners = ((X, "x"), (linear, "model"), (optimizer, "optimizer"), (learner, "learner"))
+        for owner, called in owners:
+            for name in re.findall(rf"\b{called}\.(\w+)", text):
+                assert hasattr(owner, name), text
+    for text in EVENTS.values():
+        assert hasattr(px.train.Callback, text.partition(",")[0].partition("(")[0]) or "phlox.train." in text
     for package, names in MODULES.items():
         home = px if package == "phlox" else getattr(px, package.removeprefix("phlox."))
         assert not [name for name in names if name in home.__all__], package
-    for cls, names in ((px.Tensor, TENSOR), (px.Module, MODULE), (optim.Optimizer, OPTIMIZER)):
+    for cls, names in (
+        (px.Tensor, TENSOR),
+        (px.Module, MODULE),
+        (optim.Optimizer, OPTIMIZER),
+        (px.train.Callback, EVENTS),
+    ):
         assert not [name for name in names if hasattr(cls, name)], cls
 
 

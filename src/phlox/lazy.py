@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from phlox.other_names import in_module
+from phlox.other_names import missing
 
 _pending: dict[str, None] = {}
 """The modules that may not be imported yet."""
@@ -36,7 +36,7 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
         if name not in home:
             if name.startswith("_"):
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
-            raise AttributeError(in_module(package, name, [*home, *public()]))
+            raise missing(package, name, [*home, *public()])
         found = getattr(import_module(home[name]), name)
         setattr(sys.modules[package], name, found)
         return found

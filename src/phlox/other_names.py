@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from opcode import opmap
 from typing import Any
 
 from phlox.errors import KindError
@@ -122,10 +124,8 @@ MODULES: dict[str, dict[str, str]] = {
         "utils": "gradients are clipped by the optimizer: optim.GradientClipping.norm(1.0)",
     },
     "phlox.optim": {
-        "LBFGS": "phlox.optim.LbfgsConfig(...).init()",
-        "RMSprop": "phlox.optim.RmsPropConfig(...).init()",
-        "SGD": "phlox.optim.SgdConfig(...).init()",
-        "adam": "phlox.optim.AdamConfig(...).init()",
+        "LBFGS": "phlox.optim.LbfgsConfig(...).init()", "RMSprop": "phlox.optim.RmsPropConfig(...).init()",
+        "SGD": "phlox.optim.SgdConfig(...).init()", "adam": "phlox.optim.AdamConfig(...).init()",
         "adamw": "phlox.optim.AdamWConfig(...).init()",
         "apply_updates": "optimizer.step(lr, model, grads) returns the new model",
         "chain": "phlox.optim.OptaxAdaptor(optax.chain(...)) takes Optax's transformations",
@@ -133,24 +133,40 @@ MODULES: dict[str, dict[str, str]] = {
         "sgd": "phlox.optim.SgdConfig(...).init()",
     },
     "phlox.random": {
-        "PRNGKey": "phlox.random.seed, or phlox.random.stream",
-        "key": "phlox.random.seed, or phlox.random.stream",
-        "manual_seed": "phlox.random.seed",
-        "rand": "phlox.random.uniform",
-        "randint": "phlox.random.integers",
-        "randn": "phlox.random.normal",
-        "randperm": "phlox.random.permutation",
+        "PRNGKey": "phlox.random.seed, or phlox.random.stream", "key": "phlox.random.seed, or phlox.random.stream",
+        "manual_seed": "phlox.random.seed", "rand": "phlox.random.uniform", "randint": "phlox.random.integers",
+        "randn": "phlox.random.normal", "randperm": "phlox.random.permutation",
         "split": "streams need no splitting: with phlox.random.stream(seed): ...",
     },
     "phlox.functional": {
-        "cross_entropy_loss": "phlox.functional.cross_entropy",
-        "dense": "phlox.functional.linear",
-        "dropout": "phlox.nn.dropout(x, rate)",
-        "one_hot": "phlox.one_hot",
-        "pad": "x.pad(...)",
+        "cross_entropy_loss": "phlox.functional.cross_entropy", "dense": "phlox.functional.linear",
+        "dropout": "phlox.nn.dropout(x, rate)", "one_hot": "phlox.one_hot", "pad": "x.pad(...)",
         "scaled_dot_product_attention": "phlox.functional.attention",
     },
-}
+    "phlox.data": {
+        "DataLoader": "phlox.data.Loader", "Dataset": "any object with len(source) and source[rows], see docs/data.md",
+        "WeightedRandomSampler": "phlox.data.Weighted", "random_split": "phlox.data.split_rows",
+        "train_test_split": "phlox.data.split_rows",
+    },
+    "phlox.train": {
+        "BackupAndRestore": "fit(..., folder=..., resume=True)", "CSVLogger": "phlox.train.CsvLogger",
+        "DataLoader": "phlox.data.Loader", "ExponentialMovingAverage": "Learner(..., ema=0.999)",
+        "GradientAccumulationScheduler": "Learner(..., accumulate=4)", "History": "learner.history",
+        "LearningRateFinder": "learner.lr_find(data)",
+        "LearningRateMonitor": "nothing: loggers write the rate in each row",
+        "LearningRateScheduler": "Learner(..., lr=schedule), with the schedules of phlox.optim",
+        "LightningModule": "phlox.Module, and Learner(model, ..., step=...)", "Mean": "phlox.metrics.Mean",
+        "Measure": "phlox.metrics.Metric, or a function of outputs and targets",
+        "MetricsFile": "phlox.train.JsonlLogger", "ModelCheckpoint": "phlox.train.Checkpoints",
+        "ProgbarLogger": "phlox.train.progress()", "ProgressBar": "phlox.train.progress()",
+        "ReduceLROnPlateau": "phlox.train.ReduceOnPlateau, with lr=phlox.optim.ReduceOnPlateauLr(...)",
+        "RichProgressBar": "phlox.train.progress()", "StepReport": "the learner itself: learner.step, learner.loss",
+        "StochasticWeightAveraging": "Learner(..., ema=0.999)", "TQDMProgressBar": "phlox.train.progress()",
+        "TensorBoard": "phlox.train.TensorBoardLogger", "TerminateOnNaN": "phlox.train.NanGuard",
+        "Timer": "phlox.train.StopAfter(seconds=...), or fit(..., time=...)", "Trainer": "phlox.train.Learner",
+        "WandbCallback": "phlox.train.WandbLogger", "accuracy": "phlox.metrics.Accuracy()",
+    },
+}  # fmt: skip
 """By package: a name of another library -> the equivalent in Phlox."""
 
 TENSOR: dict[str, str] = {
@@ -257,6 +273,21 @@ OPTIMIZER: dict[str, str] = {
 }
 """Optimizer methods and fields of other libraries -> the equivalent in Phlox."""
 
+EVENTS: dict[str, str] = {
+    "on_batch_begin": "on_step_end, of the step before", "on_batch_end": "on_step_end",
+    "on_epoch_begin": "on_epoch_start", "on_evaluate": "on_validation_end",
+    "on_load_checkpoint": "restore(state), or load_record(record)", "on_log": "a phlox.train.Logger, with write(row)",
+    "on_save": "on_checkpoint", "on_save_checkpoint": "state(), or into_record()",
+    "on_step_begin": "on_step_end, of the step before", "on_step_start": "on_step_end, of the step before",
+    "on_test_begin": "on_validation_start", "on_test_end": "on_validation_end",
+    "on_train_batch_begin": "on_step_end, of the step before", "on_train_batch_end": "on_step_end",
+    "on_train_batch_start": "on_step_end, of the step before", "on_train_begin": "on_fit_start",
+    "on_train_end": "on_fit_end", "on_train_epoch_end": "on_epoch_end", "on_train_epoch_start": "on_epoch_start",
+    "on_train_start": "on_fit_start", "on_validation_begin": "on_validation_start",
+    "on_validation_epoch_end": "on_validation_end", "on_validation_epoch_start": "on_validation_start",
+}  # fmt: skip
+"""Methods of callbacks of other libraries -> those of `phlox.train.Callback`."""
+
 OPTIONS: dict[str, str] = {
     "alpha": "slope",
     "b1": "beta_1",
@@ -328,17 +359,10 @@ _FUNCTIONS = frozenset([
 ])  # fmt: skip
 
 DEVICES: Mapping[str, str] = {
-    "cpu": "'numpy', 'jax:cpu' or 'torch:cpu'",
-    "cuda": "'torch:gpu:0' or 'jax:gpu:0'",
-    "gpu": "'torch:gpu:0' or 'jax:gpu:0'",
-    "mps": "'torch:mps'",
-    "np": "'numpy'",
-    "pytorch": "'torch'",
-    "rocm": "'torch:gpu:0'",
-    "tensorflow": "'jax'",
-    "tpu": "'jax:tpu:0'",
-    "xla": "'jax'",
-}
+    "cpu": "'numpy', 'jax:cpu' or 'torch:cpu'", "cuda": "'torch:gpu:0' or 'jax:gpu:0'",
+    "gpu": "'torch:gpu:0' or 'jax:gpu:0'", "mps": "'torch:mps'", "np": "'numpy'", "pytorch": "'torch'",
+    "rocm": "'torch:gpu:0'", "tensorflow": "'jax'", "tpu": "'jax:tpu:0'", "xla": "'jax'",
+}  # fmt: skip
 """Device names of other libraries -> those of Phlox."""
 
 
@@ -349,6 +373,19 @@ def remark(name: str, table: Mapping[str, str], known: Iterable[str] = ()) -> st
         return f"; in Phlox: {found}"
     close = get_close_matches(name, [one for one in known if not one.startswith("_")], 1, 0.75)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def missing(package: str, name: str, known: Iterable[str]) -> AttributeError | ImportError:
+    """The error for a missing name of a package, for its `__getattr__` to raise at once.
+
+    `from package import name` tells nothing of an `AttributeError`, so it gets an `ImportError` of the same message.
+    """
+    text = in_module(package, name, known)
+    asks = (frame := inspect.currentframe()) and frame.f_back and frame.f_back.f_back
+    imports = asks is not None and asks.f_code.co_code[asks.f_lasti] == opmap.get("IMPORT_FROM")
+    if imports and f"{package}.{name}" not in sys.modules:  # which Python takes where imports go in a circle
+        return ImportError(text, name=package)
+    return AttributeError(text)
 
 
 def in_module(package: str, name: str, known: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from phlox import nn, optim
 from phlox.backend import NumPy
 from phlox.data import Loader
 from phlox.errors import DataError, DataWarning
+from phlox.record import PrecisionSettings, SafetensorsRecorder
 from phlox.tensor import Tensor
 from phlox.train import LambdaCallback, Learner
 from phlox.train.feed import Feed, as_batch, count, decoded, encoded, onto
@@ -96,8 +97,6 @@ def losses(data: Any, stop: int | None = None) -> tuple[list[float], Any]:
 
 
 def resumed(data: Any, stop: int, path: Any) -> list[float]:
-    from phlox.record import PrecisionSettings, SafetensorsRecorder
-
     seen, saved = losses(data, stop)
     file = SafetensorsRecorder(precision=PrecisionSettings()).save(saved[0], path / "state")
 
@@ -128,6 +127,30 @@ def test_what_does_not_passes_over_batches_and_says_so(tmp_path: Any) -> None:
     whole, _ = losses(lambda: batches)
     with pytest.warns(DataWarning, match="the first 2 batches of this epoch are passed over"):
         assert resumed(lambda: batches, 2, tmp_path) == whole
+
+
+OTHER_LOADERS: list[tuple[Any, str]] = [
+    (lambda: Loader((X, Y), 4, shuffle=True), "batch_size 3, and here it is 4"),
+    (lambda: Loader((X, Y), 3, shuffle=True, seed=1), "seed 0, and here it is 1"),
+    (lambda: Loader((X, Y), 3), "order 'Shuffled', and here it is 'InOrder'"),
+    (lambda: Loader((X[:9], Y[:9]), 3, shuffle=True), "rows 12, and here it is 9"),
+]
+
+
+@pytest.mark.parametrize(("other", "message"), OTHER_LOADERS, ids=[message for _, message in OTHER_LOADERS])
+def test_in_the_middle_of_an_epoch_another_loader_is_refused(other: Any, message: str, tmp_path: Any) -> None:
+    _, saved = losses(lambda: Loader((X, Y), 3, shuffle=True), 2)
+    file = SafetensorsRecorder(precision=PrecisionSettings()).save(saved[0], tmp_path / "state")
+    with pytest.raises(DataError, match=f"goes on at batch 2 of an epoch whose loader had {message}"):
+        learner().fit(other(), epochs=2, progress=False, resume=file)
+
+
+def test_with_a_new_epoch_another_loader_may_begin(tmp_path: Any) -> None:
+    first = learner()
+    first.fit(Loader((X, Y), 3, shuffle=True), epochs=1, progress=False)
+    again = learner()
+    again.fit(Loader((X, Y), 4, seed=1), epochs=2, progress=False, resume=first.save(tmp_path / "state"))
+    assert (again.epoch, again.step) == (2, 7)
 
 
 ITERABLES: list[tuple[str, Any, int | None]] = [

@@ -17,7 +17,7 @@ from phlox import metrics, nn, optim
 from phlox.backend import Autodiff, Jax, NumPy, Torch
 from phlox.data import Loader
 from phlox.errors import DataError, KindError, RunError
-from phlox.train import Learner, MetricInputs
+from phlox.train import Learner, MetricInputs, NanGuard
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 Y = (X @ [[1.0], [-2.0], [0.5]]).astype(np.float32)
@@ -404,6 +404,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: learner(step=_step), "got loss and step"),
     (lambda: Learner(linear(), optim.SgdConfig(), 0.1), "got none of them"),
     (lambda: Learner(linear(), optim.SgdConfig(), 0.1, step="x"), "step: a function is needed"),  # type: ignore[arg-type]
+    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, nn.MseLoss), "a function is needed, got the class MseLoss"),
     (lambda: _two(loss=nn.mse_loss), "which is meant"),
     (lambda: learner(accumulate=0), "accumulate: a whole number of 1 or more"),
     (lambda: learner(steps_per_call=1.5), "steps_per_call: a whole number"),
@@ -425,6 +426,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: learner().fit(X, epochs=1), "data: a ndarray is not"),
     (lambda: learner().fit(loader(), epochs=1, validation=[X]), "validation: a list is not"),
     (lambda: learner().fit(loader(), epochs=1, callbacks=[dict]), "instances of Callback, got dict"),  # type: ignore[list-item]
+    (lambda: learner().fit(loader(), epochs=1, callbacks=NanGuard()), "callbacks: give a list of them"),  # type: ignore[arg-type]
+    (lambda: learner().fit(loader(), epochs=1, config={"lr": 1}), "config is a phlox.Config .* got a dict"),  # type: ignore[arg-type]
     (lambda: learner().fit(loader(), epochs=1, validate_every=0), "validate_every: a whole number"),
     (lambda: learner().fit(loader(), epochs=1, validate_every_steps=0), "validate_every_steps is a whole number"),
     (lambda: learner().fit(Loader(X, 10), epochs=1, progress=False), r"\(input, target\), got a Tensor of shape \(10"),

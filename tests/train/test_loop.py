@@ -14,7 +14,7 @@ import pytest
 
 from phlox import metrics, nn, optim
 from phlox.data import Loader
-from phlox.errors import RunError
+from phlox.errors import KindError, RunError
 from phlox.train import Callback, EpochReport, LambdaCallback, Learner, Plan
 from phlox.train.history import flattened, plain
 
@@ -171,6 +171,22 @@ def test_an_exception_ends_the_training_and_everybody_hears_of_it() -> None:
         *[(name, "exception", "ValueError") for name in "abc"], *[(name, "end", None) for name in "cba"],
     ]  # fmt: skip
     trained.fit(loader(), epochs=1, progress=False)  # and it can go on
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("on_train_batch_end", r"Mine\.on_train_batch_end: .* never be called; in Phlox: on_step_end"),
+        ("on_epoch_begin", "in Phlox: on_epoch_start"),
+        ("on_step_ended", r"did you mean 'on_step_end'\?"),
+    ],
+)
+def test_an_event_that_nobody_calls_is_refused(name: str, message: str) -> None:
+    with pytest.raises(KindError, match=message):
+        type("Mine", (Callback,), {name: lambda self, learner: None})
+    with pytest.raises(RunError, match=f"no event '{name}'"):
+        LambdaCallback(**{name: lambda learner: None})
+    type("Mine", (Callback,), {"on_improvement": lambda self: None})  # its own business
 
 
 def test_of_callbacks_that_cannot_start_only_those_before_are_ended() -> None:

@@ -20,7 +20,7 @@ from phlox.backend.registry import (  # noqa: E402
     register_backend,
     register_decorator,
 )
-from phlox.other_names import in_module  # noqa: E402
+from phlox.other_names import missing  # noqa: E402
 
 if TYPE_CHECKING:
     from phlox.autodiff import Autodiff
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
     # By location, so that this floor imports neither an engine before it is wanted nor the floor above.
     if name in EXPORTS:
         return load(EXPORTS[name])
-    raise AttributeError(in_module(__name__, name, __all__))
+    raise missing(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

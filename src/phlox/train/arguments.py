@@ -117,3 +117,10 @@ def whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise RunError(f"{name}: a whole number of 1 or more is needed, got {value!r}")
     return int(cast("int", value))
+
+
+def check_function(name: str, value: Any) -> None:
+    """Raise `RunError` for what is no function, nor None; a class is none."""
+    if value is not None and (not callable(value) or isinstance(value, type)):
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise RunError(f"{name}: a function is needed, got {got}")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from phlox.errors import RunError
+from phlox.errors import KindError, RunError
+from phlox.other_names import EVENTS as OTHER_EVENTS
+from phlox.other_names import remark
 
 if TYPE_CHECKING:
     from phlox.train.learner import Learner
@@ -18,6 +20,7 @@ EVENTS = (
     "on_fit_end",
 )  # fmt: skip
 """The events of `Callback` that take nothing but the learner."""
+_ALL_EVENTS = (*EVENTS, "on_checkpoint", "on_exception")
 
 
 class Callback:
@@ -34,6 +37,8 @@ class Callback:
     What a callback has to remember when a training is resumed it gives as `state`, in plain values, and takes with
     `restore`.
 
+    A class with an event of another library's, or a misspelled one, is a `KindError`: nobody would call it.
+
     >>> from phlox.train import Callback
     >>> class Shout(Callback):
     ...     def on_epoch_end(self, learner):
@@ -44,6 +49,12 @@ class Callback:
     """Is it called after those that are not?"""
     writes: ClassVar[bool] = False
     """Does it write files? A dry run leaves out those that do."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in vars(cls):
+            if name.startswith("on_") and name not in _ALL_EVENTS and (hint := remark(name, OTHER_EVENTS, _ALL_EVENTS)):
+                raise KindError(f"{cls.__name__}.{name}: there is no such event, so it would never be called{hint}")
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         """Before the first step; where a training is resumed, its state has been restored."""
@@ -93,7 +104,8 @@ class LambdaCallback(Callback):
     def __init__(self, **events: Callable[[AnyLearner], Any]) -> None:
         for name, function in events.items():
             if name not in EVENTS:
-                raise RunError(f"LambdaCallback: there is no event {name!r}; there are {', '.join(EVENTS)}")
+                hint = remark(name, OTHER_EVENTS)
+                raise RunError(f"LambdaCallback: there is no event {name!r}{hint}; there are {', '.join(EVENTS)}")
             if not callable(function):
                 raise RunError(f"LambdaCallback: {name} is {function!r}; give a function of the learner")
             setattr(self, name, function)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from phlox.backend import Device
-from phlox.data.loader import placed
+from phlox.data.loader import Loader, placed
 from phlox.data.structure import children, form, is_array, leaves, mapped
 from phlox.errors import DataError, DataWarning
 from phlox.tensor import Tensor
@@ -100,6 +100,7 @@ class Feed:
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         if self.is_indexed:
+            self._check_same_loader(start)
             return iter(self._data.epoch(epoch, start=start))
         data: Any = self._data
         is_made = isinstance(data, type) or not hasattr(data, "__iter__")
@@ -131,9 +132,12 @@ class Feed:
     # --- its position
 
     def state(self) -> Any:
-        """Where it stands, beside the numbers of epoch and batch, as plain values; None where there is no more."""
+        """Where it stands, beside the numbers of epoch and batch, as plain values; None where there is no more.
+
+        Of a `Loader` it is what its batches are a function of, besides these numbers.
+        """
         if self.is_indexed:
-            return None
+            return _batches_of(self._data) if isinstance(self._data, Loader) else None
         if hasattr(self._data, "state_dict"):
             return encoded(self._data.state_dict())
         if hasattr(self._iterator, "get_state"):
@@ -143,6 +147,20 @@ class Feed:
     def restore(self, state: Any) -> None:
         """Go on from such a state, at the next `epoch`."""
         self._held = None if state is None else decoded(state)
+
+    def _check_same_loader(self, start: int) -> None:
+        """In the middle of an epoch, another order or size of batches would repeat some rows and leave others out."""
+        held, self._held = self._held, None
+        if not start or not isinstance(self._data, Loader) or not isinstance(held, Mapping):
+            return
+        for name, value in _batches_of(self._data).items():
+            before = cast("Mapping[str, Any]", held).get(name, value)
+            if before != value:
+                raise DataError(
+                    f"{self.name}: the training goes on at batch {start} of an epoch whose loader had {name} "
+                    f"{before!r}, and here it is {value!r}, so that some rows would come twice and others never; make "
+                    "the loader as it was until the epoch has ended"
+                )
 
     def _check(self, batch: Any, number: int) -> None:
         """Has it the structure and the dtypes of the first one?"""
@@ -173,6 +191,10 @@ class Feed:
             f"{self.name}: batch {number} is {_described(batch)}, and the first one was of another structure; all "
             "batches must be alike"
         )
+
+
+def _batches_of(loader: Loader) -> dict[str, Any]:
+    return {name: value for name, value in loader.state_dict().items() if name not in ("epoch", "batch")}
 
 
 def _dtypes(batch: Any) -> list[Any] | None:

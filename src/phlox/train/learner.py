@@ -31,6 +31,7 @@ from phlox.random.stream import Stream, key_of
 from phlox.tensor import Tensor
 from phlox.train.arguments import (
     KINDS,
+    check_function,
     copied,
     device_of,
     engine_behind,
@@ -148,8 +149,7 @@ class Learner(State, Generic[M]):
             got = " and ".join(given) or "none of them"
             raise RunError(f"a learner needs one of loss=, step= and update=, got {got}")
         for name, one in (("loss", loss), ("step", step), ("update", update), ("validate", validate)):
-            if one is not None and not callable(one):
-                raise RunError(f"{name}: a function is needed, got {type(one).__name__}")
+            check_function(name, one)
         if loss is not None and not self._single:
             raise RunError("loss=: with several models it is not known which is meant; give step=(models, batch)")
         if update is not None and (self.accumulate > 1 or clip is not None or scales):
@@ -344,7 +344,7 @@ class Learner(State, Generic[M]):
             return self.history
         self._fit = Fit(
             self, Feed(data), None if validation is None else Feed(validation, "validation"), limits,
-            (whole("validate_every", validate_every), validate_every_steps), list(callbacks),
+            (whole("validate_every", validate_every), validate_every_steps), callbacks,
             folder=folder, resume=resume, overwrite=overwrite, progress=progress,
             config=config,
         )  # fmt: skip

@@ -9,7 +9,7 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -113,7 +113,7 @@ class Fit:
         validation: Feed | None,
         limits: Limits,
         validate_every: tuple[int, int | None],
-        callbacks: list[Callback],
+        callbacks: Iterable[Callback],
         *,
         folder: Any = None,
         resume: Any = False,
@@ -123,7 +123,9 @@ class Fit:
     ) -> None:
         self.learner, self.data, self.validation, self.limits = learner, data, validation, limits
         self._every, self._every_steps = validate_every
-        for one in callbacks:
+        if isinstance(callbacks, Callback):
+            raise RunError(f"callbacks: give a list of them, [{callbacks!r}]")
+        for one in (callbacks := list(callbacks)):
             if not isinstance(cast("Any", one), Callback):
                 what = getattr(one, "__name__", type(one).__name__)
                 raise RunError(f"callbacks: give instances of Callback, got {what}")

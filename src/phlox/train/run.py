@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from phlox.config import BaseConfig
 from phlox.errors import RunError
 from phlox.record import Record
 from phlox.train.callback import Callback
@@ -27,6 +28,9 @@ def prepare(
     """Open the folder, add the callbacks of every run, and give the record to go on from, if there is one."""
     if overwrite and folder is None:
         raise RunError("fit: overwrite=True says what to do with a run in folder=, which was not given")
+    if fit.config is not None and not isinstance(cast("Any", fit.config), BaseConfig):
+        got = type(fit.config).__name__
+        raise RunError(f"fit: config is a phlox.Config (of a class Settings(phlox.Config): ...), got a {got}")
     record = _record(fit, fit.folder, resume)
     if shows and not _has(fit, View):
         fit.callbacks.insert(0, progress())
