@@ -14,7 +14,7 @@ from phlox.train import EpochReport, draw_curves
 
 def report(epoch: int, *, held_out: bool = True) -> EpochReport:
     judged = {"loss": 0.25 / epoch, "accuracy": 0.98} if held_out else {}
-    return EpochReport(epoch, 10 * epoch, 0.01, {"loss": 0.5 / epoch, "accuracy": 0.9}, judged, 1.5, 1234.5)
+    return EpochReport(epoch, 10 * epoch, 0.01, {"loss": 0.5 / epoch, "accuracy": 0.9}, judged, 1.5, 1234)
 
 
 @pytest.mark.slow
