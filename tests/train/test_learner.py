@@ -360,6 +360,14 @@ def test_predict_gives_all_rows(engine: str) -> None:
     np.testing.assert_array_equal(both["x"], X)
 
 
+def test_predict_says_how_the_model_was_called() -> None:
+    one = Learner(linear(), optim.SgdConfig(), 0.1, step=lambda model, batch: model(batch["x"]).mean())
+    with pytest.raises(Exception, match="dict") as error:
+        one.predict(Loader({"x": X}, 10))
+    assert any("give function=(model, batch)" in note for note in error.value.__notes__)
+    assert one.predict(Loader({"x": X}, 10), lambda model, batch: model(batch["x"])).shape == (len(X), 1)
+
+
 def test_dropout_is_off_where_nothing_is_trained() -> None:
     trained = Learner(nn.Sequential([nn.Dropout(0.9), nn.Linear(3, 1)]), optim.SgdConfig(), 0.1, nn.mse_loss)
     assert trained.evaluate(loader()) == trained.evaluate(loader())
@@ -382,6 +390,11 @@ def test_draws_of_others_do_not_change_a_training() -> None:
 
 def _two(**options: Any) -> Any:
     return Learner({"a": linear(), "b": linear()}, {"a": optim.SgdConfig()}, 0.1, **options)
+
+
+def _updating() -> Any:
+    """With a step that must not be taken: what is wrong is said before."""
+    return Learner(linear(), optim.SgdConfig(), 0.1, update=lambda *_: pytest.fail("a step was taken"))
 
 
 def _step(model: Any, batch: Any) -> Any:
@@ -432,6 +445,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: learner().fit(loader(), epochs=1, validate_every_steps=0), "validate_every_steps is a whole number"),
     (lambda: learner().fit(Loader(X, 10), epochs=1, progress=False), r"\(input, target\), got a Tensor of shape \(10"),
     (lambda: learner().fit(Loader({"x": X}, 10), epochs=1, progress=False), "got a dict of x"),
+    (lambda: _updating().fit(loader(), epochs=1, validation=loader()), r"give validate=\(models, batch\)"),
     (lambda: learner().value("validation/loss"), "none before the end of the first epoch"),
     (lambda: _two(step=_step).predict(loader()), "which is meant"),
 ]  # fmt: skip

@@ -136,3 +136,33 @@ def test_a_dry_run_looks_at_labels_that_a_compiled_step_does_not(engine: str) ->
     labels[5] = 2
     with pytest.raises(IndexError, match="2"):
         trained.dry_run(Loader((X, labels), 12))
+
+
+def test_a_curve_that_does_not_fall_can_be_shown() -> None:
+    curve = learner(lr=0.1).lr_find(Loader((X, Y), 16), low=1e-12, high=1e-11, steps=10)
+    rising = type(curve)(curve.rates, sorted(curve.losses))
+    assert "the loss does not fall at any of the rates" in str(rising)
+    with pytest.raises(RunError, match="does not fall"):
+        _ = rising.suggestion
+
+
+def test_lr_find_needs_a_loss() -> None:
+    def update(model: Any, optimizer: Any, lr: Any, batch: Any) -> Any:
+        return model, {"cost": nn.mse_loss(model(batch[0]), batch[1])}
+
+    one = Learner(nn.Linear(3, 1), optim.SgdConfig(), 0.1, update=update)
+    with pytest.raises(RunError, match="let its logs have a 'loss'"):
+        one.lr_find(Loader((X, Y), 16), steps=10)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_data_made_by_a_function_and_a_carry_go_through_a_dry_run(engine: str) -> None:
+    def step(model: Any, batch: Any, carry: Any) -> Any:
+        output = model(batch[0]) + carry.mean()
+        return nn.mse_loss(output, batch[1]), output
+
+    model = nn.Linear(3, 1).init(0, ENGINES[engine].device())
+    one = Learner(model, optim.SgdConfig(), 0.1, step=step, carry=np.zeros((16, 1), np.float32))
+    assert "resumed bit for bit" in str(one.dry_run(lambda: iter(Loader((X, Y), 16))))
+    with pytest.raises(RunError, match="give a function that makes them"):
+        one.dry_run(iter(Loader((X, Y), 16)))

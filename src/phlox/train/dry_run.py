@@ -76,7 +76,7 @@ class _First:
 
 def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[Callback]) -> DryRun:
     """See `Learner.dry_run`."""
-    if not hasattr(data, "epoch") and iter(data) is data:
+    if not hasattr(data, "epoch") and hasattr(data, "__iter__") and not isinstance(data, type) and iter(data) is data:
         raise RunError(
             "dry_run: the data give their batches once, and would be used up; give a function that makes them"
         )

@@ -28,7 +28,6 @@ from phlox.optim import (
     LrSchedule,
 )  # fmt: skip
 from phlox.random.stream import Stream, key_of
-from phlox.tensor import Tensor
 from phlox.train.arguments import (
     KINDS,
     check_function,
@@ -47,7 +46,7 @@ from phlox.train.history import EpochReport, Plan, Values
 from phlox.train.loop import Fit, Limits
 from phlox.train.meter import Meter, Pending
 from phlox.train.state import State
-from phlox.train.steps import ONLY, StepFunctions, of_loss
+from phlox.train.steps import ONLY, StepFunctions, of_loss, predicted, to_numpy
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
@@ -216,7 +215,10 @@ class Learner(State, Generic[M]):
 
     @property
     def model(self) -> M:
-        """The model after the last step, with a tape; for inference use `learner.model.valid()`. Several by name."""
+        """The model after the last step, with a tape; for inference use `learner.model.valid()`. Several by name.
+
+        A compiled step writes over the model before it: after another step take it again, and do not keep it.
+        """
         return self._models[ONLY] if self._single else cast("M", dict(self._models))
 
     @model.setter
@@ -339,6 +341,8 @@ class Learner(State, Generic[M]):
         do not fit, `RecordError` for a checkpoint of another model; and whatever a callback raises.
         """
         limits = Limits.of(epochs, steps, time)
+        if validation is not None:
+            self._functions.check_validates()
         if dry_run:
             sys.stdout.write(f"{self.dry_run(data, validation=validation, callbacks=callbacks)}\n")
             return self.history
@@ -373,8 +377,7 @@ class Learner(State, Generic[M]):
     def evaluate(self, data: Any) -> Values:
         """The loss and the metrics on all batches of `data`, in inference mode; rows have the same weight."""
         feed = data if isinstance(data, Feed) else Feed(data)
-        if self._functions.validate is None:
-            raise RunError("with update= there is no step to evaluate; give validate=(models, batch) to the learner")
+        self._functions.check_validates()
         meter, models = self._validation, self._for_inference()
         meter.reset()
         aids = meter.aids()
@@ -405,11 +408,9 @@ class Learner(State, Generic[M]):
             raise RunError("predict: with several models it is not known which is meant; give function=(models, batch)")
         models, device = self._for_inference(), without_tape(self.device)
         model = models[ONLY] if self._single else models
-        call = function or _predicted
+        call = function or predicted
         run: Any = compiled(call) if self.compiles else call
-        found: list[Any] = []
-        for batch in Feed(data).epoch(0):
-            found.append(mapped(_to_numpy, run(model, onto(batch, device))))  # noqa: PERF401  (one batch at a time)
+        found = [mapped(to_numpy, run(model, onto(batch, device))) for batch in Feed(data).epoch(0)]
         if not found:
             raise RunError("predict: there is no batch in the data")
         return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
@@ -443,14 +444,3 @@ class Learner(State, Generic[M]):
         if set(rates) != set(self._optimizers):
             raise RunError(f"lr: give one for each of {', '.join(self._optimizers)}, got {', '.join(rates)}")
         return rates
-
-
-def _to_numpy(x: Any) -> Any:
-    return x.numpy() if isinstance(x, Tensor) else x
-
-
-def _predicted(model: Any, batch: Any) -> Any:
-    if not isinstance(batch, tuple):
-        return model(batch)
-    inputs = cast("tuple[Any, ...]", batch)[0]
-    return model(*inputs) if type(inputs) is tuple else model(inputs)

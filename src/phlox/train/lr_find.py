@@ -50,10 +50,12 @@ class LrCurve:
             blocks[min(int((loss - low) / max(high - low, 1e-30) * len(blocks)), len(blocks) - 1)]
             for loss in self.losses[:: -(-len(self.losses) // 60)]
         )
-        return (
-            f"loss {low:.4g} to {high:.4g} at learning rates {self.rates[0]:.1e} to {self.rates[-1]:.1e}\n{bars}\n"
-            f"it falls fastest at {self.suggestion:.1e}"
-        )
+        try:
+            found = f"it falls fastest at {self.suggestion:.1e}"
+        except RunError as error:
+            found = str(error).removeprefix("lr_find: ")
+        rates = f"{self.rates[0]:.1e} to {self.rates[-1]:.1e}"
+        return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{bars}\n{found}"
 
 
 def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: int) -> LrCurve:
@@ -91,4 +93,8 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
                 raise RunError("lr_find: there is no batch in the data")
             learner.epoch += 1
     finite = [at for at, loss in enumerate(losses) if math.isfinite(loss)]
+    if not finite:
+        raise RunError(
+            "lr_find: there is no loss that is a number at any of the rates; with update= let its logs have a 'loss'"
+        )
     return LrCurve([rates[at] for at in finite], [losses[at] for at in finite])

@@ -201,7 +201,8 @@ class State:
 
     def _carry_record(self) -> Record:
         carried: Carried | None = self._aids.get("carry")
-        kept = [] if carried is None else [param.val().numpy() for param in carried.parts]
+        # One that was restored is made when its first batch comes, which says on what device and in what form.
+        kept = self._carry_saved or [] if carried is None else [param.val().numpy() for param in carried.parts]
         return Record({f"part{number:04}": array for number, array in enumerate(kept)})
 
     # --- from step to step

@@ -245,6 +245,11 @@ class StepFunctions:
         result = self._called(self.validate, models, batch, aids)
         return aids, self._output(self.validation, aids.get("totals"), result)
 
+    def check_validates(self) -> None:
+        """Raise `RunError` where there is no step for validation."""
+        if self.validate is None:
+            raise RunError("with update= there is no step to evaluate; give validate=(models, batch) to the learner")
+
     # --- what both need
 
     def _called(self, step: Step | None, models: Models, batch: Any, aids: Any) -> Result:
@@ -295,3 +300,18 @@ def _shown(batch: Any) -> str:
     if isinstance(batch, tuple):
         return f"a tuple of {len(cast('tuple[Any, ...]', batch))}"
     return f"a {type(batch).__name__}" + (f" of shape {batch.shape}" if isinstance(batch, Tensor) else "")
+
+
+def to_numpy(x: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    return x.numpy() if isinstance(x, Tensor) else x
+
+
+def predicted(model: Any, batch: Any) -> Any:
+    """The model's output for a batch or, of batches `(input, ...)`, for the input."""
+    inputs = cast("tuple[Any, ...]", batch)[0] if isinstance(batch, tuple) else batch
+    try:
+        return model(*inputs) if isinstance(batch, tuple) and type(inputs) is tuple else model(inputs)
+    except TypeError as error:
+        error.add_note("predict: the model was called with the batch; where that is wrong give function=(model, batch)")
+        raise
