@@ -95,7 +95,7 @@ def greedy(model: Any, state: px.Tensor) -> px.Tensor[Any, Any, px.Int]:
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     """Run the program; by default `arguments` are those of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", choices=("numpy", "jax", "torch"), default="numpy")
+    parser.add_argument("--device", default="numpy", help="numpy, jax or torch; or a place, torch:gpu")
     parser.add_argument("--epochs", type=int, default=10, help=f"of {STEPS} steps each")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)

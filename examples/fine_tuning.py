@@ -53,7 +53,7 @@ def trained(
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     """Run the program; by default `arguments` are those of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", choices=("numpy", "jax", "torch"), default="numpy")
+    parser.add_argument("--device", default="numpy", help="numpy, jax or torch; or a place, torch:gpu")
     parser.add_argument("--epochs", type=int, default=60, help="of the training on exact labels")
     parser.add_argument("--shots", type=int, default=2, help="images of each digit with an exact label")
     parser.add_argument("--seed", type=int, default=0)

@@ -83,7 +83,7 @@ def update(models: Any, optimizers: Any, rates: Any, real: px.Tensor) -> Any:
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     """Run the program; by default `arguments` are those of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", choices=("numpy", "jax", "torch"), default="numpy")
+    parser.add_argument("--device", default="numpy", help="numpy, jax or torch; or a place, torch:gpu")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
