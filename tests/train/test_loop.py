@@ -1,6 +1,6 @@
 """The loop: its limits, its events, what ends it.
 
-Serves: phlox/train/loop.py, phlox/train/callback.py, phlox/train/history.py
+Serves: phlox/train/loop.py, phlox/train/interrupts.py, phlox/train/callback.py, phlox/train/history.py
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class EpochReport:
     validation: Values = field(default_factory=dict[str, Any])
     """The same on the validation data, in inference mode; empty without validation."""
     seconds: float = 0.0
-    """The time of the steps, validation left out."""
+    """The time of the steps and of waiting for data; that of validation and callbacks is left out."""
     rows: int = 0
     """The number of rows (for example images) that were trained on."""
     complete: bool = True

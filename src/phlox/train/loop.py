@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,7 +14,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -29,6 +26,7 @@ from phlox.train.callback import Callback
 from phlox.train.feed import Feed, count
 from phlox.train.folder import RunFolder
 from phlox.train.history import EpochReport, Plan, plain
+from phlox.train.interrupts import Interrupts
 from phlox.train.meter import Pending
 from phlox.train.nonfinite import find_in_step
 from phlox.train.steps import NotFiniteLossError
@@ -62,45 +60,6 @@ class Limits:
         if epochs is None and steps is None and seconds is None:
             raise RunError("fit: say how long: epochs=, steps= or time=")
         return cls(epochs, steps, seconds)
-
-
-class Interrupts:
-    """Ctrl-C and SIGTERM while a training runs: the first is noted, a second one acts at once.
-
-    Outside of the main thread, where Python calls no handlers, it does nothing.
-    """
-
-    def __init__(self, noted: Callable[[str], object]) -> None:
-        self.came: int | None = None
-        self._noted = noted
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before = signal.getsignal(number)
-                # What a program handles in its own way, or ignores, stays.
-                if before in (signal.default_int_handler, signal.SIG_DFL):
-                    self._before[number] = before
-                    signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.came is not None:
-            self.end()
-        self.came = number
-        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-        self._noted(f"{name}: ending after this step; once more to end at once")
-
-    def end(self, how: str = "") -> None:
-        """Raise what the signal that came raises without a learner."""
-        if self.came == signal.SIGTERM:
-            raise SystemExit(128 + int(signal.SIGTERM))
-        raise KeyboardInterrupt(*[how] if how else [])
 
 
 class Fit:
@@ -140,6 +99,7 @@ class Fit:
         self._spent = 0.0
         self._begun: float | None = None  # while it does not run
         self._before = learner.step
+        self._since = perf_counter()
         self.validates = False
         """Is a validation due that has not begun?"""
         self._handlers: dict[str, list[Callable[..., Any]]] = {}
@@ -310,12 +270,14 @@ class Fit:
             self.tell("on_epoch_start")
         self._validate_if_due()
         ended = True
+        self._since = perf_counter()
         with _closing(self.data.epoch(learner.epoch, learner._batch_number)) as batches:
             for group in self._groups(batches):
                 self.take(group)
                 self.validates = self._validates_within()
                 self.tell("on_step_end")  # where the state may be saved, with what is still to be done
                 self._validate_if_due()
+                self._since = perf_counter()
                 if self._ends():
                     ended = False
                     break
@@ -336,6 +298,7 @@ class Fit:
             # What follows is said of an epoch that is not over: a training that goes on from here knows nothing of it.
             learner._kept = learner.snapshot()
         train = learner.means()
+        self._count_time()
         seconds = learner._epoch_seconds
         learner._note("train", train)
         validated = False
@@ -393,7 +356,6 @@ class Fit:
     def take(self, group: list[Any]) -> None:
         """The steps on some batches, in one call."""
         learner = self.learner
-        begun = perf_counter()
         self._before = learner.step
         number, rows = learner._batch_number, count(group[0])
         learner.batch = group[-1]
@@ -413,7 +375,13 @@ class Fit:
                 self.check_loss(step, loss)
         learner.rows += rows * len(group)
         learner._batch_number += len(group)
-        learner._epoch_seconds += perf_counter() - begun
+        self._count_time()
+
+    def _count_time(self) -> None:
+        """Count the time since the last step and what it was told to: of the data, and of the steps themselves."""
+        now = perf_counter()
+        self.learner._epoch_seconds += now - self._since
+        self._since = now
 
     def check_loss(self, step: Pending, loss: float) -> None:
         """Raise `RunError` for a loss that is not finite."""
