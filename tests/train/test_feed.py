@@ -76,6 +76,30 @@ class OfIterators:
             self.position = state["position"]
 
 
+class OfEpochs:
+    """A data set that is told the epoch, and begins at what was loaded in that epoch alone, as those of datasets do."""
+
+    def __init__(self) -> None:
+        self.epoch = self.position = 0
+        self.start: dict[str, int] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        first = self.start["position"] if self.start is not None and self.start["epoch"] == self.epoch else 0
+        order = np.random.default_rng(self.epoch).permutation(12)
+        for self.position in range(first + 1, 5):
+            rows = order[3 * (self.position - 1) :][:3]
+            yield X[rows], Y[rows]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state
+
+
 def learner() -> Learner[Any]:
     return Learner(nn.Linear(2, 1).init(1), optim.SgdConfig(), 1e-4, nn.mse_loss)
 
@@ -96,7 +120,7 @@ def losses(data: Any, stop: int | None = None) -> tuple[list[float], Any]:
     return seen, saved
 
 
-def resumed(data: Any, stop: int, path: Any) -> list[float]:
+def resumed(data: Any, stop: int, path: Any, then: Any = None) -> list[float]:
     seen, saved = losses(data, stop)
     file = SafetensorsRecorder(precision=PrecisionSettings()).save(saved[0], path / "state")
 
@@ -104,7 +128,7 @@ def resumed(data: Any, stop: int, path: Any) -> list[float]:
         seen.append(learner.loss)
 
     again = learner()
-    again.fit(data(), epochs=2, callbacks=[LambdaCallback(on_step_end=note)], progress=False, resume=file)
+    again.fit((then or data)(), epochs=2, callbacks=[LambdaCallback(on_step_end=note)], progress=False, resume=file)
     return seen
 
 
@@ -113,6 +137,8 @@ SOURCES: dict[str, Any] = {
     "shards": lambda: Loader((X, Y), 4, shuffle=True).shard(0, 2),
     "state_dict": Stateful,
     "set_state": OfIterators,
+    "set_epoch": OfEpochs,
+    "a function that makes what has a state": lambda: lambda: OfEpochs(),
 }
 
 
@@ -121,6 +147,26 @@ SOURCES: dict[str, Any] = {
 def test_what_knows_where_it_stands_is_resumed_exactly(source: str, stop: int, tmp_path: Any) -> None:
     whole, _ = losses(SOURCES[source])
     assert resumed(SOURCES[source], stop, tmp_path) == whole
+
+
+@pytest.mark.parametrize("limits", [{"steps": 4}, {"epochs": 1}], ids=str)
+@pytest.mark.parametrize("source", SOURCES)
+def test_between_epochs_it_goes_on_with_the_next_one(source: str, limits: Any, tmp_path: Any) -> None:
+    """The last batch of an epoch may have been given without a look at what comes after it."""
+    whole, _ = losses(SOURCES[source])
+    first, seen = learner(), list[float]()
+    note = LambdaCallback(on_step_end=lambda learner: seen.append(learner.loss))
+    first.fit(SOURCES[source](), **limits, callbacks=[note], progress=False)
+    again = learner()
+    file = first.save(tmp_path / "state")
+    again.fit(SOURCES[source](), epochs=2, callbacks=[note], progress=False, resume=file)
+    assert seen == whole
+
+
+def test_the_state_of_a_loader_says_nothing_to_other_data(tmp_path: Any) -> None:
+    whole, _ = losses(lambda: Loader((X, Y), 3))
+    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are passed over"):
+        assert resumed(lambda: Loader((X, Y), 3), 2, tmp_path, then=lambda: batches) == whole
 
 
 def test_what_does_not_passes_over_batches_and_says_so(tmp_path: Any) -> None:

@@ -18,6 +18,8 @@ from phlox.errors import DataError, DataWarning
 from phlox.tensor import Tensor
 
 Rows = np.ndarray[Any, Any]
+_LOADER = "loader"
+"""The name of what a loader's batches are a function of, in a state."""
 
 
 class Feed:
@@ -25,7 +27,8 @@ class Feed:
 
     What has `epoch(number, start=)`, as a `Loader` has, gives any batch of any epoch. Of other iterables each epoch is
     one `for`: from where `load_state_dict` (or `set_state` of their iterator) says, if they have it, and otherwise from
-    the beginning. A function without arguments is called for an iterable at each epoch.
+    the beginning. A function without arguments is called for an iterable at each epoch. What has `set_epoch` is told
+    the number of the epoch.
 
     Raises `DataError` for what is none of these.
     """
@@ -41,6 +44,7 @@ class Feed:
                 f"{name}: a {type(cast('object', data)).__name__} is not an iterable of batches; give "
                 "Loader(arrays, batch_size=...), or any iterable that gives a batch at a time"
             )
+        self._source: Any = None  # of the running epoch, and its iterator
         self._iterator: Any = None
         self._held: Any = None  # a state to go on from
         self._was_used = False
@@ -106,6 +110,10 @@ class Feed:
         is_made = isinstance(data, type) or not hasattr(data, "__iter__")
         source: Any = data() if is_made else data
         held, self._held = self._held, None
+        if isinstance(held, Mapping) and _LOADER in held:  # of a loader, whose place others have taken
+            held = None
+        if callable(getattr(source, "set_epoch", None)):
+            source.set_epoch(epoch)
         if held is not None and hasattr(source, "load_state_dict"):
             source.load_state_dict(held)
         batches: Any = iter(source)
@@ -115,10 +123,15 @@ class Feed:
                 f"{epoch + 1}; give a function that makes one (lambda: ...), or train for epochs=1"
             )
         self._was_used = True
-        self._iterator = batches
+        self._source, self._iterator = source, batches
         if held is not None and not hasattr(source, "load_state_dict"):
-            batches.set_state(held)
-        elif held is None and start:
+            if hasattr(batches, "set_state"):
+                batches.set_state(held)
+            else:
+                held = None
+        if held is not None:
+            return batches if start else self._next_if_over(batches)
+        if start:
             warnings.warn(
                 f"{self.name}: a {type(source).__name__} cannot say where it stands, so that the first {start} batches "
                 "of this epoch are passed over; if its order is random, they are others than those that were trained "
@@ -129,6 +142,15 @@ class Feed:
             return itertools.islice(batches, start, None)
         return batches
 
+    def _next_if_over(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Where the state that was restored is that at the end of an epoch, the batches of the next one."""
+        first = next(batches, None)
+        if first is None:
+            self._iterator = batches = iter(self._source)
+        else:
+            yield first
+        yield from batches
+
     # --- its position
 
     def state(self) -> Any:
@@ -137,9 +159,10 @@ class Feed:
         Of a `Loader` it is what its batches are a function of, besides these numbers.
         """
         if self.is_indexed:
-            return _batches_of(self._data) if isinstance(self._data, Loader) else None
-        if hasattr(self._data, "state_dict"):
-            return encoded(self._data.state_dict())
+            return {_LOADER: _batches_of(self._data)} if isinstance(self._data, Loader) else None
+        source = self._data if self._source is None else self._source
+        if hasattr(source, "state_dict"):
+            return encoded(source.state_dict())
         if hasattr(self._iterator, "get_state"):
             return encoded(self._iterator.get_state())
         return None
@@ -153,8 +176,9 @@ class Feed:
         held, self._held = self._held, None
         if not start or not isinstance(self._data, Loader) or not isinstance(held, Mapping):
             return
+        former: Mapping[str, Any] = cast("Mapping[str, Any]", held).get(_LOADER, {})
         for name, value in _batches_of(self._data).items():
-            before = cast("Mapping[str, Any]", held).get(name, value)
+            before = former.get(name, value)
             if before != value:
                 raise DataError(
                     f"{self.name}: the training goes on at batch {start} of an epoch whose loader had {name} "
