@@ -233,8 +233,8 @@ class RunFolder:
         if held is None:
             return f"{self.path}: has files in it, but no {MANIFEST}, so it is no run's; give another folder"
         return (
-            f"{self.path}: exists already, a run that {_SAYS[_status(held)]}; give another folder, resume=True to go "
-            "on with it, or --overwrite (in Python overwrite=True) to replace it"
+            f"{self.path}: exists already, a run that {_SAYS[_status(held)]}; give another folder, --resume (in "
+            "Python resume=True) to go on with it, or --overwrite (in Python overwrite=True) to replace it"
         )
 
     def _resume(self, held: dict[str, Any] | None) -> None:
