@@ -260,3 +260,27 @@ def test_a_training_that_a_limit_has_cut_off_can_be_made_longer(tmp_path: Path) 
     longer, found = run(18, resume=True)
     assert [one.train for one in longer.history] == [one.train for one in whole.history]
     assert found == expected
+
+
+OTHER_ARGUMENTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"ema": 0.9}, {}, r"the training had ema=, and this learner has none"),
+    ({}, {"accumulate": 2}, r"the training had no accumulate=, and this learner has it"),
+    ({"loss_scaling": True}, {"ema": 0.5}, r"had no ema=, and this learner has it\nthe training had loss_scaling="),
+    ({"metrics": {"top": metrics.Accuracy()}}, {"metrics": {}}, r"had the metric 'top', and this learner has not"),
+    ({"metrics": {}}, {"metrics": {"top": metrics.Accuracy()}}, r"had no metric 'top', and this learner has it"),
+    ({"lr": 0.1}, {"lr": optim.LinearLr(0.1, 0.0, num_iters=9)}, r"select\('models\.model'\)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"), OTHER_ARGUMENTS, ids=[message for _, _, message in OTHER_ARGUMENTS]
+)
+def test_arguments_that_were_others_are_named(before: Any, now: Any, message: str) -> None:
+    first, other = learner("numpy", **before), learner("numpy", **now)
+    untouched = other.snapshot()
+    with pytest.raises(RecordError, match=message):
+        other.load_state(first.snapshot())
+    _assert_same(other.snapshot(), untouched)
+    fresh = other.model.valid().load_record(first.snapshot().select("models.model"))
+    for (_, one), (_, two) in zip(fresh.named_params(), first.model.named_params(), strict=True):
+        np.testing.assert_array_equal(one.val().numpy(), two.val().numpy())

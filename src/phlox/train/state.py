@@ -37,6 +37,8 @@ FORMAT = 1
 """Of the record; one of a later format cannot be read."""
 _DONATED = {"train": ("models", "optimizers", "aids"), "flush": ("models", "optimizers", "aids"), "measure": ("aids",)}
 """By function, the parameters whose memory a compiled program may write over."""
+_OF_AIDS = {"ema": "ema=", "accumulators": "accumulate=", "scaler": "loss_scaling="}
+"""By the name of what goes with a model through a step, the argument that makes it."""
 _ALONE = "model"
 """What a model that is the only one is called in a record."""
 
@@ -145,7 +147,10 @@ class State:
         own = self._training.parts()
         plain_parts: dict[str, Any] = dict.fromkeys(self._plain_parts())
         parts = {**self._parts(), **own, "means": None, "carry": None, "held": None, **plain_parts}
-        values: dict[str, Any] = restore(record, parts)
+        try:
+            values: dict[str, Any] = restore(record, parts)
+        except RecordError as error:
+            raise RecordError(f"{error}{self._other_arguments(record)}") from error
         self._training.restore(values["means"] or {})
         carry = record.select("carry")
         self._carry_saved = [carry.tensors[path].tensor.read() for path in carry] if len(carry) else None
@@ -163,6 +168,26 @@ class State:
             fit.validates = found["validates"]
             fit.data.restore(values["data"])
             fit.restore_callbacks(values["callbacks"] or {}, record.select("held"))
+
+    def _other_arguments(self, record: Record) -> str:
+        """Which arguments of the learner that the record is of were others, as far as it shows, and what to do."""
+        paths = [path.split(".") for path in record]
+        held = {path[1] for path in paths if path[0] == "aids"}
+        lines = [
+            f"the training had {'' if name in held else 'no '}{argument}, and this learner has "
+            f"{'none' if name in held else 'it'}"
+            for name, argument in _OF_AIDS.items()
+            if (name in held) != (name in self._aids)
+        ]
+        former = {".".join(path[2:-1]) for path in paths if path[:2] == ["totals", "sums"]}
+        own = set(self._training.totals.sums)
+        lines += [f"the training had the metric {name!r}, and this learner has not" for name in sorted(former - own)]
+        lines += [f"the training had no metric {name!r}, and this learner has it" for name in sorted(own - former)]
+        lines.append(
+            "Make the learner as it was; or begin a new training from the weights alone: "
+            f"model.load_record(Checkpoints.load(PATH).select('models.{_ALONE if self._single else 'NAME'}'))"
+        )
+        return "".join(f"\n{line}" for line in lines)
 
     def _parts(self) -> dict[str, Any]:
         """The parts that save and load themselves."""
