@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -37,7 +38,7 @@ def per_step(ends: list[float], task: Task) -> float:
 def keras_fit(task: Task) -> Train:
     """Keras on JAX."""
     os.environ["KERAS_BACKEND"] = "jax"
-    import keras
+    keras: Any = importlib.import_module("keras")
 
     x, y = task.data()
     layers = [keras.layers.Dense(width, activation="relu") for width in task.widths]
