@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 import phlox as px
 from phlox import nn, optim
@@ -262,3 +265,51 @@ def test_a_call_like_the_last_one_may_have_another_shape(
     for rows in (4, 4, 2, 2, 4, 3):
         expected = model(px.tensor(x[:rows], device="jax")).sum().item()
         assert found({"m": model}, inside(x[:rows])).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("donate", [(), ("model", "optimizer")], ids=["kept", "donated"])
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+def test_an_engine_that_traces_again_for_the_same_shapes_gets_tensors(engine: str, donate: tuple[str, ...]) -> None:
+    # Code depends on more than shapes: on PyTorch's threads, on the precision that JAX is told to multiply with.
+    def step(model: Any, optimizer: Any, batch: Any) -> Any:
+        x, y = batch
+        loss = (model(x) - y).square().mean()
+        grads = optim.GradientsParams.from_grads(loss.backward(), model)
+        return optimizer.step(0.1, model, grads), loss
+
+    def trained(run: Any, other: Any) -> list[float]:
+        model = nn.Linear(3, 2, device=Autodiff(Jax() if engine == "jax" else Torch()).device()).init(seed=0)
+        optimizer, losses = optim.SgdConfig().init(), list[float]()
+        for turn in range(6):
+            with other() if turn >= 3 else nullcontext():
+                model, loss = run(model, optimizer, batch)
+            losses.append(loss.item())
+        return losses
+
+    batch = np.arange(12, dtype=np.float32).reshape(4, 3) / 12, np.ones((4, 2), np.float32)
+    compiled = px.compile(step, donate=donate)
+    other = {"jax": lambda: jax.default_matmul_precision("highest"), "torch": _another_number_of_threads}[engine]
+
+    def eager(model: Any, optimizer: Any, batch: Any) -> Any:
+        return step(model, optimizer, [px.tensor(x, device=model.weight.device) for x in batch])
+
+    wanted = trained(eager, nullcontext)
+    np.testing.assert_allclose(trained(compiled, other), wanted, rtol=1e-5)
+    assert compiled.traces == 2
+
+    apply = px.compile(lambda model, x: model(x))  # what is read in a shorter way, since nothing but arrays is in it
+    model = nn.Linear(3, 2, device=engine).init(seed=0)
+    first = [apply(model, batch[0]).numpy() for _ in range(3)][-1]
+    with other():
+        np.testing.assert_allclose(apply(model, batch[0]).numpy(), first, rtol=1e-5)
+    assert apply.traces == 2
+
+
+@contextmanager
+def _another_number_of_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

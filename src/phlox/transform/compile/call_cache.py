@@ -138,7 +138,10 @@ class CallCache:
             if not take(value, kept):
                 return OTHER
         # Nothing is read anew: it may be asked for inside the program that is being traced.
-        return program.fast_path(kept, self._owners, lambda: self._taken(values, flat, kept))
+        try:
+            return program.fast_path(kept, self._owners, lambda: self._taken(values, flat, kept))
+        except Again:
+            return OTHER
 
     def _flat(self, values: Sequence[Any]) -> list[Any] | None:
         """The arguments with what stands in containers in their place; None where these are not like the last ones."""

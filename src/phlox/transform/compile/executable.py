@@ -24,6 +24,7 @@ from phlox.optim.state.flat import FlatState
 from phlox.random.stream import Reserved
 from phlox.tensor import Tensor
 from phlox.transform.compile.donation import DonationScope
+from phlox.transform.compile.host_arrays import has_arrays
 from phlox.transform.compile.multi_step import Loop, Steps
 from phlox.transform.compile.recompiles import History, facets_of
 from phlox.transform.compile.signature import CallArguments, IdSource, arrays_of
@@ -63,7 +64,11 @@ def _alone(array: Any) -> Iterable[Any]:
 
 
 class Again(Exception):
-    """The call has copied its arguments to the device or backend of the program: read them again, and call it."""
+    """The arguments are to be read again, and the program called with them.
+
+    The call has copied them to the device or backend of the program; or it was read as the last one was, with NumPy
+    arrays in their places, and is to be traced, for which they must be tensors.
+    """
 
 
 def _settle(donation: DonationScope, stream: random.Stream, reserved: Reserved, draws: int) -> None:
@@ -128,7 +133,7 @@ class Program:
         try:
             try:
                 outcome: TraceOutput = self.run(call.reader.donated, call.reader.kept)
-            except OtherFirstStates:
+            except (OtherFirstStates, Again):
                 raise
             except Exception as error:
                 self._explain(error, call)
@@ -162,6 +167,8 @@ class Program:
         token = _call.set(read)
         try:
             outcome: TraceOutput = self.run(_none, kept)
+        except Again:
+            raise
         except Exception as error:
             self._explain(error, read())
             raise
@@ -241,6 +248,8 @@ class Program:
             cause = cause.__cause__
         devices: dict[str, str] = {}
         for name, value, _ in call.named:
+            if has_arrays(value):
+                continue
             leaves: list[Any] = []
             CallArguments(self.backend).read(value, name, leaves)
             arrays = arrays_of(leaves)
@@ -305,6 +314,8 @@ class Program:
     def _body(self, donated: list[Any], kept: list[Any]) -> TraceOutput:
         """The function on tracers: what the engine records."""
         call = _call.get()()
+        if self.steps is None and any(has_arrays(value) for _, value, _ in call.named):
+            raise Again
         if call.reader.donation is not None:
             call.reader.donation.records()
         trace = self.backend.trace_of(kept[0])
