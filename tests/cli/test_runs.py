@@ -43,7 +43,7 @@ def write(
 def runs(tmp_path: Path) -> Path:
     write(tmp_path / "a", config={"epochs": 3, "optimizer": {"lr": 0.1, "kind": "adamw"}, "seed": 0})
     write(tmp_path / "sweep" / "b", worse=-0.125, config={"epochs": 5, "optimizer": {"lr": 0.01, "kind": "adamw"}})
-    write(tmp_path / "c", worse=0.125, status="failed", reason="RunError: the loss is nan", epochs=2)
+    write(tmp_path / "c", worse=0.125, status="failed", reason="RunError: the loss is nan\nand more", epochs=2)
     (tmp_path / "notes").mkdir()
     return tmp_path
 
@@ -86,7 +86,7 @@ def test_as_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert first["name"] == "a" and first["path"] == str(runs / "a") and first["seconds"] == 90.0
     assert first["best"]["validation/accuracy"] == {"value": 0.75, "epoch": 2}
     assert first["last"]["validation/loss"] == 0.5 and first["notes"] == [] and first["epochs"] == 3
-    assert second["reason"] == "RunError: the loss is nan" and second["settings"] == {}
+    assert second["reason"] == "RunError: the loss is nan\nand more" and second["settings"] == {}
     assert third["settings"] == {"epochs": "5", "optimizer.lr": "0.01", "optimizer.kind": "adamw"}
     assert third["planned_epochs"] == 5
 

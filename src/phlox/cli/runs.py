@@ -92,7 +92,7 @@ def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None
         for name in shown:
             last = one.rows[-1].get(name) if one.rows else None
             row += [amount(name, best[name].value) if name in best else "", "" if last is None else amount(name, last)]
-        notes = [one.reason] * bool(one.reason) + one.notes
+        notes = [one.reason.partition("\n")[0]] * bool(one.reason) + one.notes
         rows.append([*row, *(one.settings.get(name, "") for name in differing), "; ".join(notes)])
     if all(row[-1] == "no config.json" for row in rows):  # then it is no news
         rows = [[*row[:-1], ""] for row in rows]
