@@ -85,7 +85,7 @@ def test_every_event_in_its_order() -> None:
     ):  # fmt: skip
         expected += [(name, *event) for name in "abc"]  # what is last comes last, wherever it was given
     assert SEEN[: len(expected)] == expected
-    assert SEEN[len(expected) :] == [(name, "end", "1 epochs are over") for name in "cba"]
+    assert SEEN[len(expected) :] == [(name, "end", "1 epoch is over") for name in "cba"]
 
 
 def test_a_second_fit_goes_on() -> None:

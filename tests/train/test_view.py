@@ -215,7 +215,7 @@ def test_what_a_terminal_shows(terminal: Terminal, clock: list[float]) -> None:
     bars = [line for line in lines if "━" in line]
     assert any(re.fullmatch(r"epoch 1/2  ━+─+   50%  loss 0\.5000  accuracy 90\.0%", line) for line in bars)
     rates = [line for line in lines if "images/s" in line]
-    pattern = r"20 images/s · 0:0\d left · lr 0\.01 · memory \d+ MB · 0:0\d elapsed"
+    pattern = r"20 images/s · 0:0\d left · lr 0\.01 · memory [\d.]+ [MG]B · 0:0\d elapsed"
     assert rates and all(re.fullmatch(pattern, line) for line in rates if "left" in line)
     assert lines[-3:] == [
         "best val loss 0.1250 (epoch 2) · val accuracy 98.0% (epoch 1)",
@@ -415,7 +415,7 @@ def test_the_memory_of_this_process() -> None:
 
 def test_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     learner: Any = FakeLearner()
-    assert re.fullmatch(r"memory \d+ MB|memory \d\.\d\d GB", memory_text(learner))
+    assert re.fullmatch(r"memory [\d.]+ [MG]B|memory \d\.\d\d GB", memory_text(learner))
     assert all(as_device(name).backend.memory_used(as_device(name)) is None for name in ("numpy", "jax", "torch"))
     learner.device = Autodiff(NumPy()).device()
     monkeypatch.setattr(NumPy, "memory_used", lambda self, device: 2_500_000_000)

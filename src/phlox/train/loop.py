@@ -242,9 +242,9 @@ class Fit:
         if self.interrupts.came is not None:
             learner.stop("interrupted")
         elif limits.epochs is not None and learner.epoch >= self.first_epoch + limits.epochs:
-            learner.stop(f"{limits.epochs} epochs are over")
+            learner.stop("1 epoch is over" if limits.epochs == 1 else f"{limits.epochs} epochs are over")
         elif limits.steps is not None and learner.step >= self.first_step + limits.steps:
-            learner.stop(f"{limits.steps} steps are over")
+            learner.stop("1 step is over" if limits.steps == 1 else f"{limits.steps} steps are over")
         elif limits.seconds is not None and self.seconds >= limits.seconds:
             learner.stop(f"{limits.seconds:g} seconds are over")
         return learner.stopped is not None
