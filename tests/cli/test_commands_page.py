@@ -49,7 +49,7 @@ def test_every_example(
         out, err = capsys.readouterr()
         printed, shown = skeleton(out + err), skeleton(expected)
         if "..." in shown:
-            shown.remove("...")
+            shown = [line for line in shown if line != "..."]
             assert set(shown) - {"# # # # wrong"} <= set(printed), arguments
         else:
             assert printed == shown, arguments

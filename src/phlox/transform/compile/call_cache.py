@@ -69,7 +69,7 @@ class CallCache:
         self._names = [(name, leaves is call.reader.donated) for name, _, leaves in call.named]
         self._spread = tuple(spread) if any(one is not None for one in spread) else None
         self._late = tuple(late)
-        alone = not late and not any(argument.donated for argument in arguments)
+        alone = not late and self._spread is None and not any(argument.donated for argument in arguments)
         # Of calls that take no more than to hand over arrays.
         self._takes = tuple([argument.take for argument in arguments]) if alone else None
         self._backend = call.reader.backend
@@ -130,16 +130,15 @@ class CallCache:
                 return program.__call__(call)
             except Again:
                 return OTHER
-        flat = values if self._spread is None else self._flat(values)
-        if flat is None or len(flat) != len(takes):
+        if len(values) != len(takes):
             return OTHER
         kept: list[Any] = [None]
-        for take, value in zip(takes, flat, strict=True):
+        for take, value in zip(takes, values, strict=True):
             if not take(value, kept):
                 return OTHER
         # Nothing is read anew: it may be asked for inside the program that is being traced.
         try:
-            return program.fast_path(kept, self._owners, lambda: self._taken(values, flat, kept))
+            return program.fast_path(kept, self._owners, lambda: self._taken(values, kept))
         except Again:
             return OTHER
 
@@ -157,12 +156,12 @@ class CallCache:
                 return None
         return flat
 
-    def _taken(self, values: Sequence[Any], flat: Sequence[Any], kept: list[Any]) -> Call:
+    def _taken(self, values: Sequence[Any], kept: list[Any]) -> Call:
         """The call that these arguments are, whose arrays have been taken."""
         reader = CallArguments(self._backend)
         reader.kept = kept
         place = 1
-        for argument, value in zip(self._arguments, flat, strict=True):
+        for argument, value in zip(self._arguments, values, strict=True):
             if argument.is_array:
                 _note(reader, argument, value, kept, place)
                 place += 1
@@ -171,24 +170,29 @@ class CallCache:
 
     def _read(self, values: Sequence[Any]) -> Call | None:
         """The arguments taken apart, or None if they are not like those of the last call."""
-        arguments = self._arguments
-        flat = values if self._spread is None else self._flat(values)
+        arguments, nested = self._arguments, self._spread is not None
+        flat = self._flat(values) if nested else values
         if flat is None or len(flat) != len(arguments):
             return None
         reader = CallArguments(self._backend)
         donated, kept = reader.donated, reader.kept
+        named: list[tuple[str, Any, list[Any]]] = []
         for argument, value in zip(arguments, flat, strict=True):
             leaves = donated if argument.donated else kept
             if not argument.take(value, leaves):
                 return None
             if argument.is_array:
                 _note(reader, argument, value, leaves, len(leaves) - 1)
+            named.append((argument.path, value, leaves))
         for place, take in self._late:
-            if not take(flat[place], reader, donated if arguments[place].donated else kept):
+            _, value, leaves = named[place]
+            if not take(value, reader, leaves):
                 return None
+        if nested:
+            given = zip(self._names, values, strict=True)
+            named = [(name, value, donated if gives else kept) for (name, gives), value in given]
         reader.owners = self._owners
-        named = zip(self._names, values, strict=True)
-        return Call(reader, [(name, value, donated if gives else kept) for (name, gives), value in named], 0, [])
+        return Call(reader, named, 0, [])
 
 
 def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[Any], place: int) -> None:
