@@ -72,6 +72,11 @@ def test_flips() -> None:
     assert abs(many.happens("horizontal", 0.5).mean() - 0.5) < 0.04
 
 
+def test_padding_is_no_less_than_none() -> None:
+    with pytest.raises(DataError, match=r"padding is -1; give a number of pixels, 0 or more"):
+        RandomCrop((8, 9), padding=-1)(IMAGES, DRAWS)
+
+
 def test_crops_are_parts_of_the_image() -> None:
     found = RandomCrop((8, 9), padding=1, value=7)(IMAGES, DRAWS)
     padded = np.pad(IMAGES, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=7)

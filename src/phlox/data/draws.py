@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -83,9 +84,14 @@ class Draws:
         return self._unit(name, 0) < probability
 
     def _unit(self, name: str, number: int) -> npt.NDArray[np.float64]:
-        key = fold_in(fold_in((self.seed >> 32, self.seed & 0xFFFFFFFF), _SUB_STREAM), self.epoch)
-        key = fold_in(fold_in(key, self.stage), _code(name))
-        return uniform_at(self.rows, key, number)
+        return uniform_at(self.rows, _key(self.seed, self.epoch, self.stage, name), number)
+
+
+@lru_cache(256)
+def _key(seed: int, epoch: int, stage: int, name: str) -> tuple[int, int]:
+    """Of what is drawn, the same for all batches of an epoch."""
+    key = fold_in(fold_in((seed >> 32, seed & 0xFFFFFFFF), _SUB_STREAM), epoch)
+    return fold_in(fold_in(key, stage), _code(name))
 
 
 def _code(name: str) -> int:

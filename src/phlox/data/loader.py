@@ -68,7 +68,8 @@ class _Maker:
     def __call__(self, task: Task) -> tuple[Any, list[SkippedRow], int]:
         rows = self.rows(task)
         batch, rows, skipped = self._fetched(rows)
-        batch = self._through(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
+        if self.stages:
+            batch = self._through(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
         return (batch if self.device is None else placed(batch, self.device)), skipped, len(rows)
 
     def rows(self, task: Task) -> Rows:

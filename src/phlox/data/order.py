@@ -232,7 +232,13 @@ def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0)
     `draw` tells several numbers of one position apart. 53 bits of a hash: SplitMix64's finalizer, twice, of the
     position, keyed by Threefry.
     """
-    words = random_bits(np.array([*fold_in(key, draw), 0], np.uint32), 4).astype(np.uint64)
-    first, second = words[0] << np.uint64(32) | words[1], words[2] << np.uint64(32) | words[3]
+    first, second = _words(key, draw)
     bits = _hashed(_hashed(positions.astype(np.uint64) ^ first) ^ second)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@lru_cache(256)
+def _words(key: tuple[int, int], draw: int) -> tuple[np.uint64, np.uint64]:
+    """128 random bits: the same for all batches of an epoch, and slower to compute than what is made of them."""
+    words = random_bits(np.array([*fold_in(key, draw), 0], np.uint32), 4).astype(np.uint64)
+    return words[0] << np.uint64(32) | words[1], words[2] << np.uint64(32) | words[3]

@@ -53,6 +53,14 @@ def rebuilt(value: Any, parts: Sequence[Any]) -> Any:
 
 def mapped(fn: Callable[..., Any], value: Any, *others: Any) -> Any:
     """`fn(leaf, *leaves)` for every leaf, in the structure of `value`; the others must have the same structure."""
+    if not others:  # what most batches are, quickly
+        kind: type[Any] = value.__class__
+        if kind is np.ndarray:
+            return fn(value)
+        if kind is dict:
+            return {key: mapped(fn, part) for key, part in value.items()}
+        if kind is tuple:
+            return tuple([mapped(fn, part) for part in value])
     found = children(value)
     if found is None:
         return fn(value, *others)

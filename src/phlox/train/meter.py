@@ -323,8 +323,8 @@ def _built(start: State, tensors: Iterator[AnyTensor]) -> State:
 def _number(value: Any, of: int | None) -> float:
     if not isinstance(value, Tensor):
         return float(value if of is None else value[of])
-    array = np.asarray(cast("AnyTensor", value).numpy())
-    return float(array if of is None else array[of])
+    scalars = cast("AnyTensor", value)
+    return float(scalars.item() if of is None else scalars.numpy()[of])
 
 
 def _of_step(state: State, of: int) -> State:

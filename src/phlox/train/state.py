@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of the record; one of a later format cannot be read."""
-_DONATED = {"train": ("models", "optimizers", "aids"), "flush": ("models", "optimizers", "aids"), "measure": ("aids",)}
+_DONATED = {
+    "train": ("models", "optimizers", "aids"), "train_one": ("model", "optimizer", "aids"),
+    "flush": ("models", "optimizers", "aids"), "measure": ("aids",),
+}  # fmt: skip
 """By function, the parameters whose memory a compiled program may write over."""
 _OF_AIDS = {"ema": "ema=", "accumulators": "accumulate=", "scaler": "loss_scaling="}
 """By the name of what goes with a model through a step, the argument that makes it."""
@@ -279,8 +282,13 @@ class State:
         given = rates[0] if steps == 1 else _transposed(rates)
         before = (self._models, {name: one.twin() for name, one in self._optimizers.items()}) if self.guards else None
         more = (applies,) if steps == 1 and self.accumulate > 1 else ()
-        program = self._program("train", steps)
-        self._models, self._aids, output = program(self._models, self._optimizers, self._aids, given, batch, *more)
+        if self._single and steps == 1:
+            args = self._models[ONLY], self._optimizers[ONLY], self._aids, rates[0][ONLY], batch
+            model, self._aids, output = self._program("train_one")(*args, *more)
+            self._models = {ONLY: model}
+        else:
+            program = self._program("train", steps)
+            self._models, self._aids, output = program(self._models, self._optimizers, self._aids, given, batch, *more)
         self._training.keep(self._aids)
         if before is not None:
             take_back(self, before, output)

@@ -146,6 +146,13 @@ class StepFunctions:
                 ema.update(models[name])
         return models, aids, self._output(self.training, aids.get("totals"), result)
 
+    def train_one(
+        self, model: Any, optimizer: Optimizer, aids: dict[str, Any], rate: Any, batch: Any, applies: bool = True
+    ) -> tuple[Any, dict[str, Any], Output]:
+        """As `train`, of a model that is the only one: a call of a compiled step takes apart each dict that it gets."""
+        models, aids, output = self.train({ONLY: model}, {ONLY: optimizer}, aids, {ONLY: rate}, batch, applies)
+        return models[ONLY], aids, output
+
     def _stepped(
         self, models: Models, optimizers: Any, aids: Any, rates: Any, batch: Any, applies: bool
     ) -> tuple[Models, Result]:

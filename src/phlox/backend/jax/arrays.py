@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import operator
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ class Arrays(EngineBackend):
 
     def device(self, name: str | None = None) -> Device:
         if name is None:
-            return Device(self, _device_name(jax.devices()[0]))
+            return Device(self, default_name())
         platform, _, number = name.partition(":")
         try:
             devices = jax.devices(platform)
@@ -157,6 +158,12 @@ class Arrays(EngineBackend):
         return kind_of_dtype(x.dtype)
 
 
+def default_name() -> str:
+    """What the device is called that arrays are on where nothing else is said."""
+    return _device_name(jax.devices()[0])
+
+
+@lru_cache(64)
 def _device_name(device: Any) -> str:
     alone = device.platform == "cpu" and len(jax.devices("cpu")) == 1
     return device.platform if alone else f"{device.platform}:{device.id}"

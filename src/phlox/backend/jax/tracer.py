@@ -22,6 +22,7 @@ from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.jax import compat
+from phlox.backend.jax.arrays import default_name
 from phlox.backend.jax.compat import weakly
 from phlox.backend.kind import Float, Kind
 from phlox.backend.tracing import checks
@@ -177,7 +178,7 @@ class Traces(EngineBackend):
         # Taken as it is, a NumPy array goes to where other arguments are, in a tenth of the time. JAX may alias its
         # memory (if it is aligned; else it copies), or read it later: so it gets a copy of its own, once and for all if
         # that is large. Doubles would be rounded where JAX's switch is off.
-        if self._is_wide() or device.spread is not None or device != self.device():
+        if self._is_wide() or device.spread is not None or device.name != default_name():
             return super().host_argument(array, kind, device)
         fitted = self.fit(array, kind)
         if fitted is not array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, cast
@@ -218,6 +219,8 @@ _MOST = 20_000  # points of a curve
 def rate_of(schedule: LrSchedule[R], step: int) -> R:
     """The rate of a step; OptimizerError, naming the schedule, where it is none."""
     rate = schedule.rate(step)
+    if type(rate) is float and 0.0 <= rate < math.inf:  # as nearly all are
+        return rate
     for name, value in _named(rate).items():
         if not is_rate(value):
             group = f" of the group {name!r}" if isinstance(rate, Mapping) else ""
