@@ -1,6 +1,6 @@
 """Killed at any moment, a training leaves no half-written file under a final name, and no old run harmed.
 
-Serves: phlox/train/folder.py
+Serves: phlox/train/folder/run_folder.py
 """
 
 from __future__ import annotations

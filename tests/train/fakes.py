@@ -11,7 +11,7 @@ import numpy as np
 from phlox.errors import RunError
 from phlox.record import Record
 from phlox.train.callback import Callback
-from phlox.train.callbacks import modules_of
+from phlox.train.callbacks.control import modules_of
 from phlox.train.history import EpochReport, Plan, flattened
 from phlox.train.state import in_memory
 

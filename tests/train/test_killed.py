@@ -1,6 +1,6 @@
 """A training that is killed at any moment and started again ends bit for bit where the undisturbed one ends.
 
-Serves: phlox/train/run.py, phlox/train/state.py, phlox/train/checkpoints.py
+Serves: phlox/train/run.py, phlox/train/state.py, phlox/train/checkpoints/checkpoints.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The whole state of a learner as one record: a training that is cut off anywhere ends where the undisturbed one ends.
 
-Serves: phlox/train/state.py, phlox/train/trial.py, phlox/train/meter.py
+Serves: phlox/train/state.py, phlox/train/trials/trial.py, phlox/train/meter.py
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     from phlox.backend import as_device
     from phlox.models import DigitsTraining
     from phlox.train import RunFolder, progress
-    from phlox.train.curves import require_matplotlib
+    from phlox.train.views.curves import require_matplotlib
 
     recipe = _recipe(options)
     device = as_device(options.device)

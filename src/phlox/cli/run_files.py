@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from phlox.errors import RunError
 from phlox.train.history import EpochReport, Values
-from phlox.train.view_text import Best, BestValues, epoch_label
+from phlox.train.views.text import Best, BestValues, epoch_label
 
 try:
     import fcntl

@@ -13,7 +13,7 @@ from phlox.cli.records import plain
 from phlox.cli.run_files import Run, find_runs, read_run
 from phlox.cli.text import printable, table, terminal_width
 from phlox.errors import RunError
-from phlox.train.view_text import amount, better, clock
+from phlox.train.views.text import amount, better, clock
 
 _VALUES = 3
 """So many values have columns; `--json` has all."""

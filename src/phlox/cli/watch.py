@@ -13,9 +13,9 @@ from phlox.cli.command import DONE, Command
 from phlox.cli.run_files import Run, locate, read_run
 from phlox.errors import ExtraNotInstalledError
 from phlox.train.history import flattened
-from phlox.train.screen import Screen
-from phlox.train.view import plain_line, plain_parts
-from phlox.train.view_text import BestValues, Snapshot, clock, epoch_label, figures
+from phlox.train.views.screen import Screen
+from phlox.train.views.text import BestValues, Snapshot, clock, epoch_label, figures
+from phlox.train.views.view import plain_line, plain_parts
 
 
 def interval(text: str) -> float:

@@ -6,29 +6,29 @@ from typing import TYPE_CHECKING
 
 from phlox.lazy import lazily, lend
 from phlox.train.callback import Callback, LambdaCallback
-from phlox.train.callbacks import EarlyStopping, Print, ReduceOnPlateau, StopAfter, Unfreeze
-from phlox.train.checkpoints import Checkpoints
-from phlox.train.folder import RunFolder
+from phlox.train.callbacks.control import EarlyStopping, Print, ReduceOnPlateau, StopAfter, Unfreeze
+from phlox.train.callbacks.monitor import Monitor, Watch
+from phlox.train.callbacks.profiling import Profile, Throughput
+from phlox.train.checkpoints.checkpoints import Checkpoints
+from phlox.train.folder.run_folder import RunFolder
 from phlox.train.history import EpochReport, Plan
 from phlox.train.learner import Learner
-from phlox.train.loggers import CsvLogger, JsonlLogger, Logger
+from phlox.train.loggers.files import CsvLogger, JsonlLogger, Logger
 from phlox.train.loop import Fit
 from phlox.train.meter import MetricInputs
-from phlox.train.monitor import Monitor, Watch
 from phlox.train.nonfinite import NanGuard
-from phlox.train.profiling import Profile, Throughput
 
 lend(["phlox.train.callback"], Learner=Learner)
 lend(["phlox.train.state"], Fit=Fit)
 
 if TYPE_CHECKING:
-    from phlox.train.curves import draw_curves
-    from phlox.train.dry_run import DryRun
-    from phlox.train.lr_find import LrCurve
-    from phlox.train.report import Report
-    from phlox.train.schedule_plot import draw_schedule
-    from phlox.train.trackers import MlflowLogger, TensorBoardLogger, WandbLogger
-    from phlox.train.view import NotebookProgress, PlainProgress, RichProgress, View, progress
+    from phlox.train.loggers.trackers import MlflowLogger, TensorBoardLogger, WandbLogger
+    from phlox.train.trials.dry_run import DryRun
+    from phlox.train.trials.lr_find import LrCurve
+    from phlox.train.views.curves import draw_curves
+    from phlox.train.views.report import Report
+    from phlox.train.views.schedule_plot import draw_schedule
+    from phlox.train.views.view import NotebookProgress, PlainProgress, RichProgress, View, progress
 
 __all__ = [
     "Callback", "Checkpoints", "CsvLogger", "DryRun", "EarlyStopping", "EpochReport", "JsonlLogger", "LambdaCallback",
@@ -41,8 +41,9 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "curves": "draw_curves", "dry_run": "DryRun", "lr_find": "LrCurve", "report": "Report",
-        "schedule_plot": "draw_schedule", "trackers": "MlflowLogger TensorBoardLogger WandbLogger",
-        "view": "NotebookProgress PlainProgress RichProgress View progress",
+        "trials.dry_run": "DryRun", "trials.lr_find": "LrCurve",
+        "views.curves": "draw_curves", "views.report": "Report",
+        "views.schedule_plot": "draw_schedule", "loggers.trackers": "MlflowLogger TensorBoardLogger WandbLogger",
+        "views.view": "NotebookProgress PlainProgress RichProgress View progress",
     },
 )  # fmt: skip

@@ -52,9 +52,9 @@ from phlox.transform import compile as compiled
 if TYPE_CHECKING:
     from phlox.config import BaseConfig
     from phlox.record import Record
-    from phlox.train.dry_run import DryRun
-    from phlox.train.folder import RunFolder
-    from phlox.train.lr_find import LrCurve
+    from phlox.train.folder.run_folder import RunFolder
+    from phlox.train.trials.dry_run import DryRun
+    from phlox.train.trials.lr_find import LrCurve
 
 M = TypeVar("M")
 Precision = Literal["f64", "f32", "bf16", "f16"]
@@ -361,7 +361,7 @@ class Learner(State, Generic[M]):
 
         Callbacks that write are left out. `print` what it returns: the time of a step, and the memory.
         """
-        from phlox.train.dry_run import dry_run
+        from phlox.train.trials.dry_run import dry_run
 
         return dry_run(self, data, validation, list(callbacks))
 
@@ -370,7 +370,7 @@ class Learner(State, Generic[M]):
 
         See Smith 2017, "Cyclical learning rates for training neural networks". It ends early where the loss diverges.
         """
-        from phlox.train.lr_find import lr_find
+        from phlox.train.trials.lr_find import lr_find
 
         return lr_find(self, data, low, high, steps)
 

@@ -24,7 +24,7 @@ from phlox.record import Record
 from phlox.record.gather import Recordable
 from phlox.train.callback import Callback
 from phlox.train.feed import Feed, count
-from phlox.train.folder import RunFolder
+from phlox.train.folder.run_folder import RunFolder
 from phlox.train.history import EpochReport, Plan, plain
 from phlox.train.interrupts import Interrupts
 from phlox.train.meter import Pending

@@ -10,11 +10,11 @@ from phlox.config import BaseConfig
 from phlox.errors import RunError
 from phlox.record import Record
 from phlox.train.callback import Callback
-from phlox.train.checkpoints import Checkpoints
-from phlox.train.folder import RunFolder
-from phlox.train.loggers import JsonlLogger
-from phlox.train.report import Report
-from phlox.train.view import View, progress
+from phlox.train.checkpoints.checkpoints import Checkpoints
+from phlox.train.folder.run_folder import RunFolder
+from phlox.train.loggers.files import JsonlLogger
+from phlox.train.views.report import Report
+from phlox.train.views.view import View, progress
 
 if TYPE_CHECKING:
     from phlox.train.loop import Fit

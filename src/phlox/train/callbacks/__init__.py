@@ -1,0 +1,1 @@
+"""Callbacks that watch a value, stop a training, change it, or measure its speed."""

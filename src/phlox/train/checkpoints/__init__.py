@@ -1,0 +1,1 @@
+"""Checkpoints: the state of a training in files, written in the background."""

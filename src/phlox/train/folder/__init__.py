@@ -1,0 +1,1 @@
+"""The folder of a run: what it is, who writes to it, and where it ran."""

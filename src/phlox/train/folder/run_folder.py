@@ -1,0 +1,430 @@
+"""`RunFolder`: the folder of a training run, in which it can be continued after any end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+from phlox.backend import Device
+from phlox.config import BaseConfig
+from phlox.errors import RunError, RunWarning
+from phlox.record.io.files import atomic_write, remove_leftovers
+from phlox.record.names import nearest
+from phlox.train.folder.environment import command_line, environment
+from phlox.train.folder.lock import FolderLock
+from phlox.version import __version__
+
+MANIFEST = "run.json"
+CONFIG, ENVIRONMENT = "config.json", "environment.json"
+FORMAT = 1
+"""The version of `run.json`; those written before there was one have the name of Phlox and the files alone."""
+
+Status: TypeAlias = Literal["running", "finished", "interrupted", "failed"]
+
+_TEMPORARY = re.compile(r"\.phlox-[0-9a-f-]+\.tmp")  # temporary files that a killed `atomic_write` leaves
+_OPEN: weakref.WeakValueDictionary[str, RunFolder] = weakref.WeakValueDictionary()
+
+
+class RunFolder:
+    """The folder of a training run, from its first file on; each file in it is complete at any moment.
+
+    `run.json` says what the run is: its status, its sessions (one for each start: when, where, and the command line),
+    and the files that it has written. The status is "running" until the block ends or `complete` is called: then
+    "finished", or after an exception "interrupted" (Ctrl-C) or "failed", with the reason. A process that is killed
+    leaves "running" behind, but not its lock, so the next one can tell. A run that has not finished and has written
+    nothing but its description gives way to a new one.
+
+    A folder without `run.json`, or with files that no run has written, is never deleted or written to: it is an error.
+    With `overwrite` the older run stays untouched beside it, in `NAME.replaced`, until the new one is complete.
+
+    Args:
+        path: the path of the folder. It may exist if it is empty.
+        overwrite: whether a run in it may be replaced.
+        resume: True to go on with the run in it; "auto" to do so if there is one, and to begin one if not.
+        kind: what kind of run it is; a run of another kind cannot be resumed.
+
+    Attributes:
+        is_resumed: whether there was a run, which goes on.
+        files: the names of the files that the run has written.
+
+    Raises:
+        RunError: there is a run in the folder, and neither `overwrite` nor `resume` says what to do with it; there are
+            other files in it; it is to be resumed, but there is none, or one of another kind or of a newer Phlox;
+            another process is writing it; or the system cannot create it.
+
+    >>> import tempfile
+    >>> base = Path(tempfile.mkdtemp())
+    >>> with RunFolder(base / "first") as folder:
+    ...     folder.write("notes.txt", b"all went well")
+    ...     path = folder.complete()
+    >>> sorted(file.name for file in path.iterdir())
+    ['notes.txt', 'run.json']
+    >>> with RunFolder(base / "first", resume=True) as folder:
+    ...     folder.is_resumed, folder.status, folder.files
+    (True, 'running', ['notes.txt'])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        resume: bool | Literal["auto"] = False,
+        kind: str = "training",
+    ) -> None:
+        self.path = Path(path)
+        self.is_resumed = False
+        self._kind = kind
+        self._manifest: dict[str, Any] = {}
+        self._lock: FolderLock | None = None
+        if not self.path.name or self.path.name == "..":
+            raise RunError(f"{self.path}: cannot be the name of a folder; give another, such as runs/first")
+        if resume not in (False, True, "auto"):
+            raise RunError(f'resume={resume!r}: expected False, True or "auto"')
+        if overwrite and resume:
+            raise RunError(f"{self.path}: a run is either resumed or overwritten; give one of the two")
+        existed = os.path.lexists(self.path)
+        try:
+            self._enter(overwrite, resume)
+        except BaseException as error:
+            self._release()
+            if not existed:
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()  # only if it is empty
+            if isinstance(error, OSError):
+                reason = error.strerror or error
+                raise RunError(f"{self.path}: cannot be created ({reason}); give another folder") from error
+            raise
+        _OPEN[os.path.realpath(self.path)] = self
+
+    @property
+    def status(self) -> Status:
+        """The status of the run."""
+        return self._manifest["status"]
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the files that the run has written: of a folder, `NAME/`, or `NAME/*` with all that is in it."""
+        return list(self._manifest["files"])
+
+    def describe(
+        self, config: BaseConfig | None = None, device: Device | None = None, seeds: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write `environment.json` (see `environment`) and, of what has one, `config.json`.
+
+        In a resumed run with another config or environment, the former files are kept as `config-1.json`, ...
+        """
+        self._replace(ENVIRONMENT, json.dumps(environment(device, seeds), indent=2) + "\n")
+        if config is not None:
+            self._replace(CONFIG, config.to_json() + "\n")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, completely or not at all, and replace one of that name; RunError if the system cannot."""
+        path = self.file(name)
+        try:
+            with atomic_write(path) as file:
+                file.write(data)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error.strerror})") from error
+
+    def writer(self, name: str) -> Callable[[bytes], None]:
+        """A function that writes the file `name`."""
+        return lambda data: self.write(name, data)
+
+    def file(self, name: str) -> Path:
+        """The path to which to write the file `name`, for writers that are atomic themselves, as recorders are.
+
+        `NAME/` is a folder whose files are those that `NAME/NAME.json` lists under "files", `NAME/*` one of which all
+        is the run's. The folder is created.
+        """
+        plain = name.removesuffix("*").removesuffix("/") if name.endswith(("/", "/*")) else name
+        if Path(plain).name != plain or plain in ("", "..", MANIFEST):
+            raise RunError(f"{name!r} cannot be a file of a run; give a plain name other than {MANIFEST}")
+        if name not in self._manifest["files"]:
+            # List the file before it is written: a listed file may be missing, but an unlisted one is an error.
+            self._manifest["files"].append(name)
+            self._write_manifest()
+        path = self.path / plain
+        if plain != name:
+            path.mkdir(exist_ok=True)
+        return path
+
+    def complete(self) -> Path:
+        """The run is finished: say so, delete the older run that it replaces, and return the path."""
+        self._end("finished", None)
+        if self._replaced.exists():
+            self._discard_replaced()
+        self._release()
+        return self.path
+
+    def close(self, status: Status = "interrupted", reason: str | None = None) -> None:
+        """End a run that is not complete, and release the lock; after the end it does nothing."""
+        if self._lock is not None:
+            with contextlib.suppress(RunError):  # a full disk: the status remains "running", without a lock
+                self._end(status, reason)
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is None:
+            return
+        if error is None:
+            self.complete()
+        elif isinstance(error, Exception):
+            self.close("failed", f"{type(error).__name__}: {error}")
+        else:
+            self.close("interrupted", type(error).__name__)
+
+    # --- the beginning
+
+    @property
+    def _replaced(self) -> Path:
+        return self.path.with_name(self.path.name + ".replaced")
+
+    def _enter(self, overwrite: bool, resume: bool | Literal["auto"]) -> None:
+        if self._replaced.exists() and not os.path.lexists(self.path):
+            self._replaced.rename(self.path)  # killed between two renames
+        if os.path.lexists(self.path) and (not self.path.is_dir() or (overwrite and self.path.is_symlink())):
+            raise RunError(f"{self.path}: is not the folder of a run, so nothing is written there; give another folder")
+        if resume is True and not self.path.is_dir():
+            raise RunError(f"{self.path}: there is no such folder, so no run to resume{_similar(self.path)}")
+        self._lock = FolderLock(self.path)
+        remove_leftovers(self.path)
+        if self._is_empty() and self._replaced.exists() and not overwrite:
+            self.path.rmdir()  # killed before the first file of the new run
+            self._replaced.rename(self.path)
+            self._lock.release()
+            self._lock = FolderLock(self.path)
+        if self._is_empty():
+            if resume is True:
+                raise RunError(f"{self.path}: is empty, so there is no run to resume; give another folder")
+            self._begin({"files": []})
+            return
+        held = _read(self.path)
+        if held is not None and _status(held) == "finished" and self._replaced.exists():
+            self._discard_replaced()  # killed at the end of `complete`
+        if resume:
+            self._resume(held)
+        elif held is not None and _is_unused(self.path, held):
+            _clear(self.path)
+            self._begin({"files": []})
+        elif overwrite:
+            self._overwrite(held)
+        else:
+            raise RunError(self._refusal(held))
+
+    def _refusal(self, held: dict[str, Any] | None) -> str:
+        if held is None:
+            return f"{self.path}: has files in it, but no {MANIFEST}, so it is no run's; give another folder"
+        return (
+            f"{self.path}: exists already, a run that {_SAYS[_status(held)]}; give another folder, --resume (in "
+            "Python resume=True) to go on with it, or --overwrite (in Python overwrite=True) to replace it"
+        )
+
+    def _resume(self, held: dict[str, Any] | None) -> None:
+        if held is None:
+            raise RunError(f"{self.path}: has no {MANIFEST}, or a damaged one, so it is no run to resume")
+        if "format" not in held:
+            raise RunError(f"{self.path}: was written by Phlox {held['phlox']}, whose runs cannot be resumed")
+        if held["format"] > FORMAT:
+            raise RunError(
+                f"{self.path}: its {MANIFEST} has version {held['format']}, written by Phlox {held['phlox']}; this one "
+                f"({__version__}) knows versions up to {FORMAT}: install a newer one"
+            )
+        if held.get("kind") != self._kind:
+            raise RunError(
+                f"{self.path}: is a run of the kind {held.get('kind')!r}, and cannot go on as {self._kind!r}; "
+                "give another folder"
+            )
+        self.is_resumed = True
+        self._begin(held)
+
+    def _overwrite(self, held: dict[str, Any] | None) -> None:
+        _check_deletable(self.path)
+        if self._replaced.exists():  # the older run, until a newer one is complete; this one has not been
+            _clear(self.path)
+        else:
+            former = self._lock
+            self.path.rename(self._replaced)
+            self.path.mkdir()  # an error if another process has just done the same
+            self._lock = FolderLock(self.path)
+            if former is not None:
+                former.release()
+        self._begin({"files": []})
+
+    def _begin(self, held: dict[str, Any]) -> None:
+        """Write `run.json` of a new session, of the run that was there, if any."""
+        sessions = [_ended(one) for one in held.get("sessions", [])]
+        session = {
+            "started": _now(), "ended": None, "status": "running", "reason": None, "phlox": __version__,
+            "host": platform.node(), "process": os.getpid(), "command": command_line(sys.argv),
+        }  # fmt: skip
+        self._manifest = {
+            "phlox": __version__, "format": FORMAT, "kind": self._kind, "status": "running",
+            "sessions": [*sessions, session], "files": held["files"],
+        }  # fmt: skip
+        self._write_manifest()
+
+    def _is_empty(self) -> bool:
+        return next(_entries(self.path), None) is None
+
+    # --- the end
+
+    def _end(self, status: Status, reason: str | None) -> None:
+        self._manifest["status"] = status
+        self._manifest["sessions"][-1] |= {"ended": _now(), "status": status, "reason": reason}
+        self._write_manifest()
+
+    def _discard_replaced(self) -> None:
+        try:
+            _clear(self._replaced)
+            self._replaced.rmdir()
+        except (RunError, OSError) as error:
+            warnings.warn(f"the run that was replaced stays: {error}", RunWarning, stacklevel=4)
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        _OPEN.pop(os.path.realpath(self.path), None)
+
+    def _write_manifest(self) -> None:
+        try:
+            with atomic_write(self.path / MANIFEST) as file:
+                file.write(json.dumps(self._manifest, indent=2).encode() + b"\n")
+        except OSError as error:
+            raise RunError(f"{self.path / MANIFEST}: cannot be written ({error.strerror})") from error
+
+    def _replace(self, name: str, text: str) -> None:
+        path = self.path / name
+        if path.exists() and path.read_text(encoding="utf-8") != text:
+            stem, number = path.stem, 1
+            while (former := f"{stem}-{number}{path.suffix}") and (self.path / former).exists():
+                number += 1
+            self.write(former, path.read_bytes())
+        self.write(name, text.encode())
+
+
+def claim(folder: Path, name: str) -> Path:
+    """The path of a file in a folder, which is listed as the run's if that is the folder of a run of this process.
+
+    What is not listed protects the folder from being overwritten; see `RunFolder.file` for the names of folders.
+    """
+    run = _OPEN.get(os.path.realpath(folder))
+    if run is not None:
+        return run.file(name)
+    path = folder / name.removesuffix("*")
+    if name.endswith(("/", "/*")):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+_SAYS: Mapping[str, str] = {
+    "running": "was killed", "finished": "has finished", "interrupted": "was interrupted", "failed": "has failed",
+}  # fmt: skip
+
+
+def _status(manifest: Mapping[str, Any]) -> str:
+    """The status of a run that holds no lock; those of an older Phlox got their folder at the end."""
+    status = manifest.get("status", "finished")
+    return status if status in _SAYS else "running"
+
+
+def _ended(session: dict[str, Any]) -> dict[str, Any]:
+    """A session of before; one that "runs" was killed, as it holds no lock."""
+    return {**session, "status": "killed"} if session.get("status") == "running" else session
+
+
+def _is_unused(folder: Path, held: Mapping[str, Any]) -> bool:
+    """Has the run ended before it had anything to show?"""
+    described = {MANIFEST, CONFIG, ENVIRONMENT, "checkpoints.json"}
+    files = (entry for entry in folder.rglob("*") if not entry.is_dir() and not _TEMPORARY.fullmatch(entry.name))
+    return (
+        _status(held) != "finished"
+        and next(_foreign(folder, {MANIFEST, *held["files"]}), None) is None
+        and all(entry.name in described for entry in files)
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _similar(path: Path) -> str:
+    try:
+        near = nearest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()])
+    except OSError:
+        return ""
+    return f"; did you mean {path.with_name(near)}?" if near else ""
+
+
+def _read(folder: Path, name: str = MANIFEST) -> dict[str, Any] | None:
+    """The list of files of a run, or of a folder in it; None if there is none."""
+    try:
+        manifest: Any = json.loads((folder / name).read_text(encoding="utf-8"))
+        manifest["files"] = [str(file) for file in manifest["files"]]
+        return manifest if "phlox" in manifest and isinstance(manifest.get("format", 0), int) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    return (entry for entry in sorted(folder.iterdir()) if not _TEMPORARY.fullmatch(entry.name))
+
+
+def _check_deletable(folder: Path) -> None:
+    listed = _read(folder)
+    if listed is None and next(_entries(folder), None) is not None:
+        raise RunError(
+            f"{folder}: contains no {MANIFEST}, so it is not the folder of a run and is not overwritten; "
+            "give another folder"
+        )
+    foreign = next(_foreign(folder, {MANIFEST, *(listed or {"files": []})["files"]}), None)
+    if foreign is not None:
+        raise RunError(
+            f"{folder}: contains {foreign!r}, which no run has written, so it is not overwritten; "
+            "move that away, or give another folder"
+        )
+
+
+def _foreign(folder: Path, listed: set[str]) -> Iterator[str]:
+    for entry in _entries(folder):
+        if not entry.is_dir() or entry.is_symlink():
+            if entry.name not in listed:
+                yield entry.name
+        elif f"{entry.name}/" in listed:
+            inner = _read(entry, f"{entry.name}.json") or {"files": []}
+            yield from (f"{entry.name}/{name}" for name in _foreign(entry, {f"{entry.name}.json", *inner["files"]}))
+        elif f"{entry.name}/*" not in listed:
+            yield entry.name
+
+
+def _clear(folder: Path) -> None:
+    """Delete the files of a run, and their list last, so that an interrupted deletion can be resumed."""
+    _check_deletable(folder)
+    listed = {MANIFEST, *(_read(folder) or {"files": []})["files"]}
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == MANIFEST):
+        if not entry.is_dir() or entry.is_symlink():
+            entry.unlink()
+        elif f"{entry.name}/*" in listed:
+            shutil.rmtree(entry)
+        else:
+            for inner in sorted(entry.iterdir(), key=lambda inner: inner.name == f"{entry.name}.json"):
+                inner.unlink()
+            entry.rmdir()

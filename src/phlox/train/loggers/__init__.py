@@ -1,0 +1,1 @@
+"""Loggers: the rows of a training in files, and in the trackers of others."""

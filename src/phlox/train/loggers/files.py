@@ -1,0 +1,440 @@
+"""`Logger`, the base of callbacks that only watch, and those that write rows of numbers to a file."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import io
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from phlox.errors import KindError, RunError
+from phlox.record.io.files import atomic_write
+from phlox.train.callback import AnyLearner, Callback
+from phlox.train.callbacks.monitor import is_count
+from phlox.train.history import flattened
+
+Row = dict[str, float]
+
+_FORMER = {
+    "start": "begin(self, learner)",
+    "step": "write(self, row), with every_steps=1",
+    "epoch": "write(self, row)",
+    "stop": "close(self)",
+}
+"""The methods of the former interface, and what they are now."""
+
+
+class Logger(Callback):
+    """A callback that only watches. Override `write`, and perhaps `begin` and `close`.
+
+    It is given a row at the end of each epoch, after each validation in the middle of one, every so many steps, and
+    where the training ends in the middle of an epoch; one row for a step, at most. A row in the middle of an epoch is
+    given when the next step has been taken, or the training ends. It has
+
+    - `epoch`, the number of the epoch, from 1, and `step`,
+    - `train/...`, the loss and metrics of this epoch so far, and `validation/...` where there was one at this step,
+    - `lr`, or `lr/...` for each group,
+    - `seconds`, those that this epoch's steps have taken so far, and `rows_per_second`,
+    - what callbacks have put into `learner.extra`.
+
+    Where `write` raises one of the exceptions `tolerated`, the learner is warned once, and the training goes on.
+
+    Args:
+        every_steps: a row after every so many steps, besides those of epochs and validations.
+
+    Attributes:
+        failed: the exception that the training ends with, if it does, when `close` is called.
+
+    Raises `RunError` for `every_steps` that is none, and `KindError`, which is a `TypeError`, for a subclass that has a
+    method of the former interface (`start`, `step`, `epoch`, `stop`).
+
+    >>> class Shout(Logger):
+    ...     def write(self, row):
+    ...         print(f"EPOCH {row['epoch']}!")
+    """
+
+    tolerated: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+
+    # Here, so that a subclass with an __init__ of its own need not call this one's.
+    every_steps: int | None = None
+    failed: BaseException | None = None
+    _pending: Row | None = None  # not given yet
+    _tail: Row | None = None  # where the training ends within an epoch; where it is resumed, there is no such row
+    _last = _step = _given = 0
+    _began = _elapsed = _paused = 0.0
+    _is_open = _warned = _restored = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, now in _FORMER.items():
+            if callable(vars(cls).get(name)):
+                raise KindError(
+                    f"{cls.__name__}.{name}: a Logger is a Callback, and is given rows; write this method as {now}"
+                )
+
+    def __init__(self, every_steps: int | None = None) -> None:
+        if every_steps is not None and not is_count(every_steps):
+            raise RunError(
+                f"{type(self).__name__}: every_steps must be a whole number of at least one, or None, got "
+                f"{every_steps!r}"
+            )
+        self.every_steps = every_steps
+
+    # --- for subclasses
+
+    def begin(self, learner: AnyLearner) -> None:
+        """Before the first row."""
+
+    def write(self, row: Row) -> None:
+        """A row."""
+        raise NotImplementedError(f"{type(self).__name__}: implement write(row)")
+
+    def close(self) -> None:
+        """After the last row, however the training ends."""
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last row that was given. When `begin` is called in a resumed training: before the checkpoint.
+
+        Later rows are given again.
+        """
+        return self._last
+
+    # --- as a callback
+
+    def on_fit_start(self, learner: AnyLearner) -> None:
+        if not (learner.is_resumed and self._restored):
+            self._pending, self._tail, self._elapsed, self._last = None, None, 0.0, learner.step
+        self._step, self._given = learner.step, -1
+        self._began = learner.seconds - self._elapsed
+        self._warned, self.failed = False, None
+        self.begin(learner)
+        self._is_open, self._restored = True, False
+
+    def on_epoch_start(self, learner: AnyLearner) -> None:
+        self._began = learner.seconds
+
+    def on_step_end(self, learner: AnyLearner) -> None:
+        self._tail = None
+        self._flush(learner)
+        before, self._step, self._elapsed = self._step, learner.step, learner.seconds - self._began
+        if self.every_steps is not None and learner.step // self.every_steps > before // self.every_steps:
+            self._pending = self._row(learner, {})
+
+    def on_validation_start(self, learner: AnyLearner) -> None:
+        self._paused = learner.seconds
+
+    def on_validation_end(self, learner: AnyLearner) -> None:
+        self._began += learner.seconds - self._paused  # it is no time of the steps
+        self._pending = self._row(learner, learner.validation)  # in place of that of the step
+
+    def on_epoch_end(self, learner: AnyLearner) -> None:
+        report, last = learner.history[-1], self._last
+        self._pending = _numbers({**report.flat(), **learner.extra})
+        if report.complete:
+            self._elapsed = 0.0
+            self._flush(learner)
+        else:
+            self._tail = self._pending
+            self._flush(learner)
+            self._last = last
+
+    def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
+        self.failed = error
+
+    def on_fit_end(self, learner: AnyLearner) -> None:
+        if self._is_open:
+            self._is_open = False
+            try:
+                self._flush(learner)
+                if self._tail is not None and self._given < self._tail["step"]:  # resumed, and not a step taken
+                    self._pending, last = self._tail, self._last
+                    self._flush(learner)
+                    self._last = last
+            finally:
+                self.close()
+
+    def state(self) -> Mapping[str, Any]:
+        return {"last": self._last, "pending": self._pending, "tail": self._tail, "seconds": self._elapsed}
+
+    def restore(self, state: Mapping[str, Any], /) -> None:
+        pending, tail = state.get("pending"), state.get("tail")
+        self._pending = None if pending is None else dict(pending)
+        self._tail = None if tail is None else dict(tail)
+        self._last, self._elapsed = int(state.get("last", 0)), float(state.get("seconds", 0.0))
+        self._restored = True
+
+    def _row(self, learner: AnyLearner, validation: Mapping[str, Any]) -> Row:
+        seconds = learner.seconds - self._began
+        return _numbers({
+            "epoch": learner.epoch + 1, "step": learner.step, **flattened("lr", learner.lr),
+            **flattened("train", learner.means()), **flattened("validation", validation), "seconds": seconds,
+            "rows_per_second": learner.rows / seconds if seconds > 0.0 else math.nan, **learner.extra,
+        })  # fmt: skip
+
+    def _flush(self, learner: AnyLearner) -> None:
+        row, self._pending = self._pending, None
+        if row is None:
+            return
+        self._last = self._given = int(row["step"])
+        try:
+            self.write(row)
+        except self.tolerated as error:
+            if not self._warned:
+                self._warned = True
+                learner.warn(f"{self!r}: a row could not be written ({error}); the training goes on")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class FileLogger(Logger):
+    """The base of loggers that write rows to one file: `JsonlLogger` and `CsvLogger`.
+
+    Args:
+        path: the file; folders on the way are made.
+        every_steps: see `Logger`.
+        append: whether rows may be added to a file that exists.
+        overwrite: whether such a file may be replaced. A resumed training goes on with its own file nevertheless.
+
+    A resumed training cuts the file back to the rows up to where it is resumed, so that it ends as it would have
+    without the interruption. The file has complete lines at any moment. Rows that cannot be written (a full disk, a
+    folder that is gone) are kept, and written with a later one once that is possible.
+
+    Raises `RunError`, when the training begins, for a file that exists, and for one that cannot be written.
+    """
+
+    writes: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every_steps: int | None = None,
+        append: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        super().__init__(every_steps)
+        if append and overwrite:
+            raise RunError(f"{type(self).__name__}: append= and overwrite= exclude each other; give one of them")
+        self.path, self.append, self.overwrite = Path(path), append, overwrite
+        self._unsaved: list[Row] = []
+        self._first = 0  # the rows that were there before this training's
+        self._is_mine = False
+
+    # --- of a format
+
+    def read_rows(self, data: bytes) -> list[Any]:
+        """The rows of a file, and what else of it has to be remembered; a line that is not complete is left out."""
+        raise NotImplementedError
+
+    def step_of(self, row: Any) -> int | None:
+        """The step of such a row, if it has one."""
+        raise NotImplementedError
+
+    def to_bytes(self, rows: Sequence[Any]) -> bytes:
+        """A whole file of such rows."""
+        raise NotImplementedError
+
+    def lines(self, rows: Sequence[Row]) -> bytes | None:
+        """Lines to add to the file; None where it has to be made anew."""
+        raise NotImplementedError
+
+    def added(self, rows: Sequence[Row]) -> list[Any]:
+        """New rows as those that are read."""
+        raise NotImplementedError
+
+    # --- as a logger
+
+    def begin(self, learner: AnyLearner) -> None:
+        self._unsaved = []
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            data = self.path.read_bytes() if self.path.exists() else None
+            goes_on = learner.is_resumed and (self._restored or _is_inside(self.path, learner.folder))
+            if data is None or (not goes_on and self.overwrite and not (self._is_mine and learner.step)):
+                self._first = 0
+                self._write(self.to_bytes([]))
+            elif goes_on:
+                rows = self.read_rows(data)
+                own = [row for row in rows[self._first :] if (self.step_of(row) or 0) <= self.last_step]
+                self._replace(data, [*rows[: self._first], *own])
+            elif self.append or (self._is_mine and learner.step):
+                rows = self.read_rows(data)
+                self._first = self._first if self._is_mine and learner.step else len(rows)
+                self._replace(data, rows)
+            else:
+                raise RunError(
+                    f"{type(self).__name__}: {self.path} exists; give another path, overwrite=True to replace it, or "
+                    "append=True to add to it"
+                )
+            self._is_mine = True
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise RunError(f"{type(self).__name__}: {self.path} is no file of this logger ({error})") from error
+        except OSError as error:
+            raise RunError(
+                f"{type(self).__name__}: {self.path} cannot be written ({error.strerror or error}); give another path"
+            ) from error
+
+    def write(self, row: Row) -> None:
+        self._unsaved.append(row)
+        self._save()
+
+    def close(self) -> None:
+        if self._unsaved:
+            with contextlib.suppress(OSError):  # of which the learner has been warned
+                self._save()
+
+    def _save(self) -> None:
+        there = self.path.exists()
+        lines = self.lines(self._unsaved) if there else None
+        if lines is None:
+            rows = self.read_rows(self.path.read_bytes()) if there else []
+            self._write(self.to_bytes([*rows, *self.added(self._unsaved)]))
+        else:
+            _add(self.path, lines)
+        self._unsaved = []
+
+    def state(self) -> Mapping[str, Any]:
+        return {**super().state(), "first": self._first}
+
+    def restore(self, state: Mapping[str, Any], /) -> None:
+        super().restore(state)
+        self._first = int(state.get("first", 0))
+
+    def _replace(self, data: bytes, rows: Sequence[Any]) -> None:
+        new = self.to_bytes(rows)
+        if new != data:
+            self._write(new)
+
+    def _write(self, data: bytes) -> None:
+        with atomic_write(self.path, durable=False) as file:
+            file.write(data)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+
+class JsonlLogger(FileLogger):
+    """Writes a line of JSON for each row (https://jsonlines.org).
+
+    JSON has no NaN and no infinity: they are `null`, which pandas, Polars and the like read as a missing value.
+
+    See `FileLogger` for the arguments.
+
+    >>> import tempfile
+    >>> JsonlLogger(tempfile.mkdtemp() + "/metrics.jsonl", every_steps=100)
+    JsonlLogger('...metrics.jsonl')
+    """
+
+    def read_rows(self, data: bytes) -> list[Any]:
+        return [line + b"\n" for line in data.split(b"\n")[:-1] if line.strip()]
+
+    def step_of(self, row: Any) -> int | None:
+        try:
+            found: Any = json.loads(row)
+        except ValueError:
+            return None
+        step: Any = cast("dict[str, Any]", found).get("step") if isinstance(found, dict) else None
+        return step if isinstance(step, int) else None
+
+    def to_bytes(self, rows: Sequence[Any]) -> bytes:
+        return b"".join(rows)
+
+    def lines(self, rows: Sequence[Row]) -> bytes:
+        return b"".join(self.added(rows))
+
+    def added(self, rows: Sequence[Row]) -> list[Any]:
+        return [
+            json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()}).encode() + b"\n"
+            for row in rows
+        ]
+
+
+class CsvLogger(FileLogger):
+    """Writes a table of comma-separated values: a column for each name, with a header, and a line for each row.
+
+    Where a row has names that none before it had, the file is replaced, atomically, by one with these columns, too. A
+    value that a row lacks is an empty cell; NaN and infinities are `nan`, `inf` and `-inf`.
+
+    See `FileLogger` for the arguments.
+
+    >>> import tempfile
+    >>> CsvLogger(tempfile.mkdtemp() + "/metrics.csv")
+    CsvLogger('...metrics.csv')
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every_steps: int | None = None,
+        append: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        super().__init__(path, every_steps=every_steps, append=append, overwrite=overwrite)
+        self._columns: list[str] = []  # of the file
+
+    def read_rows(self, data: bytes) -> list[Any]:
+        text = data[: data.rfind(b"\n") + 1].decode()
+        names, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
+        return [{name: cell for name, cell in zip(names, row, strict=False) if cell} for row in rows]
+
+    def step_of(self, row: Any) -> int | None:
+        step = str(row.get("step", ""))
+        return int(step) if step.isdecimal() else None
+
+    def to_bytes(self, rows: Sequence[Any]) -> bytes:
+        # In the order in which they appear; those of rows that were cut off go with them.
+        self._columns = [*dict.fromkeys(name for row in rows for name in row)]
+        if not self._columns:
+            return b""
+        return _csv([self._columns, *([row.get(name, "") for name in self._columns] for row in rows)])
+
+    def lines(self, rows: Sequence[Row]) -> bytes | None:
+        cells = self.added(rows)
+        if not all(name in self._columns for row in cells for name in row):
+            return None
+        return _csv([[row.get(name, "") for name in self._columns] for row in cells])
+
+    def added(self, rows: Sequence[Row]) -> list[Any]:
+        return [{name: repr(value) for name, value in row.items()} for row in rows]
+
+
+def _numbers(row: Mapping[str, Any]) -> Row:
+    """The same numbers as Python's own."""
+    return {name: _number(value) for name, value in row.items()}
+
+
+def _number(value: Any) -> float:
+    return int(cast("int", value)) if isinstance(value, (int, np.integer)) else float(value)
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _add(path: Path, data: bytes) -> None:
+    """Add to a file, all or nothing."""
+    with path.open("ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            file.truncate(end)
+            raise
+
+
+def _is_inside(path: Path, folder: Path | None) -> bool:
+    return folder is not None and path.resolve().is_relative_to(Path(folder).resolve())

@@ -1,0 +1,169 @@
+"""`Learner.dry_run`: two batches of everything, before hours are spent."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.tracing.checks import checks
+from phlox.errors import RunError
+from phlox.record import Record, load
+from phlox.train.callback import Callback
+from phlox.train.feed import Feed
+from phlox.train.loop import Fit, Limits
+from phlox.train.trials.trial import on_trial
+
+if TYPE_CHECKING:
+    from phlox.train.learner import Learner
+
+_BATCHES = 2
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a dry run has found; `print` it."""
+
+    first_step: float
+    """Seconds of the first step, which includes tracing and compiling,"""
+    step: float
+    """and of the second one."""
+    model: int
+    """Bytes of the parameters,"""
+    optimizer: int
+    """of the optimizers' states (with copies of the weights in f32, where they have some),"""
+    checkpoint: int
+    """and of a checkpoint on the disk."""
+    process: int | None
+    """The most memory that the process has had so far, in bytes; None where the system does not say."""
+    device: int | None
+    """The most memory of the device, where it has memory of its own."""
+    left_out: tuple[str, ...]
+    """Callbacks that were left out, since they write."""
+
+    def __str__(self) -> str:
+        saved = f"parameters {_size(self.model)}, states of the optimizer {_size(self.optimizer)}, checkpoint "
+        lines = [
+            f"a step takes {_time(self.step)}, the first one {_time(self.first_step)}",
+            f"{saved}{_size(self.checkpoint)}; it was saved, and resumed bit for bit",
+        ]
+        if self.process is not None:
+            lines.append(f"memory of the process, at most: {_size(self.process)}")
+        if self.device is not None:
+            lines.append(f"memory of the device, at most: {_size(self.device)}")
+        if self.left_out:
+            lines.append(f"left out, since they write: {', '.join(self.left_out)}")
+        return "\n".join(["dry run: all went well", *[f"  {line}" for line in lines]])
+
+
+class _First:
+    """The first batches of some data, in each epoch."""
+
+    def __init__(self, data: Any) -> None:
+        self._feed = Feed(data)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch."""
+        return itertools.islice(self._feed.epoch(number), start, _BATCHES)
+
+
+def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[Callback]) -> DryRun:
+    """See `Learner.dry_run`."""
+    if not hasattr(data, "epoch") and hasattr(data, "__iter__") and not isinstance(data, type) and iter(data) is data:
+        raise RunError(
+            "dry_run: the data give their batches once, and would be used up; give a function that makes them"
+        )
+    writing = [one for one in callbacks if type(one).writes]
+    quiet = [copy.deepcopy(one) for one in callbacks if not type(one).writes]
+    clock = _Clock()
+    with on_trial(learner), tempfile.TemporaryDirectory() as folder:
+        feed = Feed(_First(data))
+        held_out = None if validation is None else Feed(_First(validation), "validation")
+        learner._fit = fit = Fit(learner, feed, held_out, Limits(1, None, None), (1, None), [*quiet, clock])  # pyright: ignore[reportPrivateUsage]
+        learner.validation_data = validation
+        with checks():  # of indices and divisions, which compiled steps do not look at otherwise
+            fit.run()
+        path = learner.save(Path(folder) / "dry-run.safetensors")
+        before, size = learner.snapshot(), path.stat().st_size
+        learner.load_state(load(path))
+        _check_alike(before, learner.snapshot())
+        model = sum(_bytes(one.into_record()) for one in learner._models.values())  # pyright: ignore[reportPrivateUsage]
+        states = sum(_bytes(one.into_record()) for one in learner._optimizers.values())  # pyright: ignore[reportPrivateUsage]
+        device = _device_memory(learner)
+    return DryRun(
+        clock.times[0], clock.times[-1], model, states, size, _process_memory(), device,
+        tuple(type(one).__name__ for one in writing),
+    )  # fmt: skip
+
+
+class _Clock(Callback):
+    """The time of each step, its result included."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self._begun = 0.0
+
+    def on_epoch_start(self, learner: Learner[Any]) -> None:
+        self._begun = perf_counter()
+
+    def on_step_end(self, learner: Learner[Any]) -> None:
+        _ = learner.loss
+        now = perf_counter()
+        self.times.append(now - self._begun)
+        self._begun = now
+
+
+def _check_alike(before: Record, after: Record) -> None:
+    for path, entry in before.tensors.items():
+        other = after.tensors.get(path)
+        if other is None or entry.tensor.read().tobytes() != other.tensor.read().tobytes():
+            raise RunError(
+                f"dry_run: {path} is not what it was after it was saved and loaded; a resumed run would differ"
+            )
+
+
+def _bytes(record: Record) -> int:
+    return sum(entry.tensor.nbytes for entry in record.tensors.values())
+
+
+def _process_memory() -> int | None:
+    try:
+        import resource
+        import sys
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _device_memory(learner: Learner[Any]) -> int | None:
+    """The most memory that was in use on a device with memory of its own."""
+    name, place = engine_of(learner.device.backend).name, str(learner.device)
+    if name == "jax":
+        jax: Any = import_module("jax")
+        stats: Any = jax.devices()[0].memory_stats()
+        return None if not stats else int(stats.get("peak_bytes_in_use", 0)) or None
+    if name == "torch" and "gpu" in place:
+        torch: Any = import_module("torch")
+        return int(torch.cuda.max_memory_allocated())
+    return None
+
+
+def _size(count: int) -> str:
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000.0 or unit == "TB":
+            break
+        value /= 1000.0
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1.0 else f"{seconds:.3g} s"

@@ -1,0 +1,100 @@
+"""`Learner.lr_find`: the loss at learning rates from low to high."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from phlox.errors import RunError
+from phlox.optim import ExponentialLr
+from phlox.train.feed import Feed
+from phlox.train.loop import Fit, Limits
+from phlox.train.trials.trial import on_trial
+
+if TYPE_CHECKING:
+    from phlox.train.learner import Learner
+
+_SMOOTH = 0.9
+"""The weight of the losses before, in the smoothed one."""
+_DIVERGED = 4.0
+"""So many times the lowest loss is far enough."""
+
+
+@dataclass(frozen=True)
+class LrCurve:
+    """What `Learner.lr_find` has found."""
+
+    rates: list[float]
+    """The learning rate of each step,"""
+    losses: list[float]
+    """and the loss before it, smoothed."""
+
+    @property
+    def suggestion(self) -> float:
+        """The rate at which the loss falls fastest: one to begin with.
+
+        The first tenth, where the smoothed loss is of few steps, and what comes after the lowest loss do not count.
+        """
+        width = max(1, len(self.rates) // 10)
+        places = range(2 * width, min(self.losses.index(min(self.losses)) + 1, len(self.rates) - width))
+        if not places:
+            raise RunError("lr_find: the loss does not fall at any of the rates; begin at a lower rate (low=)")
+        falls = [self.losses[at - width] - self.losses[at + width] for at in places]
+        return self.rates[places[falls.index(max(falls))]]
+
+    def __str__(self) -> str:
+        low, high = min(self.losses), max(self.losses)
+        blocks = "▁▂▃▄▅▆▇█"
+        bars = "".join(
+            blocks[min(int((loss - low) / max(high - low, 1e-30) * len(blocks)), len(blocks) - 1)]
+            for loss in self.losses[:: -(-len(self.losses) // 60)]
+        )
+        try:
+            found = f"it falls fastest at {self.suggestion:.1e}"
+        except RunError as error:
+            found = str(error).removeprefix("lr_find: ")
+        rates = f"{self.rates[0]:.1e} to {self.rates[-1]:.1e}"
+        return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{bars}\n{found}"
+
+
+def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: int) -> LrCurve:
+    """See `Learner.lr_find`."""
+    if not (0.0 < low < high < math.inf):
+        raise RunError(f"lr_find: low and high are rates above 0, the second one higher, got {low} and {high}")
+    if steps < 10:
+        raise RunError(f"lr_find: with {steps} steps nothing would be seen; give 10 or more")
+    rates: list[float] = []
+    losses: list[float] = []
+    with on_trial(learner):
+        gamma = (high / low) ** (1.0 / (steps - 1))
+        learner._schedules = {name: ExponentialLr(low, gamma=gamma) for name in learner._schedules}  # pyright: ignore[reportPrivateUsage]
+        smooth, lowest = 0.0, math.inf
+        feed = Feed(data)
+        learner._begin_fit()  # pyright: ignore[reportPrivateUsage]
+        while len(rates) < steps:
+            learner._begin_epoch()  # pyright: ignore[reportPrivateUsage]
+            taken = len(rates)
+            for batch in feed.epoch(learner.epoch):
+                try:
+                    learner._fit = fit = Fit(learner, feed, None, Limits(None, 1, None), (1, None), [])  # pyright: ignore[reportPrivateUsage]
+                    fit.take([batch])
+                    loss = learner.loss
+                except RunError:
+                    loss = math.nan
+                rates.append(low * gamma ** len(rates))
+                smooth = _SMOOTH * smooth + (1.0 - _SMOOTH) * loss
+                losses.append(smooth / (1.0 - _SMOOTH ** len(rates)))
+                lowest = min(lowest, losses[-1])
+                if len(rates) == steps or not losses[-1] <= _DIVERGED * max(lowest, 0.0) + 1e-9 + abs(lowest):
+                    steps = len(rates)
+                    break
+            if len(rates) == taken:
+                raise RunError("lr_find: there is no batch in the data")
+            learner.epoch += 1
+    finite = [at for at, loss in enumerate(losses) if math.isfinite(loss)]
+    if not finite:
+        raise RunError(
+            "lr_find: there is no loss that is a number at any of the rates; with update= let its logs have a 'loss'"
+        )
+    return LrCurve([rates[at] for at in finite], [losses[at] for at in finite])

@@ -1,0 +1,182 @@
+"""Callbacks and loggers in trainings of the real learner, on every engine, stopped and resumed.
+
+Serves: src/phlox/train/callbacks/control.py, src/phlox/train/loggers/files.py, src/phlox/train/callbacks/profiling.py
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phlox as px
+from phlox import nn, optim, random
+from phlox.data import Loader
+from phlox.train.callback import Callback
+from phlox.train.callbacks.control import EarlyStopping, Print, ReduceOnPlateau, StopAfter, Unfreeze
+from phlox.train.callbacks.profiling import Profile, Throughput
+from phlox.train.learner import Learner
+from phlox.train.loggers.files import CsvLogger, JsonlLogger
+from phlox.train.loggers.trackers import TensorBoardLogger
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+Y = X @ np.array([[1.0], [-2.0], [0.5], [0.0]], np.float32)
+TIMES = ("seconds", "rows_per_second")
+ENGINES = pytest.mark.parametrize("engine", ["numpy", "jax", "torch"])
+
+
+def data(seed: int = 0) -> Loader:
+    return Loader((X, Y), batch_size=8, shuffle=True, seed=seed)
+
+
+def learner(engine: str = "numpy", lr: Any = 0.02, frozen: str | None = None, **options: Any) -> Learner[Any]:
+    random.seed(0)
+    model = nn.Sequential([nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)]).init(seed=1).to_device(engine)
+    if frozen is not None:
+        model = model.freeze(frozen)
+    return Learner(model, optim.AdamConfig(), lr, nn.mse_loss, **options)
+
+
+def _on(one: Learner[Any], x: Any) -> Any:
+    return px.tensor(x, device=one.model.valid()[0].weight.device)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        rows = [dict(row) for row in csv.DictReader(path.read_text().splitlines())]
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+class Saves(Callback):
+    """The state at a step, as a checkpoint is made of it; and a crash at a later one."""
+
+    last = True
+
+    def __init__(self, path: Path, step: int, crash: int) -> None:
+        self.path, self.step, self.crash = path, step, crash
+
+    def on_step_end(self, learner: Any) -> None:
+        if learner.step == self.step:
+            learner.save(self.path)
+        if learner.step == self.crash:
+            raise KeyboardInterrupt
+
+
+@ENGINES
+def test_files_of_a_resumed_training_end_as_those_of_one_that_was_not(engine: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"epochs": 3, "validation": data(1), "validate_every_steps": 3, "progress": False}
+
+    def logs(folder: Path) -> list[Callback]:
+        files = folder / "a.jsonl", folder / "a.csv"
+        return [JsonlLogger(files[0], every_steps=2), CsvLogger(files[1], every_steps=5), Print(every_steps=4)]
+
+    learner(engine).fit(data(), callbacks=logs(tmp_path / "whole"), **options)
+    saves = Saves(tmp_path / "checkpoint.safetensors", 10, 14)
+    with pytest.raises(KeyboardInterrupt):
+        learner(engine).fit(data(), callbacks=[*logs(tmp_path / "broken"), saves], **options)
+    learner(engine).fit(data(), callbacks=logs(tmp_path / "broken"), resume=saves.path, **options)
+    for name in ("a.jsonl", "a.csv"):
+        whole = rows_of(tmp_path / "whole" / name)
+        assert len(whole) > 8 and rows_of(tmp_path / "broken" / name) == whole
+
+
+@ENGINES
+@pytest.mark.parametrize("ema", [None, 0.5])
+def test_early_stopping_gives_the_best_weights_back(engine: str, ema: float | None) -> None:
+    lr = optim.SequenceLr([0.02, 3.0, 0.02], milestones=[32, 48])  # it diverges after four epochs
+    one = learner(engine, lr=lr, ema=ema)
+    stopping = EarlyStopping(patience=2, restore_best=True)
+    one.fit(data(), epochs=20, validation=data(1), callbacks=[stopping], progress=False)
+    assert one.stopped is not None and "for 2 validations" in one.stopped
+    assert (stopping.best_epoch, one.epoch) == (4, 6)
+    assert one.evaluate(data(1))["loss"] == pytest.approx(stopping.best, rel=1e-6)
+    assert one.history[-1].validation["loss"] > 2 * (stopping.best or 0.0)
+    assert nn.mse_loss(one.model.valid()(_on(one, X)), _on(one, Y)).item() == pytest.approx(stopping.best, rel=1e-5)
+    # The optimizer knows its parameters still, and training goes on from there.
+    known = {str(name) for name in one.optimizer.into_record().paths()}
+    one.fit(data(), epochs=1, validation=data(1), progress=False)
+    assert {str(name) for name in one.optimizer.into_record().paths()} == known
+    assert one.history[-1].validation["loss"] < 2 * (stopping.best or 0.0)
+
+
+@ENGINES
+def test_the_best_weights_are_in_a_checkpoint(engine: str, tmp_path: Path) -> None:
+    def training() -> tuple[Learner[Any], EarlyStopping]:
+        return learner(engine, lr=optim.SequenceLr([0.02, 3.0], milestones=[32])), EarlyStopping(restore_best=True)
+
+    options: dict[str, Any] = {"epochs": 8, "validation": data(1), "progress": False}
+    (whole, one), (broken, two), (again, three) = training(), training(), training()
+    whole.fit(data(), callbacks=[one], **options)
+    saves = Saves(tmp_path / "checkpoint.safetensors", 45, 50)
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(data(), callbacks=[two, saves], **options)
+    again.fit(data(), callbacks=[three], resume=saves.path, **options)
+    assert three.best_epoch == one.best_epoch == 4
+    assert again.evaluate(data(1))["loss"] == whole.evaluate(data(1))["loss"] == pytest.approx(one.best, rel=1e-6)
+
+
+@ENGINES
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_unfrozen_parameters_are_trained_from_then_on(engine: str, accumulate: int, tmp_path: Path) -> None:
+    class Weights(Callback):
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def on_epoch_end(self, learner: Any) -> None:
+            self.seen.append(np.array(learner.model[0].weight.val().numpy()))
+
+    def callbacks() -> tuple[Any, ...]:
+        return Weights(), Unfreeze("layers.0.**", epoch=3, lr_scale=0.5)
+
+    one, (weights, unfreeze) = learner(engine, frozen="layers.0.**", accumulate=accumulate), callbacks()
+    one.fit(data(), epochs=4, callbacks=[unfreeze, weights], progress=False)
+    changed = [not np.array_equal(a, b) for a, b in zip(weights.seen, weights.seen[1:], strict=False)]
+    assert changed == [False, True, True] and one.lr_scale == 0.5
+
+    two, (before, unfreeze) = learner(engine, frozen="layers.0.**", accumulate=accumulate), callbacks()
+    saves = Saves(tmp_path / "checkpoint.safetensors", 26, 27)
+    with pytest.raises(KeyboardInterrupt):
+        two.fit(data(), epochs=4, callbacks=[unfreeze, before, saves], progress=False)
+    again, (after, unfreeze) = learner(engine, frozen="layers.0.**", accumulate=accumulate), callbacks()
+    again.fit(data(), epochs=4, callbacks=[unfreeze, after], resume=saves.path, progress=False)
+    assert np.array_equal(after.seen[-1], weights.seen[-1]) and again.lr_scale == 0.5
+
+
+@ENGINES
+def test_the_rate_falls_on_a_plateau(engine: str) -> None:
+    schedule = optim.ReduceOnPlateauLr(0.5, factor=0.1, patience=0, threshold=10.0)  # nothing is better by so much
+    one = learner(engine, lr=schedule)
+    one.fit(data(), epochs=3, validation=data(1), callbacks=[ReduceOnPlateau()], progress=False)
+    assert one.lr == pytest.approx(0.05) and len(one.events) == 2
+    assert one.events[0][1].endswith("the learning rate is 0.05, it was 0.5")
+
+
+@ENGINES
+def test_the_speed_a_profile_and_events(engine: str, tmp_path: Path) -> None:
+    speed, profile = Throughput(every_steps=4, flops_per_row=100.0), Profile((10, 12), tmp_path / "profile")
+    log = JsonlLogger(tmp_path / "a.jsonl")
+    learner(engine).fit(
+        data(), epochs=3, callbacks=[speed, profile, log, TensorBoardLogger(tmp_path / "t"), StopAfter(steps=20)],
+        progress=False,
+    )  # fmt: skip
+    assert speed.values["flops_per_second"] == pytest.approx(100.0 * speed.values["rows_per_second"])
+    assert speed.values["rows_per_second"] == pytest.approx(8.0 * speed.values["steps_per_second"])
+    assert profile.path is not None and profile.path.is_file()
+    rows = rows_of(log.path)
+    assert [row["step"] for row in rows] == [8, 16, 20]
+    assert rows[-1]["throughput/rows_per_second"] == pytest.approx(speed.values["rows_per_second"])
+
+
+def test_a_dry_run_leaves_no_trace(tmp_path: Path) -> None:
+    stopping, log = EarlyStopping(patience=1, restore_best=True), JsonlLogger(tmp_path / "a.jsonl")
+    one = learner()
+    one.dry_run(data(), validation=data(1), callbacks=[stopping, log])
+    assert not log.path.exists()
+    one.fit(data(), epochs=2, validation=data(1), callbacks=[stopping, log], progress=False)
+    assert [row["step"] for row in rows_of(log.path)] == [8, 16]
