@@ -35,8 +35,8 @@ def per_step(ends: list[float], task: Task) -> float:
     return (after - before) / task.steps
 
 
-def keras_fit(task: Task) -> Train:
-    """Keras on JAX."""
+def keras_fit(task: Task, at_once: int = 1) -> Train:
+    """Keras on JAX, with so many steps a call."""
     os.environ["KERAS_BACKEND"] = "jax"
     keras: Any = importlib.import_module("keras")
 
@@ -44,7 +44,7 @@ def keras_fit(task: Task) -> Train:
     layers = [keras.layers.Dense(width, activation="relu") for width in task.widths]
     model = keras.Sequential([keras.Input(task.shape), *layers, keras.layers.Dense(CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(LR), loss, jit_compile=True)
+    model.compile(keras.optimizers.AdamW(LR), loss, jit_compile=True, steps_per_execution=at_once)
     ends: list[float] = []
 
     class Clock(keras.callbacks.Callback):

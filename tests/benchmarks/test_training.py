@@ -40,7 +40,9 @@ def test_all_rows_are_made(tmp_path: Path) -> None:
     rows = [Ratio(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
     assert all(row.ratio > 0.0 and row.subject_us > 0.0 and row.peer_us > 0.0 for row in rows)
     wanted = [(fitting.STEP, 1.5), (fitting.STEP, 1.15)]
-    wanted += [(fitting.KERAS, 0.6)] * has("keras") + [(fitting.LIGHTNING, 0.3)] * has("lightning")
+    wanted += [(fitting.KERAS, 0.6), (fitting.KERAS_AT_ONCE, None)] * has("keras") + [(fitting.LIGHTNING, 0.3)] * has(
+        "lightning"
+    )
     wanted += [(fitting.STEP, 1.03)] + [(fitting.LIGHTNING, 1.0), (fitting.LIGHTNING, None)] * has("lightning")
     assert [(row.peer, row.target) for row in rows if row.workload.startswith("step")] == wanted
     loads = [row for row in rows if row.workload.startswith("batch")]

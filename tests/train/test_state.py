@@ -284,3 +284,13 @@ def test_arguments_that_were_others_are_named(before: Any, now: Any, message: st
     fresh = other.model.valid().load_record(first.snapshot().select("models.model"))
     for (_, one), (_, two) in zip(fresh.named_params(), first.model.named_params(), strict=True):
         np.testing.assert_array_equal(one.val().numpy(), two.val().numpy())
+
+
+def test_a_snapshot_of_large_tensors_has_memory_of_its_own() -> None:  # they are copied by several threads
+    model = nn.Sequential([nn.Linear(1500, 1500), nn.Linear(1500, 1000)]).init(seed=0, device="numpy")
+    learner = Learner(model, optim.SgdConfig(), 0.1, nn.mse_loss)
+    record, params = learner.snapshot(), dict(learner.model.named_params())
+    for path, param in params.items():
+        held = record.tensors[f"models.model.{path}"].tensor.read()
+        np.testing.assert_array_equal(held, param.val().numpy())
+        assert not np.shares_memory(held, param.val().numpy())

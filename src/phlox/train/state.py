@@ -16,6 +16,7 @@ import numpy as np
 from phlox.backend import Device
 from phlox.data.structure import mapped
 from phlox.errors import RecordError
+from phlox.host.thread_pool import parallel_map
 from phlox.optim import Lbfgs, LrSchedule, Optimizer
 from phlox.optim.optimizer import Rate
 from phlox.random.stream import Stream
@@ -44,16 +45,24 @@ _OF_AIDS = {"ema": "ema=", "accumulators": "accumulate=", "scaler": "loss_scalin
 """By the name of what goes with a model through a step, the argument that makes it."""
 _ALONE = "model"
 """What a model that is the only one is called in a record."""
+_WORTH = 1 << 23
+"""So many bytes are worth a thread that copies them."""
 
 
 def in_memory(record: Record) -> Record:
     """A record with its tensors in host memory of their own, so that what they came from may change."""
+    found = [record[path] for path in record]
+
+    def copied(number: int) -> np.ndarray[Any, Any] | None:
+        entry = found[number]
+        return np.array(entry.tensor.read()) if isinstance(entry, TensorEntry) else None
+
+    # The training waits meanwhile.
+    sizes = [entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0 for entry in found]
     entries: dict[str, Entry] = {}
-    for path in record:
-        entry = record[path]
+    for path, entry, array in zip(record, found, parallel_map(copied, sizes, _WORTH), strict=True):
         if isinstance(entry, TensorEntry):
-            held = LazyTensor.from_array(np.array(entry.tensor.read()), path)
-            entry = TensorEntry(held, entry.id, entry.state)
+            entry = TensorEntry(LazyTensor.from_array(array, path), entry.id, entry.state)
         entries[path] = entry
     return Record(entries, record.metadata, aliases=record.aliases)
 
