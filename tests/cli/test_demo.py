@@ -109,13 +109,14 @@ def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "metrics.jsonl").read_text().endswith("\n")
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interrupted_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "small.json").write_text(SMALL)
     command = ["demo", "--config", str(tmp_path / "small.json"), "--epochs", "6"]
     assert main([*command, "--out", str(tmp_path / "whole")]) == 0
     stop = "import phlox.train.learner as l, signal; f = l.Learner._note\n"
     stop += "def note(self, kind, values):\n  f(self, kind, values)\n"
-    stop += "  if self.step > 4: signal.raise_signal(signal.SIGINT)\n"
+    stop += "  if kind == 'train' and self.step > 4: signal.raise_signal(signal.SIGINT)\n"
     stop += "l.Learner._note = note"
     assert run(*command, "--out", tmp_path / "run", before=stop).returncode == 130
     assert main([*command, "--out", str(tmp_path / "run"), "--resume"]) == 0

@@ -95,6 +95,7 @@ def test_on_a_terminal_it_looks_as_the_live_view(width: int, tmp_path: Path) -> 
     assert any(line.startswith("best val loss 0.5000 (epoch 3)") for line in lines)
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_it_and_not_the_run(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "a") as folder:
         folder.file("metrics.jsonl").write_text(row(1, 4, **{"train/loss": 0.5}))

@@ -199,6 +199,7 @@ def test_of_callbacks_that_cannot_start_only_those_before_are_ended() -> None:
     assert [event[:2] for event in SEEN] == [("a", "start"), ("a", "exception"), ("a", "end")]
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_after_the_step(number: int, capsys: Any) -> None:
     def interrupt(learner: Any) -> None:
@@ -218,6 +219,7 @@ def test_a_signal_ends_after_the_step(number: int, capsys: Any) -> None:
     assert "ending after this step" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_second_ctrl_c_ends_at_once(capsys: Any) -> None:
     def interrupt(learner: Any) -> None:
         if learner.step == 2:
