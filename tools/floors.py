@@ -16,7 +16,7 @@ TESTS = (
     "src/phlox",  # the examples in the docstrings: a little of everything
     *("--ignore=src/phlox/testing", "--ignore=src/phlox/backend/torch", "--ignore=src/phlox/optim/optax/adaptor.py"),
     *(f"tests/record/formats/test_{name}.py" for name in ("binary", "json", "message_pack")),
-    *("tests/config/test_base.py", "tests/train/test_progress.py"),
+    *("tests/config/test_base.py", "tests/train/views/test_view.py"),
 )
 DEMOS = (("--device", "numpy"), ("--device", "jax", "--compile"))
 

@@ -422,6 +422,7 @@ def test_the_memory_of_this_process() -> None:
 
 
 def test_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     learner: Any = FakeLearner()
     assert re.fullmatch(r"memory [\d.]+ [MG]B|memory \d\.\d\d GB", memory_text(learner))
     assert all(as_device(name).backend.memory_used(as_device(name)) is None for name in ("numpy", "jax", "torch"))
