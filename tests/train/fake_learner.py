@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.errors import RunError
 from phlox.record import LazyTensor, Record, TensorEntry, gather, restore
+from phlox.train.checkpoints.checkpoints import Checkpoints
 
 
 class FakeLearner:
@@ -131,3 +133,19 @@ def steps_in(record: Record) -> int:
     steps = float(record[path].tensor.read()[0] - start.val().numpy()[0])
     assert math.isclose(steps, round(steps), abs_tol=1e-3)
     return round(steps)
+
+
+def at_once(*arguments: Any, **options: Any) -> Checkpoints:
+    return Checkpoints(*arguments, background=False, **options)
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(path.stem[5:]) for path in sorted((folder / "checkpoints").glob("step-*"))]
+
+
+def listed(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "checkpoints" / "checkpoints.json").read_text())

@@ -483,3 +483,9 @@ def test_a_loss_of_another_model_is_said() -> None:
     trained = Learner({"a": linear(), "b": linear()}, {"a": optim.SgdConfig(), "b": optim.SgdConfig()}, 0.1, step=step)
     with pytest.raises(RunError, match="no trained parameter of the model 'b'"):
         trained.fit(loader(), epochs=1, progress=False)
+
+
+@pytest.mark.parametrize(("engine", "compiled"), [("numpy", False), ("jax", True), ("torch", False)])
+def test_a_step_is_compiled_by_default_where_single_operations_cost_much(engine: str, compiled: bool) -> None:
+    assert learner(engine).compiles is compiled
+    assert learner(engine, compile=not compiled).compiles is not compiled

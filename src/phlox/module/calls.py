@@ -39,7 +39,7 @@ class Call:
     outputs: Any = None
     """What it has returned; None until then."""
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
-    """For whoever observes: kept from `on_enter` to `on_call`."""
+    """What the observer keeps from `on_enter` to `on_call`."""
 
 
 class _Observation:

@@ -169,7 +169,7 @@ class Learner(State, Generic[M]):
             raise RunError(f"clip: give optim.GradientClipping.global_norm(1.0) or the like, got {clip!r}")
         if ema is not None and not 0.0 <= ema < 1.0:
             raise RunError(f"ema: the decay of the average lies in [0, 1), got {ema}; 0.999 is usual")
-        self.compiles = engine_of(self.device.backend).name == "jax" if compile is None else bool(compile)
+        self.compiles = engine_of(self.device.backend).prefers_compiled if compile is None else bool(compile)
         self._takes_arrays = self.compiles and engine_of(self.device.backend).compiles and not self._is_lbfgs
         self._own_step = step or update
         chosen = of_loss(loss) if loss is not None else step

@@ -1,4 +1,4 @@
-"""Losses that are not finite: the first place where they are not, and the way back to the step before."""
+"""Losses that are NaN or infinite: where the first such value arises, and how a bad step is undone."""
 
 # The parts of a learner know each other.
 # pyright: reportPrivateUsage=false

@@ -24,24 +24,7 @@ from phlox.train import Learner
 from phlox.train.checkpoints.checkpoints import Checkpoints
 from phlox.train.checkpoints.files import save
 from phlox.train.folder.run_folder import RunFolder
-from tests.train.fake_learner import FakeLearner, steps_in
-
-
-def at_once(*arguments: Any, **options: Any) -> Checkpoints:
-    return Checkpoints(*arguments, background=False, **options)
-
-
-def names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir())
-
-
-def steps(folder: Path) -> list[int]:
-    return [int(path.stem[5:]) for path in sorted((folder / "checkpoints").glob("step-*"))]
-
-
-def listed(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "checkpoints" / "checkpoints.json").read_text())
-
+from tests.train.fake_learner import FakeLearner, at_once, listed, names, steps, steps_in
 
 # --- when it saves
 

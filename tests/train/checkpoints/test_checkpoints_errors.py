@@ -6,7 +6,6 @@ Serves: phlox/train/checkpoints/checkpoints.py, phlox/train/checkpoints/files.py
 from __future__ import annotations
 
 import errno
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,23 +18,7 @@ from phlox.errors import RecordError
 from phlox.record import Record
 from phlox.train.checkpoints import files as checkpoint_files
 from phlox.train.checkpoints.checkpoints import Checkpoints
-from tests.train.fake_learner import FakeLearner, steps_in
-
-
-def at_once(*arguments: Any, **options: Any) -> Checkpoints:
-    return Checkpoints(*arguments, background=False, **options)
-
-
-def names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir())
-
-
-def steps(folder: Path) -> list[int]:
-    return [int(path.stem[5:]) for path in sorted((folder / "checkpoints").glob("step-*"))]
-
-
-def listed(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "checkpoints" / "checkpoints.json").read_text())
+from tests.train.fake_learner import FakeLearner, at_once, listed, names, steps, steps_in
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -115,6 +115,7 @@ def test_a_dry_run_says_what_it_has_found(tmp_path: Any, capsys: Any) -> None:
     assert found.optimizer >= 2 * 4 * sum(param.val().size for param in trained.model.params() if param.trained)
     assert found.step > 0.0 and found.first_step > 0.0 and found.checkpoint > found.model
     assert found.process is not None and found.process > 10_000_000
+    assert found.device is None  # a processor has no memory of its own
     trained.fit(data(), epochs=3, validation=data(), callbacks=callbacks, dry_run=True)
     out = capsys.readouterr().out
     assert out.startswith("dry run: all went well") and "resumed bit for bit" in out

@@ -51,6 +51,10 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         """The bytes that arrays take on a device with memory of its own; None where the engine does not say."""
         return None
 
+    def peak_memory_used(self, device: Device) -> int | None:
+        """The most bytes that arrays have taken there so far, as `memory_used`."""
+        return None
+
     def prefers_fused_matmul(self) -> bool:
         """Is one product with concatenated matrices faster here than a product with each of them?
 

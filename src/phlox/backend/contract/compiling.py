@@ -18,6 +18,9 @@ class CompilingOps:
     compiles: bool = False
     """Can this backend compile a function? Where not, `phlox.compile` calls the function itself."""
 
+    prefers_compiled: bool = False
+    """Do single operations cost so much more than what they compute that a training is compiled unless told not to?"""
+
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         """Compile a function of two lists of arrays, (donated, kept); it is traced at the first call.
 

@@ -47,6 +47,9 @@ class Decorator(Backend):
     def memory_used(self, device: Device) -> int | None:
         return self.inner.memory_used(device)
 
+    def peak_memory_used(self, device: Device) -> int | None:
+        return self.inner.peak_memory_used(device)
+
     # --- values
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:

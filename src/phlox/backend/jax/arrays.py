@@ -75,6 +75,10 @@ class Arrays(EngineBackend):
         stats = self.native_device(device).memory_stats()  # None for processors
         return stats.get("bytes_in_use") if stats else None
 
+    def peak_memory_used(self, device: Device) -> int | None:
+        stats = self.native_device(device).memory_stats()
+        return stats.get("peak_bytes_in_use") if stats else None
+
     def to_device(self, x: Array, device: Device) -> Array:
         if device.spread is None:
             return jax.device_put(x, self.native_device(device))

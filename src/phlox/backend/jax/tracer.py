@@ -170,6 +170,7 @@ class Traces(EngineBackend):
         return x if isinstance(x, Tracer) else self.to_host(x).item()
 
     compiles = True
+    prefers_compiled = True
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return jax.jit(fn, donate_argnums=0)

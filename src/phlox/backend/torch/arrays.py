@@ -64,6 +64,10 @@ class Arrays(EngineBackend):
             return torch.cuda.memory_allocated(native)
         return torch.mps.current_allocated_memory() if native.type == "mps" else None
 
+    def peak_memory_used(self, device: Device) -> int | None:
+        native = self.native_device(device)
+        return torch.cuda.max_memory_allocated(native) if native.type == "cuda" else None
+
     def device_of(self, x: Array) -> Device:
         device = x.device
         return Device(self, f"gpu:{device.index}" if device.type == "cuda" else device.type)

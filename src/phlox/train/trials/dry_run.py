@@ -7,12 +7,10 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.checks import checks
 from phlox.errors import RunError
 from phlox.record import Record, load
@@ -96,7 +94,7 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         _check_alike(before, learner.snapshot())
         model = sum(_bytes(one.into_record()) for one in learner._models.values())  # pyright: ignore[reportPrivateUsage]
         states = sum(_bytes(one.into_record()) for one in learner._optimizers.values())  # pyright: ignore[reportPrivateUsage]
-        device = _device_memory(learner)
+        device = learner.device.backend.peak_memory_used(learner.device)
     return DryRun(
         clock.times[0], clock.times[-1], model, states, size, _process_memory(), device,
         tuple(type(one).__name__ for one in writing),
@@ -141,19 +139,6 @@ def _process_memory() -> int | None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
-
-
-def _device_memory(learner: Learner[Any]) -> int | None:
-    """The most memory that was in use on a device with memory of its own."""
-    name, place = engine_of(learner.device.backend).name, str(learner.device)
-    if name == "jax":
-        jax: Any = import_module("jax")
-        stats: Any = jax.devices()[0].memory_stats()
-        return None if not stats else int(stats.get("peak_bytes_in_use", 0)) or None
-    if name == "torch" and "gpu" in place:
-        torch: Any = import_module("torch")
-        return int(torch.cuda.max_memory_allocated())
-    return None
 
 
 def _size(count: int) -> str:

@@ -70,8 +70,8 @@ def _rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 def _formula(function: Callable[..., Any]) -> Any:
     """A formula for floats on a processor; halves are computed in single precision and rounded once.
 
-    For a number alone, too, where the function of C is right as well: the compiler would call that in every turn of the
-    loops that read the number, as Adam's corrections, and computes once what an exponential is a part of.
+    Scalars too, for which the function of C is accurate as well: the compiler would call that in every iteration of the
+    loops that read the scalar, as Adam's corrections, and computes once what an exponential is a part of.
     """
 
     @wraps(function)
