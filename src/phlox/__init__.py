@@ -55,7 +55,21 @@ from phlox.tensor import (
 from phlox.version import __version__
 
 if TYPE_CHECKING:
-    from phlox import autodiff, config, data, interop, metrics, models, nn, optim, random, record, train, transform
+    from phlox import (
+        autodiff,
+        config,
+        data,
+        distributed,
+        interop,
+        metrics,
+        models,
+        nn,
+        optim,
+        random,
+        record,
+        train,
+        transform,
+    )
     from phlox.config import Config, config_of
     from phlox.transform import (
         TensorSpec,
@@ -105,6 +119,7 @@ __all__ = [
     "diag",
     "diag_embed",
     "diagonal",
+    "distributed",
     "dot",
     "einsum",
     "errors",
@@ -170,6 +185,7 @@ __getattr__, __dir__ = lazily(
         "autodiff": "",
         "config": "Config config_of",
         "data": "",
+        "distributed": "",
         "interop": "",
         "metrics": "",
         "models": "",

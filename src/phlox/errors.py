@@ -13,6 +13,7 @@ __all__ = [
     "DataError",
     "DataWarning",
     "DeviceError",
+    "DistributedError",
     "DonatedError",
     "EngineNotInstalledError",
     "ExtraNotInstalledError",
@@ -30,6 +31,8 @@ __all__ = [
     "RunError",
     "RunWarning",
     "ShapeError",
+    "ShardingError",
+    "ShardingWarning",
     "UnsupportedError",
 ]
 
@@ -132,6 +135,18 @@ class RunError(PhloxError, ValueError):
 
 class RunWarning(UserWarning):
     """A run was found damaged in part, such as its newest checkpoint, and what is whole of it is used."""
+
+
+class DistributedError(PhloxError, RuntimeError):
+    """Processes do not fit together, one of them is gone, or a value is not all in this process; names the rank."""
+
+
+class ShardingError(DistributedError, ValueError):
+    """A mesh, a layout or a batch does not fit the devices, the model or the processes; names the path or the axis."""
+
+
+class ShardingWarning(UserWarning):
+    """An array in shards was gathered on one device."""
 
 
 def __dir__() -> list[str]:

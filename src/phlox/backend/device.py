@@ -6,10 +6,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ForwardRef, TypeAlias
+from typing import TYPE_CHECKING, ForwardRef, TypeAlias
 
 from phlox.backend import settings
 from phlox.backend.registry import backend_by_name, backend_names
+from phlox.backend.sharding import Sharding
 from phlox.errors import DeviceError, EngineNotInstalledError
 from phlox.host.signal_guard import scope
 
@@ -26,14 +27,11 @@ class Device:
 
     backend: Backend
     name: str
-    spread: Any = field(default=None, compare=False, repr=False)
-    """The engine's sharding, for an array on several devices, of which `name` is the first.
-
-    What is made on such a device is replicated on all of them.
-    """
+    sharding: Sharding | None = field(default=None, compare=False, repr=False)
+    """How an array is sharded over several devices, of which `name` is the first."""
 
     def __str__(self) -> str:
-        others = "" if self.spread is None else self.backend.other_device_names(self)
+        others = "" if self.sharding is None else self.backend.other_device_names(self)
         return f"{self.backend.name}:{self.name}{others}"
 
     def on(self, backend: Backend) -> Device:
@@ -41,8 +39,8 @@ class Device:
         return replace(self, backend=backend)
 
     def holds(self, other: Device) -> bool:
-        """Is what is on `other` here, too, and need not move? An array on several devices is also on the first."""
-        return self == other and (self.spread is None or self.spread == other.spread)
+        """Is what is on `other` here, sharded in the same way, so that it need not move?"""
+        return self == other and self.sharding == other.sharding
 
     def __repr__(self) -> str:
         return f"{self.backend!r}.device({self.name!r})"

@@ -23,6 +23,7 @@ from phlox.backend.device import Device
 from phlox.backend.jax import ops, x64
 from phlox.backend.jax.cpu import is_shared
 from phlox.backend.kind import Int, Kind, kind_of_dtype
+from phlox.backend.sharding import AxisNames, Sharding
 from phlox.errors import DeviceError
 from phlox.host.dtypes import HOST_DTYPES
 from phlox.host.mmap import taken_over
@@ -65,11 +66,13 @@ class Arrays(EngineBackend):
         if len(devices) == 1:
             return Device(self, _device_name(next(iter(devices))))
         # Of an array in shards, the first stands for all.
-        mesh = x.sharding.mesh if isinstance(x.sharding, NamedSharding) else None
-        return Device(self, _device_name(min(devices, key=_number_of)), mesh)
+        known = x.sharding
+        sharding = Sharding(known.mesh, _axes_of(known.spec)) if isinstance(known, NamedSharding) else None
+        return Device(self, _device_name(min(devices, key=_number_of)), sharding)
 
     def other_device_names(self, device: Device) -> str:
-        return "".join(f",{number}" for number in sorted(map(_number_of, device.spread.devices.flat))[1:])
+        assert device.sharding is not None
+        return "".join(f",{number}" for number in sorted(map(_number_of, device.sharding.mesh.devices.flat))[1:])
 
     def memory_used(self, device: Device) -> int | None:
         stats = self.native_device(device).memory_stats()  # None for processors
@@ -80,13 +83,13 @@ class Arrays(EngineBackend):
         return stats.get("peak_bytes_in_use") if stats else None
 
     def to_device(self, x: Array, device: Device) -> Array:
-        if device.spread is None:
+        if device.sharding is None:
             return jax.device_put(x, self.native_device(device))
-        return x if isinstance(x, Tracer) else jax.device_put(x, NamedSharding(device.spread, PartitionSpec()))
+        return x if isinstance(x, Tracer) else jax.device_put(x, NamedSharding(device.sharding.mesh, PartitionSpec()))
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
         fitted, native = self.fit(array, kind), self.native_device(device)
-        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.is_tracing() or device.spread:
+        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.is_tracing() or device.sharding:
             return self.place(jnp.asarray(fitted), device)
         # One copy, where jnp.asarray makes two, and none of pages that may be taken over; it is waited for, since
         # afterwards the array is the caller's again. As `place` has it, nothing is held to the only device: programs
@@ -160,6 +163,14 @@ class Arrays(EngineBackend):
 
     def kind_of(self, x: Array) -> type[Kind]:
         return kind_of_dtype(x.dtype)
+
+
+def _axes_of(spec: PartitionSpec) -> tuple[AxisNames, ...]:
+    """A spec of JAX without what it says of whole axes at the end."""
+    axes = [tuple(axis) if isinstance(axis, (tuple, list)) else axis for axis in spec]
+    while axes and not axes[-1]:
+        axes.pop()
+    return tuple(axes)
 
 
 def default_name() -> str:

@@ -179,7 +179,7 @@ class Traces(EngineBackend):
         # Taken as it is, a NumPy array goes to where other arguments are, in a tenth of the time. JAX may alias its
         # memory (if it is aligned; else it copies), or read it later: so it gets a copy of its own, once and for all if
         # that is large. Doubles would be rounded where JAX's switch is off.
-        if self._is_wide() or device.spread is not None or device.name != default_name():
+        if self._is_wide() or device.sharding is not None or device.name != default_name():
             return super().host_argument(array, kind, device)
         fitted = self.fit(array, kind)
         if fitted is not array:
