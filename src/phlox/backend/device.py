@@ -42,6 +42,11 @@ class Device:
         """Is what is on `other` here, sharded in the same way, so that it need not move?"""
         return self == other and self.sharding == other.sharding
 
+    def meets(self, other: Device) -> bool:
+        """Can one program compute with what is here and what is on `other`, on devices that share one mesh?"""
+        mine, its = self.sharding, other.sharding
+        return self == other and (mine is None or (its is not None and mine.mesh == its.mesh))
+
     def __repr__(self) -> str:
         return f"{self.backend!r}.device({self.name!r})"
 

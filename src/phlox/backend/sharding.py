@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,9 +33,15 @@ class Sharding:
         return not any(self.spec)
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shard:
     """A part of an array that this process is to write."""
 
     index: Index
     read: Callable[[], np.ndarray[Any, Any]]
     """The values, in host memory."""
+
+
+def whole_index(shape: tuple[int, ...]) -> Index:
+    """The index of all of an array."""
+    return tuple([slice(0, size) for size in shape])

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from phlox.lazy import lazily
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from phlox.distributed.layout import Layout, tensor_parallel
+    from phlox.distributed.mesh import Mesh
 
-__getattr__, __dir__ = lazily(__name__, {})
+__all__ = ["Layout", "Mesh", "tensor_parallel"]
+
+__getattr__, __dir__ = lazily(__name__, {"layout": "Layout tensor_parallel", "mesh": "Mesh"})

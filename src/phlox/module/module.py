@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Self, overload
+from typing import Any, Protocol, Self, TypeVar, overload
 
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import without_autodiff
@@ -32,6 +32,16 @@ from phlox.record.patterns import Patterns
 from phlox.tensor import Tensor
 from phlox.tensor.explain import shown
 from phlox.tensor.tensor import history_lost
+
+M = TypeVar("M", bound="Module")
+
+
+class ShardingLayout(Protocol):
+    """What says how parameters are cut over a mesh: a `phlox.distributed.Layout`."""
+
+    def shard(self, model: M, mesh: Any) -> M:
+        """The model with its parameters on the mesh."""
+        ...
 
 
 def _no_param(path: str, mapped: object) -> ModuleError:
@@ -244,6 +254,20 @@ class Module(Summarized):
     def to_device(self, device: DeviceLike) -> Self:
         """The same module on another device, be it another backend's; ids stay, deferred parameters stay deferred."""
         return self.map(lambda path, param: param.to_device(device))
+
+    def shard(self, layout: ShardingLayout, mesh: Any) -> Self:
+        """The same module with its parameters cut over the devices of a mesh, as a layout says; ids stay.
+
+        Deferred parameters stay deferred, and are made in shards; records are loaded into shards; the states of
+        optimizers and the results of compiled steps are cut as the parameters are. Raises `ShardingError`, with the
+        paths, for a layout that does not fit.
+
+        >>> from phlox import nn
+        >>> from phlox.distributed import Layout, Mesh
+        >>> nn.Linear(4, 2, device="numpy").shard(Layout(), Mesh(data=-1, device="numpy")).weight.shape
+        (4, 2)
+        """
+        return layout.shard(self, mesh)
 
     def train(self, *, tape: bool | Callable[[Backend], Backend] = True) -> Self:
         """This module in training, on a backend that differentiates: layers drop out, and `backward` finds gradients.

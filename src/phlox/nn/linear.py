@@ -48,11 +48,13 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
     >>> [y.shape for y in linear_each([Linear(3, 2), Linear(3, 4)], px.ones((5, 3)))]
     [(5, 2), (5, 4)]
     """
-    linears = [layer for layer in layers if type(layer) is Linear and layer.weight.val().backend.prefers_fused_matmul()]
+    linears = [layer for layer in layers if type(layer) is Linear]
     biases = [layer.bias.val() for layer in linears if layer.bias is not None]
-    if len(linears) < len(layers) or len(biases) not in (0, len(layers)):
+    if not linears or len(linears) < len(layers) or len(biases) not in (0, len(layers)):
         return [layer(x) for layer in layers]
     weights = [layer.weight.val() for layer in linears]
+    if not weights[0].backend.prefers_fused_matmul([weight.primitive for weight in weights]):
+        return [layer(x) for layer in layers]
     y = functional.linear(x, concat(weights, 1), concat(biases, 0) if biases else None)
     return y.split([weight.shape[1] for weight in weights], -1)
 

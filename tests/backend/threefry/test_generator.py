@@ -292,7 +292,7 @@ def test_jax_traces_the_threshold_and_compiles_once() -> None:
 
 def test_jax_places_the_numbers() -> None:
     device = jax.devices("cpu")[-1]
-    x = on_jax.random_uniform(state_of((1, 2, 3)), (4,), device=device)
+    x = on_jax.random_uniform(state_of((1, 2, 3)), (4,), out=jax.sharding.SingleDeviceSharding(device))
     assert x.devices() == {device}
 
 

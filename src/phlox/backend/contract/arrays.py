@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,8 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         """The most bytes that arrays have taken there so far, as `memory_used`."""
         return None
 
-    def prefers_fused_matmul(self) -> bool:
-        """Is one product with concatenated matrices faster here than a product with each of them?
+    def prefers_fused_matmul(self, weights: Sequence[Array]) -> bool:
+        """Is one product with these matrices, joined along their columns, faster than a product with each of them?
 
         It is where each matrix is gathered from several devices: they then need one exchange together.
         """

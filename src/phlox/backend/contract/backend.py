@@ -9,6 +9,7 @@ from phlox.backend.contract.compiling import CompilingOps
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.indexing import IndexingOps
 from phlox.backend.contract.linalg import LinalgOps
+from phlox.backend.contract.meshes import MeshOps
 from phlox.backend.contract.nn.activation import ActivationOps
 from phlox.backend.contract.nn.attention import AttentionOps
 from phlox.backend.contract.nn.conv import ConvOps
@@ -36,7 +37,7 @@ from phlox.host.dtypes import INT_RANGES, LARGEST
 class Backend(
     UpdateOps, SamplingOps, PoolingOps, ConvOps, RecurrentOps, AttentionOps, LossOps, NormOps, DenseOps, ActivationOps,
     SignalOps, LinalgOps, ReductionOps, SortingOps, IndexingOps, ElementwiseOps, SpecialOps, ArithmeticOps, ShapingOps,
-    TracingOps, CompilingOps, TapingOps, MultiTensorOps, ProfilingOps,
+    TracingOps, CompilingOps, TapingOps, MultiTensorOps, ProfilingOps, MeshOps,
 ):  # fmt: skip
     """A small immutable value that names element types and holds operations on an engine's own arrays.
 

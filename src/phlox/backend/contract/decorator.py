@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from phlox.backend.contract.backend import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
+from phlox.backend.sharding import Index, Shard
 from phlox.errors import UnsupportedError
 
 
@@ -61,8 +62,19 @@ class Decorator(Backend):
     def replicate_like(self, x: Array, like: Array) -> Array:
         return self.inner.replicate_like(x, self.below(like)) if type(x) is not self.box else x
 
-    def prefers_fused_matmul(self) -> bool:
-        return self.inner.prefers_fused_matmul()
+    def prefers_fused_matmul(self, weights: Sequence[Array]) -> bool:
+        return self.inner.prefers_fused_matmul([self.below(weight) for weight in weights])
+
+    def shards(self, x: Array) -> list[Shard]:
+        return self.inner.shards(self.below(x))
+
+    def from_shards(
+        self, shape: Shape, kind: type[Kind], device: Device, read: Callable[[Index], np.ndarray[Any, Any]]
+    ) -> Array:
+        return self.inner.from_shards(shape, kind, device, read)
+
+    def is_here(self, x: Array) -> bool:
+        return self.inner.is_here(self.below(x))
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         return self.inner.to_host(self.below(x))

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import operator
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,12 +18,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from phlox.backend.contract import Backend, EngineBackend
 from phlox.backend.contract.backend import engine_of
-from phlox.backend.contract.types import Array
+from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
-from phlox.backend.jax import ops, x64
+from phlox.backend.jax import ops, sharding, x64
 from phlox.backend.jax.cpu import is_shared
+from phlox.backend.jax.sharding import argument_spec, device_name
 from phlox.backend.kind import Int, Kind, kind_of_dtype
-from phlox.backend.sharding import AxisNames, Sharding
 from phlox.errors import DeviceError
 from phlox.host.dtypes import HOST_DTYPES
 from phlox.host.mmap import taken_over
@@ -44,31 +44,37 @@ class Arrays(EngineBackend):
         if name is None:
             return Device(self, default_name())
         platform, _, number = name.partition(":")
-        try:
-            devices = jax.devices(platform)
-        except RuntimeError:
-            devices = []
-        if not (number or "0").isdigit() or int(number or "0") >= len(devices):
-            have = ", ".join(_device_name(device) for device in jax.devices())
-            raise DeviceError(f"{self!r} has no device {name!r} here (it has {have})")
-        return Device(self, f"{platform}:{number or 0}" if len(devices) > 1 or platform != "cpu" else platform)
+        here = sharding.local_devices(platform)
+        if not here or not (number or "0").isdigit():
+            raise self._no_device(name)
+        found = here[0] if not number else next((one for one in here if one.id == int(number)), None)
+        if found is None:
+            raise self._no_device(name)
+        return Device(self, device_name(found))
+
+    def _no_device(self, name: str) -> DeviceError:
+        have = ", ".join(map(device_name, jax.local_devices()))
+        others = jax.process_count() > 1 and name in {f"{one.platform}:{one.id}" for one in jax.devices()}
+        whose = "; that one is another process's" if others else ""
+        return DeviceError(f"{self!r} has no device {name!r} here (it has {have}{whose})")
 
     @staticmethod
     def native_device(device: Device) -> Any:
         """JAX's own object for a device."""
         platform, _, number = device.name.partition(":")
-        return jax.devices(platform)[int(number or "0")]
+        here = sharding.local_devices(platform)
+        return next(one for one in here if one.id == int(number)) if number else here[0]
 
     def device_of(self, x: Array) -> Device:
         if isinstance(x, Tracer):
             return self.device()
         devices = x.devices()
         if len(devices) == 1:
-            return Device(self, _device_name(next(iter(devices))))
-        # Of an array in shards, the first stands for all.
+            return Device(self, device_name(next(iter(devices))))
+        # Of an array in shards, the first that is here stands for all.
         known = x.sharding
-        sharding = Sharding(known.mesh, _axes_of(known.spec)) if isinstance(known, NamedSharding) else None
-        return Device(self, _device_name(min(devices, key=_number_of)), sharding)
+        first = min(known.addressable_devices or devices, key=_number_of)
+        return Device(self, device_name(first), sharding.of_phlox(known))
 
     def other_device_names(self, device: Device) -> str:
         assert device.sharding is not None
@@ -84,17 +90,21 @@ class Arrays(EngineBackend):
 
     def to_device(self, x: Array, device: Device) -> Array:
         if device.sharding is None:
+            if not isinstance(x, Tracer):
+                sharding.check_gathered(x, device)
             return jax.device_put(x, self.native_device(device))
-        return x if isinstance(x, Tracer) else jax.device_put(x, NamedSharding(device.sharding.mesh, PartitionSpec()))
+        return sharding.shard(x, device.sharding)
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
+        if device.sharding is not None and not self.is_tracing():
+            return self.from_shards(array.shape, kind, device, array.__getitem__)
         fitted, native = self.fit(array, kind), self.native_device(device)
-        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.is_tracing() or device.sharding:
+        if fitted.nbytes < _LARGE or native.platform != "cpu" or self.is_tracing():
             return self.place(jnp.asarray(fitted), device)
         # One copy, where jnp.asarray makes two, and none of pages that may be taken over; it is waited for, since
         # afterwards the array is the caller's again. As `place` has it, nothing is held to the only device: programs
         # would be made anew for arrays that are.
-        alone = native if len(jax.devices()) > 1 else None
+        alone = native if len(jax.local_devices()) > 1 else None
         placed = jax.device_put(fitted, alone, may_alias=taken_over(fitted) is not None)
         self.await_array(placed)
         return placed
@@ -126,23 +136,33 @@ class Arrays(EngineBackend):
         """On the device asked for, and held to it, so that arrays on two devices cannot meet."""
         if isinstance(x, Tracer):
             return x
-        devices = jax.devices()
-        if len(devices) == 1 and device.name == _device_name(devices[0]):
+        if device.sharding is not None:
+            return sharding.shard(x, device.sharding)
+        devices = jax.local_devices()
+        if len(devices) == 1 and device.name == device_name(devices[0]):
             return x
-        return self.to_device(x, device)
+        return jax.device_put(x, self.native_device(device))
+
+    def sharded(self, shape: Shape, device: Device) -> NamedSharding | None:
+        """JAX's sharding for an array that is made on a device; None where it is a single one."""
+        return None if device.sharding is None else sharding.fitted(device.sharding, shape)
 
     def replicate_like(self, x: Array, like: Array) -> Array:
         if isinstance(x, Tracer) or isinstance(like, Tracer) or len(like.devices()) == 1:
             return x
-        sharding = like.sharding
+        beside = like.sharding
         if x.shape != like.shape:
-            if not isinstance(sharding, NamedSharding):
+            if not isinstance(beside, NamedSharding):
                 return x
-            sharding = NamedSharding(sharding.mesh, PartitionSpec())
-        return x if x.sharding == sharding else jax.device_put(x, sharding)
+            beside = NamedSharding(beside.mesh, PartitionSpec())
+        return x if x.sharding == beside else sharding.put(x, beside)
 
-    def prefers_fused_matmul(self) -> bool:
-        return is_shared() and self.is_tracing()
+    def prefers_fused_matmul(self, weights: Sequence[Array]) -> bool:
+        if not is_shared() or not self.is_tracing():
+            return False
+        # Cut along their columns, the weights would have to be exchanged to be joined.
+        known = map(argument_spec, weights)
+        return not any(spec and len(spec) >= 2 and spec[1] for spec in known)
 
     def duplicate(self, x: Array) -> Array:
         return jnp.array(x, copy=True)
@@ -151,6 +171,8 @@ class Arrays(EngineBackend):
         # JAX ends the process where one asks for the memory of an array that could not be made.
         if isinstance(x, jax.Array):
             self.await_array(x)
+            if not x.is_fully_addressable:
+                return sharding.local_value(x)
         return np.asarray(x)
 
     def to_dlpack(self, x: Array, **options: Any) -> Any:
@@ -165,20 +187,6 @@ class Arrays(EngineBackend):
         return kind_of_dtype(x.dtype)
 
 
-def _axes_of(spec: PartitionSpec) -> tuple[AxisNames, ...]:
-    """A spec of JAX without what it says of whole axes at the end."""
-    axes = [tuple(axis) if isinstance(axis, (tuple, list)) else axis for axis in spec]
-    while axes and not axes[-1]:
-        axes.pop()
-    return tuple(axes)
-
-
 def default_name() -> str:
     """What the device is called that arrays are on where nothing else is said."""
-    return _device_name(jax.devices()[0])
-
-
-@lru_cache(64)
-def _device_name(device: Any) -> str:
-    alone = device.platform == "cpu" and len(jax.devices("cpu")) == 1
-    return device.platform if alone else f"{device.platform}:{device.id}"
+    return device_name(jax.local_devices()[0])

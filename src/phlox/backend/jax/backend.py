@@ -30,6 +30,7 @@ from phlox.backend.jax.indexing import Indexing
 from phlox.backend.jax.linalg import Linalg
 from phlox.backend.jax.linear import Dense
 from phlox.backend.jax.loss import Loss
+from phlox.backend.jax.meshes import Meshes
 from phlox.backend.jax.norm import Norm
 from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
 from phlox.backend.jax.pooling import Pooling
@@ -38,6 +39,7 @@ from phlox.backend.jax.recurrent import Recurrent
 from phlox.backend.jax.reduction import Reduction
 from phlox.backend.jax.sampling import Sampling
 from phlox.backend.jax.shape import Shaping
+from phlox.backend.jax.sharding import in_shards
 from phlox.backend.jax.signal import Signal
 from phlox.backend.jax.sorting import Sorting
 from phlox.backend.jax.tracer import Traces
@@ -57,7 +59,7 @@ def _recast(source: Any, target: Any, x: Any) -> Any:
 
 class Jax(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Traces, Profiling, Arrays, EngineBackend,
+    Sampling, Recurrent, Traces, Profiling, Meshes, Arrays, EngineBackend,
 ):  # fmt: skip
     """JAX arrays: compiled by XLA, on a processor, a GPU or a TPU; f32 by default, or f64, bf16, f16.
 
@@ -98,10 +100,16 @@ class Jax(
             if_true = jnp.asarray(if_true, self.jax_float)
         return _where(condition, if_true, if_false)
 
+    def _filled(self, shape: Shape, dtype: Any, value: Any, device: Device) -> Array:
+        out = self.sharded(shape, device)
+        if out is None:
+            return self.place(_full(shape, dtype, value), device)
+        return in_shards(_broadcast, (shape, dtype), out)(value)
+
     # --- float
 
     def float_full(self, shape: Shape, value: float, device: Device) -> Array:
-        return self.place(_full(shape, self.jax_float, value), device)
+        return self._filled(shape, self.jax_float, value, device)
 
     float_add: Binary = simple(jnp.add)
     float_sub: Binary = simple(jnp.subtract)
@@ -171,7 +179,7 @@ class Jax(
     # --- int
 
     def int_full(self, shape: Shape, value: int, device: Device) -> Array:
-        return self.place(_full(shape, self.jax_int, value), device)
+        return self._filled(shape, self.jax_int, value, device)
 
     def int_arange(self, start: int, stop: int, step: int, device: Device) -> Array:
         return self.from_host(np.arange(start, stop, step, dtype=np.int64), Int, device)
@@ -227,7 +235,7 @@ class Jax(
     # --- bool
 
     def bool_full(self, shape: Shape, value: bool, device: Device) -> Array:
-        return self.place(_full(shape, jnp.bool_, value), device)
+        return self._filled(shape, ELEMENTS["bool"], value, device)
 
     bool_and: Binary = simple(jnp.logical_and)
     bool_or: Binary = simple(jnp.logical_or)
@@ -245,16 +253,16 @@ class Jax(
     # --- random
 
     def random_uniform(self, state: Array, shape: Shape, device: Device) -> Array:
-        return self.place(random.random_uniform(state, shape, self.jax_float), device)
+        return self.place(random.random_uniform(state, shape, self.jax_float, self.sharded(shape, device)), device)
 
     def random_normal(self, state: Array, shape: Shape, device: Device) -> Array:
-        return self.place(random.random_normal(state, shape, self.jax_float), device)
+        return self.place(random.random_normal(state, shape, self.jax_float, self.sharded(shape, device)), device)
 
     def random_bernoulli(self, state: Array, shape: Shape, threshold: int, device: Device) -> Array:
-        return self.place(random.random_bernoulli(state, shape, threshold), device)
+        return self.place(random.random_bernoulli(state, shape, threshold, self.sharded(shape, device)), device)
 
     def random_integers(self, state: Array, shape: Shape, low: int, high: int, device: Device) -> Array:
-        return self.place(random.random_integers(state, shape, low, high), device)
+        return self.place(random.random_integers(state, shape, low, high, self.sharded(shape, device)), device)
 
     def random_permutation(self, state: Array, n: int, device: Device) -> Array:
         return self.place(random.random_permutation(state, n), device)
@@ -262,6 +270,10 @@ class Jax(
 
 @ops.op(0, 1)
 def _full(shape: Shape, dtype: Any, value: Any) -> Array:
+    return lax.full(shape, value, dtype)
+
+
+def _broadcast(value: Any, shape: Shape, dtype: Any) -> Array:
     return lax.full(shape, value, dtype)
 
 

@@ -4,6 +4,9 @@
 draw is one jitted call that is *not* inlined into the jaxpr: XLA inlines it all the same, and a program with many draws
 of one shape is traced eight times faster and holds the table of the normal quantile once. Written out, the rounds of
 Threefry fuse with what follows them: twice the speed of JAX's own primitive, which is a loop on CPUs.
+
+Every element is computed from its own index, with its own rounds of Threefry, though one evaluation gives two words:
+so a partitioner cuts a draw as it cuts what the draw meets, and nothing is sent.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -17,12 +20,12 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.core
 import jax.dtypes
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from phlox.backend.jax.sharding import in_shards
 from phlox.backend.threefry.generator import (
     DROPPED,
     PARITY,
@@ -64,9 +67,27 @@ def _threefry(k0: Array, k1: Array, a: Array, b: Array) -> tuple[Array, Array]:
     return a, b
 
 
-def _words(state: Array, n: int) -> Array:
-    a, b = _threefry(state[0], state[1], state[2], lax.iota(_u32, (n + 1) // 2))
-    return lax.concatenate([a, b], 0)[:n]
+def _places(shape: Shape) -> Array:
+    """The row-major index of each element."""
+    index, stride = jnp.zeros(shape, _u32), 1
+    for axis in reversed(range(len(shape))):
+        index, stride = (
+            index + lax.broadcasted_iota(_u32, shape, axis) * _u32(stride & 0xFFFFFFFF),
+            stride * shape[axis],
+        )
+    return index
+
+
+def _word(state: Array, n: int, index: Array) -> Array:
+    """Of the n words of a draw those at these indices."""
+    half = _u32((n + 1) // 2)
+    is_second = index >= half
+    a, b = _threefry(state[0], state[1], state[2], lax.select(is_second, index - half, index))
+    return lax.select(is_second, b, a)
+
+
+def _words(state: Array, shape: Shape) -> Array:
+    return _word(state, math.prod(shape), _places(shape))
 
 
 def _float(x: Array, dtype: Any) -> Array:
@@ -80,23 +101,25 @@ def _draw(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return partial(jax.jit, static_argnums=static)
 
 
-_bits = _draw(1)(_words)
+@_draw(1)
+def _bits(state: Array, n: int) -> Array:
+    return _words(state, (n,))
 
 
 @_draw(1, 2)
 def _uniform(state: Array, shape: Shape, dtype: Any) -> Array:
-    v = lax.convert_element_type(_words(state, math.prod(shape)) >> _u32(8), _i32)
+    v = lax.convert_element_type(_words(state, shape) >> _u32(8), _i32)
     if dtype.itemsize >= 4:
-        return (_float(v, dtype) * dtype.type(2.0**-24)).reshape(shape)
+        return _float(v, dtype) * dtype.type(2.0**-24)
     bits = lax.bitcast_convert_type(_float(v, np.dtype(np.float32)), _i32)
     bits &= _i32(-1 << DROPPED[dtype.name])
     x = lax.bitcast_convert_type(bits, np.float32) * np.float32(2.0**-24)
-    return _float(x, dtype).reshape(shape)
+    return _float(x, dtype)
 
 
 @_draw(1, 2)
 def _normal(state: Array, shape: Shape, dtype: Any) -> Array:
-    words = _words(state, math.prod(shape))
+    words = _words(state, shape)
     m = lax.convert_element_type((words >> _u32(8)) + _u32(1), _i32)
     bits = lax.bitcast_convert_type(_float(m, np.dtype(np.float32)), _i32)
     k = (bits >> _i32(14)) - _i32(ORIGIN)
@@ -104,16 +127,17 @@ def _normal(state: Array, shape: Shape, dtype: Any) -> Array:
     r = node - (step * (bits & _i32(0x3FFF)) >> _i32(14))
     r = lax.select((words & _u32(1)) == _u32(1), -r, r)
     wide = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
-    return _float(_float(r, wide) * wide.type(2.0**-26), dtype).reshape(shape)
+    return _float(_float(r, wide) * wide.type(2.0**-26), dtype)
 
 
 @_draw(1)
 def _bernoulli(state: Array, shape: Shape, threshold: Array) -> Array:
-    n = math.prod(shape)
-    words, threshold = _words(state, (n + 1) // 2), lax.convert_element_type(threshold, _u32)
-    # Compared first and joined then: the other way round XLA makes one slow loop of it all.
-    low, high = (words & _u32(0xFFFF)) < threshold, (words >> _u32(16)) < threshold
-    return lax.concatenate([low, high], 0)[:n].reshape(shape)
+    words = (math.prod(shape) + 1) // 2  # their lower halves are the first elements, their upper ones the others
+    index, half = _places(shape), _u32(words & 0xFFFFFFFF)
+    is_upper = index >= half
+    word = _word(state, words, lax.select(is_upper, index - half, index))
+    bits = lax.select(is_upper, word >> _u32(16), word & _u32(0xFFFF))
+    return bits < lax.convert_element_type(threshold, _u32)
 
 
 def _high_half(x: Array, y: Array) -> Array:
@@ -126,18 +150,16 @@ def _high_half(x: Array, y: Array) -> Array:
 
 @_draw(1)
 def _integers(state: Array, shape: Shape, low: Array, span: Array) -> Array:
-    n = math.prod(shape)
-    words = _words(state, 2 * n)
-    a, b = words[:n], words[n:]
+    a, b = _threefry(state[0], state[1], state[2], _places(shape))  # words i and n + i of 2 n
     carry = _high_half(b, span)
     offset = _high_half(a, span) + lax.convert_element_type(a * span + carry < carry, _u32)
-    offset = lax.select(lax.broadcast(span == _u32(0), (n,)), a, offset)  # a span of 2**32 arrives as 0
-    return lax.bitcast_convert_type(offset + low, _i32).reshape(shape)
+    offset = lax.select(lax.broadcast(span == _u32(0), shape), a, offset)  # a span of 2**32 arrives as 0
+    return lax.bitcast_convert_type(offset + low, _i32)
 
 
 @_draw(1)
 def _permutation(state: Array, n: int) -> Array:
-    return lax.sort((_words(state, n), lax.iota(_i32, n)), num_keys=1, is_stable=True)[1]
+    return lax.sort((_words(state, (n,)), lax.iota(_i32, n)), num_keys=1, is_stable=True)[1]
 
 
 @_draw()
@@ -146,56 +168,57 @@ def _fold_in(state: Array, data: Array) -> Array:
     return jnp.stack([a, b, _u32(0)])
 
 
-def _ready(state: Array, n: int, device: Any) -> Array:
-    """The state, checked as far as its words are known, on the device where n words are to be drawn."""
+def _drawn(fn: Callable[..., Any], state: Array, words: int, out: Any, static: tuple[Any, ...], *arrays: Any) -> Array:
+    """`fn(state, *static, *arrays)`, which draws so many words; with a sharding `out` each device draws its shard."""
     known: object = state
-    check_draw(n, int(state[2]) if isinstance(known, np.ndarray) else 0)
-    if device is None or isinstance(known, jax.core.Tracer):
-        return state
-    return jax.device_put(state, device)
+    check_draw(words, int(state[2]) if isinstance(known, np.ndarray) else 0)
+    return fn(state, *static, *arrays) if out is None else in_shards(fn, static, out)(state, *arrays)
 
 
-def random_bits(state: Array, n: int, device: Any = None) -> Array:
+def random_bits(state: Array, n: int) -> Array:
     """The n random words of a draw, uint32."""
-    return _bits(_ready(state, n, device), n)
+    return _drawn(_bits, state, n, None, (n,))
 
 
-def random_uniform(state: Array, shape: Shape, dtype: Any = np.float32, device: Any = None) -> Array:
+def random_uniform(state: Array, shape: Shape, dtype: Any = np.float32, out: Any = None) -> Array:
     """Uniform numbers in [0, 1), multiples of 2**-24; float16 and bfloat16 keep their leading 11 or 8 bits.
+
+    `out`, here and below, is the JAX sharding that the result is made in.
 
     >>> random_uniform(np.zeros(3, np.uint32), (2,))
     Array([0.4184571 , 0.60049903], dtype=float32)
     """
-    return _uniform(_ready(state, math.prod(shape), device), shape, np.dtype(dtype))
+    return _drawn(_uniform, state, math.prod(shape), out, (shape, np.dtype(dtype)))
 
 
-def random_normal(state: Array, shape: Shape, dtype: Any = np.float32, device: Any = None) -> Array:
+def random_normal(state: Array, shape: Shape, dtype: Any = np.float32, out: Any = None) -> Array:
     """Standard normal numbers, within 3.4e-7 of the exact quantiles, at most 5.54 from 0.
 
     >>> random_normal(np.zeros(3, np.uint32), (2,))
     Array([-0.80910087,  0.523683  ], dtype=float32)
     """
-    return _normal(_ready(state, math.prod(shape), device), shape, np.dtype(dtype))
+    return _drawn(_normal, state, math.prod(shape), out, (shape, np.dtype(dtype)))
 
 
-def random_bernoulli(state: Array, shape: Shape, threshold: int | Array, device: Any = None) -> Array:
+def random_bernoulli(state: Array, shape: Shape, threshold: int | Array, out: Any = None) -> Array:
     """True with probability threshold / 65536, from 16 random bits an element; `threshold` may be traced."""
     if isinstance(threshold, int):
         check_threshold(threshold)
-    return _bernoulli(_ready(state, (math.prod(shape) + 1) // 2, device), shape, threshold)
+        threshold = _u32(threshold)
+    return _drawn(_bernoulli, state, (math.prod(shape) + 1) // 2, out, (shape,), threshold)
 
 
-def random_integers(state: Array, shape: Shape, low: int, high: int, device: Any = None) -> Array:
+def random_integers(state: Array, shape: Shape, low: int, high: int, out: Any = None) -> Array:
     """Integers in [low, high), int32, as good as unbiased: 64 random bits an element."""
     check_range(low, high)
-    state = _ready(state, 2 * math.prod(shape), device)
-    return _integers(state, shape, _u32(low & 0xFFFFFFFF), _u32(high - low & 0xFFFFFFFF))
+    bounds = _u32(low & 0xFFFFFFFF), _u32(high - low & 0xFFFFFFFF)
+    return _drawn(_integers, state, 2 * math.prod(shape), out, (shape,), *bounds)
 
 
-def random_permutation(state: Array, n: int, device: Any = None) -> Array:
+def random_permutation(state: Array, n: int) -> Array:
     """0..n-1 in random order, int32: the stable argsort of n words."""
     check_permutation(n)
-    return _permutation(_ready(state, n, device), n)
+    return _drawn(_permutation, state, n, None, (n,))
 
 
 def fold_in(state: Array, data: int | Array) -> Array:

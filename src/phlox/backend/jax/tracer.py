@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from struct import Struct
 from typing import Any
 
@@ -24,6 +24,7 @@ from phlox.backend.device import Device
 from phlox.backend.jax import compat
 from phlox.backend.jax.arrays import default_name
 from phlox.backend.jax.compat import weakly
+from phlox.backend.jax.sharding import knows_arguments
 from phlox.backend.kind import Float, Kind
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
@@ -173,7 +174,8 @@ class Traces(EngineBackend):
     prefers_compiled = True
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        return jax.jit(fn, donate_argnums=0)
+        compile = partial(jax.jit, donate_argnums=0)
+        return compile(fn) if jax.device_count() == 1 else knows_arguments(fn, compile)
 
     def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
         # Taken as it is, a NumPy array goes to where other arguments are, in a tenth of the time. JAX may alias its

@@ -289,7 +289,7 @@ class Program:
         arrays = arrays_of(packed.leaves)
         if any(map(self.backend.is_donated, arrays)):
             return False
-        return not all(reader.place.holds(self.backend.device_of(array)) for array in arrays)
+        return not all(reader.place.meets(self.backend.device_of(array)) for array in arrays)
 
     def _check_stream(self, arrays: Sequence[Any], words: Any) -> None:
         if self.backend.is_traced(words):

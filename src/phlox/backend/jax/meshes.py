@@ -1,0 +1,94 @@
+"""Meshes of JAX devices, and arrays in shards on them. XLA's partitioner does the communication."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType
+
+from phlox.backend.contract import EngineBackend
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
+from phlox.backend.jax import sharding
+from phlox.backend.jax.sharding import first_device
+from phlox.backend.kind import Kind
+from phlox.backend.sharding import Index, Shard, Sharding
+from phlox.errors import ShardingError
+
+
+class Meshes(EngineBackend):
+    """See `phlox.backend.contract.meshes`."""
+
+    partitions = True
+
+    def mesh_devices(self) -> int:
+        return jax.device_count()
+
+    def make_mesh(self, shape: dict[str, int]) -> Any:
+        sizes, count = tuple(shape.values()), math.prod(shape.values())
+        if count < jax.device_count() and jax.process_count() > 1:
+            raise ShardingError(
+                f"a mesh of {count} devices leaves some of the {jax.device_count()} devices of {jax.process_count()} "
+                "processes out; give one axis as -1"
+            )
+        devices = None if count == jax.device_count() else jax.devices()[:count]
+        return jax.make_mesh(sizes, tuple(shape), axis_types=(AxisType.Auto,) * len(sizes), devices=devices)
+
+    def mesh_part(self, mesh: Any, axis: str) -> tuple[int, int]:
+        along = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0)
+        here = [
+            place for place, devices in enumerate(along) if any(one in mesh.local_devices for one in np.ravel(devices))
+        ]
+        first, size = here[0], len(along)
+        if here != list(range(first, first + len(here))) or size % len(here) or first % len(here):
+            raise ShardingError(
+                f"process {jax.process_index()} has the places {here} of {size} along the axis {axis!r}, which are no "
+                "block; give the axis that the batch is cut over first, as in Mesh(data=-1, model=2)"
+            )
+        return first // len(here), size // len(here)
+
+    def mesh_device(self, sharding: Sharding) -> Device:
+        return Device(self, first_device(sharding.mesh), sharding)
+
+    def mesh_scope(self, mesh: Any) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    # --- arrays in shards
+
+    def shards(self, x: Array) -> list[Shard]:
+        if x.is_fully_addressable and len(x.devices()) == 1:
+            return super().shards(x) if jax.process_index() == 0 else []
+        return [
+            Shard(sharding.whole_slices(shard.index, x.shape), partial(np.asarray, shard.data))
+            for shard in x.addressable_shards
+            if shard.replica_id == 0
+        ]
+
+    def from_shards(
+        self, shape: Shape, kind: type[Kind], device: Device, read: Callable[[Index], np.ndarray[Any, Any]]
+    ) -> Array:
+        if device.sharding is None:
+            return super().from_shards(shape, kind, device, read)
+
+        def part(index: Any) -> Any:
+            # A copy, which JAX may keep: the values are the caller's.
+            found = read(sharding.whole_slices(index, shape))
+            fitted = self.fit(found, kind)
+            return fitted.copy() if np.may_share_memory(fitted, found) else fitted
+
+        made = sharding.from_parts(shape, sharding.fitted(device.sharding, shape), part, self.element(kind))
+        self.await_array(made)
+        return made
+
+    def is_here(self, x: Array) -> bool:
+        return x.is_fully_addressable or x.is_fully_replicated

@@ -1,0 +1,208 @@
+"""`Layout`: how the parameters of a model are cut over the axes of a mesh, by patterns of their paths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.sharding import AxisNames
+from phlox.errors import ShardingError
+from phlox.module import Module, Param
+from phlox.module.calls import named_modules
+from phlox.record.patterns import matches, no_match
+
+if TYPE_CHECKING:
+    from phlox.distributed.mesh import Mesh
+
+M = TypeVar("M", bound=Module)
+Spec = tuple[AxisNames, ...]
+
+
+class Layout:
+    """How the parameters of a model are cut over the axes of a mesh.
+
+    Args:
+        patterns: pattern of paths (as for `Module.freeze`) -> for each axis of the parameter the name of a mesh axis
+            that it is cut over, a tuple of names, or None where it is whole; None in place of the tuple: replicated.
+            The first pattern that matches a path counts.
+        rest: the mesh axis (or axes) over which the parameters are cut that no pattern matches, each along its largest
+            axis that divides: fully sharded data parallel (FSDP). None replicates them.
+        least: parameters of fewer elements than this are not cut by `rest`.
+
+    >>> from phlox import nn
+    >>> from phlox.distributed import Layout
+    >>> layout = Layout({"*.0.weight": (None, "model")}, rest="data")
+    >>> layout
+    Layout({'*.0.weight': (None, 'model')}, rest='data')
+    """
+
+    def __init__(
+        self,
+        patterns: Mapping[str, Spec | None] | None = None,
+        *,
+        rest: AxisNames = None,
+        least: int = 1024,
+    ) -> None:
+        self.patterns: dict[str, Spec] = {}
+        for pattern, spec in (patterns or {}).items():
+            axes: Any = () if spec is None else spec
+            if not isinstance(axes, tuple) or not all(map(_is_axes, cast("tuple[object, ...]", axes))):
+                raise ShardingError(
+                    f"the layout of `{pattern}` is {spec!r}; give for each axis of the parameter the name of a mesh "
+                    "axis, a tuple of names or None, as in (None, 'model')"
+                )
+            self.patterns[pattern] = cast("Spec", axes)
+        if not _is_axes(rest):
+            raise ShardingError(f"rest= is the name of a mesh axis, a tuple of names or None, got {rest!r}")
+        self.rest: AxisNames = rest
+        self.least = least
+
+    def specs(self, model: Module, mesh: Mesh) -> dict[str, Spec]:
+        """For each parameter of a model, by path, the mesh axes that its axes are cut over.
+
+        Raises `ShardingError` for a pattern that matches nothing, a spec of another rank, an axis that the mesh has
+        not, and a size that does not divide; all of them at once.
+        """
+        structure = model.structure()
+        named = dict(structure.named())
+        names: dict[str, list[str]] = {path: [path] for path in named}
+        for alias, path in structure.aliases.items():
+            names[path].append(alias)
+        every = [path for known in names.values() for path in known]
+        wrong = [
+            no_match(pattern, every, "parameter")
+            for pattern in self.patterns
+            if not any(matches(pattern, path) for path in every)
+        ]
+        found: dict[str, Spec] = {}
+        for path, param in named.items():
+            chosen = next((p for p in self.patterns if any(matches(p, name) for name in names[path])), None)
+            if chosen is None:
+                found[path] = self._rest(param.shape, mesh)
+            else:
+                spec = found[path] = self.patterns[chosen]
+                wrong += _misfits(path, param, spec, mesh)
+        strange = [name for name in _names(self.rest) if name not in mesh.shape]
+        wrong += [f"the mesh has no axis {name!r} (rest=); it has {', '.join(mesh.axes)}" for name in strange]
+        if wrong:
+            whole = f"the layout does not fit this {type(model).__name__}"
+            raise ShardingError(f"{whole}: {wrong[0]}" if len(wrong) == 1 else "\n  ".join([f"{whole}:", *wrong]))
+        return found
+
+    def _rest(self, shape: tuple[int, ...], mesh: Mesh) -> Spec:
+        parts = math.prod(mesh.shape.get(name, 1) for name in _names(self.rest))
+        fitting = [axis for axis, size in enumerate(shape) if size and size % parts == 0]
+        if self.rest is None or not fitting or math.prod(shape) < self.least:
+            return ()
+        longest = max(fitting, key=lambda axis: shape[axis])
+        return (*[None] * longest, self.rest)
+
+    def shard(self, model: M, mesh: Mesh) -> M:
+        """The model with its parameters cut over the mesh; see `Module.shard`."""
+        specs = self.specs(model, mesh)
+        if not mesh.backend.partitions:
+            cut = next((path for path, spec in specs.items() if any(spec)), None)
+            if cut is not None:
+                raise ShardingError(
+                    f"`{cut}` would be cut, and {mesh.backend!r} keeps parameters whole in each process; "
+                    "use Layout() there, or a mesh on JAX"
+                )
+
+        def placed(path: str, param: Param) -> Param:
+            if type(engine_of(param.backend)) is not type(mesh.backend):
+                raise ShardingError(
+                    f"`{path}` is on {param.backend!r}, and the mesh on {mesh.backend!r}; move the model first, with "
+                    "to_device(...)"
+                )
+            return param.to_device(mesh.device_for(specs[path]).on(param.backend))
+
+        return model.map(placed)
+
+    def __repr__(self) -> str:
+        given = [repr(self.patterns)] * bool(self.patterns)
+        return f"Layout({', '.join([*given, *[f'rest={self.rest!r}'] * (self.rest is not None)])})"
+
+
+def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: AxisNames = None) -> Layout:
+    """The layout of a transformer cut over the axis `model` as Megatron does (Shoeybi et al. 2019).
+
+    Of attention and of the layers `up` and `gate` the columns are cut, of `out` and `down` the rows: a block needs two
+    all-reduces forward and two backward. The tables of tokens and the head are cut by token. It knows the parameters by
+    the names that `Gpt`, `Llama` and `Bert` have, wherever they stand in `model`.
+
+    Args:
+        fsdp: another mesh axis over which all parameters are cut besides.
+
+    Raises:
+        ShardingError: the model has no such parameters, or its heads do not divide over the axis.
+    """
+    size = mesh.shape.get(axis)
+    if size is None:
+        raise ShardingError(f"the mesh has no axis {axis!r}; it has {', '.join(mesh.axes)}")
+    chosen: dict[str, Spec] = {}
+    for path, param in model.structure().named():
+        spec = next((spec for pattern, spec in _MEGATRON.items() if matches(pattern, path)), None)
+        if spec is None or len(spec) != len(param.shape):
+            continue
+        cut = next(number for number, axes in enumerate(spec) if axes)
+        if (
+            param.shape[cut] % size and path.split(".")[-2] in _BY_TOKEN
+        ):  # a vocabulary that does not divide stays whole
+            continue
+        others = [fsdp if axes is None and len(spec) > 1 else axis if axes else None for axes in spec]
+        chosen[path] = tuple(others)
+    if not chosen:
+        raise ShardingError(
+            f"{type(model).__name__} has no parameters of the names that tensor_parallel knows "
+            f"({', '.join(_MEGATRON)}); give a Layout of your own"
+        )
+    _check_heads(model, size)
+    return Layout(cast("dict[str, Spec | None]", chosen), rest=fsdp)
+
+
+_COLUMNS, _ROWS, _BIAS = (None, "model"), ("model", None), ("model",)
+_MEGATRON: dict[str, Spec] = {
+    **{f"**.{name}.weight": _COLUMNS for name in ("query", "key", "value", "up", "gate", "head")},
+    **{f"**.{name}.bias": _BIAS for name in ("query", "key", "value", "up", "gate", "head")},
+    **{f"**.{name}.weight": _ROWS for name in ("out", "down", "tokens")},
+}
+_BY_TOKEN = ("tokens", "head")
+
+
+def _check_heads(model: Module, size: int) -> None:
+    for path, module in named_modules(model):
+        for name in ("n_heads", "n_kv_heads"):
+            heads: Any = getattr(module, name, None)
+            if isinstance(heads, int) and heads % size:
+                raise ShardingError(f"`{path}` has {name}={heads}, which do not divide over {size} devices")
+
+
+def _is_axes(axes: object) -> bool:
+    parts: tuple[Any, ...] = cast("tuple[Any, ...]", axes) if isinstance(axes, tuple) else (axes,)
+    return axes is None or (bool(parts) and all(isinstance(one, str) for one in parts))
+
+
+def _names(axes: AxisNames) -> tuple[str, ...]:
+    return (axes,) if isinstance(axes, str) else axes or ()
+
+
+def _misfits(path: str, param: Param, spec: Spec, mesh: Mesh) -> list[str]:
+    """What is wrong with the spec of a parameter."""
+    if len(spec) > len(param.shape):
+        return [f"`{path}` has the shape {param.shape}, and its layout {spec} has {len(spec)} axes"]
+    used = [name for axes in spec for name in _names(axes)]
+    wrong = [
+        f"`{path}`: the mesh has no axis {name!r}; it has {', '.join(mesh.axes)}"
+        for name in used
+        if name not in mesh.shape
+    ]
+    wrong += [f"`{path}`: its layout {spec} has {name!r} twice" for name in {*used} if used.count(name) > 1]
+    if wrong:
+        return wrong
+    for number, axes in enumerate(spec):
+        parts = math.prod(mesh.shape[name] for name in _names(axes))
+        if param.shape[number] % parts:
+            wrong.append(f"`{path}`: axis {number} of {param.shape} does not divide into {parts} parts ({axes!r})")
+    return wrong

@@ -1,0 +1,165 @@
+"""`Mesh`: devices in a grid with named axes, and batches cut over them."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from typing import Any, Self, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Device, DeviceLike, as_device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.kind import kind_of_dtype
+from phlox.backend.sharding import AxisNames, Index, Sharding
+from phlox.errors import ShardingError
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import ops_of
+from phlox.tensor.tensor import wrap
+from phlox.transform.tree import map_leaves
+
+BATCH_AXIS = "data"
+"""The axis that rows of a batch are cut over, where the mesh has one of this name."""
+
+
+class Mesh:
+    """All devices of all processes in a grid, whose axes have names: `Mesh(data=-1, model=2)`.
+
+    On JAX the devices of all processes form the grid. On PyTorch and NumPy a process is one device, and the grid has
+    one axis. Rows of a batch are cut over the axis `data` (over the first one, if none is called so); over which axes
+    parameters are cut a `Layout` says.
+
+    As a context (`with mesh:`) it says that the code inside computes on this process's rows of a global batch: on
+    PyTorch and NumPy random draws are then those rows of the global draw, and `GradientsParams.from_grads` averages the
+    gradients over the processes. On JAX XLA's partitioner sees to both, and the context does nothing.
+
+    Args:
+        device: a backend or device of the engine; the default device's if not given.
+        axes: the size of each axis; one of them may be -1, which takes what is left.
+
+    Raises:
+        ShardingError: the sizes do not fit the devices; the sentence has both numbers.
+
+    >>> from phlox.distributed import Mesh
+    >>> mesh = Mesh(data=-1, device="numpy")
+    >>> mesh
+    Mesh(data=1, device=NumPy().device('cpu'))
+    >>> mesh.shape, mesh.part
+    ({'data': 1}, (0, 1))
+    """
+
+    def __init__(self, device: DeviceLike | None = None, **axes: int) -> None:
+        place = as_device(device)
+        self.backend: Backend = engine_of(place.backend)
+        self.backend.join_processes()
+        self.shape: dict[str, int] = _sizes(axes, self.backend.mesh_devices())
+        """The size of each axis, by name."""
+        self.native: Any = self.backend.make_mesh(self.shape)
+        """The engine's own mesh."""
+        self.batch_axis = BATCH_AXIS if BATCH_AXIS in self.shape else next(iter(self.shape))
+        self.part: tuple[int, int] = self.backend.mesh_part(self.native, self.batch_axis)
+        """Which part of the rows of each batch this process has, of how many: for `Loader(part=mesh.part)`."""
+        self._open: list[AbstractContextManager[object]] = []
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes."""
+        return tuple(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.shape.values())
+
+    @property
+    def device(self) -> Device:
+        """All devices of the mesh together; what is made there is replicated on each."""
+        return self.device_for(())
+
+    def device_for(self, spec: tuple[AxisNames, ...]) -> Device:
+        """All devices of the mesh together, for arrays that are cut so."""
+        return self.backend.mesh_device(Sharding(self.native, spec))
+
+    def batch(self, *arrays: Any) -> Any:
+        """The rows of this process as parts of a global batch, on its devices.
+
+        `arrays` are arrays or tensors, in any nesting; each process gives its own rows, as many as the others do, and
+        the first axis of the result counts the rows of all. (On PyTorch and NumPy the tensors stay this process's
+        rows.) Numbers are replicated. Nothing is sent or compared. One argument is returned alone, several as a tuple.
+
+        Raises:
+            ShardingError: the number of rows does not divide over the devices of this process, or differs between
+                arrays.
+
+        >>> import numpy as np
+        >>> from phlox.distributed import Mesh
+        >>> Mesh(data=-1, device="numpy").batch(np.ones((4, 2))).shape
+        (4, 2)
+        """
+        rows: dict[int, str] = {}
+
+        def moved(x: Any) -> Any:
+            shape = tuple(x.shape)
+            if shape:
+                rows.setdefault(shape[0], f"{type(x).__name__} of shape {shape}")
+            if len(rows) > 1:
+                first, second = list(rows.values())[:2]
+                raise ShardingError(f"the arrays of a batch have different numbers of rows: {first}, {second}")
+            return self._sharded(x)
+
+        found = tuple([map_leaves(moved, one, (np.ndarray, np.generic, Tensor)) for one in arrays])
+        return found[0] if len(found) == 1 else found
+
+    def _sharded(self, x: Any) -> Any:
+        known = cast("Tensor[Any, Any, Any] | None", x if isinstance(x, Tensor) else None)
+        host: np.ndarray[Any, Any] = np.asarray(cast("Any", x)) if known is None else known.detach().numpy()
+        kind = kind_of_dtype(host.dtype) if known is None else known.kind
+        part, parts = self.part
+        device = self.device_for((self.batch_axis,) if host.ndim else ())
+        if not host.ndim or not self.backend.partitions:
+            made = self.backend.from_host(np.array(host), kind, device)
+            return wrap(ops_of(self.backend, kind), made)
+        here = self.shape[self.batch_axis] // parts
+        if len(host) % here:
+            raise ShardingError(
+                f"a batch of {len(host)} rows cannot be cut over {here} devices (axis {self.batch_axis!r} of "
+                f"{self!r}); give a multiple of {here} rows, for instance with Loader(batch_size=..., drop_last=True)"
+            )
+        first = part * len(host)
+
+        def read(index: Index) -> np.ndarray[Any, Any]:
+            rows, *others = index
+            return host[(slice(rows.start - first, rows.stop - first), *others)]
+
+        shape = (len(host) * parts, *host.shape[1:])
+        return wrap(ops_of(self.backend, kind), self.backend.from_shards(shape, kind, device, read))
+
+    def __enter__(self) -> Self:
+        scope = self.backend.mesh_scope(self.native)
+        scope.__enter__()
+        self._open.append(scope)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.pop().__exit__(*error)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
+        return f"Mesh({sizes}, device={self.backend.device()!r})"
+
+
+def _sizes(axes: dict[str, int], devices: int) -> dict[str, int]:
+    """The sizes of all axes, of which one may be -1."""
+    what = f"Mesh({', '.join(f'{name}={size}' for name, size in axes.items())})"
+    if not axes:
+        raise ShardingError("a mesh needs at least one axis: Mesh(data=-1), Mesh(data=-1, model=2)")
+    if any(size == 0 or size < -1 for size in axes.values()) or list(axes.values()).count(-1) > 1:
+        raise ShardingError(f"{what}: sizes are positive, and one of them may be -1")
+    known = math.prod(size for size in axes.values() if size != -1)
+    if -1 in axes.values():
+        if devices % known:
+            raise ShardingError(f"{what}: {devices} devices do not divide by {known}")
+        return {name: devices // known if size == -1 else size for name, size in axes.items()}
+    if known > devices:
+        raise ShardingError(f"{what} has {known} devices, and there are {devices}")
+    return dict(axes)
