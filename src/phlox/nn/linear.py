@@ -53,7 +53,7 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
     if not linears or len(linears) < len(layers) or len(biases) not in (0, len(layers)):
         return [layer(x) for layer in layers]
     weights = [layer.weight.val() for layer in linears]
-    if not weights[0].backend.prefers_fused_matmul([weight.primitive for weight in weights]):
+    if not weights[0].backend.prefers_fused_matmul([x.primitive for x in (*weights, *biases)]):
         return [layer(x) for layer in layers]
     y = functional.linear(x, concat(weights, 1), concat(biases, 0) if biases else None)
     return y.split([weight.shape[1] for weight in weights], -1)

@@ -314,6 +314,8 @@ def _text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
         if backend.is_traced(primitive):
             ended = engine_of(backend).is_leaked(backend.strip(primitive))
             return f"{head}, leaked from a transformation that has ended)" if ended else f"{head}, traced)"
+        if not backend.is_here(primitive):
+            return f"{head}, in shards of several processes; px.distributed.gather(...) brings it here)"
         host = backend.to_host(primitive)
     except Exception:  # an object that a PyTree function put in the array's place
         return f"Tensor({name} on {backend.name}, holding {primitive!r})"

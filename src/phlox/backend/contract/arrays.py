@@ -55,10 +55,11 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         """The most bytes that arrays have taken there so far, as `memory_used`."""
         return None
 
-    def prefers_fused_matmul(self, weights: Sequence[Array]) -> bool:
-        """Is one product with these matrices, joined along their columns, faster than a product with each of them?
+    def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
+        """Is one product with matrices that are joined along their columns faster than a product with each of them?
 
-        It is where each matrix is gathered from several devices: they then need one exchange together.
+        It is where each matrix is gathered from several devices: they then need one exchange together. `joined` are the
+        matrices, and the biases that are joined likewise.
         """
         return False
 

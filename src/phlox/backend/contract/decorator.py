@@ -62,8 +62,8 @@ class Decorator(Backend):
     def replicate_like(self, x: Array, like: Array) -> Array:
         return self.inner.replicate_like(x, self.below(like)) if type(x) is not self.box else x
 
-    def prefers_fused_matmul(self, weights: Sequence[Array]) -> bool:
-        return self.inner.prefers_fused_matmul([self.below(weight) for weight in weights])
+    def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
+        return self.inner.prefers_fused_matmul(list(map(self.below, joined)))
 
     def shards(self, x: Array) -> list[Shard]:
         return self.inner.shards(self.below(x))

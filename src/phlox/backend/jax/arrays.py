@@ -78,7 +78,9 @@ class Arrays(EngineBackend):
 
     def other_device_names(self, device: Device) -> str:
         assert device.sharding is not None
-        return "".join(f",{number}" for number in sorted(map(_number_of, device.sharding.mesh.devices.flat))[1:])
+        first = self.native_device(device)
+        others = [number for number in sorted(map(_number_of, device.sharding.mesh.devices.flat)) if number != first.id]
+        return "".join(f",{number}" for number in others) if len(others) < 8 else f" and {len(others)} others"
 
     def memory_used(self, device: Device) -> int | None:
         stats = self.native_device(device).memory_stats()  # None for processors
@@ -157,12 +159,11 @@ class Arrays(EngineBackend):
             beside = NamedSharding(beside.mesh, PartitionSpec())
         return x if x.sharding == beside else sharding.put(x, beside)
 
-    def prefers_fused_matmul(self, weights: Sequence[Array]) -> bool:
+    def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
         if not is_shared() or not self.is_tracing():
             return False
-        # Cut along their columns, the weights would have to be exchanged to be joined.
-        known = map(argument_spec, weights)
-        return not any(spec and len(spec) >= 2 and spec[1] for spec in known)
+        # Cut along the axis that is joined, the parts would have to be exchanged.
+        return not any(len(spec) == x.ndim and spec[-1] for x in joined if (spec := argument_spec(x)))
 
     def duplicate(self, x: Array) -> Array:
         return jnp.array(x, copy=True)
