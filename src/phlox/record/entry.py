@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
+from phlox.backend.sharding import Index, Shard
 from phlox.errors import RecordError, RecordWarning
 from phlox.host import float_casts
 from phlox.record.dtypes import (
@@ -54,6 +56,10 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     """Casts floats faster than NumPy, with the engine of a model's tensors."""
     underflow: Underflow | None = None
     """Collects the numbers of values that casts make zero; without it each read gives a warning."""
+    part: Callable[[Index], Array] | None = None
+    """Gives a part of what `source` gives, and reads no more than that takes; without it the whole is read and cut."""
+    shards: Callable[[], list[Shard]] | None = None
+    """The parts, at `dtype`, that this process has to save; None for a tensor of which every process has the whole."""
 
     @staticmethod
     def from_array(array: Any, path: str = "tensor") -> LazyTensor:
@@ -103,6 +109,24 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         array = self._stored()
         return array if self.dtype == self.source_dtype else self.cast(array)
 
+    def read_part(self, index: Index) -> Array:
+        """`read()[index]`: a slice for each axis. It reads and casts no more than it must.
+
+        Of a mapped file, and of a folder that several processes have written, only what the part takes is read.
+        Checksums are verified of what is read, where it is contiguous in the file, and else of the whole tensor.
+        Raises RecordError as `read` does, and for an index that is no part of the tensor.
+
+        >>> import numpy as np
+        >>> LazyTensor.from_array(np.arange(12).reshape(3, 4)).read_part((slice(1, 3), slice(0, 2))).tolist()
+        [[4, 5], [8, 9]]
+        """
+        index = checked_index(index, self.shape, self.path)
+        if self.part is None:
+            array = np.asarray(self._stored()[(*index, ...)], order="C")  # the dots: else it may be a scalar
+        else:
+            array = self._as_declared(self.part(index), tuple([s.stop - s.start for s in index]))
+        return self.cast(array)
+
     def blocks(self) -> Iterator[Array]:
         """The elements in order, as 1-d arrays. It casts block by block, so there is never a full cast copy."""
         array = self.stored()
@@ -136,8 +160,11 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         if kind_of(dtype) != self.kind:
             raise RecordError(f"{path}: a record does not cast between kinds, here {self.dtype} to {dtype}")
         # Two calls of astype cast twice, as with arrays.
-        source = self.read if self.is_cast else self.source
-        return LazyTensor(self.shape, dtype, self.dtype, source, path, self.recast, underflow)
+        source, part = (self.read, self.read_part) if self.is_cast else (self.source, self.part)
+        new = LazyTensor(self.shape, dtype, self.dtype, source, path, self.recast, underflow, part)
+        if self.shards is None:
+            return new
+        return msgspec.structs.replace(new, shards=partial(_cast_shards, new, self.shards))
 
     def map(self, function: Callable[[Array], Array], shape: tuple[int, ...]) -> LazyTensor:
         """Apply `function` to the array when it is read; the result has the given shape and the same dtype.
@@ -155,12 +182,15 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         return f"LazyTensor({self.dtype}, {self.shape})"
 
     def _stored(self) -> Array:
-        array = np.asarray(self.source())
+        return self._as_declared(self.source(), self.shape)
+
+    def _as_declared(self, array: Array, shape: tuple[int, ...]) -> Array:
+        array = np.asarray(array)
         same = array.dtype == self.source_dtype or canonical(array.dtype, self.path) == self.source_dtype
-        if array.shape != self.shape or not same:
+        if array.shape != shape or not same:
             raise RecordError(
                 f"{self.path}: its source gave {array.dtype} of shape {array.shape}, "
-                f"not {self.source_dtype} of shape {self.shape} as declared"
+                f"not {self.source_dtype} of shape {shape} as declared"
             )
         return np.asarray(array, dtype=self.source_dtype, order="C")
 
@@ -169,6 +199,31 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         count = max(1, portion // self.dtype.itemsize)
         for start in range(0, flat.size, count):
             yield self.cast(flat[start : start + count])
+
+
+def checked_index(index: object, shape: tuple[int, ...], path: str = "tensor") -> Index:
+    """A part of a tensor as slices with both ends; RecordError unless there is one for each axis, within it.
+
+    >>> checked_index((slice(None), slice(1, 2)), (3, 4))
+    (slice(0, 3, None), slice(1, 2, None))
+    """
+    slices = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else ()
+    if len(slices) != len(shape) or not all(isinstance(each, slice) for each in slices):
+        raise RecordError(f"{path}: a part of a tensor of shape {shape} is a slice for each axis, not {index!r:.200}")
+    whole: list[slice] = []
+    for each, size in zip(slices, shape, strict=True):
+        start, stop = 0 if each.start is None else each.start, size if each.stop is None else each.stop
+        if not 0 <= start <= stop <= size or each.step not in (None, 1):
+            raise RecordError(f"{path}: {index!r:.200} is no part of a tensor of shape {shape}")
+        whole.append(slice(start, stop))
+    return tuple(whole)
+
+
+def _cast_shards(tensor: LazyTensor, shards: Callable[[], list[Shard]]) -> list[Shard]:
+    def values(shard: Shard) -> Array:
+        return tensor.cast(np.asarray(shard.read(), dtype=tensor.source_dtype, order="C"))
+
+    return [Shard(shard.index, partial(values, shard)) for shard in shards()]
 
 
 class TensorEntry(msgspec.Struct, frozen=True, eq=False):

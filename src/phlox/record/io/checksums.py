@@ -12,15 +12,17 @@ has these bytes as hexadecimal digits.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
+from phlox.backend.sharding import Index
 from phlox.errors import RecordError
 from phlox.record.dtypes import SHORT_NAMES, Array, element_bytes
-from phlox.record.entry import TensorEntry
-from phlox.record.io.crc32 import SMALL, crc32
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.io.crc32 import SMALL, crc32, of_parts
 from phlox.record.record import Entry, Record
 from phlox.record.values import Value, to_json
 
@@ -77,29 +79,83 @@ def verified(
 
 def _checked(path: str, entry: Entry, expected: int, name: str) -> Entry:
     if isinstance(entry, TensorEntry):
-        source = _Checked(entry.tensor.source, start_of(path, entry), expected, f"{name}: {path}")
         tensor = entry.tensor
-        return TensorEntry(msgspec.structs.replace(tensor, source=source), entry.id)
+        source = _Checked(tensor, start_of(path, entry), expected, f"{name}: {path}")
+        return TensorEntry(msgspec.structs.replace(tensor, source=source, part=source.part), entry.id)
     if _of_value(path, entry) != expected:
         raise RecordError(f"{path}: its checksum does not match: {_REMEDY}")
     return entry
 
 
 class _Checked(msgspec.Struct, eq=False):
-    """The source of a tensor, verified on its first call."""
+    """The source of a tensor, verified when it is first read: at once, or as soon as its parts have all been read."""
 
-    _source: Callable[[], Array]
+    _tensor: LazyTensor
     _start: int
     _expected: int | None
     _where: str
+    _pieces: dict[int, tuple[int, int]] = {}
+    """Of the parts that were read: the first byte -> the number of bytes and their checksum."""
 
     def __call__(self) -> Array:
-        array = self._source()
+        array = self._tensor.source()
         if self._expected is not None:
-            if _crc32_of(array, self._start) != self._expected:
-                raise RecordError(f"{self._where}: its checksum does not match: {_REMEDY}")
-            self._expected = None
+            self._compare(_crc32_of(array, self._start))
         return array
+
+    def part(self, index: Index) -> Array:
+        """A part, of which a process may read no other; one that is contiguous is verified with those beside it."""
+        if self._expected is None:
+            return self._read(index)
+        span = contiguous(index, self._tensor.shape)
+        if span is None:  # it touches most pages of the file all the same
+            self()
+            return self._read(index)
+        array = self._read(index)
+        width = self._tensor.dtype.itemsize
+        first, length = span[0] * width, (span[1] - span[0]) * width
+        if length and self._pieces.get(first, (0, 0))[0] != length:
+            self._pieces[first] = length, _crc32_of(np.asarray(array, order="C"), 0 if first else self._start)
+            self._compare_pieces(dict(self._pieces))
+        return array
+
+    def _read(self, index: Index) -> Array:
+        return self._tensor.source()[(*index, ...)] if self._tensor.part is None else self._tensor.part(index)
+
+    def _compare_pieces(self, pieces: dict[int, tuple[int, int]]) -> None:
+        if sum([length for length, _ in pieces.values()]) < self._tensor.nbytes:
+            return
+        end = 0
+        for first in sorted(pieces):
+            if first != end:  # two overlap: then the whole decides
+                self()
+                return
+            end += pieces[first][0]
+        self._compare(of_parts(pieces))
+
+    def _compare(self, checksum: int) -> None:
+        if checksum != self._expected:
+            raise RecordError(f"{self._where}: its checksum does not match: {_REMEDY}")
+        self._expected = None
+        self._pieces.clear()
+
+
+def contiguous(index: Index, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """The elements of a part, from the first to that after the last, if they are one run in C order; else None.
+
+    >>> contiguous((slice(1, 3), slice(0, 4)), (3, 4)), contiguous((slice(0, 3), slice(0, 2)), (3, 4))
+    ((4, 12), None)
+    """
+    start, count, step, is_open = 0, 1, 1, False
+    for each, size in zip(reversed(index), reversed(shape), strict=True):
+        length = each.stop - each.start
+        if is_open and length > 1:
+            return None
+        start += each.start * step
+        count *= length
+        is_open |= length != size
+        step *= size
+    return (start, start + count) if count else (0, 0)
 
 
 def _crc32_of(array: Array, start: int) -> int:

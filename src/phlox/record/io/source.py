@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from phlox.backend.out_of_memory import out_of_memory
+from phlox.backend.sharding import Index
 from phlox.errors import PhloxError, RecordError
 from phlox.record.dtypes import Array, DType, checked_shape
 from phlox.record.entry import LazyTensor
@@ -51,7 +52,8 @@ class Source:
                 f"{path}: {dtype} of shape {sizes} takes {needed} bytes; "
                 f"the file gives bytes {start} to {stop} of {len(self.data)}"
             )
-        return LazyTensor(sizes, dtype, dtype, _Elements(self, path, dtype, sizes, start), path)
+        elements = _Elements(self, path, dtype, sizes, start)
+        return LazyTensor(sizes, dtype, dtype, elements, path, part=elements.part)
 
     def lazy(self, path: str, dtype: DType, shape: object, flat: Callable[[], Array]) -> LazyTensor:
         """The tensor whose flat elements `flat()` returns; its errors name the file and `path`."""
@@ -84,9 +86,16 @@ class _Elements(msgspec.Struct, frozen=True, eq=False):
     start: int
 
     def __call__(self) -> Array:
+        return self._elements(())
+
+    def part(self, index: Index) -> Array:
+        """A part of the array; a view of the file where it is contiguous there."""
+        return self._elements(index)
+
+    def _elements(self, index: Index) -> Array:
         try:
             # A view of the array, not of the memoryview: the latter's base could be made writable.
-            array = np.ndarray(self.shape, self.dtype, self.source.array, self.start)
+            array = np.ndarray(self.shape, self.dtype, self.source.array, self.start)[(*index, ...)]
             as_stored = _LITTLE and array.flags.aligned and self.dtype.kind != "b"
             return array if as_stored else _as_elements(array)
         except Exception as error:
