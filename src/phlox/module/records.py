@@ -63,9 +63,18 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
         return array
 
     backend = tensor.backend
-    return LazyTensor.from_function(
-        tensor.shape, backend.host_dtype(tensor.kind), read, path, engine_of(backend).recast
-    )
+    in_shards = tensor.device.sharding is not None
+    shards = partial(backend.shards, tensor.primitive) if in_shards else None
+    recast = engine_of(backend).recast
+    return LazyTensor.from_function(tensor.shape, backend.host_dtype(tensor.kind), read, path, recast, shards)
+
+
+def read_onto(tensor: LazyTensor, kind: type[Kind], device: Device) -> Any:
+    """An array of a record's tensor on a device; where that is several, only parts that live here are read."""
+    backend = device.backend
+    if device.sharding is None:
+        return backend.from_host(tensor.read(), kind, device)
+    return backend.from_shards(tensor.shape, kind, device, tensor.read_part)
 
 
 def into_record(module: Module) -> Record:
@@ -355,6 +364,8 @@ def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
     """The value of a parameter, read from its entry."""
     ops, device = place.ops, place.device
     try:
+        if device.sharding is not None:
+            return wrap(ops, _in_shards(place, entry))
         array = entry.tensor.read()
         try:
             made = device.backend.from_host(array, ops.kind, device)
@@ -373,6 +384,13 @@ def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
     return wrap(ops, made)
 
 
+def _in_shards(place: _Place, entry: TensorEntry) -> Any:
+    try:
+        return read_onto(entry.tensor, place.ops.kind, place.device)
+    except PhloxError as error:
+        raise RecordError(f"{place.path}: {error}") from error
+
+
 def _made_or_checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
     """The value of a parameter that has none yet; for others what `_checked` gives."""
     return _checked(place, entry) if place.param.is_initialized else _made(place, entry)
@@ -380,6 +398,8 @@ def _made_or_checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]
 
 def _checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
     """Reads it whole, keeping it only if that costs nothing: the value as `_made` gives it, or None."""
+    if place.device.sharding is not None:  # a shard is small
+        return _made(place, entry)
     for block in entry.tensor.blocks():
         if block.dtype == place.dtype:
             return _made(place, entry) if _is_mapped(block) and _keeps_arrays(place) else None

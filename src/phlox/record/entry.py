@@ -75,10 +75,14 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         function: Callable[[], Any],
         path: str = "tensor",
         recast: Recast = float_casts.recast,
+        shards: Callable[[], list[Shard]] | None = None,
     ) -> LazyTensor:
-        """Wrap a function without arguments that returns an array of this shape and dtype; each read calls it."""
+        """Wrap a function without arguments that returns an array of this shape and dtype; each read calls it.
+
+        `shards` gives the parts of it that this process has to save, where several processes have it together.
+        """
         dtype = canonical(dtype, path)
-        return LazyTensor(checked_shape(shape, dtype, path), dtype, dtype, function, path, recast)
+        return LazyTensor(checked_shape(shape, dtype, path), dtype, dtype, function, path, recast, shards=shards)
 
     @property
     def is_cast(self) -> bool:

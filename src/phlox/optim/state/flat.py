@@ -13,6 +13,7 @@ from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import OptimizerError
 from phlox.host.dtypes import HALF_ELEMENTS
 from phlox.module import ParamId
+from phlox.module.records import read_onto
 from phlox.optim.state.records import ARRAY
 from phlox.optim.state.tree import (
     INTEGER,
@@ -230,5 +231,5 @@ def _near(state: State, place: Device) -> State:
 def _bring(leaf: Any, place: Device) -> Tensor[Any, Any, Any]:
     if isinstance(leaf, LazyTensor):
         kind = KINDS[leaf.kind]
-        return Tensor.from_primitive(place.backend.from_host(leaf.read(), kind, place), place.backend, kind)
+        return Tensor.from_primitive(read_onto(leaf, kind, place), place.backend, kind)
     return leaf if leaf.device == place else leaf.to_device(place)
