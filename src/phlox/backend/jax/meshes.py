@@ -63,6 +63,9 @@ class Meshes(EngineBackend):
     def mesh_scope(self, mesh: Any) -> AbstractContextManager[object]:
         return nullcontext()
 
+    def keep_sharding(self, x: Array, like: Array) -> Array:
+        return sharding.kept(x, like)
+
     # --- arrays in shards
 
     def shards(self, x: Array) -> list[Shard]:

@@ -168,7 +168,7 @@ def check_gathered(x: Array, device: Device) -> None:
 # --- what is known of a program's arguments while it is traced
 
 _arguments: ContextVar[tuple[Any, Any] | None] = ContextVar("phlox_jax_arguments", default=None)
-_specs: ContextVar[dict[int, tuple[Any, tuple[AxisNames, ...]]]] = ContextVar("phlox_jax_specs")
+_known: ContextVar[dict[int, tuple[Any, NamedSharding]]] = ContextVar("phlox_jax_shardings")
 
 
 def knows_arguments(fn: Callable[[Any, Any], Any], compile: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
@@ -197,18 +197,32 @@ def knows_arguments(fn: Callable[[Any, Any], Any], compile: Callable[[Any], Any]
 def _noting(tracers: list[Any], given: list[Any]) -> Generator[None]:
     # With the tracers, whose ids are then no others'.
     found = {
-        id(tracer): (tracer, _axes_of(x.sharding.spec))
+        id(tracer): (tracer, x.sharding)
         for tracer, x in zip(tracers, given, strict=True)
         if isinstance(x, jax.Array) and isinstance(x.sharding, NamedSharding)
     }
-    token = _specs.set(found)
+    token = _known.set(found)
     try:
         yield
     finally:
-        _specs.reset(token)
+        _known.reset(token)
+
+
+def argument_sharding(x: Any) -> NamedSharding | None:
+    """The sharding of the array that was given for this tracer; None where it is no argument of the program."""
+    known = _known.get({}).get(id(x))
+    return None if known is None else known[1]
 
 
 def argument_spec(x: Any) -> tuple[AxisNames, ...] | None:
-    """How the array is cut that was given for this tracer; None where it is no argument of the program, or not cut."""
-    known = _specs.get({}).get(id(x))
-    return None if known is None else known[1]
+    """How the array is cut that was given for this tracer; None where it is no argument of the program."""
+    known = argument_sharding(x)
+    return None if known is None else _axes_of(known.spec)
+
+
+def kept(x: Array, like: Array) -> Array:
+    """An array of a program that has to be cut as the argument `like` is, where they have one shape."""
+    known = argument_sharding(like)
+    if known is None or not isinstance(x, Tracer) or x.shape != like.shape:
+        return x
+    return jax.lax.with_sharding_constraint(x, known)

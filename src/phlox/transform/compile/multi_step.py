@@ -25,7 +25,7 @@ from phlox.tensor import Tensor, stack
 from phlox.transform.compile.outputs import no_history
 from phlox.transform.compile.recompiles import changes_between, module_facets
 from phlox.transform.compile.signature import CallArguments, Ids, StepScalars
-from phlox.transform.compile.trace import Call, OutputSpec, StepArguments
+from phlox.transform.compile.trace import Call, OutputSpec, StepArguments, cut_alike
 from phlox.transform.tree import AnyTensor, leaves_of, map_leaves, map_parts, parts_of, with_parts
 
 
@@ -248,7 +248,8 @@ class Loop:
             split = _Split(self._name, self._reader, self._step(_grouped(state, sizes), one))
             self._check(split)
             splits.append(split)
-            return [part for parts in split.carry for part in parts], split.rest()
+            carry = [cut_alike(self._backend, *pair) for pair in zip(split.carry, self._carry, strict=True)]
+            return [part for parts in carry for part in parts], split.rest()
 
         start = [part for parts in self._carry for part in parts]
         swept = [self._leaf(*where) for where in self._call.over]

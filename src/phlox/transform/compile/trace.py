@@ -99,7 +99,23 @@ def record(
     reader.twins = twins
     meaning = OutputSpec(make, makers, changed, stream.position, collected.checks, _continued(reader, writer.modules))
     arrays = [*writer.arrays, *collected.values]
+    if reader.backend.partitions:
+        lists = {id(reader.donated): donated, id(reader.kept): kept}
+        places = [(reader.modules[number], at) for number, at in meaning.continued]
+        places += [(argument, at) for argument, (at, _) in zip(reader.optimizers, states, strict=True)]
+        for given, at in places:
+            arrays[at] = cut_alike(reader.backend, arrays[at], lists[id(given.leaves)][given.place])
     return StepArguments(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
+
+
+def cut_alike(backend: Backend, results: Any, arguments: Any) -> Any:
+    """What goes on from call to call stays cut over devices as it was given, for else each call may be another program.
+
+    Both are tuples of arrays; those that are not alike, as new states, stay as they are.
+    """
+    if len(results) != len(arguments):
+        return results
+    return tuple(map(backend.keep_sharding, results, arguments))
 
 
 class OtherFirstStates(Exception):
