@@ -93,6 +93,18 @@ def _outside_of_scopes() -> Device:
         raise type(error)(f"{settings.VARIABLES['device']}={name}, the default device: {error}") from error
 
 
+def default_backend() -> Backend:
+    """The backend of the default device; found without a look at the engine's devices.
+
+    >>> default_backend()
+    NumPy()
+    """
+    ambient = _default.get()
+    if ambient is not None:
+        return ambient.backend
+    return backend_by_name(settings.default_device_name().partition(":")[0])
+
+
 @contextmanager
 def default_device(device: DeviceLike) -> Generator[Device]:
     """Within this scope (and thread or task), tensors and modules made without a device go to this one.
