@@ -49,6 +49,7 @@ class Processes:
 
 _processes = Processes()
 _store: Store | None = None
+_progress = Path(os.environ[PROGRESS]) if os.environ.get(PROGRESS) else None
 _reported = 0.0
 
 
@@ -85,9 +86,9 @@ def store() -> Store:
 def report_progress() -> None:
     """Tell `phlox launch --hang` that this process goes on, at most once a second; without a launcher nothing."""
     global _reported
-    if (path := os.environ.get(PROGRESS)) and (now := time.monotonic()) > _reported + 1.0:
+    if _progress is not None and (now := time.monotonic()) > _reported + 1.0:
         _reported = now
         try:
-            Path(path).touch()
+            _progress.touch()
         except OSError:  # the launcher has ended
             pass

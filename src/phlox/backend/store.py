@@ -21,6 +21,8 @@ from phlox.errors import DistributedError
 
 LARGEST = 1 << 26
 """The most bytes of a message: the store is for what is small."""
+END = "the end of the program"
+"""The barrier after which a process comes to no other."""
 _PATIENCE = 15.0
 """The seconds after a time limit at which process 0 must have answered that it is over."""
 
@@ -43,6 +45,10 @@ class Store(ABC):
 
         Raises `DistributedError` when the time is over, or when a process is gone.
         """
+
+    @abstractmethod
+    def peek(self, key: str) -> bytes | None:
+        """The value of a key, or None while it is not set. Raises `DistributedError` when a process is gone."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
@@ -82,6 +88,9 @@ class OwnStore(Store):
             if not self._reads[key]:
                 self.delete(key)
         return value
+
+    def peek(self, key: str) -> bytes | None:
+        return self._values.get(key)
 
     def delete(self, key: str) -> None:
         self._values.pop(key, None)
@@ -155,6 +164,9 @@ class SharedStore(Store):
     def get(self, key: str, timeout: float | None = None, rank: int | None = None) -> bytes:
         limit = self.timeout if timeout is None else timeout
         return self._ask(["get", key, limit, -1 if rank is None else rank], limit)
+
+    def peek(self, key: str) -> bytes | None:
+        return self._ask(["peek", key], 30.0)
 
     def delete(self, key: str) -> None:
         self._ask(["delete", key], 30.0)

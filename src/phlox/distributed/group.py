@@ -17,7 +17,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.backend.device import Device, default_backend
 from phlox.backend.processes import Processes, processes, report_progress, set_processes, store
 from phlox.backend.registry import load
-from phlox.backend.store import SharedStore
+from phlox.backend.store import END, SharedStore
 from phlox.backend.tracing.checks import checks_are_on
 from phlox.distributed.environment import read_environment
 from phlox.distributed.fingerprint import compare, fingerprint
@@ -30,7 +30,7 @@ SEED = "PHLOX_SEED"
 """The environment variable with the seed of a launch, for programs that name none."""
 LISTENER = "PHLOX_LISTENER"
 """The environment variable with the number of the open socket on which process 0 keeps the store."""
-_LAST_WORDS = 3.0
+_LAST_WORDS = 2.0
 """The seconds that an engine has to end in a process that has failed: it would wait for the others."""
 
 
@@ -151,7 +151,7 @@ def shutdown() -> None:
         set_processes(Processes())
         return
     try:
-        group.shared.barrier("the end of the program")
+        group.shared.barrier(END)
     except BaseException:
         _leave(group, in_peace=False)
         raise
@@ -299,10 +299,9 @@ def _at_exit() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         faulthandler.dump_traceback_later(_LAST_WORDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
-        group.shared.drop()
         return
     try:
-        group.shared.barrier("the end of the program")
+        group.shared.barrier(END)
     except DistributedError as error:
         # All is done here, but not there; and an engine would now wait for the others, or abort.
         sys.stdout.flush()

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from phlox.backend.store import receive, send
+from phlox.backend.store import END, receive, send
 
 
 class StoreServer:
@@ -132,7 +132,7 @@ class StoreServer:
 
     def _do_get(self, rank: int, key: str, timeout: float, owner: int) -> list[Any]:
         def lost() -> set[int]:
-            return self._gone | (self._left & {owner})
+            return self._gone | (self._finished() & {owner})
 
         start = time.monotonic()
         with self._changed:
@@ -151,6 +151,12 @@ class StoreServer:
             absent = owner >= 0 and owner not in self._here
             return [False, f"{text}{'it has not come' if absent else 'nothing came'} in {time.monotonic() - start:g} s"]
 
+    def _do_peek(self, rank: int, key: str) -> list[Any]:
+        with self._changed:
+            if key not in self._values and self._gone:
+                return [False, f"process {rank} looks for {key!r}, but {self._ended(self._gone)}"]
+            return [True, self._values.get(key)]
+
     def _do_barrier(self, rank: int, name: str, timeout: float) -> list[Any]:
         def missing() -> set[int]:
             return {one for one in range(self._size) if came[one] < turn}
@@ -160,11 +166,11 @@ class StoreServer:
             came[rank] += 1
             turn = came[rank]
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not missing() or missing() & (self._left | self._gone), timeout)
+            self._changed.wait_for(lambda: not missing() or missing() & self._finished(), timeout)
             absent = missing()
             if not absent:
                 return [True, None]
-            lost = absent & (self._left | self._gone)
+            lost = absent & self._finished()
             text = f"process {rank} waits at the barrier {name!r}, but "
             if lost:
                 return [False, text + self._ended(lost)]
@@ -173,8 +179,13 @@ class StoreServer:
             parts += [f"{_named(here)} did not come to it"] * bool(here)
             return [False, f"{text}{' and '.join(parts)} in {timeout:g} s"]
 
+    def _finished(self) -> set[int]:
+        """The processes that come to nothing any more."""
+        return self._left | self._gone | self._came[END].keys()
+
     def _ended(self, ranks: set[int]) -> str:
-        return f"{_named(ranks)} {'is gone' if ranks & self._gone else 'has left'}"
+        how = "gone" if ranks & self._gone else "at the end of its program" if len(ranks) == 1 else "at the end"
+        return f"{_named(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}"
 
 
 def _named(ranks: set[int]) -> str:
