@@ -93,16 +93,20 @@ def _outside_of_scopes() -> Device:
         raise type(error)(f"{settings.VARIABLES['device']}={name}, the default device: {error}") from error
 
 
-def default_backend() -> Backend:
-    """The backend of the default device; found without a look at the engine's devices.
+def backend_of(device: DeviceLike | None) -> Backend:
+    """The backend of a device, found without a look at the engine's devices; None is the default device.
 
-    >>> default_backend()
-    NumPy()
+    An engine that has looked at its devices may be unable to join other processes.
+
+    >>> backend_of("numpy:cpu"), backend_of(None)
+    (NumPy(), NumPy())
     """
-    ambient = _default.get()
-    if ambient is not None:
-        return ambient.backend
-    return backend_by_name(settings.default_device_name().partition(":")[0])
+    if device is None:
+        ambient = _default.get()
+        device = settings.default_device_name() if ambient is None else ambient
+    if isinstance(device, str):
+        return backend_by_name(device.partition(":")[0])
+    return device.backend if isinstance(device, Device) else device
 
 
 @contextmanager

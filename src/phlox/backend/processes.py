@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ _processes = Processes()
 _store: Store | None = None
 _progress = Path(os.environ[PROGRESS]) if os.environ.get(PROGRESS) else None
 _reported = 0.0
+_leaving: list[Callable[[], object]] = []
 
 
 def processes() -> Processes:
@@ -66,6 +68,17 @@ def set_processes(group: Processes, store: Store | None = None) -> None:
     """Join a group of processes, whose store is given where they are several."""
     global _processes, _store
     _processes, _store = group, store
+
+
+def at_leaving(leave: Callable[[], object]) -> None:
+    """An engine has joined the group; `leave()` makes it leave, together with the others."""
+    _leaving.append(leave)
+
+
+def leave() -> None:
+    """Make all engines leave that have joined, the last one first."""
+    while _leaving:
+        _leaving.pop()()
 
 
 def store() -> Store:

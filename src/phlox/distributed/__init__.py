@@ -8,7 +8,7 @@ from phlox.lazy import lazily
 
 if TYPE_CHECKING:
     from phlox.distributed.agreement import check_agreement
-    from phlox.distributed.group import barrier, initialize, is_main, rank, shutdown, size
+    from phlox.distributed.group import attempt, barrier, initialize, is_main, rank, shutdown, size
     from phlox.distributed.layout import Layout, tensor_parallel
     from phlox.distributed.mesh import Mesh
     from phlox.distributed.objects import broadcast_object, gather_objects
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Layout",
     "Mesh",
+    "attempt",
     "barrier",
     "broadcast_object",
     "check_agreement",
@@ -32,7 +33,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "agreement": "check_agreement",
-        "group": "barrier initialize is_main rank shutdown size",
+        "group": "attempt barrier initialize is_main rank shutdown size",
         "layout": "Layout tensor_parallel",
         "mesh": "Mesh",
         "objects": "broadcast_object gather_objects",

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from phlox import random
-from phlox.backend import Backend, DeviceLike, backend_by_name
+from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import engine_of
-from phlox.backend.device import Device, default_backend
-from phlox.backend.processes import Processes, processes, report_progress, set_processes, store
+from phlox.backend.device import Device, backend_of
+from phlox.backend.processes import Processes, leave, processes, report_progress, set_processes, store
 from phlox.backend.registry import load
 from phlox.backend.store import END, SharedStore
 from phlox.backend.tracing.checks import checks_are_on
@@ -41,7 +41,6 @@ class _Group:
     given: tuple[int | None, str | None, float]
     server: StoreServer | None = None
     shared: SharedStore | None = None
-    backend: Backend | None = None
 
 
 _group: _Group | None = None
@@ -109,6 +108,11 @@ def rank() -> int:
 def size() -> int:
     """The number of processes; 1 where this one is alone."""
     return processes().size
+
+
+def attempt() -> int:
+    """How often the launcher has started this program again after a failure; 0 the first time."""
+    return processes().attempt
 
 
 def is_main() -> bool:
@@ -181,7 +185,6 @@ def _join(group: _Group, found: Processes, seed: int | None, backend: Backend | 
     compare(gather_objects(fingerprint(engine, **{"the seed given to initialize": seed})), subject)
     if backend is not None:
         backend.join_processes()
-        group.backend = backend
         count = backend.local_device_count()
         compare(gather_objects({"the number of devices of a process": count}), subject)
     drawn = int(os.environ.get(SEED) or int.from_bytes(os.urandom(8)))
@@ -244,16 +247,8 @@ def _name(device: DeviceLike) -> Any:
 
 
 def _backend(device: DeviceLike | None) -> Backend | None:
-    """The engine that joins; found without a look at its devices, after which JAX could not join any more."""
-    if isinstance(device, str):
-        backend = backend_by_name(device.partition(":")[0])
-    elif isinstance(device, Backend):
-        backend = device
-    elif device is None:
-        backend = default_backend()
-    else:
-        backend = device.backend
-    backend = engine_of(backend)
+    """The engine that joins now."""
+    backend = engine_of(backend_of(device))
     return backend if backend.joins_at_start or device is not None else None
 
 
@@ -262,8 +257,8 @@ def _backend(device: DeviceLike | None) -> Backend | None:
 
 def _leave(group: _Group, *, in_peace: bool) -> None:
     try:
-        if in_peace and group.backend is not None:
-            group.backend.leave_processes()
+        if in_peace:
+            leave()
         if in_peace and group.shared is not None:
             group.shared.close()
             if group.server is not None:

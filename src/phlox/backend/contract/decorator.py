@@ -61,9 +61,6 @@ class Decorator(Backend):
     def join_processes(self) -> None:
         self.inner.join_processes()
 
-    def leave_processes(self) -> None:
-        self.inner.leave_processes()
-
     def local_device_count(self) -> int:
         return self.inner.local_device_count()
 

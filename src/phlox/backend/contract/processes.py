@@ -1,4 +1,4 @@
-"""What an engine has to do with other processes: it joins their group, and leaves it."""
+"""What an engine has to do with other processes: it joins their group."""
 
 from __future__ import annotations
 
@@ -36,9 +36,6 @@ class ProcessOps:
                 "install it with: pip install torch, or compute on JAX"
             ) from error
         gloo.join_processes()
-
-    def leave_processes(self) -> None:
-        """Leave the group, where this engine has joined it; all others leave too."""
 
     def local_device_count(self) -> int:
         """The number of devices that this process computes on."""

@@ -11,7 +11,7 @@ import jax
 
 from phlox.backend.contract.processes import ProcessOps
 from phlox.backend.jax import compat
-from phlox.backend.processes import Processes, processes, store
+from phlox.backend.processes import Processes, at_leaving, processes, store
 from phlox.errors import DistributedError
 
 _ADDRESS = "jax/address"
@@ -51,9 +51,7 @@ class ProcessesOfJax(ProcessOps):
             raise DistributedError(
                 f"process {group.rank} of {group.size}: JAX does not reach the others: {error}"
             ) from error
-
-    def leave_processes(self) -> None:
-        jax.distributed.shutdown()
+        at_leaving(jax.distributed.shutdown)
 
     def local_device_count(self) -> int:
         return jax.local_device_count()

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from phlox.backend.contract.processes import ProcessOps
-from phlox.backend.processes import processes, store
+from phlox.backend.processes import at_leaving, processes, store
 from phlox.errors import DistributedError
 
 _PORT = "torch/port"
@@ -54,10 +54,7 @@ class ProcessesOfTorch(ProcessOps):
             raise DistributedError(
                 f"process {group.rank} of {group.size}: PyTorch does not reach the others: {error}"
             ) from error
-
-    def leave_processes(self) -> None:
-        if dist.is_available() and dist.is_initialized():
-            dist.destroy_process_group()
+        at_leaving(dist.destroy_process_group)
 
     def local_device_count(self) -> int:
         return max(torch.cuda.device_count(), 1)
