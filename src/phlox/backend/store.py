@@ -155,7 +155,11 @@ class SharedStore(Store):
         self._idle: list[socket.socket] = []
         # As long as this connection stands, process 0 knows that this process lives.
         self._alive = self._connect(timeout)
-        self._tell(self._alive, ["hello", *self._who], timeout)
+        try:
+            self._tell(self._alive, ["hello", *self._who], timeout)
+        except BaseException:
+            self._alive.close()
+            raise
         _open.add(self)
 
     def set(self, key: str, value: bytes, reads: int | None = None) -> None:
