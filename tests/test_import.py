@@ -108,7 +108,7 @@ print(sorted(name for name in sys.modules if name.startswith("phlox.")))
     assert [name for name in found if name.startswith(needless)] == []
 
 
-LAZY = ["phlox", "phlox.nn", "phlox.batching", "phlox.record"]
+LAZY = ["phlox", "phlox.distributed", "phlox.nn", "phlox.batching", "phlox.record"]
 
 
 @pytest.mark.parametrize("package", LAZY)
@@ -146,7 +146,7 @@ print(same, [name for name, value in after.items() if type(value).__name__ == "m
     same, _, modules = run(program).strip().partition(" ")
     assert same == "True"
     offered = {"autodiff", "backend", "config", "data", "debug", "errors", "functional", "interop", "linalg", "models"}
-    offered |= {"metrics", "module", "nn", "optim", "random", "record", "signal", "train", "transform"}
+    offered |= {"distributed", "metrics", "module", "nn", "optim", "random", "record", "signal", "train", "transform"}
     assert set(ast.literal_eval(modules)) <= offered
 
 

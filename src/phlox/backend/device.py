@@ -93,6 +93,22 @@ def _outside_of_scopes() -> Device:
         raise type(error)(f"{settings.VARIABLES['device']}={name}, the default device: {error}") from error
 
 
+def backend_of(device: DeviceLike | None) -> Backend:
+    """The backend of a device, found without a look at the engine's devices; None is the default device.
+
+    An engine that has looked at its devices may be unable to join other processes.
+
+    >>> backend_of("numpy:cpu"), backend_of(None)
+    (NumPy(), NumPy())
+    """
+    if device is None:
+        ambient = _default.get()
+        device = settings.default_device_name() if ambient is None else ambient
+    if isinstance(device, str):
+        return backend_by_name(device.partition(":")[0])
+    return device.backend if isinstance(device, Device) else device
+
+
 @contextmanager
 def default_device(device: DeviceLike) -> Generator[Device]:
     """Within this scope (and thread or task), tensors and modules made without a device go to this one.

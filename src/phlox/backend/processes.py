@@ -1,37 +1,107 @@
-"""Which of several processes of one program this is."""
+"""The group of processes that this one is part of, and the store through which they find each other.
+
+`phlox.distributed.initialize` sets both; alone, there is a group of one, and a store in this process.
+"""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from phlox.backend.store import Store
+
+PROGRESS = "PHLOX_PROGRESS"
+"""The environment variable that names a file whose time of change `phlox launch --hang` looks at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """The place of this process among all that run one program together; the default is a process alone."""
+    """The group of processes that computes together, as this one sees it."""
 
     rank: int = 0
-    """The number of this process, from 0 to size - 1."""
+    """The number of this process, from 0."""
     size: int = 1
+    """How many processes there are."""
     local_rank: int = 0
-    """Its number among those of its machine."""
+    """The number of this process among those on its host."""
     local_size: int = 1
+    """How many processes there are on its host."""
     address: str = ""
-    """Where they meet: host:port of the process of rank 0."""
+    """Where process 0 keeps the store, as host:port."""
     attempt: int = 0
-    """How often they were started again."""
+    """How often the group was restarted before."""
     run: str = ""
-    """A name for this launch, the same in all processes."""
+    """The name of the launch, the same in all processes and in no other group."""
+    launcher: str = ""
+    """What started the processes, in words."""
+    timeout: float = 300.0
+    """The seconds for which a process waits for the others."""
+
+    @property
+    def host(self) -> str:
+        """The host of process 0."""
+        return self.address.rpartition(":")[0].strip("[]")
 
 
-_known = Processes()
+_processes = Processes()
+_store: Store | None = None
+_progress = Path(os.environ[PROGRESS]) if os.environ.get(PROGRESS) else None
+_reported = 0.0
+_leaving: list[Callable[[], object]] = []
 
 
 def processes() -> Processes:
-    """What `phlox.distributed.initialize` found; a process alone before it is called."""
-    return _known
+    """The group of processes that `initialize` has joined; `Processes()` where this process is alone.
+
+    >>> processes().size
+    1
+    """
+    return _processes
 
 
-def set_processes(found: Processes) -> None:
-    """Say which process this is."""
-    global _known
-    _known = found
+def set_processes(group: Processes, store: Store | None = None) -> None:
+    """Join a group of processes, whose store is given where they are several."""
+    global _processes, _store
+    _processes, _store = group, store
+
+
+def at_leaving(leave: Callable[[], object]) -> None:
+    """An engine has joined the group; `leave()` makes it leave, together with the others."""
+    _leaving.append(leave)
+
+
+def leave() -> None:
+    """Make all engines leave that have joined, the last one first."""
+    while _leaving:
+        _leaving.pop()()
+
+
+def store() -> Store:
+    """The store that all processes of the group reach.
+
+    >>> store().set("greeting", b"hello")
+    >>> store().get("greeting")
+    b'hello'
+    """
+    global _store
+    if _store is None:
+        from phlox.backend.store import OwnStore  # not needed by most programs
+
+        _store = OwnStore()
+    return _store
+
+
+def report_progress() -> None:
+    """Tell `phlox launch --hang` that this process goes on, at most once a second; without a launcher nothing."""
+    global _reported
+    if _progress is not None and (now := time.monotonic()) > _reported + 1.0:
+        _reported = now
+        try:
+            _progress.touch()
+        except OSError:  # the launcher has ended
+            pass

@@ -21,6 +21,7 @@ COMMANDS = {
     "diff": "show how two records differ",
     "runs": "list the runs under a folder, with their values and what differs between them",
     "watch": "follow a run in the terminal",
+    "launch": "run a program in several processes, on this host or several",
     "backends": "show which operations each backend supports, and how",
     "tune": "find the fastest settings for a program on this machine",
 }

@@ -8,8 +8,9 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from phlox.backend import Backend, Device, DeviceLike, as_device
+from phlox.backend import Backend, Device, DeviceLike
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.device import backend_of
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.sharding import AxisNames, Index, Sharding
 from phlox.errors import ShardingError
@@ -49,8 +50,7 @@ class Mesh:
     """
 
     def __init__(self, device: DeviceLike | None = None, **axes: int) -> None:
-        place = as_device(device)
-        self.backend: Backend = engine_of(place.backend)
+        self.backend: Backend = engine_of(backend_of(device))
         self.backend.join_processes()
         self.shape: dict[str, int] = _sizes(axes, self.backend.mesh_devices())
         """The size of each axis, by name."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from phlox import random
+from phlox.backend.processes import report_progress
 from phlox.errors import RunError
 from phlox.record import Record
 from phlox.record.gather import Recordable
@@ -274,6 +275,7 @@ class Fit:
         with _closing(self.data.epoch(learner.epoch, learner._batch_number)) as batches:
             for group in self._groups(batches):
                 self.take(group)
+                report_progress()
                 self.validates = self._validates_within()
                 self.tell("on_step_end")  # where the state may be saved, with what is still to be done
                 self._validate_if_due()

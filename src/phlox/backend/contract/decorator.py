@@ -12,6 +12,7 @@ from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.backend.sharding import Index, Shard
+from phlox.backend.store import Store
 from phlox.errors import UnsupportedError
 
 
@@ -50,6 +51,21 @@ class Decorator(Backend):
 
     def peak_memory_used(self, device: Device) -> int | None:
         return self.inner.peak_memory_used(device)
+
+    # --- processes
+
+    @property
+    def joins_at_start(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.joins_at_start
+
+    def join_processes(self) -> None:
+        self.inner.join_processes()
+
+    def local_device_count(self) -> int:
+        return self.inner.local_device_count()
+
+    def store(self) -> Store:
+        return self.inner.store()
 
     # --- values
 

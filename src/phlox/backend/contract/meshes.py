@@ -25,9 +25,6 @@ class MeshOps(ArrayOps):
     partitions: bool = False
     """Does the engine cut arrays over a mesh, and communicate by itself? Where not, processes average gradients."""
 
-    def join_processes(self) -> None:
-        """Make this engine part of the processes that `phlox.distributed.initialize` found; alone, do nothing."""
-
     def mesh_devices(self) -> int:
         """The number of devices of all processes together."""
         return processes().size

@@ -34,6 +34,7 @@ from phlox.backend.jax.meshes import Meshes
 from phlox.backend.jax.norm import Norm
 from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
 from phlox.backend.jax.pooling import Pooling
+from phlox.backend.jax.processes import ProcessesOfJax
 from phlox.backend.jax.profiling import Profiling
 from phlox.backend.jax.recurrent import Recurrent
 from phlox.backend.jax.reduction import Reduction
@@ -59,7 +60,7 @@ def _recast(source: Any, target: Any, x: Any) -> Any:
 
 class Jax(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Traces, Profiling, Meshes, Arrays, EngineBackend,
+    Sampling, Recurrent, Traces, Profiling, Meshes, ProcessesOfJax, Arrays, EngineBackend,
 ):  # fmt: skip
     """JAX arrays: compiled by XLA, on a processor, a GPU or a TPU; f32 by default, or f64, bf16, f16.
 

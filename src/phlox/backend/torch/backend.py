@@ -39,6 +39,7 @@ from phlox.backend.torch.ops.shape import Shaping
 from phlox.backend.torch.ops.signal import Signal
 from phlox.backend.torch.ops.sorting import Sorting
 from phlox.backend.torch.ops.update import Update
+from phlox.backend.torch.processes import ProcessesOfTorch
 from phlox.backend.torch.profiling import Profiling
 from phlox.backend.torch.tracer import TracerOps, is_tracer, makes_plain_tensors, tracing
 from phlox.errors import RangeError
@@ -180,7 +181,7 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 class Torch(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Update, TracerOps, Profiling, Arrays, EngineBackend,
+    Sampling, Recurrent, Update, TracerOps, Profiling, ProcessesOfTorch, Arrays, EngineBackend,
 ):  # fmt: skip
     """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
 

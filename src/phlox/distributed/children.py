@@ -1,0 +1,251 @@
+"""Processes that are started together and end together, with their output line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+_GUARD = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+"""A process of its own that ends groups of processes when its input ends, as it does however the launcher ends."""
+
+_LOOK = 0.05
+"""The seconds between two looks at the processes, where nothing wakes the launcher earlier."""
+_LONGEST = 1 << 16
+"""The bytes after which a line is shown though it goes on."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One of the processes."""
+
+    label: str
+    """Stands before each line of its output."""
+    process: subprocess.Popen[bytes]
+    code: int | None = None
+    """Its exit code, negative for a signal, once it has ended."""
+    rests: dict[int, bytes] = field(default_factory=dict[int, bytes])
+
+
+class Children:
+    """Processes that start together; each is the head of a group, so that what it starts ends with it.
+
+    They end when this process ends, however that happens: a guard process kills them, and so does Linux.
+
+    Args:
+        show: called with the label, "stdout" or "stderr", and a line of output.
+        input_too: give each a pipe as its input, which closes when this process ends.
+    """
+
+    def __init__(self, show: Callable[[str, str, str], object], *, input_too: bool = False) -> None:
+        self.children: list[Child] = []
+        self.heard = time.monotonic()
+        """When the last output came."""
+        self._show, self._input = show, subprocess.PIPE if input_too else subprocess.DEVNULL
+        self._selector = selectors.DefaultSelector()
+        self._ended: list[Child] = []
+        self._is_over = False
+        self._guard = subprocess.Popen([sys.executable, "-I", "-S", "-c", _GUARD], stdin=subprocess.PIPE, text=True,
+                                       start_new_session=True)  # fmt: skip
+
+    def start(
+        self, label: str, command: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()
+    ) -> None:
+        """Start one more, which inherits the open files `keep`."""
+        process = subprocess.Popen(
+            command, env=environment, stdin=self._input, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=keep,
+            start_new_session=True, preexec_fn=_last_steps(),
+        )  # fmt: skip
+        child = Child(label, process)
+        self._tell_guard(f"+{process.pid}\n")
+        self.children.append(child)
+        for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, (child, name))
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, (child, ""))
+
+    @property
+    def running(self) -> list[Child]:
+        """Those that have not ended."""
+        return [child for child in self.children if child.code is None]
+
+    def step(self, seconds: float = _LOOK) -> list[Child]:
+        """Show the output that has come, and return those that have ended meanwhile, the first one first."""
+        for key, _ in self._selector.select(seconds):
+            child, name = key.data
+            if name:
+                self._read(key.fileobj, child, name)
+            else:
+                self._selector.unregister(key.fd)
+                os.close(key.fd)
+                self._reap(child)
+        for child in self.running:
+            self._reap(child)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def send(self, number: int, *, groups: bool = True) -> None:
+        """Send a signal to all that run, or that have left something running."""
+        for child in self.children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if groups:
+                    os.killpg(child.process.pid, number)
+                elif child.code is None:
+                    child.process.send_signal(number)
+
+    def end(self, first: int = signal.SIGTERM, grace: float = 5.0, hurry: Callable[[], bool] = lambda: False) -> None:
+        """End all: by a signal, and by SIGKILL when the grace is over, or `hurry()` says so. A second call is none."""
+        if self._is_over:
+            return
+        self._is_over = True
+        over = time.monotonic() + grace
+        if self.running:
+            self.send(first)
+        while self.running and time.monotonic() < over and not hurry():
+            self.step()
+        if not self.running:  # what they have started has little time
+            self.send(signal.SIGTERM)
+            over = min(over, time.monotonic() + 1.0)
+            while self._left() and time.monotonic() < over and not hurry():
+                self.step()
+        self.send(signal.SIGKILL)
+        while self.running:  # one in a system call that cannot be interrupted ends when that does
+            self.step()
+        last = time.monotonic() + 1.0
+        while self._pipes() and time.monotonic() < last:
+            self.step()
+        self._close()
+
+    def _left(self) -> bool:
+        """Is anything left of the groups?"""
+        for child in self.children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.process.pid, 0)
+                return True
+        return False
+
+    def _pipes(self) -> list[IO[bytes]]:
+        return [key.fileobj for key in self._selector.get_map().values() if key.data[1]]  # pyright: ignore[reportReturnType]
+
+    def _close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            self._selector.unregister(key.fileobj)
+            if key.data[1]:
+                self._read_rest(*key.data)
+                key.fileobj.close()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+            else:
+                os.close(key.fd)
+        self._selector.close()
+        for child in self.children:
+            self._tell_guard(f"-{child.process.pid}\n")
+            if child.process.stdin is not None:
+                child.process.stdin.close()
+        with contextlib.suppress(OSError):
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+        self._guard.wait()
+
+    def _tell_guard(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # it was killed; what else there is has to do
+            assert self._guard.stdin is not None
+            self._guard.stdin.write(line)
+            self._guard.stdin.flush()
+
+    def _reap(self, child: Child) -> None:
+        if child.code is None and (code := child.process.poll()) is not None:
+            child.code = code
+            self._ended.append(child)
+
+    def _read(self, pipe: Any, child: Child, name: str) -> None:
+        try:
+            data = os.read(pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(pipe)
+            self._read_rest(child, name)
+            pipe.close()
+            return
+        self.heard = time.monotonic()
+        place = ("stdout", "stderr").index(name)
+        *lines, rest = (child.rests.get(place, b"") + data).split(b"\n")
+        if len(rest) > _LONGEST:
+            lines, rest = [*lines, rest], b""
+        child.rests[place] = rest
+        for line in lines:
+            self._show(child.label, name, line.decode(errors="replace"))
+
+    def _read_rest(self, child: Child, name: str) -> None:
+        rest = child.rests.pop(("stdout", "stderr").index(name), b"")
+        if rest:
+            self._show(child.label, name, rest.decode(errors="replace"))
+
+
+def _last_steps() -> Callable[[], None] | None:
+    """What a new process does before it runs its program: on Linux it asks to be killed when its parent ends.
+
+    The launcher has one thread alone, so this is safe between fork and exec.
+    """
+    import resource
+
+    parent, kill = os.getpid(), int(signal.SIGKILL)
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    control: Any = None
+    if sys.platform == "linux":
+        import ctypes
+
+        control = ctypes.CDLL(None, use_errno=True).prctl
+
+    def prepare() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # those that hang are aborted for the stacks alone
+        if control is not None:
+            control(1, kill, 0, 0, 0)  # PR_SET_PDEATHSIG
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return prepare
+
+
+def code_text(code: int) -> str:
+    """How a process has ended, in words.
+
+    >>> code_text(3), code_text(-9)
+    ('ended with exit status 3', 'was ended by SIGKILL')
+    """
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def exit_status(code: int) -> int:
+    """The exit status for an exit code, as a shell has it.
+
+    >>> exit_status(3), exit_status(-9)
+    (3, 137)
+    """
+    return code if code >= 0 else 128 - code
