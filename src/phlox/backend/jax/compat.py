@@ -28,6 +28,7 @@ PRIVATE = {
     "jax.core.Trace.is_valid": "a leaked tracer is told by JAX's own error",
     "jax.extend.core.get_opaque_trace_state": "a leaked tracer of `grad` is told by JAX's own error",
     "jax.extend.core.primitives.convert_element_type_p": "nothing that takes scalars is compiled",
+    "jax.jit()._cache_size": "what is compiled again because arrays lie on devices in another way is not counted",
     "jax._src.api": "`jax.grad` towards an integer is JAX's own error, which does not name the parameter",
 }
 """All of them, and what happens without each."""
@@ -129,6 +130,15 @@ def differentiates() -> bool:
     if frame is None or frame.f_code.co_name not in ("value_and_grad_f", "jacfun"):
         return False
     return frame.f_globals.get("__name__") == _API and not frame.f_locals.get("allow_int", False)
+
+
+# --- programs
+
+
+def programs_of(run: Any) -> int | None:
+    """For how many kinds of arguments `jax.jit` has prepared a function; None where that cannot be told."""
+    size = getattr(run, "_cache_size", None)
+    return None if size is None else size()
 
 
 # --- scalars
