@@ -184,7 +184,7 @@ def plan(
     context: int | None = None,
     optimizer: Any = None,
     checkpoint: bool = True,
-    compiler: Compiler = Compiler(),  # noqa: B008
+    compiler: Compiler = Compiler(),
 ) -> Plan:
     """What a step of training costs each device; no parameter of the model is made.
 
@@ -322,14 +322,14 @@ class _Step:
     # --- memory
 
     def gathered_at_once(self) -> int:
-        """Of parameters in shards: all of them, or those of one block and outside of blocks if blocks are recomputed."""
+        """Of parameters in shards: all of them; if blocks are recomputed those of one, and of what is outside."""
         whole = [p for p in self.params if self._is_gathered(p)]
         if self.checkpoint:
             whole = [p for p in whole if "blocks." not in p.path or "blocks.0." in p.path]
         return sum(self.used(p) for p in whole)
 
     def _block(self) -> int:
-        """Elements that a block keeps for each token: 4 d + (2 d_q + 2 d_kv + heads n + m h) / t, m = 2 or 3 (gated)."""
+        """Elements that a block keeps for each token: 4 d + (2 d_q + 2 d_kv + heads n + 2 h) / t; 3 h if gated."""
         s = self.sizes
         inside = 2 * s.d_attention + 2 * s.d_kv + s.n_heads * self.n + (3 if s.gated else 2) * s.d_hidden
         return 4 * s.d_model + inside // self.parts
