@@ -151,8 +151,11 @@ def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: Axi
             param.shape[cut] % size and path.split(".")[-2] in _BY_TOKEN
         ):  # a vocabulary that does not divide stays whole
             continue
-        others = [fsdp if axes is None and len(spec) > 1 else axis if axes else None for axes in spec]
-        chosen[path] = tuple(others)
+        # Over both along one axis: then the partitioner gathers over `fsdp` before it multiplies. If they were cut along
+        # the axis that is summed over, it would send sums of activations, of all rows.
+        both: AxisNames = (axis, *_names(fsdp)) if fsdp and len(spec) > 1 else axis
+        parts = math.prod(mesh.shape.get(name, 1) for name in _names(both))
+        chosen[path] = tuple([None if not axes else both if param.shape[cut] % parts == 0 else axis for axes in spec])
     if not chosen:
         raise ShardingError(
             f"{type(model).__name__} has no parameters of the names that tensor_parallel knows "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
+from phlox.backend.analysis import Analysis
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
@@ -32,6 +33,21 @@ class CompilingOps:
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         """Trace the function without compiling it, for its side effects."""
         raise NotImplementedError
+
+    def analyze(self, run: Callable[[Any, Any], Any], donated: Any, kept: Any) -> Analysis | None:
+        """What the program costs that `run`, made by `compile`, is for arguments like these; it is not run.
+
+        It is traced and compiled if it has not been. None where the engine's compiler tells nothing.
+        """
+        return None
+
+    def layout_of(self, x: Array) -> tuple[Hashable, str] | None:
+        """How an array lies on devices, to compare and in words; None where programs do not depend on it."""
+        return None
+
+    def compilations(self, run: Callable[[Any, Any], Any]) -> int | None:
+        """For how many kinds of arguments the engine has prepared `run`; None where layouts cannot differ."""
+        return None
 
     def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
         """A shape and kind in place of an array, as an argument of `trace_only`."""

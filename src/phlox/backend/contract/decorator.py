@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
+from phlox.backend.analysis import Analysis
 from phlox.backend.contract.backend import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
@@ -170,6 +171,15 @@ class Decorator(Backend):
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         return self.inner.compile(fn, release)
+
+    def analyze(self, run: Callable[[Any, Any], Any], donated: Any, kept: Any) -> Analysis | None:
+        return self.inner.analyze(run, donated, kept)
+
+    def layout_of(self, x: Array) -> tuple[Hashable, str] | None:
+        return self.inner.layout_of(self.below(x))
+
+    def compilations(self, run: Callable[[Any, Any], Any]) -> int | None:
+        return self.inner.compilations(run)
 
     def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
         return self.inner.host_argument(array, kind, device.on(self.inner))

@@ -29,6 +29,7 @@ PRIVATE = {
     "jax.extend.core.get_opaque_trace_state": "a leaked tracer of `grad` is told by JAX's own error",
     "jax.extend.core.primitives.convert_element_type_p": "nothing that takes scalars is compiled",
     "jax._src.xla_bridge.backends_are_initialized": "that JAX was used too early is JAX's own error",
+    "jax.jit()._cache_size": "what is compiled again because arrays lie on devices in another way is not counted",
     "jax._src.api": "`jax.grad` towards an integer is JAX's own error, which does not name the parameter",
 }
 """All of them, and what happens without each."""
@@ -139,6 +140,15 @@ def has_started() -> bool:
     """Has JAX looked for its devices? False where that cannot be told."""
     found = _find("jax._src.xla_bridge", "backends_are_initialized")
     return found is not None and found()
+
+
+# --- programs
+
+
+def programs_of(run: Any) -> int | None:
+    """For how many kinds of arguments `jax.jit` has prepared a function; None where that cannot be told."""
+    size = getattr(run, "_cache_size", None)
+    return None if size is None else size()
 
 
 # --- scalars

@@ -190,7 +190,16 @@ def knows_arguments(fn: Callable[[Any, Any], Any], compile: Callable[[Any], Any]
         finally:
             _arguments.reset(token)
 
-    return call
+    def lower(donated: Any, kept: Any) -> Any:
+        token = _arguments.set((donated, kept))
+        try:
+            return run.lower(donated, kept)
+        finally:
+            _arguments.reset(token)
+
+    made: Any = call  # with what is asked for of functions that JAX has compiled
+    made.lower, made.jitted = lower, run
+    return made
 
 
 @contextmanager

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache, lru_cache, partial
 from struct import Struct
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,14 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from phlox.backend.analysis import Analysis
 from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.jax import compat
 from phlox.backend.jax.arrays import default_name
 from phlox.backend.jax.compat import weakly
+from phlox.backend.jax.executables import analysis_of, layout_of
 from phlox.backend.jax.sharding import knows_arguments
 from phlox.backend.kind import Float, Kind
 from phlox.backend.tracing import checks
@@ -176,6 +178,16 @@ class Traces(EngineBackend):
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         compile = partial(jax.jit, donate_argnums=0)
         return compile(fn) if jax.device_count() == 1 else knows_arguments(fn, compile)
+
+    def analyze(self, run: Callable[[Any, Any], Any], donated: Any, kept: Any) -> Analysis | None:
+        return analysis_of(cast("Any", run).lower(donated, kept).compile())
+
+    def layout_of(self, x: Array) -> tuple[Hashable, str] | None:
+        return layout_of(x) if isinstance(x, jax.Array) and not isinstance(x, Tracer) else None
+
+    def compilations(self, run: Callable[[Any, Any], Any]) -> int | None:
+        # Asked for after each call: the shardings of its arguments are looked at only when there is one more.
+        return compat.programs_of(getattr(run, "jitted", run)) if jax.device_count() > 1 else None
 
     def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
         # Taken as it is, a NumPy array goes to where other arguments are, in a tenth of the time. JAX may alias its

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -101,6 +102,17 @@ class FlatState(NamedTuple):
     Every parameter counts its steps, and a program takes longer to start with each array that it is given.
     """
     place: Device
+
+    def named_arrays(self, params: Mapping[ParamId, str]) -> Iterator[tuple[str, Any]]:
+        """The arrays of tensors, each with its place in the state of a parameter, whose path is in `params`."""
+        sources = iter(self.form.sources)
+        for id, skeleton in zip(self.ids, self.form.skeletons, strict=True):
+            for path, kind in paths(skeleton):
+                if kind in (INTEGER, ARRAY):
+                    continue
+                source = next(sources)
+                if self.form.backends[source] is not None:
+                    yield f"{path} of {params.get(id, id)}", self.leaves[source]
 
     @staticmethod
     def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> FlatState:

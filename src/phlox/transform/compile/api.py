@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import update_wrapper
 from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 from warnings import warn
 
 import numpy as np
 
 from phlox.backend import Backend, Device
+from phlox.backend.analysis import Analysis
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.checks import checks_are_on
 from phlox.batching import innermost
@@ -23,11 +24,14 @@ from phlox.transform.compile.executable import Again, Program
 from phlox.transform.compile.host_arrays import Make, as_argument, as_tensor, has_arrays, place_of, with_tensors
 from phlox.transform.compile.multi_step import Steps, run, taken_over
 from phlox.transform.compile.recompiles import History
+from phlox.transform.compile.report import ExecutableReport, analysis_by_shapes
 from phlox.transform.compile.signature import CallArguments, FirstStates, Place, first_backend
 from phlox.transform.compile.trace import Call, OtherFirstStates
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Use: TypeAlias = Callable[[Program, Call, Callable[[], Call]], Any]
+"""What is done with the program of a call: it is called, or analyzed; the last argument reads the call again."""
 
 
 @overload
@@ -138,6 +142,14 @@ class Compiled(Generic[P, R]):
         return self._history.traces
 
     @property
+    def compilations(self) -> int:
+        """How often the engine has compiled: for every trace, and again where arrays lie on devices in another way.
+
+        The second is counted where there are several devices. `phlox.debug.explain_recompiles` explains both.
+        """
+        return self._history.compilations
+
+    @property
     def recordings(self) -> int:
         """The old name of `traces`."""
         warn("`recordings` of a compiled function is called `traces` now", DeprecationWarning, stacklevel=2)
@@ -163,11 +175,48 @@ class Compiled(Generic[P, R]):
             backend = first_backend(given) if place is None else engine_of(place.backend)
             if backend is not None and backend.compiles:
                 if place is None:
-                    return self._run(backend, values, kwargs)
-                return self._run(backend, *self._with_tensors(values, kwargs, place, as_argument))
+                    return self._run(backend, values, kwargs, self._call)
+                return self._run(backend, *self._with_tensors(values, kwargs, place, as_argument), self._call)
         if place is not None:
             return self._call_itself(*self._with_tensors(values, kwargs, place, as_tensor))
         return self._call_itself(values, kwargs)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> ExecutableReport:
+        """What a call with these arguments costs, without running it: operations, memory, traffic between devices.
+
+        The function is traced and compiled as in a call, which then finds its program ready. No module, optimizer or
+        random stream among the arguments changes, and nothing is donated; deferred parameters are made. On JAX the
+        figures are those of XLA's own analysis. An engine whose compiler tells nothing, or that has none, is asked for
+        shapes alone: what remains unknown is None, and printed as such.
+
+        Raises `CompileError` where a function cannot be traced, or its arguments cannot pass.
+
+        >>> import phlox as px
+        >>> from phlox.backend import Jax
+        >>> report = px.compile(lambda x: x @ x.T).lower(px.ones((64, 32), device=Jax()))
+        >>> report.flops, report.arguments, report.outputs
+        (262144, 8192, 16384)
+        """
+        if tracing.get() is not None or innermost() is not None:
+            raise CompileError(f"{self._name}: lower() is for calls from outside, and another function is being traced")
+        values: tuple[Any, ...] = (*self._bound, *args)
+        keywords: dict[str, Any] = dict(kwargs)
+        given = (*values, *keywords.values())
+        if any(map(has_arrays, given)):
+            values, keywords = self._with_tensors(values, keywords, place_of(given), as_tensor)
+        backend = first_backend((*values, *keywords.values()))
+        analysis = None
+        if backend is not None and backend.compiles:
+            analysis = self._run(backend, values, keywords, self._analyze)
+        if analysis is None:
+            analysis = analysis_by_shapes(self._call_itself, values, keywords)
+        return ExecutableReport(self._name, "no backend" if backend is None else repr(backend), analysis)
+
+    def _analyze(self, program: Program, call: Call, read: Callable[[], Call]) -> Analysis | None:
+        try:
+            return program.analyze(call)
+        except Again:
+            return program.analyze(read())
 
     def _call_itself(self, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._steps is not None:
@@ -188,20 +237,22 @@ class Compiled(Generic[P, R]):
         positional = tuple([converted(name, value) for name, value in named])
         return positional, {name: converted(name, value) for name, value in kwargs.items()}
 
-    def _run(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], use: Use) -> Any:
         call, key = self._read(backend, values, kwargs)
         program = self._programs.get(key)
         if program is not None:
-            return self._call(program, call, lambda: self._read(backend, values, kwargs)[0])
+            return use(program, call, lambda: self._read(backend, values, kwargs)[0])
         # One with all states that the first step makes, so that the first and all later steps are of one program.
         first = FirstStates(self._first_states.get(key))
         try:
-            return self._begin(backend, values, kwargs, first)
+            return self._begin(backend, values, kwargs, first, use)
         except OtherFirstStates as other:
             found = self._first_states[key] = other.found
-        return self._begin(backend, values, kwargs, FirstStates(found))
+        return self._begin(backend, values, kwargs, FirstStates(found), use)
 
-    def _begin(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates) -> Any:
+    def _begin(
+        self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates, use: Use
+    ) -> Any:
         """A call for which there is no program, as its optimizers' states are."""
         call, key = self._read(backend, values, kwargs, first)
         known = self._programs.get(key)
@@ -209,7 +260,7 @@ class Compiled(Generic[P, R]):
             made = Program(self._fn, self._history, backend, checks_are_on(), self._steps)
             known = self._programs.setdefault(key, made)
         try:
-            return self._call(known, call, lambda: self._read(backend, values, kwargs, first)[0])
+            return use(known, call, lambda: self._read(backend, values, kwargs, first)[0])
         except OtherFirstStates:
             self._programs.pop(key, None)  # there will be no such states again
             raise

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from phlox import random
 from phlox.backend import Backend
+from phlox.backend.analysis import Analysis
 from phlox.backend.levels import resumed
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.pytree import PyTreeNode, register_node
@@ -26,7 +27,7 @@ from phlox.tensor import Tensor
 from phlox.transform.compile.donation import DonationScope
 from phlox.transform.compile.host_arrays import has_arrays
 from phlox.transform.compile.multi_step import Loop, Steps
-from phlox.transform.compile.recompiles import History, facets_of
+from phlox.transform.compile.recompiles import History, facets_of, layouts_of
 from phlox.transform.compile.signature import CallArguments, IdSource, arrays_of
 from phlox.transform.compile.trace import Call, OtherFirstStates, OutputSpec, StepArguments, record
 
@@ -92,6 +93,8 @@ class Program:
         self.fn, self.name, self.backend, self.checked, self.steps = fn, history.function, backend, checked, steps
         self.history = history
         self.run = backend.compile(self._body, self._let_go)
+        self._prepared = backend.compilations(self.run)
+        """For how many kinds of arguments the engine is prepared; None where that needs no look after each call."""
         self.draws: int | None = None
         """How often the last call has drawn; None until there has been one."""
         self._reserved: tuple[random.Stream, Reserved] | None = None
@@ -138,6 +141,8 @@ class Program:
             except Exception as error:
                 self._explain(error, call)
                 raise
+            if self._prepared is not None:
+                self._look(lambda: call)
             self._arrived(donation, outcome, call)
             meaning = outcome.meaning
             if meaning.draws or meaning.checks:
@@ -148,6 +153,20 @@ class Program:
             if drawn or reserved[3]:
                 _settle(donation, stream, reserved, drawn)
         return outcome
+
+    def analyze(self, call: Call) -> Analysis | None:
+        """What the engine's compiler says of the program for these arguments, which are not changed; see `Analysis`."""
+        call.reader.kept[0] = random.current().reserve(0)[0]
+        token = _call.set(lambda: call)
+        try:
+            return self.backend.analyze(self.run, call.reader.donated, call.reader.kept)
+        except (OtherFirstStates, Again):
+            raise
+        except Exception as error:
+            self._explain(error, call)
+            raise
+        finally:
+            _call.reset(token)
 
     def _let_go(self) -> None:
         """The engine is about to write over what is donated in the call that is under way."""
@@ -174,6 +193,8 @@ class Program:
             raise
         finally:
             _call.reset(token)
+        if self._prepared is not None:
+            self._look(read)
         meaning = outcome.meaning
         if meaning.plain:
             return meaning.result(outcome.arrays, owners)
@@ -183,6 +204,17 @@ class Program:
             self.draws = drawn = self._follow(outcome, reserved[0])
             _settle(donation, stream, reserved, drawn)
             return self._results(donation, outcome, call)
+
+    def _look(self, read: Callable[[], Call]) -> None:
+        """Note how the arrays of the last call lie on devices, if the engine has prepared itself for it."""
+        prepared = self.backend.compilations(self.run)
+        if prepared is None or prepared == self._prepared:
+            return
+        more, self._prepared = prepared > (self._prepared or 0), prepared
+        if more:
+            call = read()
+            shapes, layouts = layouts_of([(name, value) for name, value, _ in call.named], call.reader)
+            self.history.add_layout((id(self), shapes), layouts)
 
     def _arrived(self, donation: DonationScope, outcome: TraceOutput, call: Call) -> None:
         """From now on signals wait until states and parameters are as the program has left them."""
@@ -321,7 +353,9 @@ class Program:
         trace = self.backend.trace_of(kept[0])
         if trace is not None:
             note_trace(trace, self.name)
-        self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))
+        named = [(name, value) for name, value, _ in call.named]
+        layouts = {} if self._prepared is None else layouts_of(named, call.reader)[1]
+        self.history.add(facets_of(named, call.reader, self.checked), layouts)
         # Nothing of a function that is differentiated around the call enters it.
         with scope(tracing, object()), resumed(()):
             if self.steps is not None:

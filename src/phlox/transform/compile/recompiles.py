@@ -9,18 +9,18 @@ from collections import deque
 from collections.abc import Generator, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from phlox.host.signal_guard import scope
-from phlox.module import GradientsParams, Module
+from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.structure import ByIdentity, Container, Leaf, Part, Shared, Static, static_key
 from phlox.module.template import flatten
 from phlox.optim import Optimizer, OptimizerAdaptor
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.transform.compile.signature import CallArguments, StepScalars, first_places
-from phlox.transform.tree import parts_of
+from phlox.transform.tree import leaves_of, parts_of
 
 _log = logging.getLogger("phlox.compile")
 _KEPT = 64  # traces of one function that a new one is compared with
@@ -35,6 +35,7 @@ class Facet(NamedTuple):
     remedy: str = ""
 
 
+_LAYOUT = "every layout is a program of its own: give what is passed the same one each time"
 _SHAPE = "every shape is a program of its own: pad to one, or leave out what is smaller"
 _CONSTANT = "a constant is part of the program; numbers and tensors are not"
 _TRUTH = "True and False are constants; pass a Bool tensor, and choose with phlox.where"
@@ -58,16 +59,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Recompile:
-    """One trace of a function after its first."""
+    """One compilation of a function after its first."""
 
     function: str
     number: int
-    """Of this trace: the first that is explained is number 2."""
+    """Of this compilation: the first that is explained is number 2."""
     changes: tuple[Change, ...]
-    """What has changed since the closest of the earlier traces; empty if nothing that Phlox can see."""
+    """What has changed since the closest of the earlier ones; empty if nothing that Phlox can see."""
 
     def __str__(self) -> str:
-        shown = [str(change) for change in self.changes[:5]]
+        shown, told = list[str](), set[str]()
+        for change in self.changes[:5]:
+            shown.append(str(replace(change, remedy="") if change.remedy in told else change))
+            told.add(change.remedy)
         more = len(self.changes) - len(shown)
         what = "; ".join([*shown, *([f"and {more} more"] if more else [])])
         unseen = "nothing among its arguments has changed, so it is the engine's own settings or its memory of programs"
@@ -88,7 +92,8 @@ def explain_recompiles() -> Generator[list[Recompile]]:
 
     Gives a list that fills up with a `Recompile` for each trace of a function after its first, and logs the same
     sentence as a warning to the logger `phlox.compile`. It compares with the closest of the traces before, whether
-    they were made in the scope or not. What a call costs that does not recompile stays the same.
+    they were made in the scope or not. What a call costs that does not recompile stays the same. Where there are
+    several devices, it also explains what the engine compiles again because arrays lie on them in another way.
 
     >>> import phlox as px
     >>> from phlox.backend import Jax
@@ -105,33 +110,73 @@ def explain_recompiles() -> Generator[list[Recompile]]:
 
 
 class History:
-    """The traces of one compiled function."""
+    """The traces of one compiled function, and what its engine compiled for other layouts."""
 
     def __init__(self, function: str) -> None:
         self.function = function
         self.traces = 0
-        self._known: deque[dict[str, Facet]] = deque(maxlen=_KEPT)
+        self.compilations = 0
+        """The traces, and what was compiled without one."""
+        self._known: deque[tuple[dict[str, Facet], dict[str, Facet]]] = deque(maxlen=_KEPT)
+        """Of the traces what they depend on, and how the arrays lay on devices."""
+        self._layouts: deque[tuple[Hashable, dict[str, Facet]]] = deque(maxlen=_KEPT)
+        """Of what was compiled the shapes, and how the arrays lay on devices."""
+        self._is_traced = False
+        """Has there been a trace since layouts were last noted?"""
         self._lock = threading.Lock()
 
-    def add(self, facets: dict[str, Facet]) -> None:
-        """Count a trace, and explain it if that is asked for."""
+    def add(self, facets: dict[str, Facet], layouts: dict[str, Facet]) -> None:
+        """Count a trace, and explain it if that is asked for; `layouts` is empty where there is one device."""
         with self._lock:
             self.traces += 1
-            explained = _explained.get()
-            if explained is not None and self._known:
-                changes = min((changes_between(before, facets) for before in reversed(self._known)), key=len)
-                recompile = Recompile(self.function, self.traces, changes)
-                explained.append(recompile)
-                _log.warning("%s", recompile)
-            self._known.append(facets)
-            many = self.traces == _MANY
-        if many:
+            self._is_traced = True
+            self._count(
+                [(*changes_between(known, facets), *changes_between(lay, layouts)) for known, lay in self._known]
+                if _explained.get() is not None
+                else []
+            )
+            self._known.append((facets, layouts))
+        self._warn()
+
+    def add_layout(self, shapes: Hashable, layouts: dict[str, Facet]) -> None:
+        """Note how the arrays of a call lie for which the engine has prepared a program anew.
+
+        That is counted if there was no trace, and a program for the same shapes, whose arrays lay in another way.
+        """
+        with self._lock:
+            is_traced, self._is_traced = self._is_traced, False
+            # What is a NumPy array in one call has a layout only in the others.
+            known = [
+                {path: before.get(path, facet) for path, facet in layouts.items()}
+                for same, before in self._layouts
+                if same == shapes
+            ]
+            changes = [changes_between(before, layouts) for before in known]
+            if not all(changes):
+                return  # it is the engine's own affair
+            self._layouts.append((shapes, layouts))
+            if is_traced or not changes:
+                return
+            self._count(changes)
+        self._warn()
+
+    def _count(self, changes: list[tuple[Change, ...]]) -> None:
+        """One more compilation, which differs from earlier ones by these changes: the fewest are the explanation."""
+        self.compilations += 1
+        explained = _explained.get()
+        if explained is not None and changes:
+            recompile = Recompile(self.function, self.compilations, min(reversed(changes), key=len))
+            explained.append(recompile)
+            _log.warning("%s", recompile)
+
+    def _warn(self) -> None:
+        if self.compilations == _MANY:
             warnings.warn(
                 f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
                 "phlox.debug.explain_recompiles():` around its calls says what it is compiled anew for (a shape, a "
-                "constant, a field), and how to do without",
+                "constant, a field, a layout), and how to do without",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
 
@@ -166,6 +211,28 @@ def facets_of(named: list[tuple[str, Any]], reader: CallArguments, checked: bool
     if checked:
         found["phlox.debug.checks"] = Facet(True, "on", "programs with and without checks are kept beside each other")
     return found
+
+
+def layouts_of(named: list[tuple[str, Any]], reader: CallArguments) -> tuple[Hashable, dict[str, Facet]]:
+    """The shapes of the arrays of a call, and how each lies on devices, by path, where its engine can tell."""
+    backend = reader.backend
+    arrays: list[tuple[str, Any]] = []
+    names: dict[ParamId, str] = {}
+    for name, value in named:
+        for path, part in leaves_of(value, (Tensor, Module), name):
+            if isinstance(part, Module):
+                found, aux = flatten(part)
+                arrays += [(f"{path}.{below}", x) for below, x in zip(aux.template.paths, found, strict=True)]
+                names |= dict(zip(aux.ids, aux.template.paths, strict=True))
+            else:
+                tensor = cast("Tensor[Any, Any, Any]", part)
+                arrays.append((path, tensor.backend.strip(tensor.primitive)))
+    for argument in reader.optimizers:
+        name = next((name for name, value in named if value is argument.optimizer), "an optimizer")
+        arrays += [(f"{name}, {below}", x) for below, x in argument.packed.named_arrays(names)]
+    layouts = {path: backend.layout_of(x) for path, x in arrays}
+    facets = {path: Facet(*layout, _LAYOUT) for path, layout in layouts.items() if layout is not None}
+    return tuple([(path, x.shape, x.dtype) for path, x in arrays]), facets
 
 
 def _facets(value: Any, path: str) -> Iterator[tuple[str, Facet]]:

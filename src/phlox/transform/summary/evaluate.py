@@ -127,7 +127,7 @@ class Evaluation:
 
     def run(self, args: Any, kwargs: Any, *, training: bool) -> None:
         """One call of the model, all of whose inputs are without values."""
-        with _undisturbed(), counted(self.work):
+        with undisturbed(), counted(self.work):
             with observed(self.model, self._left, on_enter=self._entered):
                 outputs = cast("Callable[..., Any]", self.model)(*args, **kwargs)
             if training:
@@ -209,7 +209,7 @@ def _around(call: Call) -> set[str]:
 
 
 @contextmanager
-def _undisturbed() -> Generator[None]:
+def undisturbed() -> Generator[None]:
     """Within this scope no random stream moves, tensors are made without values, and parameters keep what they hold.
 
     Compiled functions are called as they are.

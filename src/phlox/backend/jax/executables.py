@@ -1,0 +1,68 @@
+"""What XLA says of a compiled program, and how the arrays of a call lie on the devices."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, cast
+
+from jax.sharding import NamedSharding
+
+from phlox.backend.analysis import Analysis
+from phlox.backend.jax.hlo import Program
+
+
+def analysis_of(compiled: Any) -> Analysis:
+    """The analysis of one of JAX's compiled functions, for one device."""
+    program = Program(compiled.as_text() or "")
+    costs, memory = _costs(compiled), compiled.memory_analysis()
+    later = program.in_later_iterations
+
+    def size(name: str) -> int | None:
+        found = getattr(memory, f"{name}_size_in_bytes", None)
+        return None if found is None else int(found)
+
+    def cost(name: str, more: int) -> int | None:
+        found = costs.get(name)
+        return None if found is None or found < 0 else round(found) + more
+
+    return Analysis(
+        source="XLA",
+        devices=program.devices,
+        flops=cost("flops", later.flops),
+        bytes_accessed=cost("bytes accessed", later.bytes),
+        arguments=size("argument"),
+        outputs=size("output"),
+        temporaries=size("temp"),
+        aliased=size("alias"),
+        collectives=program.collectives if program.entry else None,
+        loops_of_unknown_length=program.unknown_loops,
+    )
+
+
+def _costs(compiled: Any) -> Mapping[str, float]:
+    found: Any = compiled.cost_analysis()
+    if isinstance(found, list):  # of older versions of JAX: one for each device
+        found = cast("list[Any]", found)[0] if found else None
+    return found or {}
+
+
+def layout_of(x: Any) -> tuple[Hashable, str]:
+    """How an array lies on devices, to compare and in words: `cut (None, 'model') on data=2, model=4`."""
+    sharding = x.sharding
+    if isinstance(sharding, NamedSharding):
+        mesh = sharding.mesh
+        named = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+        axes = [tuple(axis) if isinstance(axis, (tuple, list)) else axis for axis in sharding.spec]
+        axes = [axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis or None for axis in axes]
+        while axes and axes[-1] is None:
+            axes.pop()
+        axes = [*axes, *[None] * (x.ndim - len(axes))]
+        whole = not any(axes)
+        return (mesh, () if whole else tuple(axes)), f"{'whole' if whole else f'cut {tuple(axes)}'} on {named}"
+    devices = sorted(sharding.device_set, key=lambda device: device.id)
+    if len(devices) == 1:
+        return devices[0], f"whole on {devices[0].platform}:{devices[0].id} alone"
+    return sharding, f"cut {sharding} on {len(devices)} devices"

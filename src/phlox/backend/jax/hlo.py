@@ -1,0 +1,301 @@
+"""XLA's text of a compiled program: its collectives, and what the iterations of its loops add to its costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from phlox.backend.analysis import Traffic, sent_by_ring
+
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
+    "ragged-all-to-all",
+)  # fmt: skip
+_BITS = re.compile(r"\w*?(\d+)")
+_ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\]")
+_HEAD = re.compile(r"\s*(ENTRY )?(%?[\w.\-]+)(?: \(.*)? \{\s*$")
+_LINE = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = ")
+_OPCODE = re.compile(r" ?([\w\-]+)\(")
+_NO_TRAFFIC = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"})
+_ELEMENTWISE = re.compile(
+    "add|subtract|multiply|divide|remainder|maximum|minimum|negate|abs|compare|select|and|or|not|xor|power|sign|floor|"
+    "ceil|clamp|round-nearest-(even|afz)|shift-(left|right-logical|right-arithmetic)"
+)
+
+
+class Instruction(NamedTuple):
+    """One line of a computation."""
+
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+
+
+class Cost(NamedTuple):
+    """Operations, and bytes read and written."""
+
+    flops: int
+    bytes: int
+
+
+class Program:
+    """A compiled module as `as_text` prints it."""
+
+    def __init__(self, text: str) -> None:
+        head = text.partition("\n")[0]
+        self.devices = _number(head, "num_partitions") * _number(head, "replica_count")
+        self.entry = ""
+        self.computations: dict[str, list[Instruction]] = {}
+        lines: list[Instruction] | None = None
+        for line in text.splitlines():
+            if lines is None:
+                if (found := _HEAD.match(line)) is not None:
+                    name = found[2].lstrip("%")
+                    lines = self.computations[name] = []
+                    if found[1]:
+                        self.entry = name
+            elif line.strip() == "}":
+                lines = None
+            elif (one := _instruction(line)) is not None:
+                lines.append(one)
+        self._traffic: dict[str, dict[str, Traffic]] = {}
+        self._costs: dict[tuple[str, bool], Cost] = {}
+
+    @cached_property
+    def collectives(self) -> dict[str, Traffic]:
+        """Of one run, by kind."""
+        return self._traffic_of(self.entry) if self.entry else {}
+
+    @cached_property
+    def unknown_loops(self) -> int:
+        """How many loops there are whose number of iterations is not known."""
+        every = (one for lines in self.computations.values() for one in lines if one.opcode == "while")
+        return sum(_trips(one) is None for one in every)
+
+    @cached_property
+    def in_later_iterations(self) -> Cost:
+        """What loops cost after their first iteration, which is all that XLA's own analysis counts of them."""
+        return self._later(self.entry) if self.entry else Cost(0, 0)
+
+    # --- collectives
+
+    def _traffic_of(self, computation: str) -> dict[str, Traffic]:
+        known = self._traffic.get(computation)
+        if known is not None:
+            return known
+        found = self._traffic[computation] = {}
+        for one in self.computations.get(computation, ()):
+            for kind, traffic in self._traffic_in(one).items():
+                found[kind] = found[kind] + traffic if kind in found else traffic
+        return found
+
+    def _traffic_in(self, one: Instruction) -> dict[str, Traffic]:
+        kind = one.opcode.removesuffix("-start")
+        if kind in COLLECTIVES:
+            shape = one.shape
+            if kind != one.opcode and kind != "all-reduce" and shape.startswith("("):
+                shape = _parts(shape)[1]  # beside the operand and what the engine keeps
+            payload = bytes_of(shape)
+            return {kind: Traffic(1, payload, self._sent(kind, payload, one.attributes))}
+        if one.opcode == "conditional":  # of the branches, the one that sends most
+            branches: list[dict[str, Traffic]] = [self._traffic_of(name) for name in _called(one)]
+            return max(branches or [{}], key=lambda found: sum(one.sent for one in found.values()))
+        times = (_trips(one) or 1) if one.opcode == "while" else 1
+        found: dict[str, Traffic] = {}
+        if not one.opcode.endswith(("-done", "-update")):
+            for name in _called(one):
+                for kind, traffic in self._traffic_of(name).items():
+                    found[kind] = found.get(kind, Traffic(0, 0, 0)) + traffic * times
+        return found
+
+    def _sent(self, kind: str, payload: int, attributes: str) -> int:
+        if kind == "collective-permute":
+            pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
+            moved = re.findall(r"\{(\d+),(\d+)", pairs[1]) if pairs else [("0", "1")]
+            return payload if any(source != target for source, target in moved) else 0
+        return sent_by_ring(kind, payload, group_size(attributes, self.devices))
+
+    # --- costs
+
+    def _later(self, computation: str) -> Cost:
+        """What the loops in a computation cost after their first iteration."""
+        flops = moved = 0
+        for one in self.computations.get(computation, ()):
+            inner = [self._later(name) for name in _called(one)]
+            flops, moved = flops + sum(cost.flops for cost in inner), moved + sum(cost.bytes for cost in inner)
+            if one.opcode == "while":
+                more = (_trips(one) or 1) - 1
+                for name in _called(one):
+                    once, later = self._once(name), self._later(name)
+                    flops += more * (once.flops + later.flops)
+                    moved += more * (once.bytes + later.bytes)
+        return Cost(flops, moved)
+
+    def _once(self, computation: str, fused: bool = False) -> Cost:
+        """What a computation costs, of loops their first iteration; within a fusion nothing goes through memory."""
+        known = self._costs.get((computation, fused))
+        if known is not None:
+            return known
+        lines = self.computations.get(computation, ())
+        shapes = {one.name: one.shape for one in lines}
+        flops = moved = 0
+        for one in lines:
+            flops += _flops(one, shapes)
+            if one.opcode not in ("reduce", "all-reduce", "reduce-scatter", "sort", "scatter", "reduce-window"):
+                inner = [self._once(name, fused or one.opcode == "fusion") for name in _called(one)]
+                flops, moved = flops + sum(cost.flops for cost in inner), moved + sum(cost.bytes for cost in inner)
+            if not fused and one.opcode not in _NO_TRAFFIC:
+                moved += _moved(one, shapes)
+        return self._costs.setdefault((computation, fused), Cost(flops, moved))
+
+
+def _number(head: str, name: str) -> int:
+    found = re.search(rf"\b{name}=(\d+)", head)
+    return int(found[1]) if found else 1
+
+
+def _instruction(line: str) -> Instruction | None:
+    start = _LINE.match(line)
+    if start is None:
+        return None
+    rest = re.sub(r"/\*.*?\*/", "", line[start.end() :])
+    end = _closing(rest, 0) if rest.startswith("(") else rest.find(" ")
+    opcode = _OPCODE.match(rest, end)
+    if opcode is None:
+        return None
+    close = _closing(rest, opcode.end() - 1)
+    operands = tuple(re.findall(r"%([\w.\-]+)", rest[opcode.end() : close]))
+    return Instruction(start[1], rest[:end], opcode[1], operands, rest[close:])
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket that opens at `start` has been closed."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += (text[place] in "([{") - (text[place] in ")]}")
+        if depth == 0:
+            return place + 1
+    return len(text)
+
+
+def _parts(shape: str) -> list[str]:
+    """The parts of the shape of a tuple."""
+    found: list[str] = []
+    depth, start = 0, 1
+    for place, char in enumerate(shape):
+        depth += (char in "([{") - (char in ")]}")
+        if (char == "," and depth == 1) or depth == 0:
+            found.append(shape[start:place].strip())
+            start = place + 1
+            if depth == 0:
+                break
+    return found
+
+
+def _arrays(shape: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for element, sizes in _ARRAY.findall(shape):
+        yield element, tuple(int(size.lstrip("<=")) for size in sizes.split(",") if size)
+
+
+def bytes_of(shape: str) -> int:
+    """The bytes of an array, or of all arrays of a tuple.
+
+    >>> bytes_of("(f32[2,3]{1,0}, pred[], bf16[4]{0})")
+    33
+    """
+    return sum(math.ceil(math.prod(sizes) * _bits(element) / 8) for element, sizes in _arrays(shape))
+
+
+def _bits(element: str) -> int:
+    if element == "pred":
+        return 8
+    found = _BITS.match(element)  # f8e4m3fn has 8, c64 64; token and opaque have none
+    return int(found[1]) if found else 0
+
+
+def group_size(attributes: str, devices: int) -> int:
+    """How many devices take part in one group of a collective.
+
+    >>> [group_size(f"replica_groups={text}", 8) for text in ("{{0,1},{2,3}}", "[2,4]<=[8]", "{}")]
+    [2, 4, 8]
+    >>> group_size("replica_groups=mesh['a'=2,'b'=4], device_ids=([2,4]T(1,0)) {'b'}, dimensions={0}", 8)
+    4
+    """
+    mesh = re.search(r"replica_groups=@?mesh\w*\[([^\]]*)\][^{]*\{([^}]*)\}", attributes)
+    if mesh is not None:
+        sizes = dict(re.findall(r"'([^']*)'=(\d+)", mesh[1]))
+        axes = re.findall(r"'([^']*)'(?::\(\d+\)(\d+))?", mesh[2])
+        return math.prod(int(part or sizes.get(name, devices)) for name, part in axes)
+    iota = re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes)
+    if iota is not None:
+        return int(iota[1])
+    listed = re.search(r"replica_groups=\{\{(.*?)\}\}", attributes)
+    if listed is not None:
+        return max(len(group.split(",")) for group in listed[1].split("},{"))
+    return devices
+
+
+def _called(one: Instruction) -> list[str]:
+    """The computations that an instruction calls."""
+    found = re.findall(
+        r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)", one.attributes
+    )
+    several = re.search(r"(?:branch_computations|called_computations)=\{(.*?)\}", one.attributes)
+    return [*found, *(re.findall(r"%?([\w.\-]+)", several[1]) if several else ())]
+
+
+def _trips(one: Instruction) -> int | None:
+    """The number of iterations of a loop, if it is known."""
+    found = re.search(r'"known_trip_count":\{"n":"(\d+)"', one.attributes)
+    return int(found[1]) if found else None
+
+
+def _elements(shape: str) -> int:
+    return sum(math.prod(sizes) for _, sizes in _arrays(shape))
+
+
+def _sizes(shape: str) -> tuple[int, ...]:
+    return next(_arrays(shape), ("", ()))[1]
+
+
+def _flops(one: Instruction, shapes: dict[str, str]) -> int:
+    """The operations of one instruction as XLA counts them, without those of computations that it calls."""
+    first = _sizes(shapes.get(one.operands[0], "")) if one.operands else ()
+    if one.opcode == "dot":
+        found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
+        axes = [int(axis) for axis in found[1].split(",") if axis] if found else []
+        return 2 * _elements(one.shape) * math.prod(first[axis] for axis in axes if axis < len(first))
+    if one.opcode == "convolution":
+        found = re.search(r"dim_labels=\w+_(\w+)->", one.attributes)
+        kernel = _sizes(shapes.get(one.operands[1], ""))
+        if found is None or len(found[1]) != len(kernel):
+            return 0
+        inside = [size for label, size in zip(found[1], kernel, strict=True) if label != "o"]
+        return 2 * _elements(one.shape) * math.prod(inside)
+    if one.opcode == "custom-call" and "gemm" in one.attributes:
+        return 2 * _elements(_parts(one.shape)[0] if one.shape.startswith("(") else one.shape) * _contracted(one, first)
+    if one.opcode == "reduce":
+        return max(math.prod(first) - _elements(one.shape), 0)
+    return _elements(one.shape) if _ELEMENTWISE.fullmatch(one.opcode) else 0
+
+
+def _contracted(one: Instruction, first: tuple[int, ...]) -> int:
+    """The elements that a product sums over, of one that is a call of the engine's library."""
+    found = re.search(r'"lhs_contracting_dimensions":(\[.*?\])', one.attributes)
+    axes = [int(axis) for axis in json.loads(found[1])] if found else []
+    return math.prod(first[axis] for axis in axes if axis < len(first))
+
+
+def _moved(one: Instruction, shapes: dict[str, str]) -> int:
+    """The bytes that one instruction reads and writes; of slices only the slice."""
+    if one.opcode in ("dynamic-slice", "slice", "gather"):
+        return 2 * bytes_of(one.shape)
+    if one.opcode == "dynamic-update-slice" and len(one.operands) > 1:
+        return 2 * bytes_of(shapes.get(one.operands[1], ""))
+    return bytes_of(one.shape) + sum(bytes_of(shapes.get(name, "")) for name in one.operands)

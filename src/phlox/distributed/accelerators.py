@@ -1,0 +1,46 @@
+"""What well-known accelerators can do at most, by their vendors' own figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One device. Rates are per second, bandwidths in bytes per second and one direction."""
+
+    name: str
+    memory: float
+    """Bytes."""
+    flops_half: float
+    """Products in bf16 or f16, without sparsity."""
+    flops_single: float
+    """Products in f32."""
+    link: float
+    """To the devices of the same host, or of the same torus."""
+    network: float
+    """To devices of other hosts."""
+    per_host: int
+    """Devices that `link` connects."""
+    source: str
+    """Where the figures stand."""
+
+
+_NVIDIA = "NVIDIA, data sheet of the {}"
+_GOOGLE = "Google Cloud, docs.cloud.google.com/tpu/docs/{}"
+
+ACCELERATORS = {
+    one.name: one
+    for one in (
+        Accelerator("a100", 80e9, 312e12, 19.5e12, 300e9, 25e9, 8, _NVIDIA.format("A100 80GB SXM, DGX A100")),
+        Accelerator("h100", 80e9, 989e12, 67e12, 450e9, 50e9, 8, _NVIDIA.format("H100 SXM, DGX H100")),
+        Accelerator("h200", 141e9, 989e12, 67e12, 450e9, 50e9, 8, _NVIDIA.format("H200 SXM, DGX H200")),
+        Accelerator("b200", 180e9, 2250e12, 75e12, 900e9, 50e9, 8, _NVIDIA.format("DGX B200")),
+        Accelerator("mi300x", 192e9, 1307e12, 163e12, 448e9, 50e9, 8, "AMD, data sheet of the Instinct MI300X"),
+        Accelerator("tpu-v5e", 16e9, 197e12, 197e12 / 6, 200e9, 3.1e9, 256, _GOOGLE.format("v5e")),
+        Accelerator("tpu-v5p", 95e9, 459e12, 459e12 / 6, 600e9, 6.2e9, 8960, _GOOGLE.format("v5p")),
+        Accelerator("tpu-v6e", 32e9, 918e12, 918e12 / 6, 400e9, 12.5e9, 256, _GOOGLE.format("v6e")),
+    )
+}
+"""By name. A TPU multiplies in bf16: a product in f32 is taken for six of these. Networks of GPUs have one adapter for
+each: 200 Gbit/s with the A100, 400 with the others."""

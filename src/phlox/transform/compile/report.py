@@ -1,0 +1,183 @@
+"""`ExecutableReport`: what one call of a compiled function costs, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from phlox.backend.analysis import Analysis, Traffic
+from phlox.errors import CompileError, UnsupportedError
+from phlox.module import Module
+from phlox.optim import Optimizer
+from phlox.optim.optimizer import tracing
+from phlox.optim.state.tree import flatten
+from phlox.tensor import Tensor
+from phlox.transform.tree import AnyTensor, leaves_of, map_parts
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableReport:
+    """What `phlox.compile(fn).lower(...)` has found of one call: print it, or look at its numbers.
+
+    All numbers are those of one device; None is not known.
+    """
+
+    function: str
+    backend: str
+    analysis: Analysis
+
+    @property
+    def source(self) -> str:
+        """Who says so: `XLA`, or `shapes` where no compiler does."""
+        return self.analysis.source
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that run the program together."""
+        return self.analysis.devices
+
+    @property
+    def flops(self) -> int | None:
+        """Floating-point operations; in a product an addition and a multiplication are two."""
+        return self.analysis.flops
+
+    @property
+    def bytes_accessed(self) -> int | None:
+        """Bytes that the operations read and write."""
+        return self.analysis.bytes_accessed
+
+    @property
+    def arguments(self) -> int | None:
+        """Bytes of the arguments: parameters, states of optimizers, data."""
+        return self.analysis.arguments
+
+    @property
+    def outputs(self) -> int | None:
+        """Bytes of the results."""
+        return self.analysis.outputs
+
+    @property
+    def aliased(self) -> int | None:
+        """Bytes of results that take the memory of donated arguments."""
+        return self.analysis.aliased
+
+    @property
+    def temporaries(self) -> int | None:
+        """Bytes in use only during the call."""
+        return self.analysis.temporaries
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes that the call needs in all: arguments, temporaries, and results that take no argument's memory."""
+        parts = self.arguments, self.temporaries, self.outputs, self.aliased
+        if any(part is None for part in parts):
+            return None
+        arguments, temporaries, outputs, aliased = cast("tuple[int, int, int, int]", parts)
+        return arguments + temporaries + outputs - aliased
+
+    @property
+    def collectives(self) -> Mapping[str, Traffic] | None:
+        """By kind (`all-reduce`, ...): how many, bytes of their results, and bytes that a device sends."""
+        return self.analysis.collectives
+
+    @property
+    def sent(self) -> int | None:
+        """Bytes that a device sends in all collectives together."""
+        found = self.collectives
+        return None if found is None else sum(traffic.sent for traffic in found.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        collectives = None if self.collectives is None else {k: asdict(v) for k, v in self.collectives.items()}
+        return {
+            "function": self.function, "backend": self.backend, "source": self.source, "devices": self.devices,
+            "flops": self.flops, "bytes_accessed": self.bytes_accessed, "memory": self.memory,
+            "arguments": self.arguments, "outputs": self.outputs, "aliased": self.aliased,
+            "temporaries": self.temporaries, "sent": self.sent, "collectives": collectives,
+            "loops_of_unknown_length": self.analysis.loops_of_unknown_length,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _lines(report: ExecutableReport) -> Iterator[str]:
+    from phlox.transform.summary.text import amount, size
+
+    def known(number: int | None, text: Callable[[int], str]) -> str:
+        return "unknown" if number is None else text(number)
+
+    several = f"each of {report.devices} devices" if report.devices > 1 else "one device"
+    yield f"{report.function} on {report.backend}: one call, {several}, by {report.source}"
+    yield f"FLOPs           {known(report.flops, amount)}"
+    yield f"bytes accessed  {known(report.bytes_accessed, size)}"
+    yield f"memory          {known(report.memory, size)}"
+    for name in ("arguments", "outputs", "aliased", "temporaries"):
+        yield f"  {name:13} {known(getattr(report, name), size)}"
+    collectives = report.collectives
+    if not collectives:
+        yield f"collectives     {'unknown' if collectives is None else 'none'}"
+    else:
+        yield f"{'collectives':22} {'count':>6} {'results':>11} {'sent':>11}"
+        for kind, one in sorted(collectives.items()):
+            yield f"  {kind:20} {one.count:6} {size(one.payload):>11} {size(one.sent):>11}"
+    if loops := report.analysis.loops_of_unknown_length:
+        yield f"{loops} {'loop' if loops == 1 else 'loops'} of unknown length: counted as one iteration"
+
+
+def analysis_by_shapes(
+    call: Callable[[tuple[Any, ...], dict[str, Any]], Any], values: tuple[Any, ...], keywords: dict[str, Any]
+) -> Analysis:
+    """What shapes alone say of a call: it is run on arrays without values, which are counted and not computed."""
+    from phlox.transform.abstract import Work, counted
+    from phlox.transform.summary.evaluate import blank, undisturbed, without_values
+
+    twins: list[Optimizer] = []
+
+    def visit(part: Any, path: str) -> Any:
+        if isinstance(part, Tensor):
+            tensor = cast("AnyTensor", part)
+            return blank(tensor.shape, tensor.kind, tensor.device)
+        if isinstance(part, Module):
+            return without_values(part)
+        if isinstance(part, Optimizer):
+            twin = part.twin()
+            twin.load_packed(None)  # pyright: ignore[reportArgumentType]  # its states are begun anew
+            twins.append(twin)
+            return twin
+        return map_parts(visit, part, path)
+
+    given = values, keywords
+    arguments = _bytes(given)
+    blanks: Any = visit(given, "")
+    work = Work()
+    try:
+        with undisturbed(), counted(work):
+            for twin in twins:
+                twin._home = tracing.get()  # pyright: ignore[reportPrivateUsage]
+            call(*blanks)
+    except (UnsupportedError, CompileError):  # something asks for a value, or has no rule for shapes
+        return Analysis("shapes", arguments=arguments)
+    return Analysis("shapes", flops=work.total, arguments=arguments)
+
+
+def _bytes(value: Any) -> int:
+    """The bytes of tensors, parameters and states of optimizers."""
+    from phlox.transform.summary.evaluate import blank, bytes_of
+
+    total = 0
+    for _, part in leaves_of(value, (Tensor, Module, Optimizer)):
+        if isinstance(part, Module):
+            total += sum(bytes_of(blank(param.shape, param.kind, param.device)) for param in part.params())
+        elif isinstance(part, Optimizer):
+            leaves: list[Any] = []
+            for state in part.states.values():
+                flatten(state, leaves)
+            total += sum(bytes_of(cast("AnyTensor", leaf)) for leaf in leaves if isinstance(leaf, Tensor))
+        else:
+            total += bytes_of(part)
+    return total
