@@ -20,6 +20,7 @@ from phlox.backend.contract.types import Array, Axes, Binary, Shape, Unary, nati
 from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
 from phlox.backend.kind import Int
+from phlox.backend.parallel import RowGroup, part_of
 from phlox.backend.torch.arrays import ELEMENTS, Arrays
 from phlox.backend.torch.cpu.gemm import matmul
 from phlox.backend.torch.ops import random
@@ -383,17 +384,24 @@ class Torch(
 
     # --- random
 
-    def random_uniform(self, state: Array, shape: Shape, device: Device) -> Array:
-        return random.random_uniform(state, shape, self.torch_float, self.native_device(device))
+    def random_uniform(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
+        native = self.native_device(device)
+        return random.random_uniform(state, shape, self.torch_float, native, part=part_of(rows, shape))
 
-    def random_normal(self, state: Array, shape: Shape, device: Device) -> Array:
-        return random.random_normal(state, shape, self.torch_float, self.native_device(device))
+    def random_normal(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
+        native = self.native_device(device)
+        return random.random_normal(state, shape, self.torch_float, native, part=part_of(rows, shape))
 
-    def random_bernoulli(self, state: Array, shape: Shape, threshold: int, device: Device) -> Array:
-        return random.random_bernoulli(state, shape, threshold, self.native_device(device))
+    def random_bernoulli(
+        self, state: Array, shape: Shape, threshold: int, device: Device, rows: RowGroup | None = None
+    ) -> Array:
+        return random.random_bernoulli(state, shape, threshold, self.native_device(device), part=part_of(rows, shape))
 
-    def random_integers(self, state: Array, shape: Shape, low: int, high: int, device: Device) -> Array:
-        return random.random_integers(state, shape, low, high, self.native_device(device)).to(self.torch_int)
+    def random_integers(
+        self, state: Array, shape: Shape, low: int, high: int, device: Device, rows: RowGroup | None = None
+    ) -> Array:
+        native = self.native_device(device)
+        return random.random_integers(state, shape, low, high, native, part=part_of(rows, shape)).to(self.torch_int)
 
     def random_permutation(self, state: Array, n: int, device: Device) -> Array:
         return random.random_permutation(state, n, self.native_device(device)).to(self.torch_int)

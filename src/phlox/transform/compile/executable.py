@@ -21,7 +21,7 @@ from phlox.host.signal_guard import scope
 from phlox.module.template import flatten
 from phlox.optim.optimizer import tracing
 from phlox.optim.state.flat import FlatState
-from phlox.random.stream import Reserved
+from phlox.random.stream import Reserved, program_rows
 from phlox.tensor import Tensor
 from phlox.transform.compile.donation import DonationScope
 from phlox.transform.compile.host_arrays import has_arrays
@@ -91,6 +91,7 @@ class Program:
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.steps = fn, history.function, backend, checked, steps
         self.history = history
+        self.rows = program_rows()
         self.run = backend.compile(self._body, self._let_go)
         self.draws: int | None = None
         """How often the last call has drawn; None until there has been one."""
@@ -321,7 +322,9 @@ class Program:
         trace = self.backend.trace_of(kept[0])
         if trace is not None:
             note_trace(trace, self.name)
-        self.history.add(facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked))
+        self.history.add(
+            facets_of([(name, value) for name, value, _ in call.named], call.reader, self.checked, self.rows)
+        )
         # Nothing of a function that is differentiated around the call enters it.
         with scope(tracing, object()), resumed(()):
             if self.steps is not None:

@@ -27,7 +27,7 @@ KEY = np.array([3152804728, 4217229735, 18], np.uint32)
 def drawn(state: Any, shape: tuple[int, ...], threshold: int) -> torch.Tensor:
     """By the operation of a program, at its run."""
     words = torch.from_numpy(state.astype(np.int64))
-    return random._operation()(words, "random_bernoulli", shape, torch.bool, threshold, None, True)
+    return random._operation()(words, "random_bernoulli", shape, torch.bool, threshold, None, True, None, None)
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many numbers the kernel drew, by call."""
     found, original = list[int](), bernoulli.draw
 
-    def counted(state: Any, shape: Any, threshold: int) -> torch.Tensor | None:
+    def counted(state: Any, shape: Any, threshold: int, part: Any) -> torch.Tensor | None:
         found.append(int(np.prod(shape)))
-        return original(state, shape, threshold)
+        return original(state, shape, threshold, part)
 
     monkeypatch.setattr(bernoulli, "draw", counted)
     return found
