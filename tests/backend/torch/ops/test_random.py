@@ -27,7 +27,7 @@ KEY = np.array([3152804728, 4217229735, 18], np.uint32)
 def drawn(state: Any, shape: tuple[int, ...], threshold: int) -> torch.Tensor:
     """By the operation of a program, at its run."""
     words = torch.from_numpy(state.astype(np.int64))
-    return random._operation()(words, "random_bernoulli", shape, torch.bool, threshold, None, True, None, None)
+    return random._operation()(words, "random_bernoulli", shape, torch.bool, threshold, None, True)
 
 
 @pytest.fixture

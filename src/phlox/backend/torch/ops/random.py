@@ -101,8 +101,8 @@ def _operation() -> Callable[..., Tensor]:
         low: int | None,
         high: int | None,
         by_kernel: bool,
-        start: int | None,
-        total: int | None,
+        start: int | None = None,
+        total: int | None = None,
     ) -> Tensor:
         state, size = words.numpy().astype(np.uint32), tuple(shape)
         part = None if start is None or total is None else Part(start, total)
@@ -114,7 +114,7 @@ def _operation() -> Callable[..., Tensor]:
 
     schema = (
         "(Tensor words, str name, SymInt[] shape, ScalarType dtype, int? low, int? high, bool by_kernel, "
-        "int? start, int? total) -> Tensor"
+        "int? start=None, int? total=None) -> Tensor"
     )
     operation: Any = torch.library.custom_op("phlox::draw", draw, mutates_args=(), schema=schema)
     operation.register_fake(tracer)
