@@ -22,6 +22,7 @@ from phlox.backend.device import Device
 from phlox.backend.kind import Int
 from phlox.backend.parallel import RowGroup, part_of
 from phlox.backend.torch.arrays import ELEMENTS, Arrays
+from phlox.backend.torch.collectives import Collectives
 from phlox.backend.torch.cpu.gemm import matmul
 from phlox.backend.torch.ops import random
 from phlox.backend.torch.ops.attention import Attention, attends_narrow
@@ -181,7 +182,7 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 class Torch(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Update, TracerOps, Profiling, Arrays, EngineBackend,
+    Sampling, Recurrent, Update, TracerOps, Profiling, Collectives, Arrays, EngineBackend,
 ):  # fmt: skip
     """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
 
