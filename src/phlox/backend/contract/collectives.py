@@ -113,7 +113,7 @@ def buckets(sizes: Sequence[int], limit: int = BUCKET) -> list[list[int]]:
     found: list[list[int]] = []
     room = 0
     for number, size in enumerate(sizes):
-        if size > room or size >= limit:
+        if not found or size > room or size >= limit:
             found.append([])
             room = 0 if size >= limit else limit
         found[-1].append(number)

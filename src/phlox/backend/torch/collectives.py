@@ -9,6 +9,7 @@ write to their arguments cannot be: the graph would have the call, and not the w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal, cast
@@ -183,6 +184,7 @@ def refuse_in_place(graph: Any) -> None:
     for node in graph.graph.nodes:
         if getattr(node.target, "namespace", None) == _IN_PLACE:
             called = node.target.name().partition("::")[2].partition(".")[0].rstrip("_")
+            called = re.sub("^(all)(?!_)", r"\1_", called)
             raise CompileError(
                 f"a collective of torch.distributed that writes to its argument ({called}) is inside a function that "
                 "is being compiled, and the program would not wait for it; use px.distributed.sum, mean, gather or "
