@@ -8,13 +8,14 @@ from typing import Any, ClassVar, cast
 
 from phlox.autodiff.build import build
 from phlox.autodiff.checkpoint import Again, checkpoint
+from phlox.autodiff.collectives import CollectivesOnTape
 from phlox.autodiff.loop import Body, scan, unstack
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Recomputed, build_recomputing
 from phlox.autodiff.rules import CONSTANT, RULES, WIDE
 from phlox.autodiff.tape import Cotangents, Node, Tracked, backpropagate, is_poisoned, is_spent, leaf, poisoned
 from phlox.autodiff.taping import Differentiate, Run, boxed, operation_node, tape, tape_several
-from phlox.backend.contract import Backend, Decorator
+from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
 from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen
 from phlox.backend.device import Device
@@ -29,7 +30,7 @@ def _constant(box: type[Tracked], function: Callable[..., Any]) -> Callable[...,
     return lambda *arguments: function(*(x.value if type(x) is box else x for x in arguments))
 
 
-class Autodiff(Decorator):
+class Autodiff(CollectivesOnTape):
     """The backend `inner` with a tape: values that require gradients remember how they were made.
 
     A float value that nothing differentiates stays the inner backend's own array, so it costs nothing. The decorator

@@ -1,33 +1,83 @@
-"""The rows of a global batch that the code of a process computes on, where an engine leaves communication to us."""
+"""Which rows of a global batch this process computes on, where an engine knows only of its own arrays.
+
+XLA's partitioner sees one global batch, and there is nothing to say. On engines with explicit collectives every process
+runs the same program on its own rows, and three things have to know of the others: random draws, gradients, and
+statistics over a batch. They ask for the ambient `RowGroup`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from phlox.errors import DistributedError
 from phlox.host.signal_guard import scope
+
+
+class Part(NamedTuple):
+    """Consecutive elements of a larger draw, by their row-major index: from `start` on, of `total`."""
+
+    start: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """The processes whose rows together are a batch: this one has part `rank` of `size`."""
+    """This process computes on part `rank` of a batch that is cut along its first axis into `size` equal parts.
+
+    >>> RowGroup(1, 4).part((2, 3))
+    Part(start=6, total=24)
+    """
 
     rank: int
     size: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size:
+            raise DistributedError(f"a group of {self.size} processes has ranks 0 to {self.size - 1}, not {self.rank}")
 
-_current: ContextVar[RowGroup | None] = ContextVar("phlox_row_group", default=None)
+    def part(self, shape: tuple[int, ...]) -> Part | None:
+        """Which elements of the draw for the whole batch those of an array of this shape are.
+
+        None for one without axes: it has no rows, and is the same everywhere.
+        """
+        if not shape:
+            return None
+        n = math.prod(shape)
+        return Part(self.rank * n, self.size * n)
+
+
+def part_of(rows: RowGroup | None, shape: tuple[int, ...]) -> Part | None:
+    """As `RowGroup.part`; None without a group, too."""
+    return None if rows is None else rows.part(shape)
+
+
+_group: ContextVar[RowGroup | None] = ContextVar("phlox_row_group", default=None)
 
 
 def row_group() -> RowGroup | None:
-    """The group whose rows the code that runs now computes on; None outside of `with mesh:`."""
-    return _current.get()
+    """The ambient group; None where this process computes on all there is."""
+    return _group.get()
 
 
 @contextmanager
-def rows_of(group: RowGroup | None) -> Generator[None]:
-    """Within this scope the code computes on this process's rows of a global batch."""
-    with scope(_current, group):
-        yield
+def rows_of(group: RowGroup | None) -> Generator[RowGroup | None]:
+    """A scope in which the code computes on this process's rows of a global batch.
+
+    Random numbers are then those of its rows in the draw for the whole batch, gradients of modules are averaged over
+    the processes, and functions compiled inside and outside are kept apart.
+
+    >>> import phlox as px
+    >>> px.random.seed(0); whole = px.random.uniform((4,))
+    >>> px.random.seed(0)
+    >>> with rows_of(RowGroup(1, 2)):
+    ...     mine = px.random.uniform((2,))
+    >>> bool((mine == whole[2:]).all())
+    True
+    """
+    with scope(_group, group):
+        yield group

@@ -8,31 +8,22 @@ from phlox.lazy import lazily
 
 if TYPE_CHECKING:
     from phlox.distributed.agreement import check_agreement
+    from phlox.distributed.collectives import broadcast, gather, mean, sum
     from phlox.distributed.group import attempt, barrier, initialize, is_main, rank, shutdown, size
     from phlox.distributed.layout import Layout, tensor_parallel
     from phlox.distributed.mesh import Mesh
     from phlox.distributed.objects import broadcast_object, gather_objects
 
 __all__ = [
-    "Layout",
-    "Mesh",
-    "attempt",
-    "barrier",
-    "broadcast_object",
-    "check_agreement",
-    "gather_objects",
-    "initialize",
-    "is_main",
-    "rank",
-    "shutdown",
-    "size",
-    "tensor_parallel",
-]
+    "Layout", "Mesh", "attempt", "barrier", "broadcast", "broadcast_object", "check_agreement", "gather",
+    "gather_objects", "initialize", "is_main", "mean", "rank", "shutdown", "size", "sum", "tensor_parallel",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "agreement": "check_agreement",
+        "collectives": "broadcast gather mean sum",
         "group": "attempt barrier initialize is_main rank shutdown size",
         "layout": "Layout tensor_parallel",
         "mesh": "Mesh",

@@ -88,6 +88,8 @@ def _call_of(cls: type[Any]) -> Any:
 class _SeededStream(Stream):
     """A stream whose draws are meant to be the same whenever a program is run."""
 
+    whole = True
+
     def check(self, backend: Backend) -> None:
         pass
 

@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from phlox.backend.parallel import row_group
 from phlox.backend.pytree import Container, register_container
 from phlox.errors import ModuleError
+from phlox.module.averaging import averaged
 from phlox.module.module import Module
 from phlox.module.param import ParamId
 from phlox.tensor import Gradients, Tensor, where
@@ -71,6 +73,10 @@ class GradientsParams:
     def from_grads(cls, grads: Gradients, module: Module) -> GradientsParams:
         """The gradients of those parameters of `module` that the differentiated tensor depended on.
 
+        Where each process computes on its rows of a global batch (`with mesh:` on PyTorch and NumPy, see
+        `phlox.distributed.Mesh`) they are the mean over all processes, so that each makes the same step. All processes
+        call this in the same order; `DistributedError` where only some have a gradient of a parameter.
+
         Raises `ModuleError` where two of them were one leaf of the tape, so that there is one gradient for both.
         """
         found: dict[ParamId, Tensor[Any, Any, Any]] = {}
@@ -90,7 +96,7 @@ class GradientsParams:
                 gradient = param.val().grad(grads)
                 if gradient is not None:
                     found[param.id] = gradient
-        return cls(found)
+        return cls(found if row_group() is None else averaged(found, module))
 
     def get(self, id: ParamId) -> Tensor[Any, Any, Any] | None:
         """The gradient of a parameter, or None."""

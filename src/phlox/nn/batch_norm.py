@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from phlox.backend import DeviceLike
+from phlox.backend import DeviceLike, Float
+from phlox.backend.parallel import row_group
 from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
 from phlox.module.param import set_together
 from phlox.nn.initializer import Initializer, Ones, Zeros
-from phlox.tensor import Tensor, functional
+from phlox.tensor import Tensor, functional, stack
 from phlox.tensor.functional.norm import BatchNorm as Normalised
 
 
@@ -28,6 +29,10 @@ class BatchNorm(Module):
     The mode (`train`, `valid`) decides what is training; without one, it is training if x is on a tape. Raises
     `ShapeError` in training if there is only one value per channel, which has no variance.
 
+    Where each process computes on its rows of a global batch (`with mesh:` on PyTorch and NumPy), the statistics are
+    those of its rows, and differ between processes; with `synchronized=True` they are those of the whole batch, for one
+    exchange in each direction. On JAX a batch on a mesh is one array, and they always are.
+
     >>> import phlox as px
     >>> layer = BatchNorm(1).train()
     >>> layer(px.tensor([[1.0], [3.0]], device=layer.gamma.device)).tolist()
@@ -44,12 +49,13 @@ class BatchNorm(Module):
         momentum: float = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
+        synchronized: bool = False,
         device: DeviceLike | None = None,
     ) -> None:
         if not 0.0 <= momentum <= 1.0:
             raise ConfigError(f"BatchNorm: momentum must be between 0 and 1, got {momentum}")
         shape = (channels,)
-        self.channels, self.epsilon, self.momentum = channels, epsilon, momentum
+        self.channels, self.epsilon, self.momentum, self.synchronized = channels, epsilon, momentum, synchronized
         self.gamma = Param.deferred(shape, Ones(), device=device) if affine else None
         self.beta = Param.deferred(shape, Zeros(), device=device) if affine else None
         tracks = track_running_stats
@@ -68,7 +74,7 @@ class BatchNorm(Module):
         if not training:
             return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
         found = self._batch_normalised(x, gamma, beta)
-        count = math.prod(x.shape) // self.channels
+        count = math.prod(x.shape) // self.channels * self._processes()
         batch, spread = self._statistics(x, found), count / (count - 1)
         set_together([self._updated(mean, batch[0], 1.0), self._updated(variance, batch[1], spread)])
         return found.y
@@ -76,15 +82,23 @@ class BatchNorm(Module):
     def _batch_normalised(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
         if x.ndim > 1 and x.shape[1] != self.channels:
             raise ShapeError(f"x of shape {x.shape} does not have {self.channels} channels along axis 1")
-        if x.ndim > 1 and math.prod(x.shape) <= self.channels:
+        processes = self._processes()
+        if x.ndim > 1 and math.prod(x.shape) * processes <= self.channels:
             raise ShapeError(
                 f"x of shape {x.shape} has only one value per channel, and so no variance; use a larger batch"
             )
+        if processes > 1 and x.ndim > 1:
+            return _over_processes(x, gamma, beta, self.epsilon)
         return functional.batch_norm_train(x, gamma, beta, epsilon=self.epsilon)
+
+    def _processes(self) -> int:
+        """Of how many processes' rows the statistics are."""
+        group = row_group() if self.synchronized else None
+        return 1 if group is None else group.size
 
     def _statistics(self, x: Tensor, found: Normalised) -> tuple[Tensor, Tensor]:
         """Mean and variance of the batch, at full precision at least: half precision would be inaccurate."""
-        if x.backend.full_precision() is x.backend:
+        if x.backend.full_precision() is x.backend or self._processes() > 1:
             return found.mean, found.variance
         wide, axes = x.detach().to_full_precision(), (0, *range(2, x.ndim))
         return wide.mean(axes), wide.var(axes)
@@ -95,6 +109,25 @@ class BatchNorm(Module):
         while after.backend is not before.backend and after.backend.without_tape() is not None:
             after = after.inner()  # only x is on a tape, not the module
         return running, after
+
+
+def _over_processes(x: Tensor, gamma: Tensor | None, beta: Tensor | None, epsilon: float) -> Normalised:
+    """With mean and variance of the rows of all processes, of which each has as many as the others."""
+    wide, axes = x.to_full_precision(), (0, *range(2, x.ndim))
+    own = stack([wide.mean(axes), wide.var(axes)], 0)
+    # Means and variances, and not sums and sums of squares, whose difference would lose digits.
+    every = Tensor.from_primitive(own.backend.all_gather(own.primitive), own.backend, Float)
+    means = every[:, 0]
+    mean = means.mean(0)
+    variance = (every[:, 1] + (means - mean).square()).mean(0)
+
+    def along(scale: Tensor) -> Tensor:
+        return scale.to_full_precision().reshape((-1, *[1 for _ in x.shape[2:]]))
+
+    y = (wide - along(mean)) * along((variance + epsilon).rsqrt())
+    y = y if gamma is None else y * along(gamma)
+    y = y if beta is None else y + along(beta)
+    return Normalised(y.from_full_precision(x), mean, variance)
 
 
 def _statistic(shape: tuple[int, ...], initializer: Initializer, device: DeviceLike | None) -> Param:

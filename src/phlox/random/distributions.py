@@ -11,10 +11,11 @@ from typing import Any
 
 from phlox.backend import Backend, Bool, Device, DeviceLike, Float, Int, as_device
 from phlox.backend.contract.backend import without_autodiff
+from phlox.backend.parallel import rows_of
 from phlox.backend.threefry.half_normal import NODES, STEPS
 from phlox.batching import seen_from_inside
 from phlox.errors import KindError, RangeError, ShapeError
-from phlox.random.draws import draw, integers, permutation
+from phlox.random.draws import draw, draw_on, integers, permutation
 from phlox.random.stream import current
 from phlox.tensor import Tensor, tensor, where
 from phlox.tensor.backend_promotion import on_vmap_backend
@@ -37,7 +38,7 @@ def _uniform(shape: tuple[int, ...], place: Device) -> _Floats:
     place = seen_from_inside(place)
     wide = _full_precision_backend(place.backend)
     state = current().draw(place.backend)
-    return Tensor.from_primitive(wide.random_uniform(state, shape, place.on(wide)), wide, Float)
+    return Tensor.from_primitive(draw_on(wide, "uniform", state, shape, place.on(wide)), wide, Float)
 
 
 def _moved_to(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
@@ -144,7 +145,7 @@ def truncated_normal(
     wide = _full_precision_backend(place.backend)
     above = place.on(wide)
     state = current().draw(place.backend)
-    drawn = wide.random_integers(state, sizes_of("truncated_normal", shape), first, end, above)
+    drawn = draw_on(wide, "integers", state, sizes_of("truncated_normal", shape), first, end, above)
     x = _quantile(Tensor.from_primitive(drawn, wide, Int), above).clip(low, high)
     return _moved_to(x if (mean, std) == (0.0, 1.0) else x * std + mean, place)
 
@@ -276,6 +277,7 @@ def _without_replacement(probs: Tensor[Any, Any, Any], count: int) -> Tensor[Any
     _check_weights("choice", weights, weights.cumsum(0))
     if not weights.backend.is_traced(weights.primitive) and int(weights.count_nonzero()) < count:
         raise RangeError(f"choice: cannot choose {count} without replacement: fewer weights are positive")
-    waits = (-_uniform(weights.shape, probs.device).maximum(_LEAST)).log1p() / -weights
+    with rows_of(None):  # as a permutation, which has no rows
+        waits = (-_uniform(weights.shape, probs.device).maximum(_LEAST)).log1p() / -weights
     order = weights.backend.float_argsort(waits.primitive, 0, False)
     return _moved_to(Tensor.from_primitive(order, weights.backend, Int)[:count], probs.device)

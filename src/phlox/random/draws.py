@@ -7,16 +7,22 @@ from typing import Any
 from phlox.backend import Device, DeviceLike, Float, Int, as_device
 from phlox.batching import seen_from_inside
 from phlox.errors import RangeError
-from phlox.random.stream import current
+from phlox.random.stream import current, rows
 from phlox.tensor import Tensor
 from phlox.tensor.creation import Shape, sizes_of
 
 
 def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Tensor[Any, Any, Any]:
     place: Device = seen_from_inside(as_device(device))
-    backend = place.backend
-    primitive = getattr(backend, f"random_{name}")(current().draw(backend), *arguments, place)
-    return Tensor.from_primitive(primitive, backend, kind)
+    primitive = draw_on(place.backend, name, current().draw(place.backend), *arguments, place)
+    return Tensor.from_primitive(primitive, place.backend, kind)
+
+
+def draw_on(backend: Any, name: str, state: Any, *arguments: Any) -> Any:
+    """A draw by a backend, of this process's rows where it computes on rows of a global batch."""
+    function = getattr(backend, f"random_{name}")
+    group = rows()
+    return function(state, *arguments) if group is None else function(state, *arguments, group)
 
 
 def uniform(
@@ -57,7 +63,11 @@ def integers(shape: Shape, low: int, high: int, *, device: DeviceLike | None = N
 
 def permutation(n: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]:
     """The integers from 0 to n - 1 in random order."""
-    return draw("permutation", Int, device, *sizes_of("permutation", (n,)))
+    place: Device = seen_from_inside(as_device(device))
+    backend = place.backend
+    (count,) = sizes_of("permutation", (n,))
+    primitive = backend.random_permutation(current().draw(backend), count, place)
+    return Tensor.from_primitive(primitive, backend, Int)
 
 
 def shuffle(x: Tensor[Any, Any, Any], axis: int = 0) -> Tensor[Any, Any, Any]:

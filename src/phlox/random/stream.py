@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend
+from phlox.backend.parallel import RowGroup, row_group
 from phlox.backend.threefry.foreign_keys import read_key
 from phlox.backend.threefry.generator import fold_in
 from phlox.errors import KindError, RandomnessError, RangeError, ShapeError
@@ -50,6 +51,9 @@ class Reserved(NamedTuple):
 
 class Stream:
     """A key and the position of the next draw."""
+
+    whole: bool = False
+    """Is a draw from it the same in every process, also where each computes on its rows of a global batch?"""
 
     def __init__(self, key: Key, position: int = 0) -> None:
         self.key = key
@@ -101,7 +105,11 @@ class Stream:
 
     def replay(self, position: int) -> Stream:
         """A stream that repeats the draws of this one from a position on."""
-        return Stream(self.key, position)
+        return self._like(Stream(self.key, position))
+
+    def _like(self, other: Stream) -> Stream:
+        other.whole = self.whole
+        return other
 
     def restart(self, key: Key) -> None:
         """Restart from another key."""
@@ -163,7 +171,7 @@ class TracedStream(Stream):
     def replay(self, position: int) -> Stream:
         again = TracedStream(self.start)
         again.position = position
-        return again
+        return self._like(again)
 
     def words(self) -> Any:
         return self.start + np.array([0, 0, self.position], np.uint32)
@@ -208,7 +216,7 @@ class FixedStream(Stream):
         self.inside = inside
 
     def replay(self, position: int) -> Stream:
-        return FixedStream(self.key, position, self.inside)
+        return self._like(FixedStream(self.key, position, self.inside))
 
     def check(self, backend: Backend) -> None:
         self.inside.check(backend)
@@ -240,6 +248,21 @@ _scoped: ContextVar[Stream | None] = ContextVar("phlox_random_stream", default=N
 def current() -> Stream:
     """The current stream: that of the innermost scope, else that of the process."""
     return _scoped.get() or _global
+
+
+def rows() -> RowGroup | None:
+    """Of which rows of a global batch a draw from the current stream is; None where it is a draw as it stands."""
+    group = row_group()
+    return None if group is None or current().whole else group
+
+
+def program_rows() -> Hashable:
+    """What a program that is traced now depends on, of the rows: the group, and whether its draws are of rows.
+
+    None where there is no group, and the group itself where draws are of its rows.
+    """
+    group = row_group()
+    return group if group is None or not current().whole else ("whole draws", group)
 
 
 def seed(value: int) -> None:
@@ -280,6 +303,9 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     an array of three 32-bit words (key and position). Arrays and keys of JAX may be traced. Raises `KindError`,
     `ShapeError` or `RangeError` for anything else.
 
+    Where a process computes on its rows of a global batch, draws are those of its rows; in a scope that is opened there
+    on a seed or a key they are the same in every process.
+
     >>> import phlox as px
     >>> with px.random.stream(1): a = px.random.normal((3,))
     >>> with px.random.stream(1): bool((a == px.random.normal((3,))).all())
@@ -289,6 +315,8 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     if opened is not source and type(opened) is Stream and isinstance(around, (TracedStream, FixedStream)):
         inside = around.inside if isinstance(around, FixedStream) else around
         opened = FixedStream(opened.key, opened.position, inside)
+    if opened is not source and row_group() is not None:
+        opened.whole = True
     with scope(_scoped, opened):
         yield opened
 

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from phlox import random
 from phlox.backend import Backend, Float
 from phlox.backend.levels import levels, resumed
+from phlox.backend.parallel import row_group, rows_of
 from phlox.batching import joined
 from phlox.errors import AutodiffError
 from phlox.module.param import Param, noting_changes, with_old_values
@@ -44,7 +45,7 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
         if backend is None:
             return fn(*args, **kwargs)
         around = levels()
-        stream = random.current()
+        stream, group = random.current(), row_group()
         start = stream.position
         first: list[Any] = []
         changes: dict[Param, AnyTensor] = {}
@@ -58,7 +59,9 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
             tied: Any = map_tensors(lambda x: _tied(x, backend, after), given)
             again: Callable[..., R] = fn
             # A module from outside has gone on since; here it is what it was, and nothing of what it is given stays.
-            with random.stream(stream.replay(start)), with_old_values(changes), resumed(around):
+            with (
+                rows_of(group), random.stream(stream.replay(start)), with_old_values(changes), resumed(around)
+            ):  # fmt: skip
                 return [x.primitive for x in _floats(again(*tied[0], **tied[1]), backend)]
 
         results = iter(backend.checkpoint(run))

@@ -28,6 +28,9 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
     the whole (a gradient penalty, a physics-informed loss, MAML). The value is on the backend of the argument, the
     gradient on the one below its tape; with a history that goes on, each is on a tape above.
 
+    Where each process computes on its rows of a global batch, the gradients of modules are the mean over all
+    processes, as those of `GradientsParams.from_grads`; those of tensors stay this process's.
+
     Raises `AutodiffError` where there is nothing to differentiate, and where a history would be cut in silence.
 
     >>> import phlox as px
@@ -73,6 +76,6 @@ def _differentiated(name: str, fn: Callable[..., Any], argnums: int | Sequence[i
             )
         gradients = None if root is None else leaves.backward(root)
         leaves.write_back()
-        return leaves.down(value), leaves.found(gradients)
+        return leaves.down(value), leaves.found(gradients, averages=True)
 
     return evaluate

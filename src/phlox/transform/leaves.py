@@ -15,9 +15,11 @@ from typing import Any, cast
 
 from phlox.backend import Backend, Float
 from phlox.backend.levels import Level, depth, levels
+from phlox.backend.parallel import row_group
 from phlox.batching import Batched, joined
 from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.module.averaging import averaged
 from phlox.tensor import Gradients, Tensor, zeros_like
 from phlox.tensor.backend_promotion import on_vmap_backend
 from phlox.transform.tree import AnyTensor, leaves_of, map_parts, map_tensors
@@ -53,7 +55,7 @@ class Leaves:
     """
 
     def __init__(self, name: str, given: Any, *, above: int = 1, at: int | None = None, ends: bool = False) -> None:
-        self.name, self._ends = name, ends
+        self.name, self._ends, self._averages = name, ends, False
         self.given = given
         self._tensors: list[_Place] = []
         self._params: dict[Param, _Place] = {}
@@ -215,15 +217,17 @@ class Leaves:
                 gradient = None if place is None else of(place)
                 if place is not None and (gradient is not None or zeros):
                     found[param.id] = self.zeros(place) if gradient is None else gradient
-            return GradientsParams(found)
+            return GradientsParams(averaged(found, value) if self._averages else found)
         return map_parts(lambda part, _: self._with_gradients(part, places, of, zeros), value, "")
 
-    def found(self, gradients: Gradients | None, *, zeros: bool = False) -> Any:
+    def found(self, gradients: Gradients | None, *, zeros: bool = False, averages: bool = False) -> Any:
         """A structure like the one given of gradients, with `GradientsParams` for each module.
 
-        Where there is none there are zeros for a tensor, and nothing (unless `zeros`) for a parameter.
+        Where there is none there are zeros for a tensor, and nothing (unless `zeros`) for a parameter. With `averages`
+        those of modules are the mean over the processes that compute on the rows of one batch.
         """
         self.places()
+        self._averages = averages and row_group() is not None
         of = partial(self.gradient, gradients=gradients)
         return self._with_gradients(self.given, iter(self._tensors), of, zeros)
 

@@ -182,6 +182,7 @@ class _Loop:
 
         def body(state: tuple[Any, ...], one: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
             rng = random.TracedStream(state[0])
+            rng.whole = stream.whole
             carry = self.start.build(map(_around, [backend] * len(start), start, state[1:]))
             x = self.along.build(map(_around, [backend] * len(along), along, one))
             # Traced: an optimizer from outside would be left with what ends with the loop.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from phlox.backend.contract.arithmetic import ArithmeticOps
+from phlox.backend.contract.collectives import CollectiveOps
 from phlox.backend.contract.compiling import CompilingOps
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.indexing import IndexingOps
@@ -39,6 +40,7 @@ class Backend(
     UpdateOps, SamplingOps, PoolingOps, ConvOps, RecurrentOps, AttentionOps, LossOps, NormOps, DenseOps, ActivationOps,
     SignalOps, LinalgOps, ReductionOps, SortingOps, IndexingOps, ElementwiseOps, SpecialOps, ArithmeticOps, ShapingOps,
     TracingOps, CompilingOps, TapingOps, MultiTensorOps, ProfilingOps, MeshOps, ProcessOps,
+    CollectiveOps,
 ):  # fmt: skip
     """A small immutable value that names element types and holds operations on an engine's own arrays.
 

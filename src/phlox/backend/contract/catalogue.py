@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeAlias
 
 from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.backend import Backend
+from phlox.backend.contract.collectives import CollectiveOps
+from phlox.backend.contract.meshes import MeshOps
 from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps, ShapeOps
 from phlox.backend.contract.tracing import TracingOps
 from phlox.errors import BackendError
@@ -17,7 +19,7 @@ _REQUIRED = (ShapeOps, FloatOps, IntOps, BoolOps, RandomOps)
 REQUIRED: frozenset[str] = frozenset(name for family in _REQUIRED for name in family.__annotations__)
 """What a backend must have."""
 
-_NO_FAMILIES = (Backend, ArrayOps, TracingOps)
+_NO_FAMILIES = (Backend, ArrayOps, TracingOps, MeshOps, CollectiveOps)
 _FAMILIES = [cls for cls in Backend.__mro__ if issubclass(cls, ArrayOps) and cls not in _NO_FAMILIES]
 
 DERIVED: dict[str, type[Any]] = {

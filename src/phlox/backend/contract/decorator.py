@@ -9,6 +9,7 @@ import numpy as np
 
 from phlox.backend.analysis import Analysis
 from phlox.backend.contract.backend import Backend
+from phlox.backend.contract.collectives import Presence, Reduction
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
@@ -137,6 +138,36 @@ class Decorator(Backend):
 
     def is_donated(self, x: Array) -> bool:
         return self.inner.is_donated(self.below(x))
+
+    # --- collectives
+
+    def all_reduce(self, arrays: Sequence[Array], op: Reduction, presence: Presence | None = None) -> list[Array]:
+        return self.inner.all_reduce([self._sendable(x) for x in arrays], op, presence)
+
+    def all_gather(self, x: Array) -> Array:
+        return self.inner.all_gather(self._sendable(x))
+
+    def broadcast(self, x: Array, root: int) -> Array:
+        return self.inner.broadcast(self._sendable(x), root)
+
+    def reduce_on_host(
+        self, arrays: Sequence[np.ndarray[Any, Any]], op: Reduction, presence: Presence | None = None
+    ) -> list[np.ndarray[Any, Any]]:
+        return self.inner.reduce_on_host(arrays, op, presence)
+
+    def gather_on_host(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self.inner.gather_on_host(array)
+
+    def broadcast_on_host(self, array: np.ndarray[Any, Any], root: int) -> np.ndarray[Any, Any]:
+        return self.inner.broadcast_on_host(array, root)
+
+    def _sendable(self, x: Array) -> Array:
+        if type(x) is self.box:
+            raise UnsupportedError(
+                f"{self!r} has no collectives: inside phlox.vmap a tensor stands for one example; call it on what vmap "
+                "returns"
+            )
+        return x
 
     # --- traced scalars
 

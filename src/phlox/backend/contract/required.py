@@ -129,7 +129,11 @@ class BoolOps:
 
 
 class RandomOps:
-    """Draws of the counter-based generator; `state` is three 32-bit words: the key's two and the draw's position."""
+    """Draws of the counter-based generator; `state` is three 32-bit words: the key's two and the draw's position.
+
+    After the device there may be a `RowGroup`, and the result is then this process's rows of a draw for the whole
+    batch; see `phlox.backend.parallel`. A backend on which no training runs in several processes can do without.
+    """
 
     random_uniform: Callable[[Array, Shape, Device], Array]
     """Floats in [0, 1), of 24 random bits."""

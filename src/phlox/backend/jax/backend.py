@@ -24,6 +24,7 @@ from phlox.backend.device import Device
 from phlox.backend.jax import ops, random, x64
 from phlox.backend.jax.arrays import ELEMENTS, Arrays
 from phlox.backend.jax.attention import Attention
+from phlox.backend.jax.collectives import Collectives
 from phlox.backend.jax.conv import Conv
 from phlox.backend.jax.elementwise import Elementwise
 from phlox.backend.jax.indexing import Indexing
@@ -60,7 +61,8 @@ def _recast(source: Any, target: Any, x: Any) -> Any:
 
 class Jax(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Traces, Profiling, Meshes, ProcessesOfJax, Arrays, EngineBackend,
+    Sampling, Recurrent, Traces, Profiling, Collectives, Meshes, ProcessesOfJax, Arrays,
+    EngineBackend,
 ):  # fmt: skip
     """JAX arrays: compiled by XLA, on a processor, a GPU or a TPU; f32 by default, or f64, bf16, f16.
 

@@ -30,6 +30,7 @@ from phlox.backend.numpy.signal import Signal
 from phlox.backend.numpy.sorting import Sorting
 from phlox.backend.numpy.sums import running, total
 from phlox.backend.numpy.update import Update
+from phlox.backend.parallel import RowGroup, part_of
 from phlox.backend.threefry import generator
 from phlox.errors import DeviceError, RangeError
 from phlox.host.dtypes import HALF_ELEMENTS, HOST_DTYPES
@@ -323,17 +324,22 @@ class NumPy(
 
     # --- random
 
-    def random_uniform(self, state: Array, shape: Shape, device: Device) -> Array:
-        return generator.random_uniform(state, shape, self.host_float_dtype)
+    def random_uniform(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
+        return generator.random_uniform(state, shape, self.host_float_dtype, part_of(rows, shape))
 
-    def random_normal(self, state: Array, shape: Shape, device: Device) -> Array:
-        return generator.random_normal(state, shape, self.host_float_dtype)
+    def random_normal(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
+        return generator.random_normal(state, shape, self.host_float_dtype, part_of(rows, shape))
 
-    def random_bernoulli(self, state: Array, shape: Shape, threshold: int, device: Device) -> Array:
-        return generator.random_bernoulli(state, shape, threshold)
+    def random_bernoulli(
+        self, state: Array, shape: Shape, threshold: int, device: Device, rows: RowGroup | None = None
+    ) -> Array:
+        return generator.random_bernoulli(state, shape, threshold, part_of(rows, shape))
 
-    def random_integers(self, state: Array, shape: Shape, low: int, high: int, device: Device) -> Array:
-        return generator.random_integers(state, shape, low, high).astype(self.host_int_dtype, copy=False)
+    def random_integers(
+        self, state: Array, shape: Shape, low: int, high: int, device: Device, rows: RowGroup | None = None
+    ) -> Array:
+        drawn = generator.random_integers(state, shape, low, high, part_of(rows, shape))
+        return drawn.astype(self.host_int_dtype, copy=False)
 
     def random_permutation(self, state: Array, n: int, device: Device) -> Array:
         return generator.random_permutation(state, n).astype(self.host_int_dtype, copy=False)

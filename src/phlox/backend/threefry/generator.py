@@ -20,6 +20,9 @@ and the other functions are made of these words, in row-major order:
   factor 1 + 2**-32.
 - permutation: the stable argsort of n words.
 
+All but the permutation may be asked for a `part` of a larger draw, consecutive elements of it: they have the bits that
+they have there, and no others are computed than the other word of each pair.
+
 Position 0xFFFFFFFF makes keys of sub-streams (`fold_in`), so no draw may have it.
 """
 
@@ -32,6 +35,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from phlox.backend.parallel import Part
 from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
 from phlox.errors import RangeError
 
@@ -46,6 +50,7 @@ __all__ = [
     "check_substream",
     "check_threshold",
     "fold_in",
+    "in_halves",
     "random_bernoulli",
     "random_bits",
     "random_integers",
@@ -101,6 +106,16 @@ def check_substream(data: int) -> None:
     """Refuse a number of a sub-stream that is no uint32."""
     if not 0 <= data <= _M32:
         raise RangeError(f"the number of a sub-stream must be in 0..2**32-1, not {data}")
+
+
+def in_halves(start: int, stop: int, n: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Elements start..stop-1 of n, which are two halves in a row, the first the longer: which of each half they are.
+
+    >>> in_halves(2, 6, 7)
+    ((2, 4), (0, 2))
+    """
+    half = (n + 1) // 2
+    return (min(start, half), min(stop, half)), (max(start, half) - half, max(stop, half) - half)
 
 
 def fold_in(key: tuple[int, int], data: int) -> tuple[int, int]:
@@ -163,39 +178,57 @@ def _checked(state: State, n: int) -> tuple[int, int, int]:
     return k0, k1, position
 
 
-def _chunks(draw: tuple[int, int, int], n: int) -> Iterator[tuple[int, Words]]:
-    """The n words of a draw in pieces: where a piece starts, and its words, which the caller may overwrite."""
+def _pairs(draw: tuple[int, int, int], start: int, stop: int) -> Iterator[tuple[int, Words]]:
+    """Pairs start..stop-1 of a draw in pieces: which of them a piece begins with, and its words.
+
+    Those are the first words of its pairs and then the second ones; the caller may overwrite them.
+    """
     k0, k1, position = draw
-    h = (n + 1) // 2
-    if h <= _BIG:
-        a, b = _lanes(k0, k1, position, 0, h)
-        pairs = np.frombuffer((a | b << 32).to_bytes(8 * h, "little"), "<u4").reshape(h, 2)
-        yield 0, pairs.T.astype(np.uint32, order="C").reshape(-1)[:n]
+    count = stop - start
+    if count <= _BIG:
+        a, b = _lanes(k0, k1, position, start, count)
+        pairs = np.frombuffer((a | b << 32).to_bytes(8 * count, "little"), "<u4").reshape(count, 2)
+        yield 0, pairs.T.astype(np.uint32, order="C").reshape(-1)
         return
-    size = min(h, _BLOCKS)
-    count = np.arange(size, dtype=np.uint32)
+    size = min(count, _BLOCKS)
+    numbers = np.arange(size, dtype=np.uint32)
     words, scratch = np.empty(2 * size, np.uint32), np.empty(size, np.uint32)
-    for start in range(0, h, size):
-        size = min(size, h - start)
+    for at in range(0, count, size):
+        size = min(size, count - at)
         a, b = words[:size], words[size : 2 * size]
-        np.add(count[:size], np.uint32(start), b)
+        np.add(numbers[:size], np.uint32(start + at), b)
         _rounds(k0, k1, position, a, b, scratch[:size])
+        yield at, words[: 2 * size]
+
+
+def _chunks(draw: tuple[int, int, int], n: int, part: Part | None = None) -> Iterator[tuple[int, Words]]:
+    """The n words of a draw in pieces: where a piece starts, and its words, which the caller may overwrite."""
+    if part is not None and part.total != n:
+        first, second = in_halves(part.start, part.start + n, part.total)
+        for at, words in _pairs(draw, *first):
+            yield at, words[: words.size // 2]
+        for at, words in _pairs(draw, *second):
+            yield first[1] - first[0] + at, words[words.size // 2 :]
+        return
+    h = (n + 1) // 2
+    for start, words in _pairs(draw, 0, h):
+        size = words.size // 2
         if size == h:
             yield 0, words[:n]
         else:
-            yield start, a
-            yield h + start, b[: n - h - start]
+            yield start, words[:size]
+            yield h + start, words[size : size + n - h - start]
 
 
-def random_bits(state: State, n: int) -> Words:
+def random_bits(state: State, n: int, part: Part | None = None) -> Words:
     """The n random words of a draw, uint32.
 
     >>> [hex(word) for word in random_bits(np.zeros(3, np.uint32), 2)]
     ['0x6b200159', '0x99ba4efe']
     """
-    draw = _checked(state, n)
+    draw = _checked(state, n if part is None else part.total)
     out = np.empty(n, np.uint32)
-    for start, words in _chunks(draw, n):
+    for start, words in _chunks(draw, n, part):
         out[start : start + words.size] = words
     return out
 
@@ -205,43 +238,47 @@ def _wide(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return part if part.itemsize >= 4 else np.empty(part.size, np.float32)
 
 
-def random_uniform(state: State, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+def random_uniform(
+    state: State, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32, part: Part | None = None
+) -> npt.NDArray[Any]:
     """Uniform numbers in [0, 1), multiples of 2**-24; float16 and bfloat16 keep their leading 11 or 8 bits.
 
     >>> random_uniform(np.zeros(3, np.uint32), (2,))
     array([0.4184571 , 0.60049903], dtype=float32)
     """
     n = math.prod(shape)
-    draw = _checked(state, n)
+    draw = _checked(state, n if part is None else part.total)
     out = np.empty(n, dtype)
-    for start, words in _chunks(draw, n):
-        part = out[start : start + words.size]
-        wide = _wide(part)
+    for start, words in _chunks(draw, n, part):
+        piece = out[start : start + words.size]
+        wide = _wide(piece)
         words >>= 8
         wide[...] = words.view(np.int32)
-        if wide is not part:
+        if wide is not piece:
             pattern = wide.view(np.int32)
             pattern &= -1 << DROPPED[out.dtype.name]
         wide *= 2.0**-24
-        if wide is not part:
-            part[...] = wide
+        if wide is not piece:
+            piece[...] = wide
     return out.reshape(shape)
 
 
-def random_normal(state: State, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+def random_normal(
+    state: State, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32, part: Part | None = None
+) -> npt.NDArray[Any]:
     """Standard normal numbers, within 3.4e-7 of the exact quantiles, at most 5.54 from 0.
 
     >>> random_normal(np.zeros(3, np.uint32), (2,))
     array([-0.80910087,  0.523683  ], dtype=float32)
     """
     n = math.prod(shape)
-    draw = _checked(state, n)
+    draw = _checked(state, n if part is None else part.total)
     out = np.empty(n, dtype)
     room = min(n, 2 * _BLOCKS)
     floats, places, steps = np.empty(room, np.float32), np.empty(room, np.intp), np.empty(room, np.int32)
-    for start, words in _chunks(draw, n):
-        part = out[start : start + words.size]
-        wide = _wide(part)
+    for start, words in _chunks(draw, n, part):
+        piece = out[start : start + words.size]
+        wide = _wide(piece)
         m, index, step = floats[: words.size], places[: words.size], steps[: words.size]
         sign = words.view(np.int32) << 31
         sign >>= 31  # 0 or -1, and (x ^ sign) - sign is x or -x
@@ -262,12 +299,14 @@ def random_normal(state: State, shape: tuple[int, ...], dtype: npt.DTypeLike = n
         node -= sign
         wide[...] = node
         wide *= 2.0**-26
-        if wide is not part:
-            part[...] = wide
+        if wide is not piece:
+            piece[...] = wide
     return out.reshape(shape)
 
 
-def random_bernoulli(state: State, shape: tuple[int, ...], threshold: int) -> npt.NDArray[np.bool_]:
+def random_bernoulli(
+    state: State, shape: tuple[int, ...], threshold: int, part: Part | None = None
+) -> npt.NDArray[np.bool_]:
     """True with probability threshold / 65536, from 16 random bits an element.
 
     >>> random_bernoulli(np.zeros(3, np.uint32), (4,), 32768)
@@ -275,9 +314,19 @@ def random_bernoulli(state: State, shape: tuple[int, ...], threshold: int) -> np
     """
     check_threshold(threshold)
     n = math.prod(shape)
-    half = (n + 1) // 2
+    total = n if part is None else part.total
+    half = (total + 1) // 2
     draw = _checked(state, half)
     out = np.empty(n, np.bool_)
+    if part is not None and total != n:
+        (low, end_of_low), (high, end_of_high) = in_halves(part.start, part.start + n, total)
+        count = end_of_low - low
+        for start, words in _chunks(draw, count, Part(low, half)):
+            np.less(words & 0xFFFF, threshold, out=out[start : start + words.size])
+        for start, words in _chunks(draw, end_of_high - high, Part(high, half)):
+            words >>= 16
+            np.less(words, threshold, out=out[count + start : count + start + words.size])
+        return out.reshape(shape)
     for start, words in _chunks(draw, half):
         low, high = out[start : start + words.size], out[half + start : half + start + words.size]
         np.less(words & 0xFFFF, threshold, out=low)
@@ -286,7 +335,9 @@ def random_bernoulli(state: State, shape: tuple[int, ...], threshold: int) -> np
     return out.reshape(shape)
 
 
-def random_integers(state: State, shape: tuple[int, ...], low: int, high: int) -> npt.NDArray[np.int32]:
+def random_integers(
+    state: State, shape: tuple[int, ...], low: int, high: int, part: Part | None = None
+) -> npt.NDArray[np.int32]:
     """Integers in [low, high), int32, as good as unbiased: 64 random bits an element.
 
     >>> random_integers(np.zeros(3, np.uint32), (4,), 1, 7)
@@ -294,14 +345,19 @@ def random_integers(state: State, shape: tuple[int, ...], low: int, high: int) -
     """
     check_range(low, high)
     n = math.prod(shape)
-    a, b = random_bits(state, 2 * n).reshape(2, n).astype(np.uint64)
+    first, total = Part(0, n) if part is None else part
+    draw = _checked(state, 2 * total)
+    out = np.empty(n, np.int32)
     span = np.uint64(high - low)
-    a *= span
-    b *= span
-    b >>= 32
-    a += b
-    a >>= 32
-    return (a.astype(np.int64) + low).astype(np.int32).reshape(shape)
+    for start, words in _pairs(draw, first, first + n):
+        a, b = words.astype(np.uint64).reshape(2, -1)
+        a *= span
+        b *= span
+        b >>= 32
+        a += b
+        a >>= 32
+        out[start : start + a.size] = a.astype(np.int64) + low
+    return out.reshape(shape)
 
 
 def random_permutation(state: State, n: int) -> npt.NDArray[np.int32]:

@@ -20,7 +20,9 @@ from phlox.backend.contract.types import Array, Axes, Binary, Shape, Unary, nati
 from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
 from phlox.backend.kind import Int
+from phlox.backend.parallel import RowGroup, part_of
 from phlox.backend.torch.arrays import ELEMENTS, Arrays
+from phlox.backend.torch.collectives import Collectives
 from phlox.backend.torch.cpu.gemm import matmul
 from phlox.backend.torch.ops import random
 from phlox.backend.torch.ops.attention import Attention, attends_narrow
@@ -181,7 +183,8 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 class Torch(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Update, TracerOps, Profiling, ProcessesOfTorch, Arrays, EngineBackend,
+    Sampling, Recurrent, Update, TracerOps, Profiling, Collectives, ProcessesOfTorch, Arrays,
+    EngineBackend,
 ):  # fmt: skip
     """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
 
@@ -384,17 +387,24 @@ class Torch(
 
     # --- random
 
-    def random_uniform(self, state: Array, shape: Shape, device: Device) -> Array:
-        return random.random_uniform(state, shape, self.torch_float, self.native_device(device))
+    def random_uniform(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
+        native = self.native_device(device)
+        return random.random_uniform(state, shape, self.torch_float, native, part=part_of(rows, shape))
 
-    def random_normal(self, state: Array, shape: Shape, device: Device) -> Array:
-        return random.random_normal(state, shape, self.torch_float, self.native_device(device))
+    def random_normal(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
+        native = self.native_device(device)
+        return random.random_normal(state, shape, self.torch_float, native, part=part_of(rows, shape))
 
-    def random_bernoulli(self, state: Array, shape: Shape, threshold: int, device: Device) -> Array:
-        return random.random_bernoulli(state, shape, threshold, self.native_device(device))
+    def random_bernoulli(
+        self, state: Array, shape: Shape, threshold: int, device: Device, rows: RowGroup | None = None
+    ) -> Array:
+        return random.random_bernoulli(state, shape, threshold, self.native_device(device), part=part_of(rows, shape))
 
-    def random_integers(self, state: Array, shape: Shape, low: int, high: int, device: Device) -> Array:
-        return random.random_integers(state, shape, low, high, self.native_device(device)).to(self.torch_int)
+    def random_integers(
+        self, state: Array, shape: Shape, low: int, high: int, device: Device, rows: RowGroup | None = None
+    ) -> Array:
+        native = self.native_device(device)
+        return random.random_integers(state, shape, low, high, native, part=part_of(rows, shape)).to(self.torch_int)
 
     def random_permutation(self, state: Array, n: int, device: Device) -> Array:
         return random.random_permutation(state, n, self.native_device(device)).to(self.torch_int)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
+from phlox.backend.parallel import RowGroup
 from phlox.batching.build import RandomRule, Rule
 from phlox.batching.frames import frame_of
 
@@ -23,7 +24,10 @@ def _shaped(name: str) -> Rule:
     def rule(M: Batched, state: Array, shape: Shape, *options: Any) -> Array:
         draw = getattr(M.inner, name)
         size = _rows(M)
-        return draw(state, shape, *options) if size is None else M.boxed(draw(state, (size, *shape), *options))
+        if size is not None:
+            return M.boxed(draw(state, (size, *shape), *options))
+        # What all examples share, those of other processes share too.
+        return draw(state, shape, *(options[:-1] if isinstance(options[-1], RowGroup) else options))
 
     return RandomRule(rule)
 

@@ -8,10 +8,12 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from phlox.backend.contract import Backend, Decorator
+from phlox.backend.contract.collectives import Presence, Reduction
 from phlox.backend.contract.tracing import TracingOps
 from phlox.backend.contract.types import Array, Kinds, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Float, Kind
+from phlox.backend.processes import processes
 from phlox.backend.registry import load_decorator
 from phlox.errors import UnsupportedError
 from phlox.transform.abstract.rules import FROM_NOTHING, RULES
@@ -174,6 +176,17 @@ class Abstract(Decorator):
         return x if type(x) is Blank else self.inner.duplicate(x)
 
     def detach(self, x: Array) -> Array:
+        return x
+
+    # --- collectives, which would wait for processes that may not evaluate shapes
+
+    def all_reduce(self, arrays: Sequence[Array], op: Reduction, presence: Presence | None = None) -> list[Array]:
+        return list(arrays)
+
+    def all_gather(self, x: Array) -> Array:
+        return self.blank((processes().size, *self.shape(x)), self.kind_of(x), self.device_of(x))
+
+    def broadcast(self, x: Array, root: int) -> Array:
         return x
 
     # --- values, of which there are none

@@ -356,7 +356,8 @@ def _arange(A: Abstract, start: int, stop: int, step: int, device: Device) -> Ar
 
 def _random(kind: type[Kind]) -> Rule:
     def rule(A: Abstract, state: Array, shape: Shape, *options: Any) -> Array:
-        return A.blank(shape, kind, options[-1])
+        place = next(option for option in reversed(options) if isinstance(option, Device))  # the rows come after it
+        return A.blank(shape, kind, place)
 
     return rule
 

@@ -19,6 +19,7 @@ from phlox.batching import innermost
 from phlox.errors import CompileError
 from phlox.module import Module
 from phlox.optim.optimizer import tracing
+from phlox.random.stream import program_rows
 from phlox.transform.compile.call_cache import OTHER, CallCache
 from phlox.transform.compile.executable import Again, Program
 from phlox.transform.compile.host_arrays import Make, as_argument, as_tensor, has_arrays, place_of, with_tensors
@@ -164,7 +165,7 @@ class Compiled(Generic[P, R]):
         outermost = tracing.get() is None and innermost() is None
         if outermost:
             repeat = self._repeat
-            if repeat is not None and not kwargs and repeat.checked is checks_are_on():
+            if repeat is not None and not kwargs and repeat.fits():
                 # Called by its name, for Python looks for no signals when a method returns: see `DonationScope`.
                 result = repeat.__call__(values)
                 if result is not OTHER:
@@ -305,6 +306,8 @@ class Compiled(Generic[P, R]):
         donating = frozenset[str]() if checked else self._donated
         steps = self._steps
         key: list[Hashable] = [backend, checked, len(values)]
+        if (rows := program_rows()) is not None:
+            key.append(rows)
         named: list[tuple[str, Any, list[Any]]] = []
         over: list[tuple[list[Any], int]] = []
         names = self._names.get(len(values)) or self._called(len(values))

@@ -14,10 +14,12 @@ import numpy as np
 
 from phlox.backend import Backend
 from phlox.backend.pytree import DICT, LIST, NAMED_TUPLE, TUPLE
+from phlox.backend.tracing.checks import checks_are_on
 from phlox.module import Module
 from phlox.module.template import flatten
 from phlox.optim import Optimizer
 from phlox.optim.state.flat import FlatState
+from phlox.random.stream import program_rows
 from phlox.tensor import Tensor
 from phlox.transform.compile.executable import Again, Program
 from phlox.transform.compile.host_arrays import taker
@@ -54,7 +56,18 @@ class Argument(NamedTuple):
 class CallCache:
     """What the last call was like, and the program that served it."""
 
-    __slots__ = ("_arguments", "_backend", "_late", "_names", "_owners", "_spread", "_takes", "checked", "program")
+    __slots__ = (
+        "_arguments",
+        "_backend",
+        "_late",
+        "_names",
+        "_owners",
+        "_spread",
+        "_takes",
+        "checked",
+        "program",
+        "rows",
+    )
 
     def __init__(
         self,
@@ -64,7 +77,7 @@ class CallCache:
         late: Sequence[tuple[int, TakeLate]],
         spread: Sequence[Spread | None],
     ) -> None:
-        self.program, self.checked = program, program.checked
+        self.program, self.checked, self.rows = program, program.checked, program.rows
         self._arguments = tuple(arguments)
         self._names = [(name, leaves is call.reader.donated) for name, _, leaves in call.named]
         self._spread = tuple(spread) if any(one is not None for one in spread) else None
@@ -118,6 +131,10 @@ class CallCache:
             is_array = take is not _nothing and not (value is None or isinstance(value, bool))
             arguments.append(Argument(path, take, leaves is reader.donated, is_array, owner))
         return cls(program, call, arguments, late, spread)
+
+    def fits(self) -> bool:
+        """Is the program one for the scopes that are open now?"""
+        return self.checked is checks_are_on() and self.rows is program_rows()
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """The result of a call with these arguments, or `OTHER` if they are not like those of the last call."""

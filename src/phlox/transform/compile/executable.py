@@ -22,7 +22,7 @@ from phlox.host.signal_guard import scope
 from phlox.module.template import flatten
 from phlox.optim.optimizer import tracing
 from phlox.optim.state.flat import FlatState
-from phlox.random.stream import Reserved
+from phlox.random.stream import Reserved, program_rows
 from phlox.tensor import Tensor
 from phlox.transform.compile.donation import DonationScope
 from phlox.transform.compile.host_arrays import has_arrays
@@ -92,6 +92,7 @@ class Program:
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.steps = fn, history.function, backend, checked, steps
         self.history = history
+        self.rows = program_rows()
         self.run = backend.compile(self._body, self._let_go)
         self._prepared = backend.compilations(self.run)
         """For how many kinds of arguments the engine is prepared; None where that needs no look after each call."""
@@ -355,7 +356,7 @@ class Program:
             note_trace(trace, self.name)
         named = [(name, value) for name, value, _ in call.named]
         layouts = {} if self._prepared is None else layouts_of(named, call.reader)[1]
-        self.history.add(facets_of(named, call.reader, self.checked), layouts)
+        self.history.add(facets_of(named, call.reader, self.checked, self.rows), layouts)
         # Nothing of a function that is differentiated around the call enters it.
         with scope(tracing, object()), resumed(()):
             if self.steps is not None:

@@ -193,7 +193,9 @@ def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[
     return tuple(changes)
 
 
-def facets_of(named: list[tuple[str, Any]], reader: CallArguments, checked: bool) -> dict[str, Facet]:
+def facets_of(
+    named: list[tuple[str, Any]], reader: CallArguments, checked: bool, rows: Hashable = None
+) -> dict[str, Facet]:
     """All that the program of a call depends on, by path."""
     found: dict[str, Facet] = {}
     for name, value in named:
@@ -210,6 +212,10 @@ def facets_of(named: list[tuple[str, Any]], reader: CallArguments, checked: bool
         found["which parameters stand in several arguments"] = Facet(shared, "something else")
     if checked:
         found["phlox.debug.checks"] = Facet(True, "on", "programs with and without checks are kept beside each other")
+    if rows is not None:
+        found["the rows of a global batch"] = Facet(
+            rows, str(rows), "programs inside and outside of a mesh are kept apart"
+        )
     return found
 
 

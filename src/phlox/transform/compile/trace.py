@@ -75,6 +75,7 @@ def record(
     rebuilder = Rebuilder(tracing.get(), reader.backend)
     sources = {id(reader.donated): iter(donated), id(reader.kept): iter(kept)}
     stream = random.TracedStream(next(sources[id(reader.kept)]))
+    stream.whole = random.current().whole
     twins = rebuilder.twins_of(reader.optimizers)
     values = [rebuilder.rebuild(value, sources[id(leaves)]) for _, value, leaves in call.named]
     for argument, twin in zip(reader.optimizers, twins, strict=True):

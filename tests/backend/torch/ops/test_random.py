@@ -35,9 +35,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many numbers the kernel drew, by call."""
     found, original = list[int](), bernoulli.draw
 
-    def counted(state: Any, shape: Any, threshold: int) -> torch.Tensor | None:
+    def counted(state: Any, shape: Any, threshold: int, part: Any) -> torch.Tensor | None:
         found.append(int(np.prod(shape)))
-        return original(state, shape, threshold)
+        return original(state, shape, threshold, part)
 
     monkeypatch.setattr(bernoulli, "draw", counted)
     return found

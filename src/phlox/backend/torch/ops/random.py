@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phlox.backend.parallel import Part
 from phlox.backend.threefry import generator as host
 from phlox.backend.threefry.generator import (
     DROPPED,
@@ -31,6 +32,7 @@ from phlox.backend.threefry.generator import (
     check_permutation,
     check_range,
     check_threshold,
+    in_halves,
 )
 from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
 from phlox.backend.torch.compiler.codegen import codegen, is_on
@@ -69,17 +71,22 @@ def _on_host(state: State, device: Device, native: bool) -> bool:
 
 
 def _from_host(
-    name: str, state: State, shape: Shape, dtype: torch.dtype, low: int | None = None, high: int | None = None
+    name: str,
+    state: State,
+    shape: Shape,
+    dtype: torch.dtype,
+    low: int | None = None,
+    high: int | None = None,
+    part: Part | None = None,
 ) -> Tensor:
     """A draw of the functions of this name by NumPy; in a program, later."""
     if isinstance(state, RngState):
         by_kernel = name == "random_bernoulli" and codegen() == "inductor" and is_on("bernoulli")
-        return _operation()(state.words, name, shape, dtype, low, high, by_kernel)
-    if dtype.is_floating_point:
-        return _wrap(getattr(host, name)(state, shape, _DTYPES[dtype]))
+        return _operation()(state.words, name, shape, dtype, low, high, by_kernel, *(part or (None, None)))
     if name == "random_permutation":
         return _wrap(host.random_permutation(state, *shape))
-    return _wrap(getattr(host, name)(state, shape, *(number for number in (low, high) if number is not None)))
+    options = [_DTYPES[dtype]] if dtype.is_floating_point else [number for number in (low, high) if number is not None]
+    return _wrap(getattr(host, name)(state, shape, *options, part))
 
 
 @lru_cache(1)
@@ -94,15 +101,21 @@ def _operation() -> Callable[..., Tensor]:
         low: int | None,
         high: int | None,
         by_kernel: bool,
+        start: int | None = None,
+        total: int | None = None,
     ) -> Tensor:
         state, size = words.numpy().astype(np.uint32), tuple(shape)
-        mask = bernoulli.draw(state, size, cast(int, low)) if by_kernel else None
-        return _from_host(name, state, size, dtype, low, high) if mask is None else mask
+        part = None if start is None or total is None else Part(start, total)
+        mask = bernoulli.draw(state, size, cast(int, low), part) if by_kernel else None
+        return _from_host(name, state, size, dtype, low, high, part) if mask is None else mask
 
     def tracer(words: Tensor, name: str, shape: Sequence[int], dtype: torch.dtype, *_: Any) -> Tensor:
         return words.new_empty(shape, dtype=dtype)
 
-    schema = "(Tensor words, str name, SymInt[] shape, ScalarType dtype, int? low, int? high, bool by_kernel) -> Tensor"
+    schema = (
+        "(Tensor words, str name, SymInt[] shape, ScalarType dtype, int? low, int? high, bool by_kernel, "
+        "int? start=None, int? total=None) -> Tensor"
+    )
     operation: Any = torch.library.custom_op("phlox::draw", draw, mutates_args=(), schema=schema)
     operation.register_fake(tracer)
     return operation
@@ -124,8 +137,8 @@ def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
     return known
 
 
-def _words(state: State, n: int, device: Device) -> Tensor:
-    """The n words of a draw, as int64 in 0..2**32-1."""
+def _pairs(state: State, start: int, stop: int, n: int, device: Device) -> tuple[Tensor, Tensor]:
+    """The words of pairs start..stop-1 of a draw of n words, as int64 in 0..2**32-1."""
     if isinstance(state, RngState):
         state = state.words
     if isinstance(state, Tensor):
@@ -136,7 +149,7 @@ def _words(state: State, n: int, device: Device) -> Tensor:
         k0, k1, position = (int(word) for word in state)
         check_draw(n, position)
     key = (k0, k1, k0 ^ k1 ^ PARITY)
-    b = torch.arange((n + 1) // 2, dtype=torch.int64, device=device) + k1 & _M32
+    b = torch.arange(start, stop, dtype=torch.int64, device=device) + k1 & _M32
     a = torch.zeros_like(b) + (k0 + position & _M32)
     for group in range(5):
         for r in ROTATIONS[group & 1]:
@@ -144,14 +157,26 @@ def _words(state: State, n: int, device: Device) -> Tensor:
             b = ((b << r | b >> 32 - r) ^ a) & _M32
         a = a + key[(group + 1) % 3]
         b = b + key[(group + 2) % 3] + (group + 1) & _M32
-    return torch.cat([a & _M32, b])[:n]
+    return a & _M32, b
 
 
-def random_bits(state: State, n: int, device: Device = None, *, native: bool = False) -> Tensor:
+def _words(state: State, n: int, device: Device, part: Part | None = None) -> Tensor:
+    """The n words of a draw, as int64 in 0..2**32-1."""
+    if part is None or part.total == n:
+        return torch.cat(_pairs(state, 0, (n + 1) // 2, n, device))[:n]
+    first, second = in_halves(part.start, part.start + n, part.total)
+    a, _ = _pairs(state, *first, part.total, device)
+    _, b = _pairs(state, *second, part.total, device)
+    return torch.cat([a, b])
+
+
+def random_bits(
+    state: State, n: int, device: Device = None, *, native: bool = False, part: Part | None = None
+) -> Tensor:
     """The n random words of a draw, as int32 with the bits of the uint32."""
     if _on_host(state, device, native):
-        return _wrap(host.random_bits(state, n).view(np.int32))
-    return _words(state, n, device).to(torch.int32)
+        return _wrap(host.random_bits(state, n, part).view(np.int32))
+    return _words(state, n, device, part).to(torch.int32)
 
 
 def random_uniform(
@@ -161,6 +186,7 @@ def random_uniform(
     device: Device = None,
     *,
     native: bool = False,
+    part: Part | None = None,
 ) -> Tensor:
     """Uniform numbers in [0, 1), multiples of 2**-24; float16 and bfloat16 keep their leading 11 or 8 bits.
 
@@ -168,8 +194,8 @@ def random_uniform(
     tensor([0.4185, 0.6005])
     """
     if _on_host(state, device, native):
-        return _from_host("random_uniform", state, shape, dtype)
-    v = _words(state, math.prod(shape), device) >> 8
+        return _from_host("random_uniform", state, shape, dtype, part=part)
+    v = _words(state, math.prod(shape), device, part) >> 8
     if dtype not in _DROPPED:
         return (v.to(dtype) * 2.0**-24).reshape(shape)
     bits = v.to(torch.float32).view(torch.int32) & -1 << _DROPPED[dtype]
@@ -183,6 +209,7 @@ def random_normal(
     device: Device = None,
     *,
     native: bool = False,
+    part: Part | None = None,
 ) -> Tensor:
     """Standard normal numbers, within 3.4e-7 of the exact quantiles, at most 5.54 from 0.
 
@@ -190,8 +217,8 @@ def random_normal(
     tensor([-0.8091,  0.5237])
     """
     if _on_host(state, device, native):
-        return _from_host("random_normal", state, shape, dtype)
-    words = _words(state, math.prod(shape), device)
+        return _from_host("random_normal", state, shape, dtype, part=part)
+    words = _words(state, math.prod(shape), device, part)
     bits = ((words >> 8) + 1).to(torch.float32).view(torch.int32)
     k = ((bits >> 14) - ORIGIN).to(torch.int64)
     nodes, steps = _tables(words.device)
@@ -202,15 +229,27 @@ def random_normal(
 
 
 def random_bernoulli(
-    state: State, shape: Shape, threshold: int, device: Device = None, *, native: bool = False
+    state: State,
+    shape: Shape,
+    threshold: int,
+    device: Device = None,
+    *,
+    native: bool = False,
+    part: Part | None = None,
 ) -> Tensor:
     """True with probability threshold / 65536, from 16 random bits an element."""
     if _on_host(state, device, native):
-        return _from_host("random_bernoulli", state, shape, torch.bool, threshold)
+        return _from_host("random_bernoulli", state, shape, torch.bool, threshold, part=part)
     check_threshold(threshold)
     n = math.prod(shape)
-    words = _words(state, (n + 1) // 2, device)
-    return torch.cat([(words & 0xFFFF) < threshold, (words >> 16) < threshold])[:n].reshape(shape)
+    if part is None or part.total == n:
+        words = _words(state, (n + 1) // 2, device)
+        return torch.cat([(words & 0xFFFF) < threshold, (words >> 16) < threshold])[:n].reshape(shape)
+    half = (part.total + 1) // 2
+    (low, end_of_low), (high, end_of_high) = in_halves(part.start, part.start + n, part.total)
+    lower = _words(state, end_of_low - low, device, Part(low, half)) & 0xFFFF
+    upper = _words(state, end_of_high - high, device, Part(high, half)) >> 16
+    return (torch.cat([lower, upper]) < threshold).reshape(shape)
 
 
 def _high_half(x: Tensor, y: int, carry: Tensor | int = 0) -> Tensor:
@@ -219,14 +258,22 @@ def _high_half(x: Tensor, y: int, carry: Tensor | int = 0) -> Tensor:
 
 
 def random_integers(
-    state: State, shape: Shape, low: int, high: int, device: Device = None, *, native: bool = False
+    state: State,
+    shape: Shape,
+    low: int,
+    high: int,
+    device: Device = None,
+    *,
+    native: bool = False,
+    part: Part | None = None,
 ) -> Tensor:
     """Integers in [low, high), int32, as good as unbiased: 64 random bits an element."""
     if _on_host(state, device, native):
-        return _from_host("random_integers", state, shape, torch.int32, low, high)
+        return _from_host("random_integers", state, shape, torch.int32, low, high, part)
     check_range(low, high)
     n = math.prod(shape)
-    a, b = _words(state, 2 * n, device).reshape(2, n)
+    start, total = Part(0, n) if part is None else part
+    a, b = _pairs(state, start, start + n, 2 * total, device)
     return (_high_half(a, high - low, _high_half(b, high - low)) + low).to(torch.int32).reshape(shape)
 
 

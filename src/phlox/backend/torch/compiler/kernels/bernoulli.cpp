@@ -52,23 +52,32 @@ inline Bytes under(Words numbers, uint32_t threshold) { return __builtin_convert
 
 extern "C" {
 
-// `count` draws, true with probability `threshold` / 65536. `state` is the key of a stream, and the position in it.
-void draw(const uint32_t* state, int64_t count, uint32_t threshold, uint8_t* to, int threads) {
+// Draws `start` to `start + count - 1` of `total`, true with probability `threshold` / 65536. `state` is the key of a
+// stream, and the position in it.
+void draw(const uint32_t* state, int64_t start, int64_t count, int64_t total, uint32_t threshold, uint8_t* to, int threads) {
   const uint32_t key[] = {state[0], state[1], state[0] ^ state[1] ^ 0x1BD11BDAu};
-  const int64_t words = (count + 1) / 2, half = (words + 1) / 2;
+  const int64_t words = (total + 1) / 2, half = (words + 1) / 2, stop = start + count;
   const int64_t begins[] = {0, half, words, words + half};
-  const int64_t ends[] = {half, words, std::min(words + half, count), count};
+  const int64_t ends[] = {half, words, std::min(words + half, total), total};
+  if (count <= 0) return;
+  // The blocks that are needed follow each other, from that of the first draw on; after the last comes the first.
+  int64_t quarter = 3;
+  while (begins[quarter] > start) quarter--;
+  const int64_t all = (half + kBlocks - 1) / kBlocks, first = (start - begins[quarter]) / kBlocks;
+  const int64_t needed = std::min(all, count / kBlocks + 6);  // a quarter may end, and the draws, within a block
 #pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t block = 0; block < half; block += kBlocks) {
+  for (int64_t number = 0; number < needed; number++) {
+    const int64_t block = (first + number) % all * kBlocks;
     Words a, b;
     blocks(key, state[2], static_cast<uint32_t>(block), a, b);
     const Bytes found[] = {under(a & 0xFFFFu, threshold), under(b & 0xFFFFu, threshold), under(a >> 16, threshold), under(b >> 16, threshold)};
     for (int64_t part = 0; part < 4; part++) {
-      const int64_t at = begins[part] + block, left = std::min(ends[part] - at, kBlocks);
-      if (left == kBlocks)
-        __builtin_memcpy(to + at, &found[part], kBlocks);
+      const int64_t at = begins[part] + block;
+      const int64_t low = std::max(at, start), high = std::min(std::min(at + kBlocks, ends[part]), stop);
+      if (high - low == kBlocks)
+        __builtin_memcpy(to + at - start, &found[part], kBlocks);
       else
-        for (int64_t i = 0; i < left; i++) to[at + i] = found[part][i];
+        for (int64_t i = low; i < high; i++) to[i - start] = found[part][i - at];
     }
   }
 }

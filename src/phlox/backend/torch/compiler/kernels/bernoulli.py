@@ -9,23 +9,27 @@ from typing import Any
 import numpy as np
 import torch
 
+from phlox.backend.parallel import Part
 from phlox.backend.threefry.generator import check_draw, check_threshold
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, load
 
 
 @cache
 def _kernel() -> Any:
-    return load("bernoulli", {"draw": [POINTER, SIZE, NUMBER, POINTER, NUMBER]})
+    return load("bernoulli", {"draw": [POINTER, SIZE, SIZE, SIZE, NUMBER, POINTER, NUMBER]})
 
 
-def draw(state: np.ndarray[Any, Any], shape: tuple[int, ...], threshold: int) -> torch.Tensor | None:
+def draw(
+    state: np.ndarray[Any, Any], shape: tuple[int, ...], threshold: int, part: Part | None = None
+) -> torch.Tensor | None:
     """True with probability threshold / 65536; None where there is no kernel for this processor."""
     kernel = _kernel()
     if kernel is None:
         return None
     check_threshold(threshold)
     n = math.prod(shape)
-    check_draw((n + 1) // 2, int(state[2]))
+    start, total = Part(0, n) if part is None else part
+    check_draw((total + 1) // 2, int(state[2]))
     found = torch.empty(shape, dtype=torch.bool)
-    kernel.draw(state.ctypes.data, n, threshold, found.data_ptr(), torch.get_num_threads())
+    kernel.draw(state.ctypes.data, start, n, total, threshold, found.data_ptr(), torch.get_num_threads())
     return found

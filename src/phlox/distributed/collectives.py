@@ -1,0 +1,259 @@
+"""Collectives of tensors, numbers and modules: means, sums, rows and copies over all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Float, Int, as_device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.processes import processes
+from phlox.backend.sharding import Sharding
+from phlox.errors import DistributedError, KindError, RangeError
+from phlox.module import GradientsParams, Module, Param
+from phlox.tensor import Tensor, concat
+from phlox.transform.tree import map_parts, parts_of
+
+T = TypeVar("T")
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
+HostArray: TypeAlias = np.ndarray[Any, Any]
+Name: TypeAlias = Literal["mean", "sum", "gather", "broadcast"]
+
+
+def mean(x: T) -> T:
+    """The mean over all processes, the same in each of them.
+
+    Args:
+        x: a Float tensor, a number, an array, `GradientsParams`, a module, or a list, tuple, dict or dataclass of
+            these, of the same structure and shapes in every process.
+
+    Returns it with the means in place of what it held; tensors may be on a tape, for which the loss of all processes is
+    one. All processes call it, in the same order. Alone, it returns x; so it does for a tensor on a mesh of JAX, which
+    is one global array. A mean over a batch is the mean of the processes' means, as they have equally many rows.
+
+    Raises `KindError` for what has no mean, with its path; `DistributedError` where another process is gone.
+
+    >>> import phlox as px
+    >>> from phlox.distributed import mean
+    >>> mean({"loss": px.tensor(2.0), "accuracy": 0.5})["accuracy"]
+    0.5
+    """
+    return _reduced("mean", x)
+
+
+def sum(x: T) -> T:
+    """The sum over all processes, the same in each of them; see `mean`. Int tensors have one, too.
+
+    >>> from phlox.distributed import sum
+    >>> sum(3)
+    3
+    """
+    return _reduced("sum", x)
+
+
+def gather(x: T) -> T:
+    """The rows of all processes, in the order of their ranks: tensors and arrays joined along their first axis.
+
+    A tensor on a mesh of JAX is replicated, after which `.numpy()` works in every process. Numbers, and tensors without
+    axes that are not on a mesh, become vectors of one element for each process. Modules and gradients, which are the
+    same in every process, or on a mesh and then replicated, keep their shapes. Processes may have different numbers of
+    rows, except in a compiled function.
+
+    Args:
+        x: as for `mean`, of any kind.
+
+    Raises `DistributedError` where shapes differ between processes in more than the number of rows.
+
+    >>> import phlox as px
+    >>> from phlox.distributed import gather
+    >>> gather(px.ones((2, 3))).shape, gather(0.5)
+    ((2, 3), array([0.5]))
+    """
+    return _mapped("gather", x, _gathered, _gathered_array)
+
+
+def broadcast(x: T, root: int = 0) -> T:
+    """What process `root` has, in every process; a module is another one, with its values. Alone, it returns x.
+
+    Args:
+        x: as for `mean`, of any kind; of the same structure and shapes in every process.
+        root: the rank of the process.
+
+    Raises `RangeError` if there is no such process.
+
+    >>> from phlox.distributed import broadcast
+    >>> broadcast([1.0, 2.0])
+    [1.0, 2.0]
+    """
+    known = processes()
+    if not 0 <= root < known.size:
+        raise RangeError(f"broadcast: root is the rank of a process, 0 to {known.size - 1}, not {root}")
+    if known.size == 1:
+        return x
+
+    def tensor(x: AnyTensor, path: str, *, replicated: bool) -> AnyTensor:
+        return x if _is_global(x) else x._with(x.backend.broadcast(x.primitive, root))  # pyright: ignore[reportPrivateUsage]
+
+    def array(array: HostArray, path: str) -> HostArray:
+        return _host_backend().broadcast_on_host(array, root)
+
+    return _mapped("broadcast", x, tensor, array)
+
+
+# --- reductions: of all that is given together, so that it goes in few pieces
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What is reduced on one backend, and what has come of it."""
+
+    arrays: list[Any]
+    results: list[Any]
+
+
+def _reduced(op: Literal["mean", "sum"], x: T) -> T:
+    if processes().size == 1:
+        return x
+    host = _Sent([], [])
+    sent: dict[Backend, _Sent] = {}
+
+    def tensor(x: AnyTensor, path: str, *, replicated: bool) -> AnyTensor:
+        if _is_global(x):
+            return x
+        if x.kind is not Float and not (op == "sum" and x.kind is Int):
+            raise KindError(
+                f"{op}{path}: a tensor of {x.kind.__name__} has no {op} over processes; convert it with .float() first"
+            )
+        sent.setdefault(x.backend, _Sent([], [])).arrays.append(x.primitive)
+        return x
+
+    def array(array: HostArray, path: str) -> HostArray:
+        if array.dtype.kind not in "fiu":
+            raise KindError(f"{op}{path}: elements of {array.dtype.name} have no {op}; convert them first")
+        floats = op == "mean" or array.dtype.kind == "f"
+        host.arrays.append(array.astype(np.float64 if floats else np.int64, copy=False))
+        return array
+
+    _mapped(op, x, tensor, array)
+    for backend, one in sent.items():
+        one.results = backend.all_reduce(one.arrays, op)[::-1]
+    if host.arrays:
+        host.results = _host_backend().reduce_on_host(host.arrays, op)[::-1]
+
+    def tensor_back(x: AnyTensor, path: str, *, replicated: bool) -> AnyTensor:
+        return x if _is_global(x) else x._with(sent[x.backend].results.pop())  # pyright: ignore[reportPrivateUsage]
+
+    def array_back(array: HostArray, path: str) -> HostArray:
+        found = host.results.pop()
+        return found.astype(array.dtype) if array.dtype.kind == "f" or op == "sum" else found
+
+    return _mapped(op, x, tensor_back, array_back)
+
+
+# --- rows
+
+
+def _gathered(x: AnyTensor, path: str, *, replicated: bool) -> AnyTensor:
+    if _is_global(x):
+        sharding = x.device.sharding
+        assert sharding is not None
+        return x.to_device(replace(x.device, sharding=Sharding(sharding.mesh, ())))
+    if replicated:
+        return x
+    rows = x.reshape((1,)) if x.ndim == 0 else x
+    if processes().size == 1:
+        return rows
+    counts = _counts(rows.backend, rows.shape, path, traced=rows.backend.is_traced(rows.primitive))
+    most = max(counts)
+    if most > rows.shape[0]:
+        rows = rows.pad(((0, most - rows.shape[0]), *[(0, 0)] * (rows.ndim - 1)))
+    every = rows._with(rows.backend.all_gather(rows.primitive))  # pyright: ignore[reportPrivateUsage]
+    if min(counts) == most:
+        return every.reshape((-1, *rows.shape[1:]) if most else (0, *rows.shape[1:]))
+    return concat([every[rank, :count] for rank, count in enumerate(counts)], 0)
+
+
+def _gathered_array(array: HostArray, path: str) -> HostArray:
+    if array.ndim == 0:
+        array = array[None]
+    if processes().size == 1:
+        return array
+    backend = _host_backend()
+    counts = _counts(backend, array.shape, path, traced=False)
+    most = max(counts)
+    padded = np.pad(array, [(0, most - len(array)), *[(0, 0)] * (array.ndim - 1)])
+    every = backend.gather_on_host(padded)
+    return np.concatenate([every[rank, :count] for rank, count in enumerate(counts)])
+
+
+_MOST_AXES = 16
+
+
+def _counts(backend: Backend, shape: Sequence[int], path: str, *, traced: bool) -> list[int]:
+    """How many rows each process has; in a program they cannot be asked, and are as many as here."""
+    known = processes()
+    if traced:
+        return [shape[0]] * known.size
+    mine = np.full(_MOST_AXES, -1, np.int64)
+    mine[: len(shape)] = shape
+    every: list[list[int]] = backend.gather_on_host(mine).tolist()
+    for rank, sizes in enumerate(every):
+        if sizes[1:] != every[known.rank][1:]:
+            other = tuple([size for size in sizes if size >= 0])
+            raise DistributedError(
+                f"gather{path}: process {known.rank} has shape {tuple(shape)}, and process {rank} has {other}; all "
+                "axes but the first must be alike"
+            )
+    return [sizes[0] for sizes in every]
+
+
+# --- walking over what is given
+
+
+def _is_global(x: AnyTensor) -> bool:
+    """Is it one array of all processes?"""
+    return x.device.sharding is not None
+
+
+def _host_backend() -> Backend:
+    """What sends numbers and arrays: the engine of the default device."""
+    backend = engine_of(as_device(None).backend)
+    backend.join_processes()
+    return backend
+
+
+def _mapped(name: Name, value: T, tensor: Callable[..., AnyTensor], array: Callable[[HostArray, str], HostArray]) -> T:
+    """The same containers with `tensor(x, path, replicated=)` of tensors, `array(x, path)` of arrays and numbers."""
+
+    def mapped(value: Any, path: str, *, replicated: bool = False) -> Any:
+        where = f" of `{path.lstrip('.')}`" if path else ""
+        if isinstance(value, Tensor):
+            return tensor(cast("AnyTensor", value), where, replicated=replicated)
+        if isinstance(value, Module):
+
+            def twin(at: str, param: Param) -> Param:
+                name = f"{path}.{at}".lstrip(".")
+                return param.around(tensor(param.val(), f" of `{name}`", replicated=True))
+
+            return value.map(twin)
+        if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
+            host = np.asarray(cast("Any", value))
+            found = array(host, where)
+            if isinstance(value, np.ndarray) or name == "gather":
+                return found
+            return found.item() if isinstance(value, (bool, int, float)) else found[()]
+        if value is None:
+            return None
+        if parts_of(value) is None:
+            raise KindError(
+                f"{name}{where}: tensors, numbers, arrays, modules, gradients, and lists, tuples, dicts and "
+                f"dataclasses of these can be sent, not {type(value).__name__}; for other objects there is "
+                "px.distributed.gather_objects"
+            )
+        inside = replicated or isinstance(value, GradientsParams)
+        return map_parts(lambda part, at: mapped(part, at, replicated=inside), value, path)
+
+    return mapped(value, "")

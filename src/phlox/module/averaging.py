@@ -1,0 +1,48 @@
+"""Gradients averaged over the processes of which each has computed on its rows of a global batch."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from phlox.backend import Backend, Float
+from phlox.backend.contract.collectives import Presence
+from phlox.module.module import Module
+from phlox.module.param import Param, ParamId
+from phlox.tensor import Tensor
+
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
+
+
+def averaged(gradients: dict[ParamId, AnyTensor], module: Module) -> dict[ParamId, AnyTensor]:
+    """The mean over all processes of the gradients of a module, the same on each of them, bit for bit.
+
+    For a parameter that no process has a gradient of there is none; zeros are sent for it, so that all processes send
+    the same and none waits for ever. Gradients of single examples, inside `phlox.vmap`, stay as they are. A gradient
+    that has a history keeps it.
+
+    Raises `DistributedError`, in all processes, where only some of them have a gradient of a parameter.
+    """
+    if any(x.backend.batched for x in gradients.values()):
+        return gradients
+    named = [(path, p) for path, p in module.named_params() if p.trained and p.backend.differentiates]
+    groups: dict[Backend, list[tuple[str, Param]]] = {}
+    usual = next((x.backend for x in gradients.values()), None)
+    for path, param in named:
+        own = gradients.get(param.id)
+        backend = (usual or param.backend.without_tape()) if own is None else own.backend
+        groups.setdefault(backend or param.backend, []).append((path, param))
+    means: dict[ParamId, AnyTensor] = {}
+    for backend, members in groups.items():
+        found = [gradients.get(param.id) for _, param in members]
+        presence = Presence(tuple([path for path, _ in members]), tuple([x is not None for x in found]))
+        sent = [
+            _zeros(param, backend) if x is None else x.primitive for x, (_, param) in zip(found, members, strict=True)
+        ]
+        for x, (_, param), mean in zip(found, members, backend.all_reduce(sent, "mean", presence), strict=True):
+            if x is not None:
+                means[param.id] = Tensor.from_primitive(mean, backend, Float)
+    return means
+
+
+def _zeros(param: Param, backend: Backend) -> Any:
+    return backend.float_full(param.shape, 0.0, param.device.on(backend))

@@ -1,0 +1,53 @@
+"""Several processes compute on the rows of one batch, and come to what one process comes to on all of it.
+
+Serves: phlox/autodiff/collectives.py, phlox/backend/contract/collectives.py, phlox/backend/torch/collectives.py,
+Serves: phlox/module/averaging.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import phlox as px
+from phlox import nn
+from phlox.backend.contract.collectives import buckets
+from phlox.distributed import broadcast, gather, mean
+from phlox.distributed import sum as total
+from phlox.errors import RangeError
+from tests.distributed.group import run_group
+
+PROGRAM = "import sys; from tests.distributed.in_group import main; main(sys.argv[4:])"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codegen", ["inductor", "none"])
+def test_two_processes(codegen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHLOX_TORCH_CODEGEN", codegen)
+    names = [] if codegen == "inductor" else ["programs_wait", "in_place_is_refused", "derivatives", "training"]
+    first, second = run_group(2, tmp_path, PROGRAM, *names)
+    assert first == second and len(first.split()) == (len(names) or 14)
+
+
+@pytest.mark.slow
+def test_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "none")
+    run_group(4, tmp_path, PROGRAM, "values", "training", "batch_norm")
+
+
+def test_a_process_alone_gets_back_what_it_gives() -> None:
+    model = nn.Linear(2, 3)
+    for x in (px.ones((2,)), px.tensor(1), [1, 2.5], np.ones(3), model, {"a": True, "b": None}):
+        assert mean(x) is x and total(x) is x and broadcast(x) is x
+    assert gather(px.ones((2, 3))).shape == (2, 3) and gather(px.tensor(1.0)).shape == (1,)
+    assert gather(2).tolist() == [2] and gather(np.ones((2, 3))).shape == (2, 3)
+    with pytest.raises(RangeError, match="0 to 0, not 1"):
+        broadcast(1, root=1)
+
+
+def test_buckets() -> None:
+    assert buckets([]) == [] and buckets([0, 0]) == [[0, 1]]
+    assert buckets([10, 10, 10], 20) == [[0, 1], [2]]
+    assert buckets([30, 1, 1, 40, 1], 20) == [[0], [1, 2], [3], [4]]
