@@ -147,12 +147,10 @@ def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: Axi
         if spec is None or len(spec) != len(param.shape):
             continue
         cut = next(number for number, axes in enumerate(spec) if axes)
-        if (
-            param.shape[cut] % size and path.split(".")[-2] in _BY_TOKEN
-        ):  # a vocabulary that does not divide stays whole
-            continue
-        # Over both along one axis: then the partitioner gathers over `fsdp` before it multiplies. If they were cut along
-        # the axis that is summed over, it would send sums of activations, of all rows.
+        if param.shape[cut] % size and path.split(".")[-2] in _BY_TOKEN:
+            continue  # a vocabulary that does not divide stays whole
+        # Over both along one axis: then the partitioner gathers over `fsdp` before it multiplies. If they were cut
+        # along the axis that is summed over, it would send sums of activations, of all rows.
         both: AxisNames = (axis, *_names(fsdp)) if fsdp and len(spec) > 1 else axis
         parts = math.prod(mesh.shape.get(name, 1) for name in _names(both))
         chosen[path] = tuple([None if not axes else both if param.shape[cut] % parts == 0 else axis for axes in spec])
