@@ -1,7 +1,7 @@
 """Where records in shards are kept: a local folder, or a folder of a remote file system or object store by fsspec.
 
 A save writes its files to a working folder and commits it. Locally that is a hidden folder, which is renamed. Object
-stores cannot rename, so there the files are written where they stay, and the index, which is written last, commits them.
+stores cannot rename: there the files are written where they stay, and the index, which is written last, commits them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Generator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -90,7 +91,9 @@ def storage_of(folder: str | os.PathLike[str], options: Mapping[str, Any] | None
     text = os.fspath(folder)
     if not _URL.match(text):
         if options:
-            raise RecordError(f"{text}: storage_options={dict(options)!r} are for a URL, as s3://bucket/run; not a path")
+            raise RecordError(
+                f"{text}: storage_options={dict(options)!r} are for a URL, as s3://bucket/run; not a path"
+            )
         return LocalFolder(Path(text))
     return RemoteFolder(text, options or {})
 
@@ -198,13 +201,13 @@ class RemoteFolder:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.name = url.rstrip("/")
         try:
-            from fsspec.core import url_to_fs
+            core: Any = import_module("fsspec.core")
         except ImportError:
             raise ExtraNotInstalledError(
                 f"{url}: reading and writing URLs needs fsspec: pip install 'phlox[distributed]'"
             ) from None
         try:
-            self._system, root = url_to_fs(url, **options)
+            self._system, root = core.url_to_fs(url, **options)
         except ImportError as error:  # a package of this protocol's own
             raise ExtraNotInstalledError(f"{url}: {error}") from None
         except (ValueError, TypeError) as error:
