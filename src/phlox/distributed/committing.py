@@ -27,7 +27,7 @@ from phlox.errors import DistributedError, PhloxError, RecordError
 from phlox.record import Header, Record
 from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.formats.assembled import Part, gap_in
-from phlox.record.formats.parts import INDEX, encoded, is_own_file, is_unfinished, step_of
+from phlox.record.formats.parts import BLOCK, INDEX, encoded, is_own_file, is_unfinished, step_of
 
 APPEARS = 20.0
 """Seconds in which a file of another host becomes visible on a network file system."""
@@ -225,7 +225,7 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         raise DistributedError("the processes do not save one record:\n  " + "\n  ".join([*problems[:_SHOWN], *more]))
     header = Header.of(job.record, "parts", job.precision)
-    job.storage.commit(working, job.target, encoded(job.record, header, parts, files, job.step))
+    job.storage.commit(working, job.target, encoded(job.record, header, parts, files, BLOCK, job.step))
     # From here on it is a checkpoint: what cannot be removed is left to the next save.
     with contextlib.suppress(OSError, RecordError):
         for file in job.storage.listing(job.target):

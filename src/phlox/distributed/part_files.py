@@ -15,7 +15,8 @@ from phlox.backend.sharding import Index
 from phlox.host.thread_pool import parallel_map
 from phlox.record import LazyTensor, Record
 from phlox.record.dtypes import SHORT_NAMES, Array
-from phlox.record.formats.assembled import BLOCK, Part, text_of
+from phlox.record.formats.assembled import Part, text_of
+from phlox.record.formats.parts import BLOCK
 from phlox.record.io.sink import Sink
 from phlox.record.limits import check_json
 

@@ -15,8 +15,6 @@ from phlox.record.dtypes import Array, DType
 from phlox.record.io.byte_ranges import Files, spans
 from phlox.record.io.crc32 import crc32
 
-BLOCK = 1 << 22
-"""Bytes that share a checksum: so much is read at least, to be verified."""
 _SHARE = 1 << 22
 """Bytes to copy or to verify that are worth a thread."""
 _DAMAGED = "its checksum does not match: the file is damaged or was changed by another program; verify=False reads it"
@@ -30,7 +28,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     offset: int
     """Of its first byte in the file."""
     checksums: tuple[int, ...]
-    """The CRC-32 of each block of `BLOCK` bytes."""
+    """The CRC-32 of each block of its bytes."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,6 +44,8 @@ class Assembled(msgspec.Struct, frozen=True, eq=False):
     dtype: DType
     shape: tuple[int, ...]
     parts: tuple[Part, ...]
+    block: int
+    """Bytes that share a checksum: so much is read at least, to be verified."""
     verified: set[tuple[int, int]] | None
     """The blocks whose checksums have been compared, as (part, block); None to compare none."""
 
@@ -78,7 +78,7 @@ class Assembled(msgspec.Struct, frozen=True, eq=False):
         """A part of a part, as its bytes are in the file."""
         part = self.parts[number]
         shape, width = part.shape, self.dtype.itemsize
-        ranges = spans(index, shape, width, BLOCK)
+        ranges = spans(index, shape, width, self.block)
         if len(ranges) > 1:  # the outermost axis has gaps: then one slice of it after the other
             axis = next(axis for axis, each in enumerate(index) if each.stop - each.start > 1)
             rows = range(index[axis].start, index[axis].stop)
@@ -86,13 +86,13 @@ class Assembled(msgspec.Struct, frozen=True, eq=False):
             return np.concatenate([self._read(number, each) for each in cut], axis=axis)
         first, last = ranges[0]
         if self.verified is not None:  # whole blocks, as far as the part goes
-            start = first // BLOCK * BLOCK
-            stop = min(math.prod(shape) * width, -(-last // BLOCK) * BLOCK)
+            start = first // self.block * self.block
+            stop = min(math.prod(shape) * width, -(-last // self.block) * self.block)
         else:
             start, stop = first, last
         data = self.files.read(part.file, part.offset + start, part.offset + stop)
         if self.verified is not None:
-            self._verify(number, data, start // BLOCK, self.verified)
+            self._verify(number, data, start // self.block, self.verified)
         strides = [width * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         return np.ndarray([s.stop - s.start for s in index], self.dtype, data, first - start, strides)
 
@@ -103,13 +103,13 @@ class Assembled(msgspec.Struct, frozen=True, eq=False):
             for block in range(first + start, first + stop):
                 if (number, block) in verified:
                     continue
-                at = (block - first) * BLOCK
-                if crc32(data[at : at + BLOCK].data) != expected[block]:
+                at = (block - first) * self.block
+                if crc32(data[at : at + self.block].data) != expected[block]:
                     raise RecordError(f"{self.files.name}: {self.path}: {self.parts[number].file}: {_DAMAGED}")
                 if self.files.is_mapped:
                     verified.add((number, block))
 
-        parallel_for(work, -(-len(data) // BLOCK), 1)
+        parallel_for(work, -(-len(data) // self.block), max(1, _SHARE // self.block))
 
     def _native(self, array: Array) -> Array:
         if self.dtype.kind == "b" and array.size and np.ascontiguousarray(array).view(np.uint8).max() > 1:

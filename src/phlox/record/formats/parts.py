@@ -4,13 +4,14 @@ The folder has files of safetensors, which any reader of safetensors opens, and 
 files a part of the tensor `path` is called `path@0:4,8:16`, by its rows and columns in the whole. The index is a JSON
 object; what it says of a part is enough to read it:
 
-- "parts": the header, as in the other formats (schema version, precision, ...), and "step" if it was given.
+- "parts": the header, as in the other formats (schema version, precision, ...), "block", the number of bytes that share
+  a checksum, and "step" if it was given.
 - "files": an array of [name, size in bytes].
 - "metadata" and "aliases": text by name.
 - "entries": an array of objects in the order of the record. A plain value is `{"path", "value"}` (see
   `values.to_json`). A tensor is `{"path", "dtype", "shape", "id"?, "parts"}`, each part being `[file, offset, start,
   stop, checksums]`: the number of the file, the place of its first byte there, the first and the last index (plus one)
-  on every axis, and the CRC-32 of every 4 MiB of its bytes, as hexadecimal digits.
+  on every axis, and the CRC-32 of each block of its bytes, as hexadecimal digits.
 - "crc32": the checksum of the bytes of the index before it, as hexadecimal digits; it is the last item.
 
 The index is written last. A folder without one was never completed.
@@ -30,7 +31,7 @@ import msgspec
 from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, SHORT_NAMES, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
-from phlox.record.formats.assembled import BLOCK, Assembled, Part, gap_in
+from phlox.record.formats.assembled import Assembled, Part, gap_in
 from phlox.record.formats.reader import Reader
 from phlox.record.header import Header
 from phlox.record.io.byte_ranges import Files, MappedFiles
@@ -43,6 +44,8 @@ from phlox.record.values import from_json, to_json
 
 INDEX = "phlox.parts.json"
 """The name of the index."""
+BLOCK = 1 << 22
+"""Bytes that share a checksum, in new files."""
 STEP = re.compile(r"step-(\d{1,18})")
 """The names of folders of steps."""
 
@@ -55,6 +58,7 @@ _REMEDY = "the index is damaged or was changed by another program; verify=False 
 
 
 class _Header(Header, frozen=True, kw_only=True, omit_defaults=True):
+    block: int
     step: int | None = None
 
 
@@ -88,7 +92,7 @@ class PartsReader(Reader):
     """Reads a folder that `phlox.distributed.save` has written, by its index; all files are memory-mapped.
 
     A tensor, or a part of it, is made of the parts that overlap it. Where one part has it all, it is a view of the
-    mapped file. Every block of 4 MiB is verified when something in it is first read.
+    mapped file. A block of 4 MiB is verified when something in it is first read.
 
     Raises RecordError, which lists all that is missing with the paths, if a file is not there or has another size, and
     if parts do not make up a tensor.
@@ -119,6 +123,8 @@ def record_of(data: memoryview, files: Files, *, verify: bool = True) -> Record:
             raise RecordError(f"the checksum of the index does not match: {_REMEDY}")
     index = msgspec.json.decode(text, type=_Index)
     index.parts.check(PartsReader.format)
+    if index.parts.block < 1:
+        raise RecordError(f"its blocks have {index.parts.block} bytes")
     check_entries(len(index.entries))
     _check_files(index, files)
     entries: dict[str, Entry] = {}
@@ -126,15 +132,15 @@ def record_of(data: memoryview, files: Files, *, verify: bool = True) -> Record:
         if entry.path in entries:
             raise RecordError(f"it has {entry.path[:200]!r} twice")
         if entry.dtype:
-            entries[entry.path] = TensorEntry(_tensor(entry, index.files, files, verify), entry.id)
+            entries[entry.path] = TensorEntry(_tensor(entry, index, files, verify), entry.id)
         else:
             entries[entry.path] = from_json(msgspec.json.decode(entry.value))
     header = index.parts
     return Record(entries, index.metadata, aliases=index.aliases, positional=header.positional, header=header)
 
 
-def _tensor(entry: _Entry, names: Sequence[tuple[str, int]], files: Files, verify: bool) -> LazyTensor:
-    path = entry.path
+def _tensor(entry: _Entry, whole: _Index, files: Files, verify: bool) -> LazyTensor:
+    path, names, block = entry.path, whole.files, whole.parts.block
     if entry.dtype not in DTYPES:
         raise RecordError(f"{path}: {entry.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
     dtype = DTYPES[entry.dtype]
@@ -153,9 +159,9 @@ def _tensor(entry: _Entry, names: Sequence[tuple[str, int]], files: Files, verif
             raise RecordError(f"{path}: {wrong}")
     for part, one in zip(parts, entry.parts, strict=True):
         size = math.prod(part.shape) * dtype.itemsize
-        if one.offset < 0 or one.offset + size > names[one.file][1] or len(part.checksums) != -(-size // BLOCK):
+        if one.offset < 0 or one.offset + size > names[one.file][1] or len(part.checksums) != -(-size // block):
             raise RecordError(f"{path}: its part in {part.file} does not fit there, or has no checksums")
-    source = Assembled(files, path, dtype, shape, tuple(parts), set() if verify else None)
+    source = Assembled(files, path, dtype, shape, tuple(parts), block, set() if verify else None)
     return LazyTensor(shape, dtype, dtype, source, path, part=source.part)
 
 
@@ -187,6 +193,7 @@ def encoded(
     header: Header,
     parts: Mapping[str, Sequence[Part]],
     files: Mapping[str, int],
+    block: int = BLOCK,
     step: int | None = None,
 ) -> bytes:
     """The index of a record whose tensors lie in these parts of these files (name -> size)."""
@@ -212,7 +219,7 @@ def encoded(
             for part in parts.get(path, ())
         ]
         entries.append(item)
-    head = {**msgspec.to_builtins(header), **({} if step is None else {"step": step})}
+    head = {"block": block, **msgspec.to_builtins(header), **({} if step is None else {"step": step})}
     document = {
         "parts": head,
         "files": [[name, size] for name, size in files.items()],
