@@ -6,6 +6,7 @@ restores, and `phlox`, JSON with what such a tree cannot hold: plain values, nam
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from functools import cache, partial
@@ -20,7 +21,6 @@ from phlox.errors import ExtraNotInstalledError, RecordError
 from phlox.module import Module
 from phlox.record import LazyTensor, Record, TensorEntry
 from phlox.record.dtypes import DTYPES, SHORT_NAMES, Array
-from phlox.record.record import Entry
 from phlox.record.values import from_json, to_json
 
 _ARRAYS, _OURS = "default", "phlox"
@@ -87,14 +87,13 @@ def load(folder: str | os.PathLike[str]) -> Record:
         found = {} if arrays is None else dict(_leaves(ocp, arrays))
         ours: Any = None
         if (place / _OURS / "metadata").exists():
-            with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
-                ours = checkpointer.restore(place / _OURS)
+            ours = json.loads((place / _OURS / "metadata").read_text(encoding="utf-8"))
     except RecordError:
         raise
     except Exception as error:
         raise RecordError(f"{place}: Orbax could not read it: {error}") from error
     unreadable = {name: leaf for name, leaf in found.items() if isinstance(leaf, _Unreadable)}
-    entries: dict[str, Entry | LazyTensor] = {n: cast("Any", e) for n, e in found.items() if n not in unreadable}
+    entries: dict[str, Any] = {name: leaf for name, leaf in found.items() if name not in unreadable}
     if ours is None:
         return Record(entries, unreadable={name: str(why) for name, why in unreadable.items()})
     return _restored(entries, ours, place)
@@ -127,17 +126,14 @@ def _parts_of(state: object) -> tuple[Record, dict[str, Any]]:
 
 
 def _put(tree: dict[str, Any], path: str, array: Any) -> None:
-    *folders, name = path.split(".")
-    place: Any = tree
-    for folder in folders:
-        place = place.setdefault(folder, {})
-        if not isinstance(place, dict):
-            break
-    if not isinstance(place, dict) or name in place:
-        raise RecordError(
-            f"{path}: a tree of Orbax cannot hold both a tensor of this name and others below or above it"
-        )
-    place[name] = array
+    folder, _, rest = path.partition(".")
+    below = tree.setdefault(folder, {}) if rest else tree
+    if not isinstance(below, dict) or (not rest and folder in tree):
+        raise RecordError(f"{folder}: a tree of Orbax cannot hold both a tensor of this name and others below it")
+    if rest:
+        _put(cast("dict[str, Any]", below), rest, array)
+    else:
+        tree[folder] = array
 
 
 # --- reading
@@ -212,7 +208,7 @@ def _walk(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], A
 
 def _at(tree: Any, keys: tuple[str, ...]) -> Any:
     for key in keys:
-        tree = tree[int(key)] if isinstance(tree, (list, tuple)) else tree[key]
+        tree = tree[key] if hasattr(tree, "keys") else tree[int(key)]
     return tree
 
 
