@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from phlox.distributed.layout import Layout, tensor_parallel
     from phlox.distributed.mesh import Mesh
     from phlox.distributed.objects import broadcast_object, gather_objects
+    from phlox.distributed.saving import SaveHandle, latest, load, save
 
 __all__ = [
-    "Layout", "Mesh", "attempt", "barrier", "broadcast", "broadcast_object", "check_agreement", "gather",
-    "gather_objects", "initialize", "is_main", "mean", "rank", "shutdown", "size", "sum", "tensor_parallel",
+    "Layout", "Mesh", "SaveHandle", "attempt", "barrier", "broadcast", "broadcast_object", "check_agreement", "gather",
+    "gather_objects", "initialize", "is_main", "latest", "load", "mean", "rank", "save", "shutdown", "size", "sum",
+    "tensor_parallel",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(
@@ -28,5 +30,6 @@ __getattr__, __dir__ = lazily(
         "layout": "Layout tensor_parallel",
         "mesh": "Mesh",
         "objects": "broadcast_object gather_objects",
+        "saving": "SaveHandle latest load save",
     },
 )

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from phlox.record.formats.flax import FlaxReader as FlaxReader
     from phlox.record.formats.npz import NpyReader as NpyReader
     from phlox.record.formats.npz import NpzRecorder as NpzRecorder
+    from phlox.record.formats.parts import PartsReader as PartsReader
     from phlox.record.formats.pickle import PickleReader as PickleReader
     from phlox.record.formats.pytorch import PyTorchReader as PyTorchReader
     from phlox.record.formats.sharded import ShardedReader as ShardedReader
@@ -68,6 +69,7 @@ __all__ = [
     "MessagePackRecorder",
     "NpyReader",
     "NpzRecorder",
+    "PartsReader",
     "PickleReader",
     "Precision",
     "PrecisionSettings",
@@ -100,6 +102,7 @@ __getattr__, __dir__ = _lazily(
         "inspection.comparison": "RecordDifference difference",
         "formats.flax": "FlaxReader",
         "formats.npz": "NpyReader NpzRecorder",
+        "formats.parts": "PartsReader",
         "formats.pickle": "PickleReader",
         "formats.pytorch": "PyTorchReader",
         "formats.sharded": "ShardedReader",

@@ -39,11 +39,12 @@ def _recorders() -> tuple[type[Recorder], ...]:
 def _readers() -> tuple[type[Reader], ...]:
     from phlox.record.formats.flax import FlaxReader
     from phlox.record.formats.npz import NpyReader
+    from phlox.record.formats.parts import PartsReader
     from phlox.record.formats.pickle import PickleReader
     from phlox.record.formats.pytorch import PyTorchReader
     from phlox.record.formats.sharded import ShardedReader
 
-    return (ShardedReader, *_recorders(), PyTorchReader, NpyReader, FlaxReader, PickleReader)
+    return (ShardedReader, PartsReader, *_recorders(), PyTorchReader, NpyReader, FlaxReader, PickleReader)
 
 
 def __getattr__(name: str) -> Any:
@@ -63,8 +64,8 @@ def load(source: PathLike | Readable, *, max_bytes: int | None = None, verify: b
 
     Args:
         source: the path of the file, with or without its suffix; or a folder with one model of Hugging Face, in one
-            file or in shards; or the content: bytes, or an open binary file, which is read from its position to its
-            end.
+            file or in shards, or one that `phlox.distributed.save` has written, of which the newest step is read; or
+            the content: bytes, or an open binary file, which is read from its position to its end.
         max_bytes: the maximum unpacked size of a compressed file; by default 64 times its size, or 1 GiB if that is
             more.
         verify: verify checksums, if the file has them: those of values and metadata at once, that of a tensor on its
@@ -197,11 +198,9 @@ def find(path: Path) -> Path:
     """The file that `load` reads for a path that may lack its suffix; RecordError if there is none, or several."""
     if path.name and is_file(path):
         return path
-    from phlox.record.formats.sharded import find_in_folder
-
     readers = _readers()
     if not path.name:
-        return find_in_folder(path) if path.is_dir() else find_file([path])
+        return _find_in_folder(path) if path.is_dir() else find_file([path])
     endings = dict.fromkeys(
         s + end for reader in readers for s, end in itertools.product(reader.suffixes(), SUFFIXES.values())
     )
@@ -210,4 +209,11 @@ def find(path: Path) -> Path:
     if len(existing) > 1:
         names = ", ".join(sibling.name for sibling in existing)
         raise RecordError(f"{path}: which of {names} is meant? Give the name with its suffix")
-    return find_file(existing or [find_in_folder(path) if is_folder(path) else path])
+    return find_file(existing or [_find_in_folder(path) if is_folder(path) else path])
+
+
+def _find_in_folder(folder: Path) -> Path:
+    from phlox.record.formats.parts import find_index
+    from phlox.record.formats.sharded import find_in_folder
+
+    return find_index(folder) or find_in_folder(folder)

@@ -82,7 +82,7 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bo
         with contextlib.suppress(OSError):  # an error of bytes that could not be written was raised already
             file.close()
     if durable:
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
 
 @contextlib.contextmanager
@@ -352,7 +352,8 @@ def _siblings(path: Path) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
     if not hasattr(os, "O_DIRECTORY"):  # on Windows the file system's journal syncs the rename
         return
     try:

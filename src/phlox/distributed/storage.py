@@ -1,0 +1,316 @@
+"""Where records in shards are kept: a local folder, or a folder of a remote file system or object store by fsspec.
+
+A save writes its files to a working folder and commits it. Locally that is a hidden folder, which is renamed. Object
+stores cannot rename: there the files are written where they stay, and the index, which is written last, commits them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Generator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from phlox.errors import ExtraNotInstalledError, RecordError
+from phlox.record.dtypes import Array
+from phlox.record.formats.parts import INDEX, is_own_file
+from phlox.record.io.byte_ranges import Files, MappedFiles
+from phlox.record.io.files import atomic_write, sync_folder
+from phlox.record.io.sink import Sink
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
+
+
+class Storage(Protocol):
+    """A folder. Names of files are relative to it, with `/`; the folder itself is ""."""
+
+    @property
+    def name(self) -> str:
+        """The folder, for messages."""
+        ...
+
+    def listing(self, folder: str) -> dict[str, int | None]:
+        """What is directly in a folder: the size of each file, None for a folder; empty if it does not exist."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """A whole file; FileNotFoundError if there is none."""
+        ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a whole file, which appears complete or not at all."""
+        ...
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file that does not exist yet; False if it does."""
+        ...
+
+    def writer(self, path: str, size: int) -> contextlib.AbstractContextManager[Sink]:
+        """A new large file of about this size, which appears complete or not at all."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; it is no error if there is none."""
+        ...
+
+    def remove_step(self, folder: str) -> None:
+        """Remove a folder with all files that a save writes, the index first; other files stay."""
+        ...
+
+    def working(self, target: str) -> str:
+        """The folder to write files to that are to appear in `target`."""
+        ...
+
+    def prepare(self, working: str) -> None:
+        """Make an empty working folder."""
+        ...
+
+    def commit(self, working: str, target: str, index: bytes) -> None:
+        """Make the files of the working folder, with this index, those of `target`; at once."""
+        ...
+
+    def files(self, folder: str) -> Files:
+        """The files of a folder, to read parts of them."""
+        ...
+
+    def place(self, target: str) -> str:
+        """The path or URL of a folder, for the user."""
+        ...
+
+
+def storage_of(folder: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Storage:
+    """The storage of a path, or of a URL that fsspec knows.
+
+    Raises ExtraNotInstalledError for a URL without fsspec, and RecordError for one of an unknown protocol.
+    """
+    text = os.fspath(folder)
+    if not _URL.match(text):
+        if options:
+            raise RecordError(
+                f"{text}: storage_options={dict(options)!r} are for a URL, as s3://bucket/run; not a path"
+            )
+        return LocalFolder(Path(text))
+    return RemoteFolder(text, options or {})
+
+
+@final
+class LocalFolder:
+    """A folder of a file system that this machine has mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.name = str(root)
+
+    def listing(self, folder: str) -> dict[str, int | None]:
+        """See `Storage.listing`."""
+        found: dict[str, int | None] = {}
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.root / folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    found[entry.name] = None if entry.is_dir() else entry.stat().st_size
+        return found
+
+    def read(self, path: str) -> bytes:
+        """See `Storage.read`."""
+        return (self.root / path).read_bytes()
+
+    def write(self, path: str, data: bytes) -> None:
+        """See `Storage.write`."""
+        with atomic_write(self.root / path) as file:
+            file.write(data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See `Storage.create`."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with (self.root / path).open("xb") as file:
+                file.write(data)
+        except FileExistsError:
+            if not self.root.is_dir():
+                raise RecordError(f"{self.root}: it is a file; give a folder") from None
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def writer(self, path: str, size: int) -> Generator[Sink]:
+        """See `Storage.writer`."""
+        with atomic_write(self.root / path, size) as file:
+            yield Sink(file, can_patch=True)
+
+    def remove(self, path: str) -> None:
+        """See `Storage.remove`."""
+        (self.root / path).unlink(missing_ok=True)
+
+    def remove_step(self, folder: str) -> None:
+        """See `Storage.remove_step`."""
+        for name in sorted(self.listing(folder), key=lambda name: name != INDEX):
+            if name == INDEX or is_own_file(name) or (name.startswith(".phlox-") and name.endswith(".tmp")):
+                self.remove(f"{folder}/{name}")
+        with contextlib.suppress(OSError):  # something of the user's is in it
+            (self.root / folder).rmdir()
+
+    def working(self, target: str) -> str:
+        """See `Storage.working`."""
+        return f".phlox-{target or 'record'}.unfinished"
+
+    def prepare(self, working: str) -> None:
+        """See `Storage.prepare`."""
+        self.remove_step(working)
+        (self.root / working).mkdir(parents=True, exist_ok=True)
+
+    def commit(self, working: str, target: str, index: bytes) -> None:
+        """See `Storage.commit`."""
+        source, goal = self.root / working, self.root / target
+        self.write(f"{working}/{INDEX}", index)
+        try:
+            if not target:
+                raise FileExistsError
+            source.rename(goal)  # also onto an empty folder
+        except OSError:
+            if not goal.is_dir():
+                raise
+            # It has an older record. The new files have other names, so that one stays whole until the index changes.
+            names = sorted(self.listing(working), key=lambda name: name == INDEX)
+            for name in names:
+                if name == INDEX:
+                    sync_folder(goal)
+                (source / name).replace(goal / name)
+            sync_folder(goal)
+            with contextlib.suppress(OSError):
+                source.rmdir()
+        sync_folder(self.root)
+
+    def files(self, folder: str) -> Files:
+        """See `Storage.files`."""
+        return MappedFiles(self.root / folder if folder else self.root)
+
+    def place(self, target: str) -> str:
+        """See `Storage.place`."""
+        return str(self.root / target)
+
+
+@final
+class RemoteFolder:
+    """A folder of a file system that fsspec reads and writes: object stores, HDFS, memory, ..."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self.name = url.rstrip("/")
+        try:
+            core: Any = import_module("fsspec.core")
+        except ImportError:
+            raise ExtraNotInstalledError(
+                f"{url}: reading and writing URLs needs fsspec: pip install 'phlox[distributed]'"
+            ) from None
+        try:
+            self._system, root = core.url_to_fs(url, **options)
+        except ImportError as error:  # a package of this protocol's own
+            raise ExtraNotInstalledError(f"{url}: {error}") from None
+        except (ValueError, TypeError) as error:
+            raise RecordError(f"{url}: {error}") from error
+        self.root = str(root).rstrip("/")
+
+    def listing(self, folder: str) -> dict[str, int | None]:
+        """See `Storage.listing`."""
+        path = self._path(folder)
+        self._system.invalidate_cache()
+        try:
+            found = self._system.ls(path, detail=True)
+        except FileNotFoundError:
+            return {}
+        sizes: dict[str, int | None] = {}
+        for entry in found:
+            name = str(entry["name"]).rstrip("/")
+            if name != path.rstrip("/"):  # some stores list a folder as an entry of itself
+                sizes[name.rpartition("/")[2]] = None if entry["type"] == "directory" else int(entry["size"])
+        return sizes
+
+    def read(self, path: str) -> bytes:
+        """See `Storage.read`."""
+        return bytes(self._system.cat_file(self._path(path)))
+
+    def write(self, path: str, data: bytes) -> None:
+        """See `Storage.write`."""
+        self._system.pipe_file(self._path(path), data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See `Storage.create`; two that try at the same moment find out by reading it again."""
+        self._system.invalidate_cache()
+        if self._system.exists(self._path(path)):
+            return False
+        self._system.makedirs(self._path(""), exist_ok=True)
+        self.write(path, data)
+        return self.read(path) == data
+
+    @contextlib.contextmanager
+    def writer(self, path: str, size: int) -> Generator[Sink]:
+        """See `Storage.writer`; what is not complete belongs to no index."""
+        with self._system.open(self._path(path), "wb") as file:
+            yield Sink(file)
+
+    def remove(self, path: str) -> None:
+        """See `Storage.remove`."""
+        with contextlib.suppress(FileNotFoundError):
+            self._system.rm_file(self._path(path))
+
+    def remove_step(self, folder: str) -> None:
+        """See `Storage.remove_step`."""
+        listing = self.listing(folder)
+        own = [name for name in listing if name == INDEX or is_own_file(name)]
+        for name in sorted(own, key=lambda name: name != INDEX):
+            self.remove(f"{folder}/{name}")
+        if len(own) == len(listing):
+            with contextlib.suppress(OSError, NotImplementedError):  # a store of objects has no folders
+                self._system.rmdir(self._path(folder))
+
+    def working(self, target: str) -> str:
+        """See `Storage.working`."""
+        return target
+
+    def prepare(self, working: str) -> None:
+        """See `Storage.prepare`."""
+        self._system.makedirs(self._path(working), exist_ok=True)
+
+    def commit(self, working: str, target: str, index: bytes) -> None:
+        """See `Storage.commit`."""
+        self.write(f"{target}/{INDEX}" if target else INDEX, index)
+
+    def files(self, folder: str) -> Files:
+        """See `Storage.files`."""
+        return _RemoteFiles(self, folder)
+
+    def place(self, target: str) -> str:
+        """See `Storage.place`."""
+        return f"{self.name}/{target}" if target else self.name
+
+    def _path(self, path: str) -> str:
+        return f"{self.root}/{path}".rstrip("/") if path else self.root
+
+    def read_range(self, path: str, start: int, stop: int) -> bytes:
+        """The bytes of a range."""
+        return bytes(self._system.cat_file(self._path(path), start=start, end=stop))
+
+
+class _RemoteFiles:
+    is_mapped = False
+
+    def __init__(self, storage: RemoteFolder, folder: str) -> None:
+        self.name = storage.place(folder)
+        self._storage, self._folder = storage, folder
+
+    def sizes(self) -> dict[str, int]:
+        return {name: size for name, size in self._storage.listing(self._folder).items() if size is not None}
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        path = f"{self._folder}/{name}" if self._folder else name
+        try:
+            data = self._storage.read_range(path, start, stop)
+        except Exception as error:  # each file system has its own
+            raise RecordError(f"{self.name}/{name}: it cannot be read: {error}") from error
+        if len(data) != stop - start:
+            raise RecordError(f"{self.name}/{name}: it ends at byte {start + len(data)}, where {stop} were expected")
+        return np.frombuffer(data, np.uint8)

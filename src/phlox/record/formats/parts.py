@@ -1,0 +1,289 @@
+"""Records in parts: a folder that several processes have written, each its own parts of the tensors.
+
+The folder has files of safetensors, which any reader of safetensors opens, and the index `phlox.parts.json`. In the
+files a part of the tensor `path` is called `path@0:4,8:16`, by its rows and columns in the whole. The index is a JSON
+object; what it says of a part is enough to read it:
+
+- "parts": the header, as in the other formats (schema version, precision, ...), "block", the number of bytes that share
+  a checksum, and "step" if it was given.
+- "files": an array of [name, size in bytes].
+- "metadata" and "aliases": text by name.
+- "entries": an array of objects in the order of the record. A plain value is `{"path", "value"}` (see
+  `values.to_json`). A tensor is `{"path", "dtype", "shape", "id"?, "parts"}`, each part being `[file, offset, start,
+  stop, checksums]`: the number of the file, the place of its first byte there, the first and the last index (plus one)
+  on every axis, and the CRC-32 of each block of its bytes, as hexadecimal digits.
+- "crc32": the checksum of the bytes of the index before it, as hexadecimal digits; it is the last item.
+
+The index is written last. A folder without one was never completed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import msgspec
+
+from phlox.errors import RecordError
+from phlox.record.dtypes import DTYPES, SHORT_NAMES, checked_shape
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.formats.assembled import Assembled, Part, gap_in
+from phlox.record.formats.reader import Reader
+from phlox.record.header import Header
+from phlox.record.io.byte_ranges import Files, MappedFiles
+from phlox.record.io.crc32 import crc32
+from phlox.record.io.files import is_file
+from phlox.record.io.source import Source
+from phlox.record.limits import check_entries, check_json
+from phlox.record.record import Entry, Record
+from phlox.record.values import from_json, to_json
+
+INDEX = "phlox.parts.json"
+"""The name of the index."""
+BLOCK = 1 << 22
+"""Bytes that share a checksum, in new files."""
+STEP = re.compile(r"step-(\d{1,18})")
+"""The names of folders of steps."""
+
+_BEGINNING = re.compile(rb'\s*\{\s*"parts"\s*:\s*\{')
+_END = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\s*\Z')
+_NO_NAME = re.compile(r"[/\\:\0]|\A\.{0,2}\Z")
+_NOTHING = msgspec.Raw(b"")
+_SHOWN = 5
+_REMEDY = "the index is damaged or was changed by another program; verify=False reads it all the same"
+
+
+class _Header(Header, frozen=True, kw_only=True, omit_defaults=True):
+    block: int
+    step: int | None = None
+
+
+class _Part(msgspec.Struct, array_like=True, gc=False):
+    file: int
+    offset: int
+    start: list[int]
+    stop: list[int]
+    checksums: str
+
+
+class _Entry(msgspec.Struct):
+    path: str
+    value: msgspec.Raw = _NOTHING
+    id: str | None = None
+    dtype: str = ""
+    shape: list[int] = []
+    parts: list[_Part] = []
+
+
+class _Index(msgspec.Struct):
+    parts: _Header
+    files: list[tuple[str, int]]
+    metadata: dict[str, str]
+    aliases: dict[str, str]
+    entries: list[_Entry]
+
+
+@final
+class PartsReader(Reader):
+    """Reads a folder that `phlox.distributed.save` has written, by its index; all files are memory-mapped.
+
+    A tensor, or a part of it, is made of the parts that overlap it. Where one part has it all, it is a view of the
+    mapped file. A block of 4 MiB is verified when something in it is first read.
+
+    Raises RecordError, which lists all that is missing with the paths, if a file is not there or has another size, and
+    if parts do not make up a tensor.
+    """
+
+    format = "parts"
+    suffix = ".parts.json"
+
+    def read(self, source: Source) -> Record:
+        """See `Reader.read`."""
+        if source.folder is None:
+            raise RecordError("its files lie beside it, and in memory there is no beside; load it from its folder")
+        return record_of(source.data, MappedFiles(source.folder), verify=source.verify)
+
+    @classmethod
+    def recognises(cls, head: bytes) -> bool:
+        """See `Reader.recognises`."""
+        return _BEGINNING.match(head) is not None
+
+
+def record_of(data: memoryview, files: Files, *, verify: bool = True) -> Record:
+    """The record of an index, with the files beside it."""
+    check_json(data)
+    text = bytes(data)
+    if verify:
+        end = _END.search(text)
+        if end is None or int(end[1], 16) != crc32(text[: end.start()]):
+            raise RecordError(f"the checksum of the index does not match: {_REMEDY}")
+    index = msgspec.json.decode(text, type=_Index)
+    index.parts.check(PartsReader.format)
+    if index.parts.block < 1:
+        raise RecordError(f"its blocks have {index.parts.block} bytes")
+    check_entries(len(index.entries))
+    _check_files(index, files)
+    entries: dict[str, Entry] = {}
+    for entry in index.entries:
+        if entry.path in entries:
+            raise RecordError(f"it has {entry.path[:200]!r} twice")
+        if entry.dtype:
+            entries[entry.path] = TensorEntry(_tensor(entry, index, files, verify), entry.id)
+        else:
+            entries[entry.path] = from_json(msgspec.json.decode(entry.value))
+    header = index.parts
+    return Record(entries, index.metadata, aliases=index.aliases, positional=header.positional, header=header)
+
+
+def _tensor(entry: _Entry, whole: _Index, files: Files, verify: bool) -> LazyTensor:
+    path, names, block = entry.path, whole.files, whole.parts.block
+    if entry.dtype not in DTYPES:
+        raise RecordError(f"{path}: {entry.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
+    dtype = DTYPES[entry.dtype]
+    shape = checked_shape(entry.shape, dtype, path)
+    parts: list[Part] = []
+    for one in entry.parts:
+        if not len(one.start) == len(one.stop) == len(shape) or not 0 <= one.file < len(names):
+            raise RecordError(f"{path}: a part of {len(one.start)} axes, or in file {one.file}, which there is not")
+        index = tuple([slice(start, stop) for start, stop in zip(one.start, one.stop, strict=True)])
+        digits = bytes.fromhex(one.checksums)
+        sums = tuple([int.from_bytes(digits[at : at + 4], "big") for at in range(0, len(digits), 4)])
+        parts.append(Part(index, names[one.file][0], one.offset, sums))
+    if math.prod(shape) or parts:
+        wrong = gap_in([part.index for part in parts], shape)
+        if wrong is not None:
+            raise RecordError(f"{path}: {wrong}")
+    for part, one in zip(parts, entry.parts, strict=True):
+        size = math.prod(part.shape) * dtype.itemsize
+        if one.offset < 0 or one.offset + size > names[one.file][1] or len(part.checksums) != -(-size // block):
+            raise RecordError(f"{path}: its part in {part.file} does not fit there, or has no checksums")
+    source = Assembled(files, path, dtype, shape, tuple(parts), block, set() if verify else None)
+    return LazyTensor(shape, dtype, dtype, source, path, part=source.part)
+
+
+def _check_files(index: _Index, files: Files) -> None:
+    """RecordError, with all problems and the paths that they concern, unless all files are there."""
+    for name, _ in index.files:
+        if _NO_NAME.search(name) or len(name) > 255:
+            raise RecordError(f"it has a file {name[:200]!r}; files lie beside the index, and their name has no folder")
+    sizes = files.sizes()
+    wrong = {
+        number: f"{name} is missing" if name not in sizes else f"{name} has {sizes[name]} bytes, not {size}"
+        for number, (name, size) in enumerate(index.files)
+        if sizes.get(name) != size
+    }
+    if not wrong:
+        return
+    paths: dict[int, list[str]] = {number: [] for number in wrong}
+    for entry in index.entries:
+        for number in dict.fromkeys([part.file for part in entry.parts]):
+            if number in wrong:
+                paths[number].append(entry.path)
+    lines = [f"{problem}: {_some(paths[number])}" for number, problem in wrong.items()]
+    count = "a file is" if len(wrong) == 1 else f"{len(wrong)} of {len(index.files)} files are"
+    raise RecordError(f"{count} not as the index says:\n  " + "\n  ".join(lines))
+
+
+def encoded(
+    record: Record,
+    header: Header,
+    parts: Mapping[str, Sequence[Part]],
+    files: Mapping[str, int],
+    block: int = BLOCK,
+    step: int | None = None,
+) -> bytes:
+    """The index of a record whose tensors lie in these parts of these files (name -> size)."""
+    place = {name: number for number, name in enumerate(files)}
+    entries: list[dict[str, Any]] = []
+    for path in record:
+        entry = record[path]
+        if not isinstance(entry, TensorEntry):
+            entries.append({"path": path, "value": to_json(entry)})
+            continue
+        tensor = entry.tensor
+        item: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[tensor.dtype], "shape": list(tensor.shape)}
+        if entry.id is not None:
+            item["id"] = entry.id
+        item["parts"] = [
+            [
+                place[part.file],
+                part.offset,
+                [each.start for each in part.index],
+                [each.stop for each in part.index],
+                "".join([f"{checksum:08x}" for checksum in part.checksums]),
+            ]
+            for part in parts.get(path, ())
+        ]
+        entries.append(item)
+    head = {"block": block, **msgspec.to_builtins(header), **({} if step is None else {"step": step})}
+    document = {
+        "parts": head,
+        "files": [[name, size] for name, size in files.items()],
+        "metadata": dict(record.metadata),
+        "aliases": dict(record.aliases),
+        "entries": entries,
+    }
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()[:-1]
+    text += f',"crc32":"{crc32(text):08x}"}}\n'.encode()
+    check_json(text)
+    return text
+
+
+# --- folders
+
+
+def step_of(name: str) -> int | None:
+    """The step of a folder with this name; None if it is that of no step.
+
+    >>> step_of("step-00000090"), step_of("step-9.tmp")
+    (90, None)
+    """
+    found = STEP.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def steps_in(folder: Path) -> dict[int, Path]:
+    """The complete steps in a folder, the newest last."""
+    found = {step: entry for entry in folder.iterdir() if (step := step_of(entry.name)) is not None}
+    return {step: found[step] for step in sorted(found) if is_file(found[step] / INDEX)}
+
+
+def find_index(folder: Path) -> Path | None:
+    """The index of a folder, or of its newest complete step; None if it has neither.
+
+    Raises RecordError for a folder with nothing but what a save has left that did not end.
+    """
+    if is_file(folder / INDEX):
+        return folder / INDEX
+    steps = steps_in(folder)
+    if steps:
+        return steps[max(steps)] / INDEX
+    if any(step_of(entry.name) is not None or is_unfinished(entry.name) for entry in folder.iterdir()):
+        raise RecordError(f"{folder}: it has no complete checkpoint, only what a save has left that did not end")
+    if any(is_own_file(entry.name) for entry in folder.iterdir()):
+        raise RecordError(
+            f"{folder}: it has no {INDEX}, which is written last: this save did not end; load the step before it"
+        )
+    return None
+
+
+def is_unfinished(name: str) -> bool:
+    """Is that the name of a folder in which a save is under way, or was when it was killed?"""
+    return name.startswith(".phlox-") and name.endswith(".unfinished")
+
+
+_OWN = re.compile(r"part-[0-9a-f]{8}-\d{5}(-\d+)?\.(safetensors|json)")
+
+
+def is_own_file(name: str) -> bool:
+    """Is that the name of a file of parts, or of what a process says of its parts?"""
+    return _OWN.fullmatch(name) is not None
+
+
+def _some(paths: list[str]) -> str:
+    shown = ", ".join([repr(path[:200]) for path in paths[:_SHOWN]])
+    return shown if len(paths) <= _SHOWN else f"{shown} and {len(paths) - _SHOWN} more"
