@@ -1,6 +1,6 @@
 """Records in shards: what several processes save is one record again, wherever it is loaded; what fails is told to all.
 
-Serves: phlox/distributed/{committing,group,part_files,saving}.py
+Serves: phlox/distributed/{committing,part_files,savers,saving}.py
 """
 
 from __future__ import annotations
