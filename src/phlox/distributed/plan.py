@@ -68,7 +68,8 @@ def layout_by_name(name: str, model: Module, mesh: PaperMesh) -> Layout:
     return tensor_parallel(model, cast("Mesh", mesh), fsdp=rest)
 
 
-class Exchange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Exchange:
     """Collectives of one kind and purpose, of one step."""
 
     what: str
