@@ -78,6 +78,21 @@ with px.debug.checks():
         raise AssertionError("a barrier within checks compares streams")
 d.barrier("streams are not compared")
 
+# what a compiled function on a mesh is given
+px.random.seed(3)
+mesh = d.Mesh(data=-1, device=engine)
+x = mesh.batch(np.ones((2, 3), np.float32))
+scaled = px.compile(lambda x, lr, more: (x * lr).sum())
+with mesh, px.debug.checks():
+    for _ in range(2):
+        scaled(x, 0.5, {"a": 1})
+        try:
+            scaled(x, 0.5, {"a": rank})
+        except DistributedError as error:
+            assert "more['a'] is 0 in process 0; 1 in process 1" in str(error), error
+        else:
+            raise AssertionError("other scalars")
+
 # a second initialize
 d.initialize(device=engine, timeout=60.0)
 try:
