@@ -48,6 +48,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("deaf", flush=True)
+    for _ in range(20 if mode == "quiet" else 0):  # nothing is printed for as long
+        time.sleep(0.3)
+        meet()
     if mode in ("hang", "deaf") and is_last:
         time.sleep(600)
     meet()

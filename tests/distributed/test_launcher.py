@@ -118,6 +118,11 @@ def test_a_hang_shows_the_stacks(marked: Marked) -> None:
     assert "in meet" in done.stderr  # where process 0 waits
 
 
+def test_processes_that_meet_do_not_hang(marked: Marked) -> None:
+    done = marked.run("-n", 2, "--hang", 4, PROGRAM, "none", "quiet")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_restarts(marked: Marked) -> None:
     done = marked.run("-n", 3, "--restarts", 2, PROGRAM, "none", "twice")

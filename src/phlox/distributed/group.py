@@ -31,6 +31,8 @@ SEED = "PHLOX_SEED"
 """The environment variable with the seed of a launch, for programs that name none."""
 LISTENER = "PHLOX_LISTENER"
 """The environment variable with the number of the open socket on which process 0 keeps the store."""
+_LINGERS = 5.0
+"""The seconds for which process 0 keeps the store when it fails, for the others to read what is wrong."""
 _LAST_WORDS = 2.0
 """The seconds that an engine has to end in a process that has failed: it would wait for the others."""
 
@@ -272,6 +274,8 @@ def _leave(group: _Group, *, in_peace: bool) -> None:
                 group.server.wait_for_goodbyes(range(processes().size), 30.0)
         elif group.shared is not None:
             group.shared.drop()
+            if group.server is not None:
+                group.server.linger(_LINGERS)
         if group.server is not None:
             group.server.close()
     finally:
