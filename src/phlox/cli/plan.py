@@ -20,9 +20,9 @@ from phlox.transform.summary.text import amount
 CONFIGS: dict[str, type[Any]] = {"gpt": GptConfig, "llama": LlamaConfig, "bert": BertConfig}
 SIZES = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_hidden")
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
-    ("gpt", "1B"): {"vocabulary": 50304, "context": 2048, "n_layers": 16, "d_model": 2048, "n_heads": 16},
-    ("gpt", "7B"): {"vocabulary": 50304, "context": 2048, "n_layers": 32, "d_model": 4096, "n_heads": 32},
-    ("gpt", "70B"): {"vocabulary": 50304, "context": 2048, "n_layers": 86, "d_model": 8192, "n_heads": 64},
+    ("gpt", "1B"): {"vocabulary": 51200, "context": 2048, "n_layers": 16, "d_model": 2048, "n_heads": 16},
+    ("gpt", "7B"): {"vocabulary": 51200, "context": 2048, "n_layers": 32, "d_model": 4096, "n_heads": 32},
+    ("gpt", "70B"): {"vocabulary": 51200, "context": 2048, "n_layers": 86, "d_model": 8192, "n_heads": 64},
     ("llama", "1B"): {
         "vocabulary": 128256, "context": 8192, "n_layers": 16, "d_model": 2048, "n_heads": 32, "n_kv_heads": 8,
         "d_hidden": 8192, "tied": True,

@@ -119,7 +119,7 @@ def plan(
     context: int | None = None,
     optimizer: Any = None,
     checkpoint: bool = True,
-    compiler: Compiler = Compiler(),
+    compiler: Compiler | None = None,
 ) -> Plan:
     """What a step of training costs each device; no parameter of the model is made.
 
@@ -131,6 +131,7 @@ def plan(
         context: tokens of a row; by default the model's own.
         optimizer: an optimizer or its config; without it there is no state.
         checkpoint: whether the blocks are computed again in the backward pass.
+        compiler: what the partitioner makes of sums over devices; by default as on GPUs and TPUs.
 
     Raises:
         ShardingError: the layout does not fit the model or the mesh, or the rows do not divide.
@@ -145,7 +146,7 @@ def plan(
     sizes = _sizes(model)
     n = sizes.context if context is None else context
     params = list(_params(model, chosen.specs(model, cast("Mesh", paper)), sizes.tied))
-    step = StepCosts(paper, params, sizes, batch // shards * n, n, checkpoint, compiler)
+    step = StepCosts(paper, params, sizes, batch // shards * n, n, checkpoint, compiler or Compiler())
     own = {p.path: step.own(p) for p in params}
     gradients = sum(own[p.path] for p in params if p.trained)
     return Plan(
