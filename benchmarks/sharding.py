@@ -47,10 +47,9 @@ def beside_raw_jax() -> list[Ratio]:
         mine = ours._step.lower(ours.model, ours.optimizer, 1e-3, ours.x, ours.y)
         its = analysis_of(raw._step.lower(raw.state, *raw.arrays[:2]).compile())
         sent = sum(one.sent for one in (its.collectives or {}).values())
-        rows.append(row(f"{SENT}: {GPT.title}, {parameters}", SUBJECT, "raw JAX and Optax", mine.sent, sent, 1.0))
-        rows.append(
-            row(f"{FLOPS}: {GPT.title}, {parameters}", SUBJECT, "raw JAX and Optax", mine.flops, its.flops, None)
-        )
+        title, peer = f"{GPT.title}, {parameters}", "raw JAX and Optax"
+        rows.append(row(f"{SENT}: {title}", SUBJECT, peer, mine.sent or 0, sent, 1.0))
+        rows.append(row(f"{FLOPS}: {title}", SUBJECT, peer, mine.flops or 0, its.flops or 0, None))
     return rows
 
 
