@@ -26,6 +26,7 @@ from phlox.distributed import broadcast, gather, mean
 from phlox.distributed import sum as total
 from phlox.errors import CompileError, DistributedError, KindError, RangeError, UnsupportedError
 from phlox.models import GptConfig
+from tests.distributed.raising import raised
 
 RANK, SIZE = int(sys.argv[1]), int(sys.argv[2])
 GROUP = RowGroup(RANK, SIZE)
@@ -52,22 +53,6 @@ def check_on(*backends: Any) -> Callable[[Callable[[Any], None]], None]:
         CHECKS.append(on_each)
 
     return registered
-
-
-class raised:
-    """As `pytest.raises`, in a process that pytest does not run."""
-
-    def __init__(self, kind: type[Exception], *words: str) -> None:
-        self.kind, self.words = kind, words
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        assert error is not None and isinstance(error, self.kind), f"expected {self.kind.__name__}, got {error!r}"
-        for word in self.words:
-            assert word in str(error), f"{word!r} is not in: {error}"
-        return True
 
 
 def rows(array: Any) -> Any:
