@@ -64,10 +64,6 @@ def by_jax(name: str, state: Any, shape: Any, options: Any, part: Part | None) -
     return np.asarray(getattr(on_jax, name)(state, shape, *options, part=part))
 
 
-ENGINES = {"numpy": on_numpy, "torch": by_torch, "torch native": torch_native, "torch state": torch_state}
-ENGINES["jax"] = by_jax
-
-
 ENGINES = {
     "numpy": on_numpy,
     "torch": by_torch,

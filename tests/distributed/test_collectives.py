@@ -1,6 +1,6 @@
 """Several processes compute on the rows of one batch, and come to what one process comes to on all of it.
 
-Serves: phlox/autodiff/collectives.py, phlox/backend/contract/collectives.py, phlox/backend/torch/collectives.py,
+Serves: phlox/autodiff/collectives.py, phlox/backend/contract/collectives.py, phlox/backend/torch/collectives.py
 Serves: phlox/module/averaging.py, phlox/backend/jax/collectives.py
 """
 
