@@ -311,6 +311,28 @@ def training() -> None:
                 same_everywhere(*found)
 
 
+@check_on(*ENGINES)
+def line_searches_agree(backend: Any) -> None:
+    """L-BFGS decides by the loss, which is another one in every process, how often to compute it."""
+    rng = np.random.default_rng(5)
+    data, targets = (rng.normal(size=(4 * SIZE, n)).astype(np.float32) for n in (3, 1))
+
+    def descend(group: RowGroup | None) -> tuple[list[float], Any]:
+        model = nn.Linear(3, 1, device=Autodiff(backend).device()).init(seed=0).train()
+        x, y = (px.tensor(one if group is None else rows(one), device=backend) for one in (data, targets))
+        optimizer, losses = optim.LbfgsConfig(line_search="strong_wolfe").init(), list[float]()
+        with rows_of(group):
+            for _ in range(3):
+                model = optimizer.minimize(1.0, model, lambda m: nn.mse_loss(m(x).exp(), y))
+                assert optimizer.outcome is not None
+                losses.append(optimizer.outcome.last_loss)
+        return losses, model.weight.val().numpy()
+
+    alone, together = descend(None), descend(GROUP)
+    np.testing.assert_allclose(together[0], alone[0], rtol=1e-5)
+    same_everywhere(together[1])
+
+
 @check_on(Torch(float="bf16"), NumPy(float="bf16"))
 def half_precision(backend: Any) -> None:
     model = nn.Linear(4, 2, device=Autodiff(backend).device()).init(seed=0).train()

@@ -32,13 +32,35 @@ def test_two_processes(codegen: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", codegen)
     names = [] if codegen == "inductor" else ["programs_wait", "in_place_is_refused", "derivatives", "training"]
     first, second = run_group(2, tmp_path, PROGRAM, *names)
-    assert first == second and len(first.split()) == (len(names) or 13)
+    assert first == second and len(first.split()) == (len(names) or 14)
 
 
 @pytest.mark.slow
 def test_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "none")
     run_group(4, tmp_path, PROGRAM, "values", "training", "batch_norm")
+
+
+LEAVES = """
+import sys, torch.distributed as dist, phlox as px
+from phlox.backend.processes import Processes, set_processes
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=rank, world_size=2)
+set_processes(Processes(rank, 2))
+assert px.distributed.sum(1) == 2
+if rank == 0:
+    try:
+        px.distributed.mean(px.ones((100_000,), device="torch"))
+    except px.errors.DistributedError as error:
+        print(error)
+"""
+
+
+def test_a_process_that_has_ended_is_an_error_in_the_others(tmp_path: Path) -> None:
+    assert (
+        "process 0 of 2: a collective has failed, as one does where another process has ended"
+        in (run_group(2, tmp_path, LEAVES, limit=100.0)[0])
+    )
 
 
 @pytest.mark.slow
