@@ -110,7 +110,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         Raises RecordError if a value does not fit `dtype`, or if the source returns another shape or dtype than
         declared. Gives a `RecordWarning` if nonzero values become zero.
         """
-        array = self._stored()
+        array = self._as_declared(self.source(), self.shape)
         return array if self.dtype == self.source_dtype else self.cast(array)
 
     def read_part(self, index: Index) -> Array:
