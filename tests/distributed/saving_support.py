@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from phlox.backend.sharding import Index, Shard
-from phlox.distributed.savers import Group
+from phlox.distributed.checkpoints.savers import Group
 from phlox.record import LazyTensor, Record, TensorEntry
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.processes import processes
 from phlox.backend.sharding import AxisNames
-from phlox.distributed.objects import broadcast_object, gather_objects
+from phlox.distributed.processes.objects import broadcast_object, gather_objects
 from phlox.errors import ShardingError
 from phlox.module import Module, Param, ParamId
 from phlox.module.calls import named_modules

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType
 
 from phlox.backend.processes import PROGRESS
-from phlox.distributed.children import Children, code_text, exit_status
-from phlox.distributed.environment import COORDINATOR
-from phlox.distributed.group import LISTENER, SEED
-from phlox.distributed.hosts import Failure, Hosts
+from phlox.distributed.launch.children import Children, code_text, exit_status
+from phlox.distributed.launch.hosts import Failure, Hosts
+from phlox.distributed.processes.environment import COORDINATOR
+from phlox.distributed.processes.group import LISTENER, SEED
 from phlox.errors import DistributedError
 
 OVER = 124

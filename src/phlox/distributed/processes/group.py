@@ -20,11 +20,11 @@ from phlox.backend.processes import Processes, agreement, leave, processes, repo
 from phlox.backend.registry import load
 from phlox.backend.store import END, SharedStore
 from phlox.backend.tracing.checks import checks_are_on
-from phlox.distributed.environment import read_environment
-from phlox.distributed.fingerprint import compare, fingerprint
-from phlox.distributed.gpus import narrow_gpus
-from phlox.distributed.objects import broadcast_object, gather_objects
-from phlox.distributed.store_server import StoreServer
+from phlox.distributed.processes.environment import read_environment
+from phlox.distributed.processes.fingerprint import compare, fingerprint
+from phlox.distributed.processes.gpus import narrow_gpus
+from phlox.distributed.processes.objects import broadcast_object, gather_objects
+from phlox.distributed.processes.store_server import StoreServer
 from phlox.errors import DistributedError
 
 SEED = "PHLOX_SEED"
@@ -259,7 +259,7 @@ def _backend(device: DeviceLike | None) -> Backend | None:
 
 
 def _agree(values: Mapping[str, Any]) -> None:
-    from phlox.distributed.agreement import check_agreement  # which few programs need
+    from phlox.distributed.processes.agreement import check_agreement  # which few programs need
 
     check_agreement(**values)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import phlox as px
-from phlox.distributed.objects import broadcast_object, decode, encode, gather_objects
+from phlox.distributed.processes.objects import broadcast_object, decode, encode, gather_objects
 from phlox.errors import DistributedError
 
 

@@ -17,7 +17,8 @@ from phlox.record.formats.parts import INDEX
 PROGRAM = """
 import os, signal, sys
 import numpy as np
-from phlox.distributed import committing, save, storage
+from phlox.distributed import save
+from phlox.distributed.checkpoints import committing, storage
 from phlox.record import Record
 
 stage, folder, step = sys.argv[1], sys.argv[2], None if sys.argv[3] == "none" else int(sys.argv[3])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phlox.distributed import gpus
+from phlox.distributed.processes import gpus
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import numpy as np
 
 from phlox import random
 from phlox.backend.processes import processes
-from phlox.distributed.fingerprint import compare
-from phlox.distributed.objects import gather_objects
+from phlox.distributed.processes.fingerprint import compare
+from phlox.distributed.processes.objects import gather_objects
 from phlox.errors import RandomnessError
 from phlox.module import Module
 from phlox.tensor import Tensor

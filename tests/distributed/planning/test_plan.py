@@ -1,6 +1,6 @@
 """The formulas of a step against XLA's own analysis of compiled steps on eight devices, and against counts by hand.
 
-Serves: src/phlox/distributed/{plan,step_costs,accelerators}.py
+Serves: src/phlox/distributed/planning/{plan,step_costs,accelerators}.py
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 from phlox import optim
 from phlox.backend import NumPy
 from phlox.distributed import Layout
-from phlox.distributed.accelerators import ACCELERATORS
-from phlox.distributed.plan import LAYOUTS, layout_by_name, plan
-from phlox.distributed.step_costs import Compiler, PaperMesh
+from phlox.distributed.planning.accelerators import ACCELERATORS
+from phlox.distributed.planning.plan import LAYOUTS, layout_by_name, plan
+from phlox.distributed.planning.step_costs import Compiler, PaperMesh
 from phlox.errors import ShardingError
 from phlox.models import GptConfig, LlamaConfig
 from phlox.nn import Linear
@@ -25,8 +25,8 @@ import numpy as np, phlox as px
 from phlox import optim
 from phlox.backend import Autodiff, Jax
 from phlox.distributed import Mesh
-from phlox.distributed.plan import layout_by_name, plan
-from phlox.distributed.step_costs import Compiler
+from phlox.distributed.planning.plan import layout_by_name, plan
+from phlox.distributed.planning.step_costs import Compiler
 from phlox.models import BertConfig, BertMaskedLmConfig, GptConfig, LlamaConfig
 from phlox.tensor import functional
 

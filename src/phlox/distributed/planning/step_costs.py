@@ -1,4 +1,4 @@
-"""The formulas of what a step of training costs one device: see `phlox.distributed.plan`."""
+"""The formulas of what a step of training costs one device: see `phlox.distributed.planning.plan`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Records in shards: what several processes save is one record again, wherever it is loaded; what fails is told to all.
 
-Serves: phlox/distributed/{committing,part_files,savers,saving}.py
+Serves: phlox/distributed/checkpoints/{committing,part_files,savers,saving}.py
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from phlox.distributed import committing, latest, load, part_files, save, saving
-from phlox.distributed.savers import Group
+from phlox.distributed import latest, load, save
+from phlox.distributed.checkpoints import committing, part_files, saving
+from phlox.distributed.checkpoints.savers import Group
 from phlox.errors import DistributedError
 from phlox.record import BFLOAT16, HALF, LazyTensor, PrecisionSettings, Record, RecordError, RecordWarning, TensorEntry
 from phlox.record import load as load_any

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from phlox.distributed.fingerprint import compare, fingerprint
+from phlox.distributed.processes.fingerprint import compare, fingerprint
 from phlox.errors import DistributedError
 
 

@@ -1,6 +1,6 @@
 """Two processes of four devices each save one model, load it on other layouts, and learn what goes wrong in the other.
 
-Serves: phlox/distributed/savers.py, phlox/distributed/committing.py
+Serves: phlox/distributed/checkpoints/savers.py, phlox/distributed/checkpoints/committing.py
 """
 
 from __future__ import annotations

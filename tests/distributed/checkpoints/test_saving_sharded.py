@@ -1,6 +1,6 @@
 """Models in shards on several devices: saved, and loaded on other layouts, on one device, and whole on NumPy.
 
-Serves: phlox/distributed/saving.py, phlox/record/formats/assembled.py
+Serves: phlox/distributed/checkpoints/saving.py, phlox/record/formats/assembled.py
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phlox.distributed import committing, latest, load, part_files, save
-from phlox.distributed.owner import OWNER
-from phlox.distributed.storage import LocalFolder, storage_of
+from phlox.distributed import latest, load, save
+from phlox.distributed.checkpoints import committing, part_files
+from phlox.distributed.checkpoints.owner import OWNER
+from phlox.distributed.checkpoints.storage import LocalFolder, storage_of
 from phlox.errors import DistributedError, ExtraNotInstalledError
 from phlox.record import Record, RecordError
 from phlox.record.formats.parts import INDEX

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from phlox.backend.processes import Processes
-from phlox.distributed.environment import first_host, read_environment
+from phlox.distributed.processes.environment import first_host, read_environment
 from phlox.errors import DistributedError
 
 PHLOX = {

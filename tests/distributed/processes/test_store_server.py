@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from phlox.backend.store import LARGEST, OwnStore, SharedStore, send
-from phlox.distributed.store_server import StoreServer
+from phlox.distributed.processes.store_server import StoreServer
 from phlox.errors import DistributedError
 
 
@@ -188,7 +188,7 @@ def test_without_process_0_there_is_one_sentence(server: StoreServer) -> None:
 FORKS = """
 import os, socket
 from phlox.backend.store import SharedStore
-from phlox.distributed.store_server import StoreServer
+from phlox.distributed.processes.store_server import StoreServer
 server = StoreServer(socket.create_server(("127.0.0.1", 0)), "run", 2)
 a, b = (SharedStore("127.0.0.1", server.port, "run", rank, 2, 20.0) for rank in range(2))
 read, write = os.pipe()

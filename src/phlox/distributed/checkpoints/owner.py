@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from phlox.distributed.storage import Storage
+from phlox.distributed.checkpoints.storage import Storage
 from phlox.errors import DistributedError
 
 OWNER = ".phlox-owner.json"

@@ -1,6 +1,6 @@
 """`phlox launch` as a program: what its processes see, how they end, and that none is left.
 
-Serves: phlox/distributed/{children,hosts,launcher}.py, phlox/cli/launch.py
+Serves: phlox/distributed/launch/{children,hosts,launcher}.py, phlox/cli/launch.py
 """
 
 from __future__ import annotations

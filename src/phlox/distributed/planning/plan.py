@@ -1,7 +1,7 @@
 """`plan`: what a step of training costs each device of a mesh, from shapes and a layout alone.
 
 The formulas hold for a transformer with the names of `Gpt`, `Llama` and `Bert`: of n_layers blocks, of width d, with
-heads of attention, trained on rows of n tokens. `docs/distributed_planning.md` has them on one page; a test compares
+heads of attention, trained on rows of n tokens. `docs/planning.md` has them on one page; a test compares
 them with XLA's own analysis of compiled steps.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from phlox.backend.analysis import Traffic
 from phlox.backend.sharding import AxisNames
-from phlox.distributed.accelerators import Accelerator
 from phlox.distributed.layout import Layout, tensor_parallel
-from phlox.distributed.step_costs import Compiler, Exchange, PaperMesh, ParamPart, Sizes, StepCosts
+from phlox.distributed.planning.accelerators import Accelerator
+from phlox.distributed.planning.step_costs import Compiler, Exchange, PaperMesh, ParamPart, Sizes, StepCosts
 from phlox.errors import ShardingError
 from phlox.module import Module
 from phlox.optim import Optimizer, OptimizerAdaptor

@@ -1,6 +1,6 @@
 """Processes that become one group, and those that do not fit together.
 
-Serves: phlox/distributed/agreement.py, phlox/backend/jax/processes.py, phlox/backend/torch/processes.py
+Serves: phlox/distributed/processes/agreement.py, phlox/backend/jax/processes.py, phlox/backend/torch/processes.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import phlox as px
-from phlox.distributed import group
+from phlox.distributed.processes import group
 from phlox.errors import DistributedError
 from tests.distributed.support import ENVIRONMENT, ROOT, free_port, together, variables
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from phlox.backend.store import OwnStore, SharedStore, Store
-from phlox.distributed.store_server import StoreServer
+from phlox.distributed.processes.store_server import StoreServer
 from phlox.errors import DistributedError
 
 

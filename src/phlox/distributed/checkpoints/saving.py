@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from phlox.distributed.committing import Job, run
-from phlox.distributed.part_files import Piece, copied, pieces_of
-from phlox.distributed.savers import Group, own_group
-from phlox.distributed.storage import LocalFolder, storage_of
+from phlox.distributed.checkpoints.committing import Job, run
+from phlox.distributed.checkpoints.part_files import Piece, copied, pieces_of
+from phlox.distributed.checkpoints.savers import Group, own_group
+from phlox.distributed.checkpoints.storage import LocalFolder, storage_of
 from phlox.errors import PhloxError, RecordError, RunWarning
 from phlox.record import LazyTensor, PrecisionSettings, Record, TensorEntry
 from phlox.record import load as load_any

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from phlox.distributed.owner import Claim
-from phlox.distributed.part_files import Piece, files_of, header_of, write_file
-from phlox.distributed.savers import Group
-from phlox.distributed.storage import LocalFolder, Storage
+from phlox.distributed.checkpoints.owner import Claim
+from phlox.distributed.checkpoints.part_files import Piece, files_of, header_of, write_file
+from phlox.distributed.checkpoints.savers import Group
+from phlox.distributed.checkpoints.storage import LocalFolder, Storage
 from phlox.errors import DistributedError, PhloxError, RecordError
 from phlox.record import Header, Record
 from phlox.record.dtypes import SHORT_NAMES

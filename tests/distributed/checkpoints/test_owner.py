@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phlox.distributed import latest, load, owner, save
-from phlox.distributed.owner import OWNER, Claim
-from phlox.distributed.storage import LocalFolder
+from phlox.distributed import latest, load, save
+from phlox.distributed.checkpoints import owner
+from phlox.distributed.checkpoints.owner import OWNER, Claim
+from phlox.distributed.checkpoints.storage import LocalFolder
 from phlox.errors import DistributedError
 from phlox.record import Record
 
