@@ -11,10 +11,14 @@ import numpy as np
 
 from phlox import random
 from phlox.data.structure import is_array, leaves
+from phlox.debug.nonfinite import search
+from phlox.debug.origins import bad_parameter
+from phlox.debug.running import undisturbed
+from phlox.module.calls import with_function_layers
+from phlox.tensor import Tensor
 from phlox.train.callback import AnyLearner, Callback
 from phlox.train.feed import onto
 from phlox.train.steps import ONLY, NotFiniteLossError
-from phlox.transform.debug import find_nonfinite
 
 if TYPE_CHECKING:
     from phlox.train.meter import Output
@@ -74,10 +78,19 @@ def find_in_step(learner: State) -> str | None:
     if step is None:
         return None
     models = {name: one if name in learner._optimizers else one.valid() for name, one in learner._models.items()}
+    models = {name: with_function_layers(one) for name, one in models.items()}
     carry: list[Any] = [learner._aids["carry"].value()] if "carry" in learner._aids else []
     batch = onto(learner.batch, learner.device)
-    with random.stream(learner.stream.replay(learner._position)):
-        return find_nonfinite(
-            lambda: step(models[ONLY] if learner._single else models, batch, *carry),
-            **{name or "model": one for name, one in models.items()},
-        )
+
+    def run() -> tuple[Any, Any]:
+        results = step(models[ONLY] if learner._single else models, batch, *carry)
+        loss: Any = results
+        while isinstance(loss, (tuple, list)) and loss:
+            loss = loss[0]
+        follows = isinstance(loss, Tensor) and loss.size == 1 and loss.is_require_grad()
+        return results, loss if follows else None
+
+    named = {name or "model": one for name, one in models.items()}
+    with random.stream(learner.stream.replay(learner._position)), undisturbed():
+        found = bad_parameter(named) or search(named, run, differentiate=True)
+    return None if found is None else str(found)
