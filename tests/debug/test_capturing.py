@@ -8,7 +8,7 @@ import pytest
 import phlox as px
 from phlox import nn
 from phlox.backend import Backend, Jax, NumPy, Torch
-from phlox.debug.capturing import _matches  # pyright: ignore[reportPrivateUsage]
+from phlox.debug.capturing import _matches
 from phlox.errors import CompileError, ModuleError
 
 ENGINES = {"numpy": NumPy(), "jax": Jax(), "torch": Torch()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from phlox.debug.operands import range_of
 from phlox.debug.origins import NonFinite, Search, bad_input, bad_parameter
@@ -65,7 +65,7 @@ def _in_model(
     args, kwargs = inputs_on(view, (args, kwargs))
 
     def run() -> tuple[Any, AnyTensor | None]:
-        outputs: Any = view(*args, **kwargs)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+        outputs: Any = view(*args, **kwargs)
         return outputs, loss_of(outputs, loss) if backward or loss is not None else None
 
     with undisturbed():
@@ -121,9 +121,9 @@ def _tensors_of_gradients(gradients: GradientsParams) -> list[AnyTensor]:
     return list(gradients._tensors.values())  # pyright: ignore[reportPrivateUsage]
 
 
-def _in_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> NonFinite | None:
+def _in_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NonFinite | None:
     bound: Any = getattr(function, "__self__", None)
-    owner = function._bound if isinstance(function, Compiled) else (bound,)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType]
+    owner: tuple[Any, ...] = _bound_of(function) if isinstance(function, Compiled) else (bound,)
     models: dict[str, Module] = {}
 
     def named(name: str, value: Any) -> Any:
@@ -137,7 +137,7 @@ def _in_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         return map_leaves(layered, value, (Module, Optimizer))
 
     with undisturbed() as trace:
-        names = _names_of(function, len(args))
+        names = _names_of(cast("Any", function), len(args))
         positional = [named(name, value) for name, value in zip(names, args, strict=True)]
         by_name = {name: named(name, value) for name, value in kwargs.items()}
         if isinstance(owner[0] if owner else None, Module):
@@ -152,9 +152,13 @@ def _in_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
             return found
 
         def run() -> tuple[Any, AnyTensor | None]:
-            return function(*positional, **by_name), None
+            return cast("Any", function)(*positional, **by_name), None
 
         return search(models, run, differentiate=False)
+
+
+def _bound_of(function: Any) -> tuple[Any, ...]:
+    return function._bound
 
 
 def _names_of(function: Callable[..., Any], count: int) -> list[str]:

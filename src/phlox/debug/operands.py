@@ -50,8 +50,8 @@ class Range:
 
 def range_of(backend: Backend, x: Any) -> Range | None:
     """The range of a backend's own array of floats; None for anything else, and for a tracer."""
-    if isinstance(x, (float, np.floating)):
-        array = np.asarray(float(x))
+    if isinstance(x, float):  # as NumPy's doubles are
+        array = np.asarray(x)
     elif isinstance(x, (bool, int, str, tuple, list, dict, slice, type(None))) or not hasattr(x, "shape"):
         return None
     else:

@@ -103,7 +103,7 @@ def as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, (list, tuple)):
         return tuple(cast("Sequence[Any]", inputs)), {}
     if isinstance(inputs, (Tensor, np.ndarray)):
-        return (inputs,), {}
+        return (cast("Any", inputs),), {}
     raise KindError(
         "inputs are the arguments of a call of the model, [x] or (x, mask) or {'x': x}, of tensors or arrays; got "
         f"{type(inputs).__name__}"

@@ -5,20 +5,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from phlox import random
+from phlox.backend import Float
 from phlox.data.structure import is_array, leaves
 from phlox.debug.nonfinite import search
 from phlox.debug.origins import bad_parameter
 from phlox.debug.running import undisturbed
 from phlox.module.calls import with_function_layers
-from phlox.tensor import Tensor
 from phlox.train.callback import AnyLearner, Callback
 from phlox.train.feed import onto
 from phlox.train.steps import ONLY, NotFiniteLossError
+from phlox.transform.tree import tensors_of
 
 if TYPE_CHECKING:
     from phlox.train.meter import Output
@@ -86,9 +87,9 @@ def find_in_step(learner: State) -> str | None:
         results = step(models[ONLY] if learner._single else models, batch, *carry)
         loss: Any = results
         while isinstance(loss, (tuple, list)) and loss:
-            loss = loss[0]
-        follows = isinstance(loss, Tensor) and loss.size == 1 and loss.is_require_grad()
-        return results, loss if follows else None
+            loss = cast("Any", loss)[0]
+        follows = [x for x in tensors_of(loss) if x.kind is Float and x.size == 1 and x.is_require_grad()]
+        return results, follows[0] if follows else None
 
     named = {name or "model": one for name, one in models.items()}
     with random.stream(learner.stream.replay(learner._position)), undisturbed():
