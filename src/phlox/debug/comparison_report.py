@@ -204,7 +204,7 @@ class Comparison:
 
 
 def _shape(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "one"
+    return str(tuple(shape))
 
 
 def _shade(relative: float, tolerance: float) -> float:

@@ -29,7 +29,7 @@ class Flame(NamedTuple):
 
 _STYLE = """
 .flame { display: flex; min-height: 24px; margin: 14px 0 18px; font-size: 12px; }
-.flame .f { min-width: 0; flex: 0 1 auto; } .flame .row { display: flex; }
+.flame .f { min-width: 0; flex: 0 1 auto; overflow: hidden; } .flame .row { display: flex; }
 .flame .name { display: block; width: 100%; box-sizing: border-box; height: 22px; padding: 1px 5px; overflow: hidden;
   white-space: nowrap; text-overflow: ellipsis; text-align: left; font: inherit; color: inherit; cursor: pointer;
   border: 1px solid var(--back); border-radius: 3px; background: rgb(var(--c) / .45); }

@@ -94,21 +94,13 @@ def search(
         if found is not None or loss is None or not differentiate:
             return found
         gradients = loss.backward()
-    if looking.first_backward is not None:
-        return looking.first_backward
-    for name, model in models.items():  # a sum of gradients that its parts do not tell of
-        found = _bad_gradient(name, model, GradientsParams.from_grads(gradients, model))
-        if found is not None:
-            return found
-    return None
-
-
-def _bad_gradient(name: str, model: Module, gradients: GradientsParams) -> NonFinite | None:
-    for path, param in model.named_params():
-        gradient = gradients.get(param.id)
-        found = None if gradient is None else range_of(gradient.backend, gradient.primitive)
-        if found is not None and not found.is_finite:
-            return NonFinite("backward", path, "parameter", None, found, model=name)
+    for name, model in models.items():
+        for path, param in model.named_params():
+            gradient = GradientsParams.from_grads(gradients, model).get(param.id)
+            found = None if gradient is None else range_of(gradient.backend, gradient.primitive)
+            if gradient is not None and found is not None and not found.is_finite:
+                origin = looking.known_origin(gradient.primitive) or looking.first_backward
+                return origin or NonFinite("backward", path, "parameter", None, found, model=name)
     return None
 
 

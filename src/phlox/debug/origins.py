@@ -121,9 +121,9 @@ class Search:
             found = range_of(one.backend, one.primitive)
             if found is None or found.is_finite:
                 continue
-            origin = self._known(one.primitive) or self._known(one.backend.strip(one.primitive))
+            origin = self.known_origin(one.primitive) or self.known_origin(one.backend.strip(one.primitive))
             if origin is not None:
-                return origin.found
+                return origin
             # Of what is computed where no operation is seen, as by an optimizer, nothing is known.
             return self.first_forward or self.first_backward or NonFinite("forward", "", "", None, found)
         return None
@@ -210,6 +210,11 @@ class Search:
         elif found.phase == "backward" and self.first_backward is None:
             self.first_backward = found
         return origin
+
+    def known_origin(self, x: Any) -> NonFinite | None:
+        """Where a backend's own array comes from, if it is not finite and was seen."""
+        known = self._known(x)
+        return None if known is None else known.found
 
     def _known(self, x: Any) -> _Origin | None:
         known = self._origins.get(id(x))

@@ -100,5 +100,4 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, left: in
         cells = [text.ljust(widths[n]) if n < left else text.rjust(widths[n]) for n, text in enumerate(line)]
         return "  ".join(cells).rstrip()
 
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    return "\n".join([joined(lines[0]), rule, *map(joined, lines[1:])])
+    return "\n".join(map(joined, lines))

@@ -12,9 +12,6 @@ import numpy as np
 from phlox import random
 from phlox.backend import Float
 from phlox.data.structure import is_array, leaves
-from phlox.debug.nonfinite import search
-from phlox.debug.origins import bad_parameter
-from phlox.debug.running import undisturbed
 from phlox.module.calls import with_function_layers
 from phlox.train.callback import AnyLearner, Callback
 from phlox.train.feed import onto
@@ -78,6 +75,11 @@ def find_in_step(learner: State) -> str | None:
     step = learner._functions.step
     if step is None:
         return None
+    # Which only a training needs that has failed.
+    from phlox.debug.nonfinite import search
+    from phlox.debug.origins import bad_parameter
+    from phlox.debug.running import undisturbed
+
     models = {name: one if name in learner._optimizers else one.valid() for name, one in learner._models.items()}
     models = {name: with_function_layers(one) for name, one in models.items()}
     carry: list[Any] = [learner._aids["carry"].value()] if "carry" in learner._aids else []
