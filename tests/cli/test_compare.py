@@ -31,7 +31,7 @@ def test_as_json_and_as_a_page(small_run: Path, tmp_path: Path, capsys: pytest.C
     found = json.loads(capsys.readouterr().out)
     assert found["agree"] and found["first_beyond"] is None and found["reference"] == "numpy:f32"
     assert {row["path"] for row in found["rows"]} >= {"conv_1", "head", "head.weight"}
-    assert "numpy:f16 against numpy:f32" in page.read_text(encoding="utf-8")
+    assert "numpy:f64 against numpy:f32" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
