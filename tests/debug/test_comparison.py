@@ -311,3 +311,33 @@ def test_the_page_shows_the_same_and_needs_nothing_else(tmp_path: Path) -> None:
             browser.screenshot(tmp_path / f"{dark}.png")
         assert browser.value("document.querySelectorAll('td.m').length") > 0
         assert browser.errors == []
+
+
+def test_a_layer_that_is_called_twice_in_an_onnx_file() -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    class Twice(px.Module):
+        def __init__(self) -> None:
+            self.layer, self.act = nn.Linear(8, 8), nn.Relu()
+
+        def __call__(self, x: px.Tensor) -> px.Tensor:
+            return self.layer(self.act(self.layer(x)))
+
+    model = Twice().init(0, "numpy").valid()
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="layer/MatMul"),
+        helper.make_node("Add", ["a", "b"], ["c"], name="layer/Add"),
+        helper.make_node("Relu", ["c"], ["d"], name="act/Relu"),
+        helper.make_node("MatMul", ["d", "w"], ["e"], name="layer/MatMul_1"),
+        helper.make_node("Add", ["e", "b"], ["y"], name="layer/Add_1"),
+    ]
+    params = dict(model.named_params())
+    arrays = {name[6]: param.val().numpy() for name, param in params.items()}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 8]) for name in "xy"]
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in arrays.items()]
+    graph = helper.make_graph(nodes, "twice", values[:1], values[1:], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    report = px.debug.compare(model, [X], ["numpy", proto], tolerance=1e-5)
+    assert report.ok and report.backends == ("ONNX model",) and isinstance(proto, onnx.ModelProto)
+    assert [(row.path, row.call) for row in report.rows] == [("layer", 0), ("act", 0), ("layer", 1), ("", 0)]

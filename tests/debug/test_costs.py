@@ -15,7 +15,7 @@ import phlox as px
 from benchmarks.guard.counting import count
 from phlox import nn, optim
 from phlox.backend import Jax, NumPy
-from phlox.module.calls import _patched  # pyright: ignore[reportPrivateUsage]
+from phlox.module.calls import _patched
 from phlox.tensor.observing import observed_operations
 
 X = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)

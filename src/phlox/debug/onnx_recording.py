@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,9 +14,10 @@ import numpy as np
 from phlox.backend.registry import load
 from phlox.debug.origins import layer_name
 from phlox.debug.recordings import Host, Recording
+from phlox.debug.running import inputs_on, undisturbed
 from phlox.errors import ExtraNotInstalledError, ModuleError
 from phlox.module import Module
-from phlox.module.calls import named_modules, with_function_layers
+from phlox.module.calls import named_modules, observed, with_function_layers
 from phlox.record.names import nearest
 from phlox.tensor import Tensor
 from phlox.transform.tree import leaves_of
@@ -34,13 +37,23 @@ def recorded_in_onnx(
     feeds = _feeds(onnx, proto, label, args, kwargs)
     view = with_function_layers(model)
     layers = dict(named_modules(view))
-    wanted = _outputs(proto, layers, names, label, load("phlox.interop.pytorch.layers:module_paths")(view))
-    values = _run(onnx, proto, feeds, list(dict.fromkeys(wanted.values())), label)
+    theirs: Mapping[str, str] = load("phlox.interop.pytorch.layers:module_paths")(view)
+    wanted = _outputs(proto, layers, names, label, theirs, cache(lambda: _counts(view, args, kwargs)))
+    values = _run(onnx, proto, feeds, list(dict.fromkeys(name for _, name in wanted)), label)
     found = Recording(label, has_gradients=False)
-    for path, name in wanted.items():
+    for path, name in wanted:
         if values[name].dtype.kind == "f" or values[name].dtype.name == "bfloat16":
             found.add(path, layer_name(layers[path]), [values[name]])
     return found
+
+
+def _counts(view: Module, args: Any, kwargs: Any) -> Counter[str]:
+    """How often each layer is called."""
+    counts = Counter[str]()
+    args, kwargs = inputs_on(view, (args, kwargs))
+    with undisturbed(), observed(view, lambda call: counts.update([call.path])):
+        cast("Callable[..., Any]", view)(*args, **kwargs)
+    return counts
 
 
 def _onnx() -> Any:
@@ -91,9 +104,14 @@ def _feeds(onnx: Any, proto: Any, label: str, args: Any, kwargs: Mapping[str, An
 
 
 def _outputs(
-    proto: Any, layers: Mapping[str, Module], names: Mapping[str, str], label: str, theirs: Mapping[str, str]
-) -> dict[str, str]:
-    """The tensor that each layer gives, in the order in which they are computed."""
+    proto: Any,
+    layers: Mapping[str, Module],
+    names: Mapping[str, str],
+    label: str,
+    theirs: Mapping[str, str],
+    counts: Callable[[], Counter[str]],
+) -> list[tuple[str, str]]:
+    """The tensors that layers give, call by call, in the order in which they are computed."""
     nodes: list[tuple[str, str]] = [(_plain(node.name), node.output[0]) for node in proto.graph.node]
     tensors = {name for node in proto.graph.node for name in node.output if name}
     for ours in names:
@@ -103,37 +121,39 @@ def _outputs(
                 f"compare: names: the model has no layer {ours!r}{f'; did you mean {near!r}?' if near else ''}"
             )
     places = {name: n for n, node in enumerate(proto.graph.node) for name in node.output}
-    found: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
     for path in layers:
         if path in names:
             given = names[path]
-            output = given if given in tensors else _last(nodes, [_plain(given)])
-            if output is None:
+            outputs = [given] if given in tensors else _last(nodes, [_plain(given)])
+            if not outputs:
                 near = nearest(given, [*tensors, *(name for name, _ in nodes)])
                 raise ModuleError(
                     f"compare: names: {label} has no node or tensor {given!r}"
                     f"{f'; did you mean {near!r}?' if near else ''}"
                 )
         elif not path:
-            output = proto.graph.output[0].name
+            outputs = [proto.graph.output[0].name]
         else:
-            output = _last(nodes, [path, *([theirs[path]] if theirs.get(path) else [])])
-        if output is not None:
-            found[path] = output
-    return dict(sorted(found.items(), key=lambda pair: places.get(pair[1], len(places))))
+            outputs = _last(nodes, [path, *([theirs[path]] if theirs.get(path) else [])])
+        if len(outputs) > 1 and len(outputs) != (calls := counts()[path]):
+            outputs = outputs[-1:] if calls == 1 else []  # nodes of others stand between those of one call
+        found += [(path, output) for output in outputs]
+    return sorted(found, key=lambda pair: places.get(pair[1], len(places)))
 
 
 def _plain(name: str) -> str:
     return name.strip("/").replace("/", ".")
 
 
-def _last(nodes: Sequence[tuple[str, str]], prefixes: Sequence[str]) -> str | None:
-    """What the last of the nodes gives whose names begin with one of these paths."""
+def _last(nodes: Sequence[tuple[str, str]], prefixes: Sequence[str]) -> list[str]:
+    """What the last of the nodes gives whose names begin with one of these paths; of each sequence of such nodes."""
     for prefix in prefixes:
-        those = [output for name, output in nodes if name == prefix or name.startswith(f"{prefix}.")]
-        if those:
-            return those[-1]
-    return None
+        inside = [name == prefix or name.startswith(f"{prefix}.") for name, _ in nodes]
+        ends = [n for n, mine in enumerate(inside) if mine and not (n + 1 < len(inside) and inside[n + 1])]
+        if ends:
+            return [nodes[n][1] for n in ends]
+    return []
 
 
 def _run(onnx: Any, proto: Any, feeds: dict[str, Host], wanted: list[str], label: str) -> dict[str, Host]:
