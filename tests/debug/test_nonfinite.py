@@ -236,3 +236,59 @@ def test_what_it_cannot_look_at() -> None:
     with pytest.raises(KindError, match="inputs are the arguments of a call"):
         as_arguments(3)
     assert as_arguments(X)[0][0] is X and as_arguments({"x": X})[1]["x"] is X
+
+
+@pytest.mark.parametrize("engine", [NumPy(float="f16"), Jax(float="f16"), Torch(float="f16")], ids=repr)
+def test_what_overflows_at_half_precision(engine: Backend) -> None:
+    model = nn.Sequential([nn.Linear(8, 8), lambda x: x * 3e4, lambda x: x * 8.0, nn.LayerNorm(8)])
+    found = px.debug.find_nan(model.init(0, engine.device()).train(), X)
+    assert found is not None and (found.path, found.operation, found.what) == ("layers.2", "mul", "infinity")
+    assert found.inputs[0].is_finite and found.inputs[1].high == 8.0
+    model = nn.Linear(8, 8).init(0, engine.device()).train()
+    found = px.debug.find_nan(model, X, loss=lambda y: ((y * 1e-4) * 6e4 * 1e-4).mean() * 6e4)
+    assert found is None
+
+
+@engines
+def test_gradients_within_gradients_and_by_example(engine: Backend) -> None:
+    def loss(model: Any, x: px.Tensor) -> px.Tensor:
+        return (model(x) * 0.0).abs().sqrt().sum()
+
+    model = nn.Linear(8, 2).init(0, engine.device()).train()
+    x = px.tensor(X, device=engine)
+    each = px.vmap(px.grad(loss), in_axes=(None, 0))
+    for look in (each, px.compile(each)):
+        found = px.debug.find_nan(look, model, x)
+        assert found is not None and (found.phase, found.operation) == ("backward", "sqrt")
+    found = px.debug.find_nan(lambda x: px.hvp(lambda y: y.abs().sqrt().sum(), x, x), x * 0.0)
+    assert found is not None and found.operation == "sqrt"
+
+
+def test_several_models_and_methods() -> None:
+    first, second = nn.Linear(8, 2).init(0, "numpy"), nn.Linear(2, 1).init(0, "numpy")
+
+    def run(one: Any, other: Any, x: px.Tensor) -> px.Tensor:
+        return other(one(x)).sum() + Bad()(one(x)).sum()
+
+    class Bad(px.Module):
+        def __call__(self, x: px.Tensor) -> px.Tensor:
+            return (x - 100.0).log()
+
+    found = px.debug.find_nan(run, first, second, px.tensor(X))
+    assert found is not None and found.operation == "log" and found.place is not None and "log" in found.place.text
+    weight = px.zeros((2, 1)) / 0.0
+    second.weight.set(weight)
+    found = px.debug.find_nan(run, first, second, px.tensor(X))
+    assert found is not None and (found.phase, found.full_path) == ("parameter", "other.weight")
+
+    class Own(px.Module):
+        def __init__(self) -> None:
+            self.layer = nn.Linear(8, 8)
+
+        def loss(self, x: px.Tensor) -> px.Tensor:
+            return self.layer(x).log().sum()
+
+    own = Own().init(0, "numpy")
+    for look in (own.loss, px.compile(own.loss)):
+        found = px.debug.find_nan(look, px.tensor(X))
+        assert found is not None and found.operation == "log"
