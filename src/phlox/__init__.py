@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         autodiff,
         config,
         data,
+        debug,
         distributed,
         interop,
         metrics,
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
         checkpoint,
         compile,
         custom_gradient,
-        debug,
         eval_shape,
         grad,
         hessian,
@@ -185,6 +185,7 @@ __getattr__, __dir__ = lazily(
         "autodiff": "",
         "config": "Config config_of",
         "data": "",
+        "debug": "",
         "distributed": "",
         "interop": "",
         "metrics": "",
@@ -194,7 +195,7 @@ __getattr__, __dir__ = lazily(
         "random": "",
         "record": "",
         "train": "",
-        "transform": "TensorSpec checkpoint compile custom_gradient debug eval_shape grad hessian hvp jacobian jvp "
+        "transform": "TensorSpec checkpoint compile custom_gradient eval_shape grad hessian hvp jacobian jvp "
         "scan value_and_grad vjp vmap",
     },
 )

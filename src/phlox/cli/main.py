@@ -22,6 +22,7 @@ COMMANDS = {
     "runs": "list the runs under a folder, with their values and what differs between them",
     "watch": "follow a run in the terminal",
     "launch": "run a program in several processes, on this host or several",
+    "compare": "compare the model of a run on several engines, layer by layer",
     "backends": "show which operations each backend supports, and how",
     "plan": "say what a step of training costs each device of a mesh",
     "tune": "find the fastest settings for a program on this machine",

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from phlox import random
+from phlox.backend import Float
 from phlox.data.structure import is_array, leaves
+from phlox.module.calls import with_function_layers
 from phlox.train.callback import AnyLearner, Callback
 from phlox.train.feed import onto
 from phlox.train.steps import ONLY, NotFiniteLossError
-from phlox.transform.debug import find_nonfinite
+from phlox.transform.tree import tensors_of
 
 if TYPE_CHECKING:
     from phlox.train.meter import Output
@@ -73,11 +75,25 @@ def find_in_step(learner: State) -> str | None:
     step = learner._functions.step
     if step is None:
         return None
+    # Which only a training needs that has failed.
+    from phlox.debug.nonfinite import search
+    from phlox.debug.origins import bad_parameter
+    from phlox.debug.running import undisturbed
+
     models = {name: one if name in learner._optimizers else one.valid() for name, one in learner._models.items()}
+    models = {name: with_function_layers(one) for name, one in models.items()}
     carry: list[Any] = [learner._aids["carry"].value()] if "carry" in learner._aids else []
     batch = onto(learner.batch, learner.device)
-    with random.stream(learner.stream.replay(learner._position)):
-        return find_nonfinite(
-            lambda: step(models[ONLY] if learner._single else models, batch, *carry),
-            **{name or "model": one for name, one in models.items()},
-        )
+
+    def run() -> tuple[Any, Any]:
+        results = step(models[ONLY] if learner._single else models, batch, *carry)
+        loss: Any = results
+        while isinstance(loss, (tuple, list)) and loss:
+            loss = cast("Any", loss)[0]
+        follows = [x for x in tensors_of(loss) if x.kind is Float and x.size == 1 and x.is_require_grad()]
+        return results, follows[0] if follows else None
+
+    named = {name or "model": one for name, one in models.items()}
+    with random.stream(learner.stream.replay(learner._position)), undisturbed():
+        found = bad_parameter(named) or search(named, run, differentiate=True)
+    return None if found is None else str(found)
