@@ -446,7 +446,7 @@ class Checkpoints(Callback):
             line = self._best_saved if self._team is not None or self._catalog is None else self._catalog.best
             self._best = None if line is None else {name: line[name] for name in ("name", "value", "step")}
         cause = error.__cause__ if isinstance(error, RecordError) else error
-        if not isinstance(cause, (OSError, MemoryError, DistributedError)):
+        if not isinstance(cause, (OSError, MemoryError, DistributedError)) or "do not save one record" in str(error):
             raise error
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
         learner.warn(

@@ -183,7 +183,7 @@ def _delete(folder: Path, name: str) -> None:
     if not (folder / name).is_dir():
         (folder / name).unlink()
         return
-    from phlox.distributed.storage import LocalFolder
+    from phlox.distributed.checkpoints.storage import LocalFolder
 
     LocalFolder(folder).remove_step(name)
 
