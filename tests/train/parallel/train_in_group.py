@@ -30,9 +30,9 @@ XV, YV = X[:41] + 0.25, Y[:41]
 EPOCHS = 3
 
 
-def net(**options: Any) -> nn.Sequential:
-    layers = [nn.Linear(6, 16), nn.BatchNorm(16, **options), nn.Relu(), nn.Dropout(0.2), nn.Linear(16, 2)]
-    return nn.Sequential(layers).init(seed=0, device=ENGINE)
+def net(seed: int = 0, **options: Any) -> nn.Sequential:
+    layers = [nn.Linear(6, 16, bias=False), nn.BatchNorm(16, **options), nn.Relu(), nn.Dropout(0.2), nn.Linear(16, 2)]
+    return nn.Sequential(layers).init(seed, device=ENGINE)
 
 
 def learner(mesh: Any, model: Any = None, **options: Any) -> Learner[Any]:
@@ -110,7 +110,7 @@ def main() -> None:
     first = learner(mesh)
     keep = [Checkpoints(every_steps=2, best="validation/accuracy")]
     first.fit(train(), steps=7, validation=valid(), folder=folder, progress=False, callbacks=keep)
-    second = learner(mesh, net(synchronized=True).init(seed=5))
+    second = learner(mesh, net(5, synchronized=True))
     keep = [Checkpoints(every_steps=2, best="validation/accuracy")]
     second.fit(
         train(), epochs=EPOCHS, validation=valid(), folder=folder, resume=True, progress=False, callbacks=keep
@@ -194,7 +194,7 @@ def main() -> None:
             learner(mesh).fit(train(), epochs=1 + rank, progress=False)
         px.distributed.barrier()
         with raised(DistributedError, "0.weight"):
-            learner(mesh, net().init(seed=rank)).fit(train(), epochs=1, progress=False)
+            learner(mesh, net(rank)).fit(train(), epochs=1, progress=False)
     mine = train().shard(*mesh.part)
     same = learner(mesh)
     same.fit(mine, epochs=1, progress=False)

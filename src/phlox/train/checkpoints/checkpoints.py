@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from phlox.errors import DataError, DistributedError, PhloxError, RecordError, RunError
 from phlox.record import PrecisionSettings, Record
-from phlox.record.formats.parts import INDEX
 from phlox.record.io.files import remove_leftovers
 from phlox.record.precision import Precision, checked_precision
 from phlox.train.callback import AnyLearner, Callback
@@ -26,6 +25,7 @@ from phlox.train.checkpoints.files import (
     Job,
     best_of,
     file_name,
+    holds_several,
     later_than,
     line_of,
     mark_of,
@@ -143,7 +143,7 @@ class Checkpoints(Callback):
     def latest_in(folder: str | os.PathLike[str]) -> Path:
         """The newest checkpoint that is whole, in a run folder or its folder of checkpoints; see `load`."""
         found = place(folder)
-        if found.is_dir():
+        if holds_several(found):
             return newest_whole(found)[0]
         whole(found)
         return found
@@ -155,7 +155,7 @@ class Checkpoints(Callback):
         Raises RunError if there are none or the file is damaged.
         """
         path = place(folder)
-        path = best_of(path) if path.is_dir() and not (path / INDEX).exists() else path
+        path = best_of(path) if holds_several(path) else path
         if not path.exists():
             raise RunError(f"{path}: is missing; a training keeps it with Checkpoints(best='validation/...')")
         try:
@@ -174,7 +174,7 @@ class Checkpoints(Callback):
             RecordError: the file is damaged.
         """
         found = place(path)
-        return newest_whole(found)[1] if found.is_dir() else whole(found)
+        return newest_whole(found)[1] if holds_several(found) else whole(found)
 
     @staticmethod
     def exist_in(folder: str | os.PathLike[str]) -> bool:

@@ -273,6 +273,11 @@ def place(path: str | os.PathLike[str]) -> Path:
     raise RunError(f"{given}: there is no such run{f'; did you mean {given.with_name(near)}?' if near else ''}")
 
 
+def holds_several(path: Path) -> bool:
+    """Is it a folder of checkpoints, and not one that is a checkpoint itself?"""
+    return path.is_dir() and not (path / INDEX).exists()
+
+
 def newest_first(folder: Path) -> list[Path]:
     """The checkpoints of a folder: those in the list by their order there, later steps before them, others after."""
     found = {
