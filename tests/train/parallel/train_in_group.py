@@ -1,4 +1,4 @@
-"""A program that trains, alone or in several processes: `train_in_group.py ENGINE FOLDER`.
+"""A program that trains, alone or in several processes: `train_in_group.py ENGINE FOLDER SECTION,SECTION,...`.
 
 What it has found it writes to FOLDER/SIZE.json; tests compare what one process has found with what several have.
 """
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +20,38 @@ import phlox as px
 from phlox import metrics, nn, optim
 from phlox.data import Loader
 from phlox.distributed import Layout, Mesh
-from phlox.errors import DataError, DistributedError, RunError
-from phlox.train import Callback, Checkpoints, EarlyStopping, LambdaCallback, Learner, NanGuard
+from phlox.errors import DataError, DistributedError, PhloxError, RunError
+from phlox.train import Checkpoints, EarlyStopping, LambdaCallback, Learner, NanGuard
 
-ENGINE, BASE = sys.argv[1], Path(sys.argv[2])
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(91, 6)).astype(np.float32)
 Y = (X[:, :3].sum(axis=1) + 0.5 * RNG.normal(size=91) > 0).astype(np.int64)
 XV, YV = X[:41] + 0.25, Y[:41]
 EPOCHS = 3
+SECTIONS: dict[str, Callable[[], None]] = {}
+FOUND: dict[str, Any] = {}
 
 
-def net(seed: int = 0, **options: Any) -> nn.Sequential:
+def section(function: Callable[[], None]) -> Callable[[], None]:
+    SECTIONS[function.__name__] = function
+    return function
+
+
+# ----------------------------------------------------------------------------------------------- what is trained on what
+
+
+def net(seed: int = 0, **options: Any) -> Any:
+    # No bias before the batch norm: its gradient is nothing but rounding, of which AdamW makes steps.
     layers = [nn.Linear(6, 16, bias=False), nn.BatchNorm(16, **options), nn.Relu(), nn.Dropout(0.2), nn.Linear(16, 2)]
     return nn.Sequential(layers).init(seed, device=ENGINE)
 
 
-def learner(mesh: Any, model: Any = None, **options: Any) -> Learner[Any]:
+def learner(model: Any = None, **options: Any) -> Learner[Any]:
     px.random.seed(7)
     model = net(synchronized=True) if model is None else model
     given: dict[str, Any] = {
         "metrics": {
             "accuracy": metrics.Accuracy(num_classes=2),
-            "log_loss": metrics.LogLoss(from_logits=True),
             "auroc": metrics.Auroc(num_classes=2, from_logits=True),
             "mean": lambda output, target: output.mean(),
         },
@@ -50,211 +60,292 @@ def learner(mesh: Any, model: Any = None, **options: Any) -> Learner[Any]:
     }
     schedule = optim.CosineAnnealingLr(0.02, num_iters=EPOCHS * 5)
     return Learner(
-        model.shard(Layout(), mesh), optim.AdamWConfig(), schedule, nn.cross_entropy_loss, mesh=mesh, **(given | options)
+        model.shard(LAYOUT, MESH), optim.AdamWConfig(), schedule, nn.cross_entropy_loss, mesh=MESH, **(given | options)
     )
 
 
-def train(size: int = 20, **options: Any) -> Loader:
-    return Loader((X, Y), size, shuffle=True, seed=3, **options)
+def train(size: int = 20, x: Any = X, **options: Any) -> Loader:
+    """Batches, the last one of which divides over no number of devices."""
+    return Loader((x, Y), size, shuffle=True, seed=3, **options)
 
 
 def valid(size: int = 20) -> Loader:
     return Loader((XV, YV), size)
 
 
+class OwnRows:
+    """An iterable that gives the rows of this process."""
+
+    def __init__(self, last: int, less: int = 0) -> None:
+        self.last, self.less = last, less
+
+    def __iter__(self) -> Any:
+        for start in (0, 20, 40, 60):
+            rows = 20 if start < 60 else self.last
+            first, end = start + rows * RANK // SIZE, start + rows * (RANK + 1) // SIZE
+            end -= self.less * (start == 60 and RANK == SIZE - 1)
+            yield X[first:end], Y[first:end]
+
+
 def weights(trained: Learner[Any]) -> dict[str, Any]:
-    return {path: param.val().numpy().tolist() for path, param in trained.model.named_params()}
+    found = px.distributed.gather(trained.model)
+    return {path: param.val().numpy().tolist() for path, param in found.named_params()}
 
 
 def history(trained: Learner[Any]) -> list[Any]:
     return [{"train": one.train, "validation": one.validation, "rows": one.rows} for one in trained.history]
 
 
-def raised(kind: type[Exception], *words: str) -> Any:
-    class Raised:
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, cls: Any, error: Any, trace: Any) -> bool:
-            assert isinstance(error, kind), f"expected {kind.__name__}, got {error!r}"
-            for word in words:
-                assert word in str(error), f"{word!r} is not in: {error}"
-            return True
-
-    return Raised()
+def numbers(rows: list[Any]) -> list[list[float]]:
+    return [[value for kind in ("train", "validation") for _, value in sorted(row[kind].items())] for row in rows]
 
 
-class Ended(Exception):
-    """In place of the end of the process."""
+class raised:
+    """As `pytest.raises`, in a process that pytest does not run."""
+
+    def __init__(self, kind: type[Exception], *words: str) -> None:
+        self.kind, self.words = kind, words
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: object) -> bool:
+        assert isinstance(error, self.kind), f"expected {self.kind.__name__}, got {error!r}"
+        for word in self.words:
+            assert word in str(error), f"{word!r} is not in: {error}"
+        return True
 
 
-def main() -> None:
-    px.distributed.initialize(seed=0, device=ENGINE)
-    rank, size = px.distributed.rank(), px.distributed.size()
-    mesh = Mesh(data=-1, device=ENGINE)
-    found: dict[str, Any] = {}
-    group = BASE / f"of-{size}"
+# -------------------------------------------------------------------------------------------------------------- sections
 
-    # --- the same as one process: losses, metrics, weights; smaller last batches of every kind
-    one = learner(mesh)
-    losses: list[float] = []
-    one.fit(
-        train(), epochs=EPOCHS, validation=valid(), folder=group / "whole", progress=False,
-        callbacks=[LambdaCallback(on_step_end=lambda it: losses.append(it.loss))],
-    )  # fmt: skip
-    found |= {"losses": losses, "history": history(one), "weights": weights(one), "step": one.step}
-    found["evaluated"] = one.evaluate(valid(8))
-    found["predicted"] = one.predict(valid(20)).tolist()
 
-    # --- saved in the middle of an epoch, and gone on from, bit for bit
-    folder = group / "parts"
-    first = learner(mesh)
-    keep = [Checkpoints(every_steps=2, best="validation/accuracy")]
-    first.fit(train(), steps=7, validation=valid(), folder=folder, progress=False, callbacks=keep)
-    second = learner(mesh, net(5, synchronized=True))
-    keep = [Checkpoints(every_steps=2, best="validation/accuracy")]
+def undisturbed() -> Learner[Any]:
+    """A training that others are compared with."""
+    if "one" not in FOUND:
+        one, losses = learner(), []
+        one.fit(
+            train(), epochs=EPOCHS, validation=valid(), folder=GROUP / "whole", progress=False,
+            callbacks=[LambdaCallback(on_step_end=lambda it: losses.append(it.loss))],
+        )  # fmt: skip
+        FOUND["one"] = one
+        FOUND["same"] = [losses, history(one), weights(one), one.step, one.updates]
+    return FOUND["one"]
+
+
+@section
+def same() -> None:
+    """Losses, metrics and weights: of batches that do not divide, and a last one of one row."""
+    one = undisturbed()
+    FOUND["evaluated"] = [one.evaluate(valid(size)) for size in (7, 40)]
+    FOUND["predicted"] = one.predict(valid()).tolist()
+    written = (GROUP / "whole" / "metrics.jsonl").read_text().splitlines()
+    assert len(written) == EPOCHS, written
+
+
+@section
+def resumed() -> None:
+    """Saved within an epoch, and gone on from, bit for bit."""
+
+    def keep() -> Checkpoints:
+        return Checkpoints(every_steps=2, best="validation/accuracy")
+
+    folder, one = GROUP / "parts", undisturbed()
+    learner().fit(train(), steps=7, validation=valid(), folder=folder, progress=False, callbacks=[keep()])
+    second = learner(net(5, synchronized=True))
     second.fit(
-        train(), epochs=EPOCHS, validation=valid(), folder=folder, resume=True, progress=False, callbacks=keep
+        train(), epochs=EPOCHS, validation=valid(), folder=folder, resume=True, progress=False, callbacks=[keep()]
     )  # fmt: skip
-    assert second.is_resumed and second.step == one.step, (second.step, one.step, second.events, first.step)
+    assert second.is_resumed and second.step == one.step
     assert weights(second) == weights(one), "the weights are others"
     assert history(second) == history(one), (history(second), history(one))
-    assert Checkpoints.best_in(folder).tensors.keys() == second.weights().tensors.keys()
+    best = Checkpoints.best_in(folder)
+    assert best.tensors.keys() == second.weights().tensors.keys()
+    assert all(np.isfinite(entry.tensor.read()).all() for entry in best.tensors.values())
 
-    # --- what one process has saved, several go on from, and the other way round
-    other = BASE / ("of-2" if size == 1 else "of-1") / "left"
-    left = learner(mesh)
-    left.fit(train(), steps=8, validation=valid(), folder=group / "left", progress=False)
-    if other.exists():
-        third = learner(mesh)
-        third.fit(train(), epochs=EPOCHS, validation=valid(), resume=other / "checkpoints", progress=False)
+
+@section
+def handed_on() -> None:
+    """What one process has saved several go on from, and the other way round."""
+    learner().fit(train(), steps=8, validation=valid(), folder=GROUP / "left", progress=False)
+    for other in sorted(BASE.glob("of-*")):
+        if other == GROUP or not (other / "left").exists():
+            continue
+        third, one = learner(net(5, synchronized=True)), undisturbed()
+        third.fit(train(), epochs=EPOCHS, validation=valid(), resume=other / "left" / "checkpoints", progress=False)
         assert third.step == one.step
         for path, array in weights(one).items():
             np.testing.assert_allclose(array, weights(third)[path], rtol=1e-4, atol=1e-5, err_msg=path)
-        np.testing.assert_allclose(
-            [row["validation"]["log_loss"] for row in history(third)],
-            [row["validation"]["log_loss"] for row in history(one)], rtol=1e-4,
-        )  # fmt: skip
-        np.testing.assert_allclose(
-            [[row["train"][name] for name in ("accuracy", "auroc", "loss", "mean")] for row in history(third)],
-            [[row["train"][name] for name in ("accuracy", "auroc", "loss", "mean")] for row in history(one)],
-            rtol=1e-4, atol=1e-6,
-        )  # fmt: skip
+        np.testing.assert_allclose(numbers(history(third)), numbers(history(one)), rtol=1e-4, atol=1e-6)
 
-    # --- ends that one process wants
-    def all_stop_at(reason: str | None, *callbacks: Any, expected: int | None = None, **limits: Any) -> Learner[Any]:
-        it = learner(mesh)
-        it.fit(train(), **({"epochs": 50} | limits), callbacks=[*callbacks], progress=False)
-        steps = px.distributed.gather_objects([it.step, it.stopped])
-        assert steps == [[it.step, it.stopped if reason is None else reason]] * size, steps
-        assert expected is None or it.step == expected, it.step
-        return it
+
+def all_stop(reason: str | None, *callbacks: Any, expected: int | None = None, **limits: Any) -> Learner[Any]:
+    it = learner(metrics={})
+    it.fit(train(), **(limits or {"epochs": 50}), callbacks=[*callbacks], progress=False)
+    ends = px.distributed.gather_objects([it.step, it.stopped])
+    assert ends == [[it.step, it.stopped if reason is None else reason]] * SIZE, ends
+    assert expected is None or it.step == expected, it.step
+    return it
+
+
+@section
+def stopped() -> None:
+    """What one process wants all do, after the same step."""
 
     def stop_in_last(it: Any) -> None:
-        if rank == size - 1 and it.step == 4:
+        if RANK == SIZE - 1 and it.step == 4:
             it.stop("enough")
 
-    stopped = all_stop_at("enough", LambdaCallback(on_step_end=stop_in_last))
-    assert stopped.step in (4, 5), stopped.step
-    all_stop_at("2 epochs are over", epochs=2, expected=10)
-    all_stop_at("0.3 seconds are over", time=0.3 if rank == 0 else 0.3)
-    early = EarlyStopping("train/loss", patience=1, min_delta=10.0)
-    assert all_stop_at(None, early, expected=10).epoch == 2
+    assert all_stop("enough", LambdaCallback(on_step_end=stop_in_last)).step in (4, 5)
 
-    # --- a signal to one process ends all, after the same step, with the state saved
-    def signalled(it: Any) -> None:
-        if rank == size - 1 and it.step == 6:
+
+@section
+def limits() -> None:
+    """Limits and callbacks that all processes have."""
+    all_stop("2 epochs are over", epochs=2, expected=10)
+    all_stop("0.3 seconds are over", time=0.3)
+    early = EarlyStopping("train/loss", patience=1, min_delta=10.0)
+    assert all_stop(None, early, expected=10).epoch == 2
+    saves = learner(metrics={})
+    keep = Checkpoints(GROUP / "minutes", every_minutes=0.0, keep=None)
+    saves.fit(train(), steps=4, callbacks=[keep], progress=False)
+    assert len(list((GROUP / "minutes").glob("step-*"))) >= 2
+
+
+@section
+def signalled() -> None:
+    """A signal to one process ends all, after the same step, with the state saved."""
+
+    def send(it: Any) -> None:
+        if RANK == SIZE - 1 and it.step == 6:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    it = learner(mesh)
+    it = learner(metrics={})
     try:
-        it.fit(
-            train(), epochs=50, folder=group / "signal", progress=False,
-            callbacks=[LambdaCallback(on_step_end=signalled)],
-        )  # fmt: skip
+        it.fit(train(), epochs=50, folder=GROUP / "signal", progress=False, callbacks=[LambdaCallback(on_step_end=send)])
     except SystemExit as error:
         assert error.code == 143
     else:
         raise AssertionError("it went on")
-    assert px.distributed.gather_objects(it.step) == [it.step] * size and it.step in (6, 7)
-    again = learner(mesh)
-    again.fit(train(), steps=9, folder=group / "signal", resume=True, progress=False)
-    assert again.step == 9
+    assert px.distributed.gather_objects(it.step) == [it.step] * SIZE and it.step in (6, 7)
+    it.fit(train(), steps=9, folder=GROUP / "signal", resume=True, progress=False)
+    assert it.step == 9
 
-    # --- bad input, in all processes
+
+@section
+def bad_input() -> None:
+    """Errors, in all processes."""
+    it = learner(metrics={})
     with raised(DataError, "part 1 of 3", "part"):
-        learner(mesh).fit(train().shard(1, 3), epochs=1, progress=False)
-    if size > 1:
-        with raised(DataError, "too few for 2 processes"):
-            learner(mesh).fit(Loader((X, Y), 1), epochs=1, progress=False)
+        it.fit(train().shard(1, 3), epochs=1, progress=False)
+    if MESH.backend.partitions and MESH.size > 1:
+        with raised(DataError, f"batches of 18 rows cannot be cut over {MESH.size} devices", "multiple of"):
+            it.fit(train(18), epochs=1, progress=False)
+    elif SIZE > 1:
+        with raised(DataError, f"too few for {SIZE} processes"):
+            it.fit(train(1), epochs=1, progress=False)
         with raised(DataError, "the last batch of 1 rows is too few", "drop_last=True"):
-            learner(mesh).fit(Loader((X, Y), 30), epochs=1, progress=False)
-        with raised(DataError, "part"):
-            learner(mesh).fit(train().shard(1 - rank, 2), epochs=1, progress=False)
-        with raised(RunError, "the limits"):
-            learner(mesh).fit(train(), epochs=1 + rank, progress=False)
-        px.distributed.barrier()
+            it.fit(train(30), epochs=1, progress=False)
         with raised(DistributedError, "0.weight"):
-            learner(mesh, net(rank)).fit(train(), epochs=1, progress=False)
-    mine = train().shard(*mesh.part)
-    same = learner(mesh)
-    same.fit(mine, epochs=1, progress=False)
-    assert same.step == 5
-    with raised(RunError, "exists already"):
-        learner(mesh).fit(train(), epochs=1, folder=group / "whole", progress=False)
+            learner(net(RANK)).fit(train(), epochs=1, progress=False)
+    if SIZE > 1:
+        with raised(DataError, "part"):
+            it.fit(train().shard(SIZE - 1 - RANK, SIZE), epochs=1, progress=False)
+        with raised(RunError, "the limits"):
+            it.fit(train(), epochs=1 + RANK, progress=False)
+        with raised(DataError, "on_error='skip'"):
+            it.fit(train(on_error="skip"), epochs=1, progress=False)
+    (GROUP / "taken").mkdir(parents=True, exist_ok=True)
+    (GROUP / "taken" / "notes.txt").write_text("mine")
+    with raised(RunError, "has files in it"):
+        it.fit(train(), epochs=1, folder=GROUP / "taken", progress=False)
+    assert it.step == 0
+    it.fit(train().shard(*MESH.part), epochs=1, progress=False)
+    assert it.step == 5
+
+
+@section
+def nan() -> None:
+    """A loss that is not finite in one process ends all."""
     spoilt = X.copy()
     spoilt[17] = np.nan
     for callbacks in ([NanGuard()], []):
-        with raised(RunError, "the loss of step"):
-            learner(mesh).fit(Loader((spoilt, Y), 20, shuffle=True, seed=3), epochs=2, callbacks=callbacks, progress=False)
+        it = learner(metrics={})
+        with raised(PhloxError, "the loss of step"):  # in one that hears of another's first, a DistributedError
+            it.fit(train(x=spoilt), epochs=2, callbacks=callbacks, progress=False)
 
-    # --- other iterables give the rows of this process
-    class Rows:
-        def __init__(self, uneven: bool = False) -> None:
-            self.uneven = uneven
 
-        def __iter__(self) -> Any:
-            for start in (0, 20, 40, 60):
-                last = 5 if start == 60 else 10
-                count = last - (self.uneven and start == 60 and rank == 1)
-                at = start + rank * last if size > 1 else start
-                rows = slice(at, at + (count if size > 1 else 2 * last - self.uneven * (start == 60)))
-                yield X[rows], Y[rows]
+@section
+def others() -> None:
+    """Iterables that give the rows of this process."""
+    it = learner()
+    it.fit(OwnRows(8), epochs=1, validation=OwnRows(12), progress=False)
+    FOUND["others"] = [history(it), weights(it), it.predict(OwnRows(8)).tolist()]
+    if MESH.backend.partitions:
+        if SIZE > 1:
+            with raised(DataError, "not equally many rows in all processes, but 4, 3", "drop_last=True"):
+                learner(metrics={}).fit(OwnRows(8, less=1), epochs=1, progress=False)
+        return
+    it = learner()
+    it.fit(OwnRows(8, less=1), epochs=1, validation=OwnRows(9), progress=False)
+    FOUND["uneven"] = [history(it), weights(it), it.predict(OwnRows(9)).tolist()]
 
-    for uneven in (False, True):
-        it = learner(mesh)
-        it.fit(Rows(uneven), epochs=1, validation=Rows(uneven), progress=False)
-        found[f"others/{uneven}"] = [history(it), weights(it)]
-        found[f"others/{uneven}/predicted"] = it.predict(Rows(uneven)).tolist()
 
-    # --- statistics of a process's own rows are brought together; accumulation, a carry, L-BFGS
-    plain = learner(mesh, net(), accumulate=2)
+@section
+def options() -> None:
+    """Statistics of a process's own rows, accumulation, several steps a call, updates of one's own, L-BFGS."""
+    plain = learner(net(), accumulate=2)
     plain.fit(train(), epochs=2, validation=valid(), progress=False)
-    values = px.distributed.gather_objects([weights(plain), plain.values()])
+    values = px.distributed.gather_objects([weights(plain), history(plain)])
     assert all(one == values[0] for one in values), values
-    found["accumulated"] = learner_without_statistics(mesh)
+    layers = [nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 2)]
+    model = nn.Sequential(layers).init(seed=1, device=ENGINE)
+    summed = learner(model, accumulate=2)
+    summed.fit(train(), epochs=2, validation=valid(), progress=False)
+    FOUND["accumulated"] = [history(summed), weights(summed)]
 
-    # --- checks
+    def update(model: Any, optimizer: Any, rates: Any, batch: Any) -> Any:
+        x, y = batch
+        loss, grads = px.value_and_grad(lambda model: nn.cross_entropy_loss(model(x), y))(model)
+        return optimizer.step(rates, model, grads), {"loss": loss}, (model(x).detach(), y)
+
+    px.random.seed(3)
+    own = Learner(
+        model.shard(LAYOUT, MESH), optim.AdamWConfig(), 0.01, update=update, mesh=MESH,
+        metrics={"accuracy": metrics.Accuracy(num_classes=2)},
+    )  # fmt: skip
+    own.fit(train(20, drop_last=True), epochs=2, progress=False)
+    FOUND["update"] = [history(own), weights(own)]
+    if SIZE > 1:
+        with raised(DataError, "with update= the learner cannot weight them", "drop_last=True"):
+            own.fit(train(), epochs=1, progress=False)
+    newton = Learner(model.shard(LAYOUT, MESH), optim.LbfgsConfig(), None, nn.cross_entropy_loss, mesh=MESH)
+    newton.fit(Loader((X[:90], Y[:90]), 90), epochs=3, progress=False)
+    FOUND["lbfgs"] = [history(newton)]
+
+
+@section
+def checked() -> None:
+    """With checks on, processes are compared at the end of each epoch."""
     with px.debug.checks():
-        it = learner(mesh)
+        it = learner(metrics={})
         it.fit(train(), epochs=1, progress=False)
-        if size > 1:
-            it = learner(mesh)
-            if rank == 1:
-                it.lr_scale = 0.5
+        if SIZE > 1:
+            it.lr_scale = 1.0 - 0.5 * RANK
             with raised(DistributedError, "lr"):
                 it.fit(train(), epochs=1, progress=False)
-
-    if rank == 0:
-        (BASE / f"{size}.json").write_text(json.dumps(found, default=lambda x: np.asarray(x).tolist()))
-
-
-def learner_without_statistics(mesh: Any) -> Any:
-    model = nn.Sequential([nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 2)]).init(seed=1, device=ENGINE)
-    it = learner(mesh, model, accumulate=2)
-    it.fit(train(), epochs=2, validation=valid(), progress=False)
-    return [history(it), weights(it)]
 
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
-    main()
+    ENGINE, BASE = sys.argv[1], Path(sys.argv[2])
+    px.distributed.initialize(seed=0, device=ENGINE)
+    RANK, SIZE = px.distributed.rank(), px.distributed.size()
+    MESH = Mesh(data=-1, device=ENGINE)
+    LAYOUT = Layout({}, rest="data", least=0) if MESH.backend.partitions and MESH.size > 1 else Layout()
+    GROUP = BASE / f"of-{SIZE}x{MESH.size}"
+    for name in sys.argv[3].split(","):
+        SECTIONS[name]()
+    if RANK == 0:
+        FOUND.pop("one", None)
+        text = json.dumps(FOUND, default=lambda x: np.asarray(x).tolist())
+        (BASE / f"{SIZE}x{MESH.size}.json").write_text(text)
