@@ -37,7 +37,7 @@ def section(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-# ----------------------------------------------------------------------------------------------- what is trained on what
+# --- what is trained, on what
 
 
 def net(seed: int = 0, **options: Any) -> Any:
@@ -116,7 +116,7 @@ class raised:
         return True
 
 
-# -------------------------------------------------------------------------------------------------------------- sections
+# --- sections
 
 
 def undisturbed() -> Learner[Any]:
@@ -221,7 +221,9 @@ def signalled() -> None:
 
     it = learner(metrics={})
     try:
-        it.fit(train(), epochs=50, folder=GROUP / "signal", progress=False, callbacks=[LambdaCallback(on_step_end=send)])
+        it.fit(
+            train(), epochs=50, folder=GROUP / "signal", progress=False, callbacks=[LambdaCallback(on_step_end=send)]
+        )
     except SystemExit as error:
         assert error.code == 143
     else:
@@ -235,8 +237,8 @@ def signalled() -> None:
 def bad_input() -> None:
     """Errors, in all processes."""
     it = learner(metrics={})
-    with raised(DataError, "part 1 of 3", "part"):
-        it.fit(train().shard(1, 3), epochs=1, progress=False)
+    with raised(DataError, "part 1 of 5", "part"):
+        it.fit(train().shard(1, 5), epochs=1, progress=False)
     if MESH.backend.partitions and MESH.size > 1:
         with raised(DataError, f"batches of 18 rows cannot be cut over {MESH.size} devices", "multiple of"):
             it.fit(train(18), epochs=1, progress=False)
@@ -249,7 +251,7 @@ def bad_input() -> None:
             learner(net(RANK)).fit(train(), epochs=1, progress=False)
     if SIZE > 1:
         with raised(DataError, "part"):
-            it.fit(train().shard(SIZE - 1 - RANK, SIZE), epochs=1, progress=False)
+            it.fit(train().shard((RANK + 1) % SIZE, SIZE), epochs=1, progress=False)
         with raised(RunError, "the limits"):
             it.fit(train(), epochs=1 + RANK, progress=False)
         with raised(DataError, "on_error='skip'"):
