@@ -82,15 +82,19 @@ def predict(learner: Learner[Any], data: Any, function: Callable[..., Any] | Non
         if not found:
             raise RunError("predict: there is no batch in the data")
         return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
-    found = []
+    found: list[Any] = []
     with team.scope():
         for item in learner.feed(data, "validation").epoch(0):
             with team.rows_scope(item):
                 output = team.everywhere(run(model, team.placed(item.batch, item, device)))
             part = mapped(to_numpy, output)
-            found.append(part if team.counts(item) else mapped(lambda leaf: leaf[:0], part))
+            found.append(part if team.counts(item) else mapped(_no_rows, part))
     if not found:
         raise RunError("predict: there is no batch in the data")
     if not team.adds_up:
         return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
     return mapped(lambda *parts: team.in_order(parts), found[0], *found[1:])
+
+
+def _no_rows(leaf: Any) -> Any:
+    return leaf[:0]

@@ -24,7 +24,7 @@ from phlox.errors import RunError
 from phlox.record import Record
 from phlox.record.gather import Recordable
 from phlox.train.callback import Callback
-from phlox.train.feed import Feed, count
+from phlox.train.feed import Feed, alike, count
 from phlox.train.folder.run_folder import RunFolder
 from phlox.train.history import EpochReport, Plan, plain
 from phlox.train.interrupts import Interrupts
@@ -177,11 +177,6 @@ class Fit:
                 self._finish(error)
                 raise
             self._finish(None)
-
-    @property
-    def is_together(self) -> bool:
-        """Are all processes after the same step, so that they can save their state?"""
-        return self.joint is None or self.joint.has_agreed
 
     @property
     def _signal(self) -> int | None:
@@ -381,7 +376,7 @@ class Fit:
             return
         group: list[Any] = []
         for batch in batches:
-            if group and not _alike(batch, group[0]):
+            if group and not alike(batch, group[0]):
                 yield from ([one] for one in group)
                 group = []
             group.append(batch)
@@ -441,11 +436,6 @@ class Fit:
             return ""
         shown = ", ".join(map(str, rows[:_ROWS_SHOWN].tolist()))
         return f", rows {shown}{', ...' if len(rows) > _ROWS_SHOWN else ''}"
-
-
-def _alike(batch: Any, other: Any) -> bool:
-    """Can two batches go into one call of several steps?"""
-    return count(batch) == count(other) and getattr(batch, "is_whole", None) == getattr(other, "is_whole", None)
 
 
 @contextmanager

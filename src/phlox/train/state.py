@@ -260,7 +260,19 @@ class State:
         kept = self._carry_saved or [] if carried is None else [param.val().numpy() for param in carried.parts]
         return Record({f"part{number:04}": array for number, array in enumerate(kept)})
 
-    # --- from step to step
+    # --- with other processes
+
+    @property
+    def is_together(self) -> bool:
+        """Have all processes come to the end of the training after the same step?"""
+        return self._fit is None or self._fit.joint is None or self._fit.joint.has_agreed
+
+    def asks_to_save(self) -> bool:
+        """Is there to be an agreement on a step after which all processes save? Process 0, whose clock counts, asks."""
+        joint = None if self._fit is None else self._fit.joint
+        if joint is not None and joint.is_main:
+            joint.ask_to_save()
+        return joint is not None
 
     def _align(self) -> None:
         """Make what processes measure of their rows alone, as running statistics, the same in all of them."""
@@ -272,6 +284,8 @@ class State:
         """The loss and the metrics of an epoch, of the rows of all processes, which all call it."""
         self._read()
         return self._training.values(None if self._team is None else self._team.merged(self._training, means=False))
+
+    # --- from step to step
 
     def _begin_fit(self) -> None:
         """Where an earlier fit has ended within an epoch, that epoch is over."""

@@ -7,7 +7,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,12 +15,13 @@ from phlox.record import PrecisionSettings, Record
 from phlox.record.io.files import remove_leftovers
 from phlox.record.precision import Precision, checked_precision
 from phlox.train.callback import AnyLearner, Callback
-from phlox.train.callbacks.monitor import better_mode
+from phlox.train.callbacks.monitor import better_mode, is_count
 from phlox.train.checkpoints.background import BackgroundWriter
 from phlox.train.checkpoints.files import (
     FOLDER,
     BestName,
     Catalog,
+    Done,
     Job,
     best_of,
     file_name,
@@ -44,17 +44,6 @@ if TYPE_CHECKING:
     from phlox.train.parallel.team import Team
 
 _STATE, _BEST = "state", "best"
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What became of a job, without its tensors."""
-
-    path: Path
-    mark: Mapping[str, Any]
-    is_best: bool
-    lost: str = ""
-    error: Exception | None = None
 
 
 class Checkpoints(Callback):
@@ -105,7 +94,7 @@ class Checkpoints(Callback):
         precision: Precision | None = None,
     ) -> None:
         for name, number in (("every_steps", every_steps), ("every_epochs", every_epochs), ("keep", keep)):
-            if number is not None and (not _is_whole(number) or number < 1):
+            if number is not None and not is_count(number):
                 raise RunError(f"Checkpoints: {name}={number!r}; give a whole number of at least 1, or None")
         if every_minutes is not None and not 0.0 <= every_minutes < math.inf:
             raise RunError(f"Checkpoints: every_minutes={every_minutes!r}; give a number of minutes, or None")
@@ -208,7 +197,7 @@ class Checkpoints(Callback):
             self._best = self._team.by_main(lambda: self._begin(learner))
         self._path = self._place(learner)
         self._error = None
-        self._done: deque[_Done] = deque()
+        self._done: deque[Done] = deque()
         self._best_saved = self._best
         if self._team is None:
             self._writer: BackgroundWriter[Job] | ShardWriter = BackgroundWriter(
@@ -227,11 +216,7 @@ class Checkpoints(Callback):
         former, self._seen = self._seen, learner.step
         is_due = self.every_steps is not None and self._seen // self.every_steps > former // self.every_steps
         if self.every_minutes is not None and time.monotonic() - self._taken_at >= 60.0 * self.every_minutes:
-            joint = None if self._team is None or learner._fit is None else learner._fit.joint
-            if joint is None:
-                is_due = True
-            elif joint.is_main:  # whose clock it is
-                joint.ask_to_save()
+            is_due = self._team is None or not learner.asks_to_save()  # all processes do, after a step of their own
         if is_due:
             self._take(learner)
 
@@ -273,7 +258,7 @@ class Checkpoints(Callback):
             self._settle(learner)
             # Of errors only those of the data are known to leave the state as the last step has made it.
             spoilt = isinstance(self._error, Exception) and not isinstance(self._error, (DataError, OSError))
-            if self._team is not None and learner._fit is not None and not learner._fit.is_together:
+            if self._team is not None and not learner.is_together:
                 spoilt = True  # the others are elsewhere, or not there
             if self._saved != (learner.step, learner.epoch) and not spoilt:
                 try:
@@ -400,9 +385,9 @@ class Checkpoints(Callback):
                 self._catalog.set_best(line)
             else:
                 self._catalog.add(line, self.keep)
-            self._done.append(_Done(path, job.mark, job.is_best, lost))
+            self._done.append(Done(path, job.mark, job.is_best, lost))
         except Exception as error:
-            self._done.append(_Done(path, job.mark, job.is_best, error=error))
+            self._done.append(Done(path, job.mark, job.is_best, error=error))
 
     def _written(self, job: Job, error: Exception | None) -> None:
         """Note what all processes have written together, or could not."""
@@ -419,7 +404,7 @@ class Checkpoints(Callback):
                 error = raised
         if job.is_best and error is None:
             self._best_saved = {name: job.mark[name] for name in ("name", "value", "step")}
-        self._done.append(_Done(path, job.mark, job.is_best, error=error))
+        self._done.append(Done(path, job.mark, job.is_best, error=error))
 
     def _settle(self, learner: AnyLearner) -> None:
         self._writer.wait()
@@ -440,7 +425,7 @@ class Checkpoints(Callback):
                 if done.path.exists():  # a newer one may have taken its place already
                     learner.announce(done.path)
 
-    def _report_error(self, learner: AnyLearner, done: _Done, error: Exception) -> None:
+    def _report_error(self, learner: AnyLearner, done: Done, error: Exception) -> None:
         if done.is_best:
             # That of which there are weights.
             line = self._best_saved if self._team is not None or self._catalog is None else self._catalog.best
@@ -458,7 +443,3 @@ class Checkpoints(Callback):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-
-def _is_whole(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)

@@ -56,6 +56,17 @@ class Job:
         return replace(self, record=Record({}))
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a job, without its tensors."""
+
+    path: Path
+    mark: Mapping[str, Any]
+    is_best: bool
+    lost: str = ""
+    error: Exception | None = None
+
+
 def file_name(step: int, *, in_shards: bool = False) -> str:
     """The name of the checkpoint of a step: of its file, or of the folder that several processes write."""
     return f"step-{step:08d}" if in_shards else f"step-{step:08d}.safetensors"

@@ -87,8 +87,9 @@ def _rows_together(team: Team, meter: Meter) -> tuple[dict[str, MetricState], li
         for part, rows in meter.gathered.get(name, {}).items()
     }
     kinds: dict[tuple[str, str], tuple[str, list[int]]] = {}
-    for told in gather_objects([[*key, array.dtype.str, *array.shape[1:]] for key, array in here.items()]):
-        kinds |= {(name, part): (dtype, shape) for name, part, dtype, *shape in told}
+    told: list[Any] = [[*key, array.dtype.str, list(array.shape[1:])] for key, array in here.items()]
+    for each in gather_objects(told):
+        kinds |= {(name, part): (dtype, shape) for name, part, dtype, shape in each}
     found: dict[str, MetricState] = {}
     counts: list[list[int]] = []
     for (name, part), (dtype, shape) in sorted(kinds.items()):

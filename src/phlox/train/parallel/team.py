@@ -115,7 +115,7 @@ class Team:
             return
         hosts = [param.val().numpy() for param in params]
         every = self.gathered(np.concatenate([np.asarray(host, np.float64).reshape(-1) for host in hosts]))
-        mean = np.where((every == every[0]).all(0), every[0], every.mean(0))
+        mean: HostArray = np.asarray(np.where((every == every[0]).all(0), every[0], np.mean(every, axis=0)))
         start = 0
         for param, host in zip(params, hosts, strict=True):
             new = mean[start : start + host.size].reshape(host.shape)
@@ -151,7 +151,11 @@ class Team:
         if not self.partitions:
             return onto(batch, device)
         axis, backend = int(stacked), device.backend
-        return mapped(lambda leaf: self._global(leaf, backend, portion.is_whole, axis), batch)
+
+        def moved(leaf: Any) -> Any:
+            return self._global(leaf, backend, portion.is_whole, axis)
+
+        return mapped(moved, batch)
 
     def _global(self, leaf: Any, backend: Backend, is_whole: bool, axis: int) -> Any:
         if isinstance(leaf, Tensor):
