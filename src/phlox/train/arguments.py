@@ -83,8 +83,22 @@ def copied(model: Any, precision: str | None, team: Team | None = None) -> Any:
     except Exception as error:
         raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
     if team is not None:  # each parameter stays cut as it is
-        return twin.map(lambda path, param: param.to_device(param.device.on(wanted)))
+        return twin.map(lambda path, param: _at_precision(param, wanted))
     return twin.to_device(place.on(wanted))
+
+
+def _at_precision(param: Param, engine: Any) -> Param:
+    """The parameter at the precision of another backend of its engine, cut as it is."""
+    target = engine.full_precision() if param.full_precision else engine
+
+    def cast_to(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        place = without_tape(value.device)
+        plain = Tensor.from_primitive(value.backend.strip(value.primitive), place.backend, value.kind)
+        if target.full_precision() is place.backend.full_precision():  # looks at no value: not all may be here
+            return plain.from_full_precision(target)
+        return plain.to_device(place.on(target))
+
+    return param.map(cast_to) if param.is_initialized else param.to_device(param.device.on(engine))
 
 
 def _with_own_memory(path: str, param: Param) -> Param:
