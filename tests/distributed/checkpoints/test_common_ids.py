@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from phlox import nn, optim
-from phlox.distributed.common_ids import with_common_ids
+from phlox.distributed.checkpoints.common_ids import with_common_ids
 from phlox.record import Record, gather
 from tests.distributed.saving_support import groups, together
 
