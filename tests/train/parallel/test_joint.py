@@ -1,7 +1,7 @@
 """Trainings in several processes, and on several devices, end where those of one process and device end.
 
-Serves: phlox/train/parallel/team.py, phlox/train/parallel/portions.py, phlox/train/parallel/sums.py,
-phlox/train/checkpoints/in_shards.py, phlox/train/host_records.py, phlox/train/evaluation.py
+Serves: phlox/train/parallel/team.py, phlox/train/parallel/portions.py, phlox/train/parallel/sums.py
+Serves: phlox/train/checkpoints/in_shards.py, phlox/train/host_records.py, phlox/train/evaluation.py
 """
 
 from __future__ import annotations
