@@ -57,7 +57,14 @@ def take_back(learner: State, before: tuple[Any, Any], output: Output) -> None:
 def _weight_that_is_not(learner: State) -> str | None:
     for name, model in learner._models.items():
         for path, param in model.named_params():
-            if param.trained and not np.isfinite(param.val().numpy()).all():
+            if not param.trained:
+                continue
+            value = param.val()
+            # Of a mesh the whole may be in no process.
+            is_finite = (
+                np.isfinite(value.numpy()).all() if learner._team is None else value.isfinite().all().item()
+            )  # fmt: skip
+            if not is_finite:
                 return f"`{name or 'model'}.{path}`"
     return None
 
@@ -72,8 +79,8 @@ def find_in_step(learner: State) -> str | None:
             rows = np.isfinite(leaf.reshape(len(leaf), -1)).all(axis=1)
             bad = np.flatnonzero(~rows)[:8].tolist()
             return f"the data{path} in row {', '.join(map(str, bad))} of the batch"
-    step = learner._functions.step
-    if step is None:
+    step, team = learner._functions.step, learner._team
+    if step is None or (team is not None and team.in_shards):  # there all processes would have to take it
         return None
     # Which only a training needs that has failed.
     from phlox.debug.nonfinite import search

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from phlox.distributed.checkpoints.committing import Job, run
+from phlox.distributed.checkpoints.common_ids import with_common_ids
 from phlox.distributed.checkpoints.part_files import Piece, copied, pieces_of
 from phlox.distributed.checkpoints.savers import Group, own_group
 from phlox.distributed.checkpoints.storage import LocalFolder, storage_of
@@ -103,8 +104,8 @@ def save(
     safetensors.
 
     Args:
-        record: `model.into_record()`, or `phlox.record.gather(...)` of several parts. Plain values, and the ids of
-            parameters, are those of process 0.
+        record: `model.into_record()`, or `phlox.record.gather(...)` of several parts. Plain values are those of
+            process 0; parameters get ids that are the same in all processes.
         folder: a path that all hosts see, or a URL that fsspec knows (`s3://bucket/run`).
         step: the number of the training step: the checkpoint is then the folder `step-00000090` in `folder`. Without
             it, it is `folder` itself.
@@ -140,6 +141,7 @@ def save(
     if (before := _under_way.pop(id(group), None)) is not None:  # saves of a group come one after the other
         before.wait()
     lost: Underflow = []
+    record = with_common_ids(record, group.run) if group.size > 1 else record
     record = record.with_precision(chosen, lost)
     pieces = _copies(record, group) if asynchronous else partial(pieces_of, record, group.rank, group.size)
     job = Job(storage, step, keep, _described(record) if asynchronous else record, precision_label(chosen), pieces)
