@@ -113,7 +113,7 @@ class Team:
         params = [param for param in params if np.dtype(param.val().numpy().dtype).kind == "f"]
         if not params:
             return
-        hosts = [param.val().numpy() for param in params]
+        hosts: list[HostArray] = [param.val().numpy() for param in params]
         every = self.gathered(np.concatenate([np.asarray(host, np.float64).reshape(-1) for host in hosts]))
         mean: HostArray = np.asarray(np.where((every == every[0]).all(0), every[0], np.mean(every, axis=0)))
         start = 0
