@@ -232,3 +232,14 @@ WRONG = [
 def test_wrong_arguments(arguments: list[object], sentence: str, marked: Marked) -> None:
     done = marked.run(*arguments)
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_processes_share_the_cores(marked: Marked, tmp_path: Path) -> None:
+    """A process that computes on all cores, beside another that does, waits for threads most of the time."""
+    program = tmp_path / "threads.py"
+    program.write_text("import os; print(os.environ['OMP_NUM_THREADS'])")
+    for variable, expected in ((None, str(max(1, len(os.sched_getaffinity(0)) // 2))), ("3", "3")):
+        marked.environment.pop("OMP_NUM_THREADS", None)
+        marked.environment |= {} if variable is None else {"OMP_NUM_THREADS": variable}
+        done = marked.run("-n", 2, program)
+        assert done.returncode == 0 and {line.split()[-1] for line in done.stdout.splitlines()} == {expected}

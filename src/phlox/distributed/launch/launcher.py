@@ -193,6 +193,8 @@ class _Launcher:
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # writes the stacks where a process is aborted
         }
+        if count > 1:  # or each would compute on all cores, and wait for the others' threads
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // count)))
         if keep:
             environment[LISTENER] = str(keep[0])
         if self._options.devices is not None:
@@ -329,3 +331,8 @@ def _show(label: str, name: str, line: str) -> None:
 
 def _say(text: str) -> None:
     _show("phlox launch:", "stderr", text)
+
+
+def _cores() -> int:
+    """The processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

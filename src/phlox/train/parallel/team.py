@@ -115,7 +115,7 @@ class Team:
             return
         hosts: list[HostArray] = [param.val().numpy() for param in params]
         every = self.gathered(np.concatenate([np.asarray(host, np.float64).reshape(-1) for host in hosts]))
-        mean: HostArray = np.asarray(np.where((every == every[0]).all(0), every[0], np.mean(every, axis=0)))
+        mean: HostArray = cast("Any", np.where((every == every[0]).all(0), every[0], np.mean(every, axis=0)))
         start = 0
         for param, host in zip(params, hosts, strict=True):
             new = mean[start : start + host.size].reshape(host.shape)
