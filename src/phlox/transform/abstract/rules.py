@@ -15,6 +15,7 @@ from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps
 from phlox.backend.contract.types import Array, Axes, Index, Shape, Widths
 from phlox.backend.device import Device
 from phlox.backend.kind import KINDS, Bool, Float, Int, Kind
+from phlox.backend.tracing.dimension import slice_size
 from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.transform.abstract.counting import add_others, add_products
 
@@ -171,8 +172,9 @@ def _pad(A: Abstract, x: Array, widths: Widths, value: float) -> Array:
 
 def indexed(shape: Shape, index: Index) -> Shape:
     """The shape of what a basic index reads."""
-    pairs = zip(index, shape, strict=True)
-    return tuple([len(range(*entry.indices(size))) for entry, size in pairs if isinstance(entry, slice)])
+    return tuple(
+        [slice_size(entry, size) for entry, size in zip(index, shape, strict=True) if isinstance(entry, slice)]
+    )
 
 
 def _index(A: Abstract, x: Array, index: Index) -> Array:
