@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from phlox.backend import Backend, Device, Float, backend_by_name
+from phlox.backend import Backend, Device, Float, backend_by_name, default_device
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ExportError, PhloxError
 from phlox.export.to_onnx.arguments import Arguments, Input
@@ -93,22 +93,27 @@ def compare(
     limit = TOLERANCES[element] if tolerance is None else tolerance
     twin, there = _reference_model(model, place)
     reference = f"the model on {there.backend!r}"
-    cases = [(one, *found) for one in sizes if (found := _case(twin, arguments, one, there)) is not None]
+    refused: list[Exception] = []
+    cases = [(one, *found) for one in sizes if (found := _case(twin, arguments, one, there, refused)) is not None]
     if not cases:
         raise ExportError(
             f"export.onnx: the model takes none of the sizes {[dict(one) for one in sizes]} that were tried; give some "
-            "that it takes: sizes={'batch': (1, 3)}"
-        )
+            f"that it takes: sizes={{'batch': (1, 3)}}. The first failed with: {refused[0]}"
+        ) from refused[0]
     reasons: list[str] = []
     for name, make in runtimes(path, runtime):
+        trying = ""
         try:
             run = make()
-            results = [run(_feeds(arguments, values, place.backend)) for _, values, _ in cases]
+            results: list[Any] = []
+            for at, values, _ in cases:
+                trying = f" at {dict(at)}" if at else ""
+                results.append(run(_feeds(arguments, values, place.backend)))
         except ImportError:
             reasons.append(f"{name} is not installed")
             continue
         except Exception as error:
-            reasons.append(f"{name}: {type(error).__name__}: {str(error).strip().splitlines()[0][:300]}")
+            reasons.append(f"{name}{trying}: {type(error).__name__}: {str(error).strip().splitlines()[0][:300]}")
             continue
         found: list[Difference] = []
         for (one, _, expected), got in zip(cases, results, strict=True):
@@ -129,7 +134,7 @@ def _reference_model(model: Module, place: Device) -> tuple[Module, Device]:
 
 
 def _case(
-    model: Module, arguments: Arguments, sizes: Mapping[str, int], place: Device
+    model: Module, arguments: Arguments, sizes: Mapping[str, int], place: Device, refused: list[Exception]
 ) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]] | None:
     """Values for the inputs, and what the model gives for them; None if it does not take these sizes."""
     for highest in (10, 2, 1):
@@ -142,8 +147,10 @@ def _case(
 
         args, kwargs = arguments.filled(made)
         try:
-            outputs = cast("Callable[..., Any]", model)(*args, **kwargs)
-        except PhloxError:
+            with default_device(place):
+                outputs = cast("Callable[..., Any]", model)(*args, **kwargs)
+        except PhloxError as error:
+            refused.append(error)
             continue
         return values, [_float(one) for _, one in leaves_of(outputs, Tensor)]
     return None

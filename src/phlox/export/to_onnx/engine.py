@@ -14,7 +14,6 @@ import numpy as np
 
 from phlox.backend import Float, Int, Kind
 from phlox.backend.contract import Backend
-from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.tracing import TracingOps
 from phlox.backend.contract.types import Array
@@ -64,6 +63,20 @@ class OnnxEngine(Abstract):
                 widen(self, self.full_precision(), delicate(self, table.SOUND_AT_HALF), grow, shrink)
         return self
 
+    def _operation(self, name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+        inner = self.inner
+
+        def operation(*arguments: Any) -> Any:
+            for x in arguments:
+                if type(x) in _OPEN or (isinstance(x, (list, tuple)) and _has_open(cast("Sequence[Any]", x))):
+                    return rule(self, *[self.as_value(one) for one in arguments])
+            return getattr(inner, name)(*arguments)
+
+        return operation
+
+    def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
+        return False
+
     # --- making values
 
     def blank(self, shape: Sequence[int], kind: type[Kind] = Float, device: Device | None = None) -> Value:
@@ -75,6 +88,16 @@ class OnnxEngine(Abstract):
         """A value of the graph."""
         made = self.blank(shape, kind, device)
         made.name = name
+        return made
+
+    def as_value(self, x: Any) -> Any:
+        """A constant array as a value; what is none as it is."""
+        if type(x) is Value or not hasattr(x, "dtype") or not hasattr(x, "shape"):
+            return x
+        host = self.inner.to_host(x)
+        made = self.named(self.name_of(x), host.shape, self.inner.kind_of(x))
+        first = host.flat[0] if host.size else None
+        made.fill = first.item() if host.size and bool((host == first).all()) else None
         return made
 
     def emit(
@@ -151,6 +174,9 @@ class OnnxEngine(Abstract):
 
     # --- what the contract defines by loops in Python
 
+    def traces_loops(self) -> bool:
+        return True
+
     def scan(
         self,
         body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
@@ -166,12 +192,19 @@ class OnnxEngine(Abstract):
             return TracingOps.scan(self, body, carry, xs, length, reverse=reverse)
         return scan(self, body, carry, xs, length, reverse)
 
-    def _scan(self, x: Array, axis: int, combine: Callable[[Array, Array], Array]) -> Array:
-        if not is_open(self.shape(x)[axis]):
-            return ReductionOps._scan(self, x, axis, combine)
-        from phlox.export.to_onnx.loops import running
+    def _ctc_scan(self, emitted: Array, skip: Array, start: Array, fresh: Array) -> Array:
+        n, states = self.shape(emitted)[1:]
+        never = self._ctc_never()
 
-        return running(self, x, axis, combine)
+        def body(carry: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
+            before, (emission, now) = carry[0], one
+            leap = self.float_add(self._shifted_states(before, 2, never), skip)
+            arrived = self._logaddexp3(before, self._shifted_states(before, 1, never), leap)
+            after = self.float_add(self.where(self.reshape(now, (n, 1)), start, arrived), emission)
+            return [after], [after]
+
+        begin = self.broadcast_to(start, (n, states))
+        return self.scan(body, [begin], [emitted, fresh], self.shape(emitted)[0])[1][0]
 
     def _search(self, before: Callable[[Array, Array], Array], x: Array, values: Array, right: bool) -> Array:
         if not is_open(self.shape(x)[-1]):
@@ -186,3 +219,16 @@ class OnnxEngine(Abstract):
     def no_value(self, what: str) -> Exception:
         return current().refuse(what)
 
+
+
+_OPEN = frozenset({Value, Dimension, DimensionReal})
+"""What makes an operation part of the graph: a value of it, or a number that depends on open axes."""
+
+
+def _has_open(parts: Sequence[Any]) -> bool:
+    for x in parts:
+        if type(x) in _OPEN or (isinstance(x, (list, tuple)) and _has_open(cast("Sequence[Any]", x))):
+            return True
+        if isinstance(x, slice) and (type(x.start) in _OPEN or type(x.stop) in _OPEN):
+            return True
+    return False

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from phlox.backend import Float, Int
-from phlox.backend.contract.shape import part
+from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array
+from phlox.backend.tracing.dimension import is_open
 from phlox.export.to_onnx.graph import Graph, Interface, Node, current, line_of_caller, writing
+
+from phlox.host.dtypes import INT_RANGES
 
 if TYPE_CHECKING:
     from phlox.export.to_onnx.engine import OnnxEngine
@@ -22,6 +26,14 @@ def scan(
     A: OnnxEngine, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """`TracingOps.scan` as one Scan: its states are the carry, what it reads step by step the xs."""
+    if carry and _is_words(carry[0]):
+
+        def without(state: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
+            after, found = body((carry[0], *state), one)
+            return after[1:], found
+
+        last, found = scan(A, without, carry[1:], xs, length, reverse)
+        return (carry[0], *last), found
     arrays = [x for x in (*carry, *xs) if not isinstance(x, tuple)]
     place = A.device_of(arrays[0]) if arrays else A.device()
     entries = [_numbers(A, x, place) if isinstance(x, tuple) else x for x in xs]
@@ -50,6 +62,11 @@ def scan(
     return tuple(found[: len(carry)]), tuple(found[len(carry) :])
 
 
+def _is_words(x: Any) -> bool:
+    """Is this the state of the random stream? It is no value: a loop that is exported draws nothing."""
+    return isinstance(x, np.ndarray) and x.dtype == np.uint32
+
+
 def _numbers(A: OnnxEngine, x: tuple[Any, ...], place: Any) -> Array:
     array = np.asarray(x)
     return A.inner.from_host(array, Int if array.dtype.kind == "i" else Float, place.on(A.inner))
@@ -67,18 +84,25 @@ def _identity(inner: Graph, source: str, name: str) -> Any:
     return Node("Identity", name, [source], [name], {}, path, line_of_caller())
 
 
-def running(A: OnnxEngine, x: Array, axis: int, combine: Callable[[Array, Array], Array]) -> Array:
-    """What combines each element with all before it, along an axis of open size."""
-    rank = len(A.shape(x))
-    order = (axis, *[one for one in range(rank) if one != axis])
-    lines = A.permute_dims(x, order)
-    size, *rest = A.shape(lines)
-    first = A.reshape(part(A, lines, 0, 0, 1), tuple(rest))
+def cumulative(name: str, combine: str, start: float) -> Callable[..., Array]:
+    """What combines each element with all before it; along an axis of open size a loop, from what changes nothing."""
 
-    def body(carry: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
-        total = combine(carry[0], one[0])
-        return [total], [total]
+    def rule(A: OnnxEngine, x: Array, axis: int) -> Array:
+        if not is_open(A.shape(x)[axis]):
+            return getattr(ReductionOps, name)(A, x, axis)
+        rank = len(A.shape(x))
+        order = (axis, *[one for one in range(rank) if one != axis])
+        lines = A.permute_dims(x, order)
+        size, *rest = A.shape(lines)
+        kind = A.kind_of(x)
+        first = INT_RANGES[A.int_element][start > 0] if kind is Int and math.isinf(start) else start
+        begin = getattr(A, f"{kind.name}_full")(tuple(rest), first, A.device_of(x))
 
-    _, (others,) = A.scan(body, [first], [part(A, lines, 0, 1, size)], size - 1)
-    whole = A.concat([A.expand_dims(first, (0,)), others], 0)
-    return A.permute_dims(whole, tuple([order.index(one) for one in range(rank)]))
+        def body(carry: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
+            total = getattr(A, combine)(carry[0], one[0])
+            return [total], [total]
+
+        _, (found,) = A.scan(body, [begin], [lines], size)
+        return A.permute_dims(found, tuple([order.index(one) for one in range(rank)]))
+
+    return rule

@@ -6,10 +6,11 @@ more than an operator are in the modules beside this one, by family.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from phlox.export.to_onnx import attention, creation, elementwise, moving, norms, pooling, products, recurrent, reductions
+from phlox.export.to_onnx import attention, creation, elementwise, loops, moving, norms, pooling, products, recurrent, reductions
 from phlox.export.to_onnx import resampling
 
 Rule: TypeAlias = Callable[..., Any]
@@ -97,6 +98,13 @@ RULES: dict[str, Rule] = {
     "int_argmin": reductions.arg_reduction("ArgMin"),
     "float_cumsum": reductions.cumsum,  # CumSum
     "int_cumsum": reductions.cumsum,  # CumSum
+    "float_cumprod": loops.cumulative("float_cumprod", "float_mul", 1.0),  # Scan
+    "int_cumprod": loops.cumulative("int_cumprod", "int_mul", 1),  # Scan
+    "float_cummax": loops.cumulative("float_cummax", "float_maximum", -math.inf),  # Scan
+    "int_cummax": loops.cumulative("int_cummax", "int_maximum", -math.inf),  # Scan
+    "float_cummin": loops.cumulative("float_cummin", "float_minimum", math.inf),  # Scan
+    "int_cummin": loops.cumulative("int_cummin", "int_minimum", math.inf),  # Scan
+    "float_logcumsumexp": loops.cumulative("float_logcumsumexp", "_log_add", -math.inf),  # Scan
     "softmax": reductions.along("Softmax"),
     "log_softmax": reductions.along("LogSoftmax"),
     "float_argsort": reductions.argsort,  # TopK
