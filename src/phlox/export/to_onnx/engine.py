@@ -60,7 +60,10 @@ class OnnxEngine(Abstract):
             cls._complete.add(inner)
             if self.float_element in HALF_ELEMENTS:
                 _, grow, shrink = converters(self)
-                widen(self, self.full_precision(), delicate(self, table.SOUND_AT_HALF), grow, shrink)
+                names = delicate(self, table.SOUND_AT_HALF)
+                if self.float_element == "bf16":
+                    names |= table.FULL_AT_BF16
+                widen(self, self.full_precision(), names, grow, shrink)
         return self
 
     def _operation(self, name: str, rule: Callable[..., Any]) -> Callable[..., Any]:

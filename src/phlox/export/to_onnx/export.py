@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from phlox.backend import Device, Float
 from phlox.errors import ExportError, PhloxError
 from phlox.export.to_onnx import check, model_file
 from phlox.export.to_onnx.arguments import Arguments, check_names, read, sizes_to_try
@@ -55,7 +56,7 @@ def onnx(
         external_data: whether large weights have a file of their own; by default from 64 MB on.
         check_file: whether the file is run.
         tolerance: the largest difference, relative to the largest element of an output, that is taken for rounding; by
-            default 1e-4 for f32, 1e-9 for f64, 3e-2 for f16 and 2e-1 for bf16.
+            default 1e-4 for f32, 1e-7 for f64, 3e-2 for f16 and 2e-1 for bf16.
         runtime: "onnxruntime" or "onnx.reference".
 
     Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
@@ -79,7 +80,7 @@ def onnx(
         raise ExportError(f"export.onnx: the model must be a phlox.Module, got {type(model).__name__}")
     model = model.valid()
     arguments = read(model, inputs, input_names)
-    place = place_of(model, [one.spec for one in arguments.inputs], training=False)
+    place = _place(model, arguments)
     graph, results, tried = _traced(model, arguments, sizes, place, opset)
     run_passes(graph)
     names = _output_names(results, output_names, {one.name for one in arguments.inputs})
@@ -111,6 +112,16 @@ def _target(path: str | os.PathLike[str]) -> Path:
     if not target.absolute().parent.is_dir():
         raise ExportError(f"export.onnx: there is no folder {target.absolute().parent}; make it first")
     return target
+
+
+def _place(model: Module, arguments: Arguments) -> Device:
+    """Where the model computes: that of its parameters, or of the inputs where it has none but statistics."""
+    found = place_of(model, [one.spec for one in arguments.inputs], training=False)
+    params = [param for param in model.params() if param.kind is Float]
+    if not params or any(not param.full_precision for param in params):
+        return found
+    place = params[0].device
+    return found if found.backend.full_precision() is place.backend else place
 
 
 def _check_opset(opset: int, package: Any) -> None:

@@ -153,7 +153,16 @@ FROM_NOTHING: dict[str, Rule] = {
 
 SOUND_AT_HALF = frozenset({
     "softmax", "log_softmax", "layer_norm", "rms_norm", "group_norm", "max_pool", "avg_pool", "adaptive_max_pool",
-    "adaptive_avg_pool", "lstm", "gru", "rnn", "float_max", "float_min",
+    "adaptive_avg_pool", "float_max", "float_min",
 })  # fmt: skip
 """Operators that runtimes accumulate at full precision by themselves."""
+
+FULL_AT_BF16 = frozenset({
+    "conv", "conv_dx", "group_norm", "max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool", "float_softplus",
+    "float_softsign", "float_mish", "float_hardswish", "float_hardsigmoid", "float_elu", "float_hardshrink",
+    "float_softshrink", "float_tan", "float_asin", "float_acos", "float_atan", "float_sinh", "float_cosh",
+    "float_asinh", "float_acosh", "float_atanh", "float_sin", "float_cos", "det", "float_round", "float_isinf",
+    "float_argtopk", "float_argsort", "float_leaky_relu", "float_prelu", "interpolate", "grid_sample", "gelu",
+})  # fmt: skip
+"""Operators that are not defined for bf16, in all or in older operator sets: they are those of f32, between casts."""
 
