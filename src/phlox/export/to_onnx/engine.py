@@ -45,10 +45,7 @@ class OnnxEngine(Abstract):
     """The engine `inner` with values of a graph for its arrays; see `phlox.export.onnx`."""
 
     box: type[Value] = Value  # pyright: ignore[reportIncompatibleVariableOverride]
-    needs_values = (
-        "this operation has no operator in ONNX, or the shape of its result depends on values; compute it outside of "
-        "the model"
-    )
+    needs_values = "this operation has no operator in ONNX, or the shape of its result depends on values"
     _complete: ClassVar[set[Backend]] = set()
 
     def __new__(cls, inner: Backend) -> Self:
@@ -220,7 +217,7 @@ class OnnxEngine(Abstract):
     # --- errors
 
     def no_value(self, what: str) -> Exception:
-        return current().refuse(what)
+        return current().refuse(f"{what}; use phlox.where in place of a branch, or compute it outside of the model")
 
 
 

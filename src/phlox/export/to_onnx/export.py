@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from phlox.backend import Device, Float
-from phlox.errors import ExportError, PhloxError
+from phlox.errors import ExportError
 from phlox.export.to_onnx import check, model_file
 from phlox.export.to_onnx.arguments import Arguments, check_names, read, sizes_to_try
 from phlox.export.to_onnx.graph import OPSETS, Graph, Interface
 from phlox.export.to_onnx.passes import rename, run_passes
 from phlox.export.to_onnx.report import OnnxReport
-from phlox.export.to_onnx.trace import Results, difference, host_parameters, trace
+from phlox.export.to_onnx.trace import Results, UnfitSizes, difference, host_parameters, trace
 from phlox.module import Module
 from phlox.transform.summary.evaluate import place_of
 
@@ -143,12 +143,8 @@ def _traced(
     for one in candidates:
         try:
             traced = trace(model, arguments, one, place, opset, parameters)
-        except ExportError:
-            raise
-        except (PhloxError, ValueError) as error:  # of a size that the model does not take
+        except UnfitSizes as error:
             failed = failed or error
-            if len(candidates) == 1:
-                raise
             continue
         if not tried or all(one[name] != tried[0][name] for name in one):
             found.append(traced)
@@ -157,9 +153,12 @@ def _traced(
             break
     if not found:
         assert failed is not None
+        if len(candidates) == 1:
+            raise failed
+        shown = " and ".join(", ".join(f"{name}={size}" for name, size in one.items()) for one in candidates[:2])
         raise ExportError(
-            f"export.onnx: the model takes none of the sizes {candidates} that were tried for its open axes; give some "
-            f"that it takes: sizes={{'{arguments.open_axes()[0]}': (32, 64)}}. The first failed with: {failed}"
+            f"{failed} (so it is for all {len(candidates)} choices of sizes that were tried, such as {shown}; "
+            f"sizes={{'{arguments.open_axes()[0]}': (32, 64)}} gives others)"
         ) from failed
     if len(found) == 2:
         fixed = difference(found[0][0], found[1][0])

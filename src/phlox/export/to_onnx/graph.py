@@ -22,7 +22,7 @@ OPSETS = (18, 25)
 _WIDE = np.dtype(np.int64)
 _SOURCE = Path(__file__).parents[2]
 _MACHINERY = tuple([
-    f"{_SOURCE / name}" for name in ("autodiff", "backend", "batching", "export", "host", "module", "tensor", "transform")
+    f"{_SOURCE / name}" for name in ("autodiff", "backend", "batching", "export", "host", "module", "random", "tensor", "transform")
 ])  # fmt: skip
 """Of a call these parts are not shown: they are the same for every layer."""
 
@@ -69,7 +69,7 @@ class Graph:
     axes: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     """Where the size of an open axis is read: an input and its axis."""
 
-    refusal: ExportError | None = None
+    refusal: str | None = None
     """What was refused, as it was first said."""
 
     def __post_init__(self) -> None:
@@ -213,16 +213,16 @@ class Graph:
 
     # --- where in the model
 
-    def where(self) -> str:
+    def where(self, line: str | None = None) -> str:
         """The layer that is being called, and the line, for messages."""
-        path, line = self.paths[-1] if self.paths else "", line_of_caller()
+        path, line = self.paths[-1] if self.paths else "", line_of_caller() if line is None else line
         layer = f"layer `{path}`" if path else "the model"
         return f"{layer} ({line})" if line else layer
 
     def refuse(self, reason: str) -> ExportError:
         """The error for what has no place in a graph."""
-        self.root.refusal = ExportError(f"export.onnx: {self.where()}: {reason}")
-        return self.root.refusal
+        self.root.refusal = f"export.onnx: {self.where()}: {reason}"
+        return ExportError(self.root.refusal)
 
 
 _current: ContextVar[Graph | None] = ContextVar("phlox_onnx_graph", default=None)
@@ -245,11 +245,24 @@ def line_of_caller() -> str:
     """The innermost line that is not part of the machinery: of a layer, of a model, or of the user's code."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_MACHINERY) and not file.startswith("<") and "contextlib" not in file:
-            return f"{Path(file).name}:{frame.f_lineno}"
+        if not _is_machinery(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def line_of_error(error: BaseException) -> str:
+    """The same of where an error was raised."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if not _is_machinery(trace.tb_frame.f_code.co_filename):
+            found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith((*_MACHINERY, "<")) or "contextlib" in file
 
 
 def _hashable(value: Any) -> Any:

@@ -12,10 +12,10 @@ from phlox import random
 from phlox.backend import Device, default_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.dimension import Dimension
-from phlox.errors import ExportError
+from phlox.errors import ExportError, IndexRangeError, PhloxError, RangeError, ShapeError
 from phlox.export.to_onnx.arguments import Arguments, Input
 from phlox.export.to_onnx.engine import OnnxEngine, Value
-from phlox.export.to_onnx.graph import Graph, Interface, writing
+from phlox.export.to_onnx.graph import Graph, Interface, line_of_error, writing
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.calls import Call, observed, with_function_layers
@@ -25,6 +25,10 @@ from phlox.random import Stream
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
 from phlox.transform.tree import AnyTensor, leaves_of
+
+
+class UnfitSizes(ExportError):
+    """The model does not take these sizes, or any."""
 
 
 class Results:
@@ -58,10 +62,12 @@ def trace(
                 outputs = cast("Callable[..., Any]", twin)(*args, **kwargs)
         except Exception as error:
             if graph.refusal is not None:
-                raise graph.refusal from error
-            if graph.paths and graph.paths[-1]:
-                error.add_note(f"while layer `{graph.paths[-1]}` was exported")
-            raise
+                raise ExportError(graph.refusal) from error
+            if not isinstance(error, (PhloxError, ValueError)):
+                raise
+            of_sizes = isinstance(error, (ShapeError, RangeError, IndexRangeError)) or not isinstance(error, PhloxError)
+            kind = UnfitSizes if of_sizes else ExportError
+            raise kind(f"export.onnx: {graph.where(line_of_error(error))}: {error}") from error
         results = Results(outputs)
         if not results.tensors:
             raise ExportError(f"export.onnx: {type(model).__name__} returned no tensor, but {type(outputs).__name__}")
