@@ -35,6 +35,7 @@ DETAILED = (
     "record_memory",
     "optimizer_update",
     "passes",
+    "sharding",
     "training",
 )
 """Benchmarks of single operations and calls: run by name, or with `--all`."""

@@ -5,6 +5,8 @@ Serves: docs/commands.md
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
 import shutil
@@ -43,7 +45,7 @@ def test_every_example(
     shutil.copytree(small_run, "runs/digits")  # a smaller network, trained for less long
     for (program, *arguments), expected in examples():
         assert program == "phlox"
-        if arguments[0] == "demo":
+        if arguments[0] in ("demo", "launch"):
             continue
         main(arguments)
         out, err = capsys.readouterr()
@@ -64,6 +66,22 @@ def test_the_demo_prints_these_lines(tmp_path: Path) -> None:
         line for line in skeleton(expected) if "Try" not in line
     ]
     assert done.returncode == 0
+
+
+def test_the_launcher_prints_these_lines(tmp_path: Path) -> None:
+    ((_, *arguments), expected) = next(example for example in examples() if example[0][1] == "launch")
+    section = PAGE.partition("\n## launch\n")[2]
+    (tmp_path / "train.py").write_text(section.partition("```python\n")[2].partition("```")[0])
+    done = run(*arguments, cwd=tmp_path)
+    assert sorted(done.stdout.splitlines()) == expected.splitlines(), done.stderr
+
+
+def test_the_options_of_the_launcher_are_those_of_its_help() -> None:
+    section = PAGE.partition("\n## launch\n")[2].partition("\n## ")[0]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as printed:
+        main(["launch", "--help"])
+    there = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", "".join(re.findall(r"^\| `.*?\|", section, re.MULTILINE))))
+    assert there == set(re.findall(r"^  (?:-n N, )?(--?[a-z-]+)", printed.getvalue(), re.MULTILINE)) - {"-h"} | {"-n"}
 
 
 def test_every_command_has_an_example_and_a_line() -> None:

@@ -17,7 +17,7 @@ def run_group(count: int, folder: Path, program: str, *arguments: str, limit: fl
     """
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
-    running: list[subprocess.Popen[str]] = []
+    running: list[subprocess.Popen[bytes]] = []
     files = [(folder / f"out-{rank}", folder / f"err-{rank}") for rank in range(count)]
     try:
         for rank, (out, err) in enumerate(files):

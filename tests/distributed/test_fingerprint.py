@@ -23,6 +23,11 @@ def test_a_script_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.Monk
         compare(found, "they differ")
 
 
+def test_a_worker_of_ray_is_not_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "default_worker.py"), "--startup-token=3"])
+    assert "command line" not in fingerprint(None)
+
+
 def test_all_differences_are_told() -> None:
     with pytest.raises(DistributedError) as caught:
         compare([{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 3}], "they differ")

@@ -1,10 +1,11 @@
 """Records in shards: what several processes save is one record again, wherever it is loaded; what fails is told to all.
 
-Serves: phlox/distributed/{committing,group,part_files,saving}.py
+Serves: phlox/distributed/{committing,part_files,savers,saving}.py
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,19 @@ def test_processes_must_save_the_same_record(tmp_path: Path) -> None:
     for error in errors:
         assert isinstance(error, DistributedError)
         assert "process 2 saves other paths, dtypes or shapes than process 0" in str(error)
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, 2, step=1)
+
+    def full(*arguments: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(committing, "write_file", full)
+    first, second = saved(tmp_path, 2, step=2)
+    assert str(first) == f"cannot save {tmp_path / 'step-00000002'}: No space left on device"
+    assert isinstance(second, (RecordError, DistributedError)) and "No space left on device" in str(second)
+    assert latest(tmp_path) == 1
 
 
 def test_a_process_that_never_comes(tmp_path: Path) -> None:

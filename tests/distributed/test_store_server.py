@@ -121,6 +121,17 @@ def test_who_has_left_is_not_waited_for(join: Any, server: StoreServer) -> None:
     server.wait_for_goodbyes({1, 2}, 20.0)
 
 
+def test_a_store_that_closes_waits_for_those_who_still_read(join: Any, server: StoreServer, threads: Any) -> None:
+    a, b = join(0), join(1)
+    a.set("why", b"1")
+    a.drop()
+    waits = threads(server.linger, 20.0)
+    time.sleep(0.1)
+    assert not waits.done() and b.get("why") == b"1"
+    b.drop()
+    waits.result(20)
+
+
 def test_strangers_are_refused(join: Any) -> None:
     join(0)
     with pytest.raises(DistributedError, match="two processes say that they are process 0"):

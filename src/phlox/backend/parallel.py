@@ -8,7 +8,7 @@ statistics over a batch. They ask for the ambient `RowGroup`.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -59,9 +59,8 @@ def part_of(rows: RowGroup | None, shape: tuple[int, ...]) -> Part | None:
 _group: ContextVar[RowGroup | None] = ContextVar("phlox_row_group", default=None)
 
 
-def row_group() -> RowGroup | None:
-    """The ambient group; None where this process computes on all there is."""
-    return _group.get()
+row_group: Callable[[], RowGroup | None] = _group.get  # itself, for every draw asks
+"""The ambient group; None where this process computes on all there is."""
 
 
 @contextmanager

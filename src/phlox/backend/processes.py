@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from phlox.backend.store import Store
@@ -48,6 +48,15 @@ class Processes:
         return self.address.rpartition(":")[0].strip("[]")
 
 
+@dataclass(slots=True)
+class Agreement:
+    """How values are compared between the processes; looked at in each call of a compiled function."""
+
+    compare: Callable[[Mapping[str, Any]], object] | None = None
+    """Raises `DistributedError` where values, by name, differ; None where this process is alone."""
+
+
+agreement = Agreement()
 _processes = Processes()
 _store: Store | None = None
 _progress = Path(os.environ[PROGRESS]) if os.environ.get(PROGRESS) else None

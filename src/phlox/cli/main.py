@@ -23,6 +23,7 @@ COMMANDS = {
     "watch": "follow a run in the terminal",
     "launch": "run a program in several processes, on this host or several",
     "backends": "show which operations each backend supports, and how",
+    "plan": "say what a step of training costs each device of a mesh",
     "tune": "find the fastest settings for a program on this machine",
 }
 """The commands in the order of the help, with one line about each. Each is the `COMMAND` of the module of its name."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -71,10 +72,13 @@ class Children:
         self, label: str, command: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()
     ) -> None:
         """Start one more, which inherits the open files `keep`."""
-        process = subprocess.Popen(
-            command, env=environment, stdin=self._input, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=keep,
-            start_new_session=True, preexec_fn=_last_steps(),
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            # Threads that could hold a lock: the launcher has none, and those of NumPy's library wait for work.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process = subprocess.Popen(
+                command, env=environment, stdin=self._input, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                pass_fds=keep, start_new_session=True, preexec_fn=_last_steps(),
+            )  # fmt: skip
         child = Child(label, process)
         self._tell_guard(f"+{process.pid}\n")
         self.children.append(child)
@@ -206,7 +210,7 @@ class Children:
 def _last_steps() -> Callable[[], None] | None:
     """What a new process does before it runs its program: on Linux it asks to be killed when its parent ends.
 
-    The launcher has one thread alone, so this is safe between fork and exec.
+    No lock is taken between fork and exec, so threads of the launcher do no harm.
     """
     import resource
 

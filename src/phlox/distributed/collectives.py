@@ -54,7 +54,7 @@ def sum(x: T) -> T:
     return _reduced("sum", x)
 
 
-def gather(x: T) -> T:
+def gather(x: Any) -> Any:
     """The rows of all processes, in the order of their ranks: tensors and arrays joined along their first axis.
 
     A tensor on a mesh of JAX is replicated, after which `.numpy()` works in every process. Numbers, and tensors without

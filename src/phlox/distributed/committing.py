@@ -66,7 +66,10 @@ def run(job: Job, group: Group) -> str:
     """Save; returns the path or URL of the checkpoint. Raises in all processes what goes wrong in one."""
     key = f"phlox/save/{group.saves}"
     group.saves += 1
-    return _lead(job, group, key) if group.rank == 0 else _follow(job, group, key)
+    try:
+        return _lead(job, group, key) if group.rank == 0 else _follow(job, group, key)
+    except OSError as error:
+        raise RecordError(f"cannot save {job.storage.place(job.target)}: {error.strerror or error}") from error
 
 
 def _lead(job: Job, group: Group, key: str) -> str:

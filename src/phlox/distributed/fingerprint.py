@@ -14,6 +14,9 @@ import numpy as np
 from phlox.errors import DistributedError
 from phlox.version import __version__
 
+_HOSTS = {"default_worker.py"}
+"""Programs that run functions of others, as an actor of Ray does: their command lines differ, and say nothing."""
+
 
 def fingerprint(engine: str | None, **others: Any) -> dict[str, Any]:
     """The values of this process, by what they are called in an error.
@@ -30,9 +33,10 @@ def fingerprint(engine: str | None, **others: Any) -> dict[str, Any]:
     }
     if engine not in (None, "numpy"):
         values[f"version of {engine}"] = getattr(sys.modules.get(engine), "__version__", None)
-    if script is not None and script.is_file():
-        values[f"content of {script.name}"] = hashlib.sha256(script.read_bytes()).hexdigest()[:12]
-    values["command line"] = sys.argv[1:]
+    if script is None or script.name not in _HOSTS:
+        if script is not None and script.is_file():
+            values[f"content of {script.name}"] = hashlib.sha256(script.read_bytes()).hexdigest()[:12]
+        values["command line"] = sys.argv[1:]
     return values | others
 
 

@@ -7,6 +7,7 @@ import faulthandler
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,7 @@ from phlox import random
 from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.device import Device, backend_of
-from phlox.backend.processes import Processes, leave, processes, report_progress, set_processes, store
+from phlox.backend.processes import Processes, agreement, leave, processes, report_progress, set_processes, store
 from phlox.backend.registry import load
 from phlox.backend.store import END, SharedStore
 from phlox.backend.tracing.checks import checks_are_on
@@ -30,6 +31,8 @@ SEED = "PHLOX_SEED"
 """The environment variable with the seed of a launch, for programs that name none."""
 LISTENER = "PHLOX_LISTENER"
 """The environment variable with the number of the open socket on which process 0 keeps the store."""
+_LINGERS = 5.0
+"""The seconds for which process 0 keeps the store when it fails, for the others to read what is wrong."""
 _LAST_WORDS = 2.0
 """The seconds that an engine has to end in a process that has failed: it would wait for the others."""
 
@@ -97,6 +100,7 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
         _leave(group, in_peace=False)
         raise
     _group = group
+    agreement.compare = _agree
     _watch()
 
 
@@ -127,7 +131,8 @@ def barrier(name: str = "barrier", *, timeout: float | None = None) -> None:
         name: of the barrier, for the error.
         timeout: the seconds to wait; None is the limit given to `initialize`.
 
-    Within `px.debug.checks()` it compares the positions of the random streams too, see `check_agreement`. Raises
+    Within `px.debug.checks()` it compares the positions of the random streams too, as calls of compiled functions on a
+    mesh do, with their scalars; see `check_agreement`. Raises
     `DistributedError`, which names the processes that did not come, or are gone.
 
     >>> barrier("data is ready")
@@ -137,9 +142,7 @@ def barrier(name: str = "barrier", *, timeout: float | None = None) -> None:
     report_progress()
     store().barrier(name, timeout)
     if checks_are_on():
-        from phlox.distributed.agreement import check_agreement
-
-        check_agreement()
+        _agree({})
 
 
 def shutdown() -> None:
@@ -255,6 +258,12 @@ def _backend(device: DeviceLike | None) -> Backend | None:
 # --- leaving
 
 
+def _agree(values: Mapping[str, Any]) -> None:
+    from phlox.distributed.agreement import check_agreement  # which few programs need
+
+    check_agreement(**values)
+
+
 def _leave(group: _Group, *, in_peace: bool) -> None:
     try:
         if in_peace:
@@ -265,10 +274,13 @@ def _leave(group: _Group, *, in_peace: bool) -> None:
                 group.server.wait_for_goodbyes(range(processes().size), 30.0)
         elif group.shared is not None:
             group.shared.drop()
+            if group.server is not None:
+                group.server.linger(_LINGERS)
         if group.server is not None:
             group.server.close()
     finally:
         set_processes(Processes())
+        agreement.compare = None
 
 
 def _watch() -> None:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.processes import processes
 from phlox.backend.sharding import AxisNames
+from phlox.distributed.objects import broadcast_object, gather_objects
 from phlox.errors import ShardingError
-from phlox.module import Module, Param
+from phlox.module import Module, Param, ParamId
 from phlox.module.calls import named_modules
 from phlox.record.patterns import matches, no_match
 
@@ -110,13 +112,17 @@ class Layout:
                     "use Layout() there, or a mesh on JAX"
                 )
 
+        ids = _common_ids(model)
+
         def placed(path: str, param: Param) -> Param:
             if type(engine_of(param.backend)) is not type(mesh.backend):
                 raise ShardingError(
                     f"`{path}` is on {param.backend!r}, and the mesh on {mesh.backend!r}; move the model first, with "
                     "to_device(...)"
                 )
-            return param.to_device(mesh.device_for(specs[path]).on(param.backend))
+            made = param.to_device(mesh.device_for(specs[path]).on(param.backend))
+            made.set_id(ids.get(path, param.id))
+            return made
 
         return model.map(placed)
 
@@ -178,6 +184,36 @@ def _check_heads(model: Module, size: int) -> None:
             heads: Any = getattr(module, name, None)
             if isinstance(heads, int) and heads % size:
                 raise ShardingError(f"`{path}` has {name}={heads}, which do not divide over {size} devices")
+
+
+def _common_ids(model: Module) -> dict[str, ParamId]:
+    """The ids of process 0 for the parameters of the model that all processes have, by path.
+
+    States of optimizers are saved by them. Raises `ShardingError` where the processes have different models.
+    """
+    if processes().size == 1:
+        return {}
+    mine = {path: (param.shape, param.kind.name, param.trained) for path, param in model.named_params()}
+    if len({*gather_objects(repr(mine))}) > 1:
+        every: list[dict[str, Any]] = gather_objects(mine)
+        raise ShardingError(_difference(every))
+    ids: dict[str, str] = broadcast_object({path: str(param.id) for path, param in model.named_params()})
+    return {path: ParamId(id) for path, id in ids.items()}
+
+
+def _difference(every: list[dict[str, Any]]) -> str:
+    """What is different in the models of the processes, by the first path."""
+    for rank, mine in enumerate(every):
+        for path in {**every[0], **mine}:
+            pair = [every[0].get(path), mine.get(path)]
+            if pair[0] != pair[1]:
+                said = [f"{one[1]} of shape {tuple(one[0])}" if one else "no parameter" for one in pair]
+                marks = "" if not all(pair) or said[0] != said[1] else ", trained in one and not in the other"
+                return (
+                    f"`{path}` is {said[0]} in process 0 and {said[1]} in process {rank}{marks}; all processes shard "
+                    "the same model, made from one config"
+                )
+    return "the processes shard models whose parameters stand in another order; make them from one config"
 
 
 def _is_axes(axes: object) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from phlox.backend.analysis import Traffic, sent_by_ring
+from phlox.backend.analysis import Traffic
 from phlox.backend.sharding import AxisNames
 from phlox.distributed.accelerators import Accelerator
 from phlox.distributed.layout import Layout, tensor_parallel
+from phlox.distributed.step_costs import Compiler, Exchange, PaperMesh, ParamPart, Sizes, StepCosts
 from phlox.errors import ShardingError
 from phlox.module import Module
 from phlox.optim import Optimizer, OptimizerAdaptor
@@ -28,30 +29,6 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("data", "fsdp", "tensor-parallel", "tensor-parallel+fsdp")
 """The layouts that `layout_by_name` knows."""
-
-UPDATE_FLOPS = 15
-"""Operations of AdamW for each parameter."""
-
-
-class PaperMesh(NamedTuple):
-    """A mesh of devices that need not exist: all that a layout asks of one."""
-
-    shape: dict[str, int]
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The names of the axes."""
-        return tuple(self.shape)
-
-    @property
-    def batch_axis(self) -> str:
-        """The axis that rows of a batch are cut over."""
-        return "data" if "data" in self.shape else self.axes[0]
-
-    @property
-    def size(self) -> int:
-        """The number of devices."""
-        return math.prod(self.shape.values())
 
 
 def layout_by_name(name: str, model: Module, mesh: PaperMesh) -> Layout:
@@ -66,31 +43,6 @@ def layout_by_name(name: str, model: Module, mesh: PaperMesh) -> Layout:
         return Layout(rest=mesh.batch_axis)
     rest = mesh.batch_axis if name.endswith("fsdp") else None
     return tensor_parallel(model, cast("Mesh", mesh), fsdp=rest)
-
-
-class Exchange(NamedTuple):
-    """Collectives of one kind and purpose, of one step."""
-
-    what: str
-    kind: str
-    axes: tuple[str, ...]
-    """Of the mesh: the devices along them exchange."""
-    count: int
-    payload: int
-    """Bytes of the results on one device, all together."""
-    sent: int
-    """Bytes that a device sends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """What the partitioner makes of sums over devices; the defaults are those of GPUs and TPUs."""
-
-    scatters: bool = True
-    """Is the gradient of a parameter in shards a reduce-scatter? Else it is an all-reduce, as on processors."""
-    merges: bool = True
-    """Are sums over devices that are added to each other one? The gradients towards the input of query, key and value
-    are; not on processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +64,7 @@ class Plan:
     data: int
     """The batch: tokens and targets."""
     gathered: int
-    """Parameters in shards that stand gathered at one time."""
+    """Parameters in shards, where they stand gathered."""
     activations: int
     activations_checkpointed: int
     flops: int
@@ -158,23 +110,6 @@ class Plan:
         return self.flops / flops, sum(one.sent / rate(one.axes) for one in self.exchanges)
 
 
-class _Param(NamedTuple):
-    """A parameter as a layout cuts it."""
-
-    path: str
-    shape: tuple[int, ...]
-    bytes: int
-    spec: tuple[AxisNames, ...]
-    trained: bool
-    is_matrix: bool
-    """Does it multiply each token?"""
-
-    @property
-    def owner(self) -> str:
-        """The layer that has it."""
-        return self.path.rpartition(".")[0]
-
-
 def plan(
     model: Module,
     mesh: Mapping[str, int],
@@ -184,7 +119,7 @@ def plan(
     context: int | None = None,
     optimizer: Any = None,
     checkpoint: bool = True,
-    compiler: Compiler = Compiler(),
+    compiler: Compiler | None = None,
 ) -> Plan:
     """What a step of training costs each device; no parameter of the model is made.
 
@@ -196,6 +131,7 @@ def plan(
         context: tokens of a row; by default the model's own.
         optimizer: an optimizer or its config; without it there is no state.
         checkpoint: whether the blocks are computed again in the backward pass.
+        compiler: what the partitioner makes of sums over devices; by default as on GPUs and TPUs.
 
     Raises:
         ShardingError: the layout does not fit the model or the mesh, or the rows do not divide.
@@ -210,7 +146,7 @@ def plan(
     sizes = _sizes(model)
     n = sizes.context if context is None else context
     params = list(_params(model, chosen.specs(model, cast("Mesh", paper)), sizes.tied))
-    step = _Step(paper, params, sizes, batch // shards * n, n, checkpoint, compiler)
+    step = StepCosts(paper, params, sizes, batch // shards * n, n, checkpoint, compiler or Compiler())
     own = {p.path: step.own(p) for p in params}
     gradients = sum(own[p.path] for p in params if p.trained)
     return Plan(
@@ -231,27 +167,7 @@ def plan(
     )
 
 
-class _Sizes(NamedTuple):
-    """What the formulas ask of a model."""
-
-    n_layers: int
-    d_model: int
-    context: int
-    vocabulary: int
-    n_heads: int
-    d_kv: int
-    """The width of keys, all heads together."""
-    d_attention: int
-    """That of queries."""
-    d_hidden: int
-    gated: bool
-    tied: bool
-    """Is the table of tokens the head, too?"""
-    element: int
-    """Bytes of an activation."""
-
-
-def _sizes(model: Module) -> _Sizes:
+def _sizes(model: Module) -> Sizes:
     config: Any = getattr(model, "config", None)
     config = getattr(config, "bert", config)
     named = dict(model.structure().named())
@@ -263,7 +179,7 @@ def _sizes(model: Module) -> _Sizes:
             "BertMaskedLm, and px.compile(step).lower(...) reports on any step"
         )
     first = next(iter(named.values()))
-    return _Sizes(
+    return Sizes(
         n_layers=config.n_layers, d_model=config.d_model, context=config.context, vocabulary=config.vocabulary,
         n_heads=config.n_heads, d_kv=shapes[needed[1]][1], d_attention=shapes[needed[0]][1],
         d_hidden=shapes[needed[2]][1], gated="gate.weight" in shapes,
@@ -272,160 +188,12 @@ def _sizes(model: Module) -> _Sizes:
     )  # fmt: skip
 
 
-def _params(model: Module, specs: Mapping[str, tuple[AxisNames, ...]], tied: bool) -> Iterator[_Param]:
+def _params(model: Module, specs: Mapping[str, tuple[AxisNames, ...]], tied: bool) -> Iterator[ParamPart]:
     for path, param in model.structure().named():
         size = bytes_of(blank(param.shape, param.kind, param.device))
         is_table = path.endswith(("tokens.weight", "segments.weight", "positions"))
         is_matrix = len(param.shape) == 2 and (not is_table or (tied and path.endswith("tokens.weight")))
-        yield _Param(path, param.shape, size, specs[path], param.trained, is_matrix)
-
-
-def _names(axes: AxisNames) -> tuple[str, ...]:
-    return (axes,) if isinstance(axes, str) else axes or ()
-
-
-class _Step:
-    """The formulas."""
-
-    def __init__(
-        self, mesh: PaperMesh, params: list[_Param], sizes: _Sizes, tokens: int, n: int, checkpoint: bool,
-        compiler: Compiler,
-    ) -> None:  # fmt: skip
-        self.mesh, self.params, self.sizes = mesh, params, sizes
-        self.tokens, self.n, self.checkpoint, self.compiler = tokens, n, checkpoint, compiler
-        self.batch_axis = mesh.batch_axis
-        query = next(p for p in params if p.path.endswith("blocks.0.attention.query.weight"))
-        self.tensor_axes = self._cut(query, 1)
-        self.parts = self._size(self.tensor_axes)
-        """Over how many devices a block is cut."""
-
-    def _size(self, axes: tuple[str, ...]) -> int:
-        return math.prod(self.mesh.shape[name] for name in axes)
-
-    def _cut(self, p: _Param, axis: int) -> tuple[str, ...]:
-        """The mesh axes, without that of the batch, over which an axis is cut."""
-        names = _names(p.spec[axis]) if axis < len(p.spec) else ()
-        return tuple(name for name in names if name != self.batch_axis)
-
-    def _is_gathered(self, p: _Param) -> bool:
-        """Is it cut over the axis of the batch, so that devices gather it before they use it?"""
-        return any(self.batch_axis in _names(axes) for axes in p.spec) and self.mesh.shape[self.batch_axis] > 1
-
-    def own(self, p: _Param) -> int:
-        """Bytes of the part on a device."""
-        return p.bytes // math.prod(self._size(_names(axes)) for axes in p.spec)
-
-    def used(self, p: _Param) -> int:
-        """Bytes of the part that a device computes with, once it is gathered."""
-        return p.bytes // math.prod(self._size(self._cut(p, axis)) for axis in range(len(p.spec)))
-
-    # --- memory
-
-    def gathered_at_once(self) -> int:
-        """Of parameters in shards: all of them; if blocks are recomputed those of one, and of what is outside."""
-        whole = [p for p in self.params if self._is_gathered(p)]
-        if self.checkpoint:
-            whole = [p for p in whole if "blocks." not in p.path or "blocks.0." in p.path]
-        return sum(self.used(p) for p in whole)
-
-    def _block(self) -> int:
-        """Elements that a block keeps for each token: 4 d + (2 d_q + 2 d_kv + heads n + 2 h) / t; 3 h if gated."""
-        s = self.sizes
-        inside = 2 * s.d_attention + 2 * s.d_kv + s.n_heads * self.n + (3 if s.gated else 2) * s.d_hidden
-        return 4 * s.d_model + inside // self.parts
-
-    def _outside(self) -> int:
-        """Elements for each token outside of blocks: the logits, and their gradient."""
-        head = [p for p in self.params if p.is_matrix and p.path.endswith(("head.weight", "tokens.weight"))]
-        axis = 0 if self.sizes.tied else 1
-        parts = self._size(self._cut(head[-1], axis)) if head else 1
-        return 2 * self.sizes.vocabulary // parts
-
-    def activations(self) -> int:
-        """Bytes for a backward pass without recomputation."""
-        return self.sizes.element * self.tokens * (self.sizes.n_layers * self._block() + self._outside())
-
-    def activations_checkpointed(self) -> int:
-        """Bytes if each block keeps its input alone: d for each token and block, one block at work, the logits."""
-        s = self.sizes
-        return s.element * self.tokens * (s.n_layers * s.d_model + self._block() + self._outside())
-
-    # --- operations
-
-    def flops(self) -> int:
-        """6 operations for each token and element of a matrix, 12 n d_q for attention, 15 for each parameter updated.
-
-        With recomputation 8 and 16, in blocks.
-        """
-        s = self.sizes
-        passes = 4 if self.checkpoint else 3
-        total = passes * 4 * self.tokens * self.n * s.d_attention * s.n_layers // self.parts
-        for p in self.params:
-            if p.is_matrix:
-                elements = math.prod(p.shape) * self.used(p) // p.bytes
-                total += (passes if "blocks." in p.path else 3) * 2 * self.tokens * elements
-            total += UPDATE_FLOPS * math.prod(p.shape) * self.own(p) // p.bytes
-        return total
-
-    # --- exchanges
-
-    def exchanges(self) -> Iterator[Exchange]:
-        """All collectives of a step; those of a few numbers are left out."""
-        yield from self._of_parameters()
-        if self.parts > 1:
-            yield from self._of_activations()
-
-    def _of_parameters(self) -> Iterator[Exchange]:
-        group, axes = self.mesh.shape[self.batch_axis], (self.batch_axis,)
-        if group == 1:
-            return
-        whole = [p for p in self.params if self._is_gathered(p)]
-        if whole:
-            every = sum(self.used(p) for p in whole)
-            again = sum(self.used(p) for p in whole if self.checkpoint and "blocks." in p.path)
-            count = len(whole) + sum(self.checkpoint and "blocks." in p.path for p in whole)
-            yield self._exchange("parameters", "all-gather", axes, count, every + again, group)
-            trained = [p for p in whole if p.trained]
-            if self.compiler.scatters:
-                parts = sum(self.own(p) for p in trained)
-                yield self._exchange("gradients of shards", "reduce-scatter", axes, len(trained), parts, group)
-            else:
-                sums = sum(self.used(p) for p in trained)
-                yield self._exchange("gradients of shards", "all-reduce", axes, 1, sums, group)
-        rest = sum(self.used(p) for p in self.params if p.trained and not self._is_gathered(p))
-        if rest:
-            yield self._exchange("gradients", "all-reduce", axes, 1, rest, group)
-
-    def _of_activations(self) -> Iterator[Exchange]:
-        """Sums over the devices that share a block: after rows forward, before columns backward."""
-        s, group = self.sizes, self.parts
-        forward = backward = again = 0
-        before: set[tuple[str, int]] = set()
-        for p in self.params:
-            if not p.is_matrix and not p.path.endswith("tokens.weight"):
-                continue
-            rows, columns = bool(self._cut(p, 0)), bool(self._cut(p, 1))
-            if p.path.endswith("tokens.weight"):
-                forward += rows
-                backward += rows and self.sizes.tied
-            elif rows:
-                forward += 1
-                again += self.checkpoint and not p.owner.endswith("down")
-            elif columns:
-                key = (p.owner.rpartition(".")[0], p.shape[0]) if self.compiler.merges else (p.owner, 0)
-                backward += key not in before
-                before.add(key)
-        one = s.element * self.tokens * s.d_model
-        named = (("activations", forward), ("activations, again", again), ("gradients of activations", backward))
-        for what, count in named:
-            if count:
-                yield self._exchange(what, "all-reduce", self.tensor_axes, count, count * one, group)
-        if self._outside() < 2 * s.vocabulary:  # the greatest logit, the sum of exponentials, and that of the target
-            yield self._exchange("loss", "all-reduce", self.tensor_axes, 3, 3 * s.element * self.tokens, group)
-
-    @staticmethod
-    def _exchange(what: str, kind: str, axes: tuple[str, ...], count: int, payload: int, group: int) -> Exchange:
-        return Exchange(what, kind, axes, count, payload, sent_by_ring(kind, payload, group))
+        yield ParamPart(path, param.shape, size, specs[path], param.trained, is_matrix)
 
 
 def _state_bytes(optimizer: Any, model: Module, own: Mapping[str, int]) -> int:

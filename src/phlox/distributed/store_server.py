@@ -52,6 +52,11 @@ class StoreServer:
         with self._changed:
             self._changed.wait_for(lambda: self._gone or wanted <= self._left, timeout)
 
+    def linger(self, timeout: float) -> None:
+        """Wait until those who are here have gone, so that each hears for itself why."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._here <= self._left | self._gone, timeout)
+
     def _serve(self, target: Callable[..., None], *arguments: Any) -> None:
         threading.Thread(target=target, args=arguments, name="phlox-store", daemon=True).start()
 

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from phlox.backend import Backend, Device
 from phlox.backend.kind import KINDS
+from phlox.backend.processes import processes
 from phlox.errors import CompileError, OptimizerError, RecordError
 from phlox.host.signal_guard import Prepared
 from phlox.module import GradientsParams, Module, Param, ParamId
@@ -352,7 +353,8 @@ def _read_state(record: Record, path: str, prefix: str) -> State:
                 continue
             if not fits(kind, leaf):
                 raise RecordError(f"{place}: expected {kind}, found {leaf!r}")
-            if isinstance(leaf, LazyTensor):
+            # Of several processes each reads its own part, when it is needed, and no other.
+            if isinstance(leaf, LazyTensor) and (leaf.part is None or processes().size == 1):
                 for _ in leaf.blocks():
                     pass
             leaves.append(leaf)

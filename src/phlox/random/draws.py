@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.backend import Device, DeviceLike, Float, Int, as_device
+from phlox.backend.parallel import row_group
 from phlox.batching import seen_from_inside
 from phlox.errors import RangeError
 from phlox.random.stream import current, rows
@@ -14,8 +15,13 @@ from phlox.tensor.creation import Shape, sizes_of
 
 def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Tensor[Any, Any, Any]:
     place: Device = seen_from_inside(as_device(device))
-    primitive = draw_on(place.backend, name, current().draw(place.backend), *arguments, place)
-    return Tensor.from_primitive(primitive, place.backend, kind)
+    backend = place.backend
+    state = current().draw(backend)
+    if row_group() is None:
+        primitive = getattr(backend, f"random_{name}")(state, *arguments, place)
+    else:
+        primitive = draw_on(backend, name, state, *arguments, place)
+    return Tensor.from_primitive(primitive, backend, kind)
 
 
 def draw_on(backend: Any, name: str, state: Any, *arguments: Any) -> Any:

@@ -23,8 +23,10 @@ from phlox.host.mmap import taken_over
 from phlox.record import Header, LazyTensor, PartsReader, Record, RecordError, TensorEntry, load
 from phlox.record.formats.assembled import Part, gap_in, overlap, text_of, within
 from phlox.record.formats.parts import INDEX, encoded, find_index
+from phlox.record.header import SCHEMA
 from phlox.record.io.crc32 import crc32
-from tests.record.support import assert_same_elements
+from tests.record.golden.make import golden
+from tests.record.support import assert_same_elements, assert_same_record
 
 W = np.arange(96, dtype=np.float32).reshape(8, 12)
 Cuts = list[tuple[tuple[int, int], ...]]
@@ -130,6 +132,16 @@ def test_tensors_without_axes_and_of_one_byte(tmp_path: Path, array: np.ndarray)
     tensor = load(tmp_path)["w"].tensor
     assert_same_elements(tensor.read(), array)
     assert_same_elements(tensor.read_part(tuple([slice(0, size) for size in array.shape])), array)
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize("schema", range(2, SCHEMA + 1))
+def test_folders_of_every_schema_are_read_for_ever(schema: int) -> None:
+    record = load(GOLDEN / f"schema{schema}" / "parts")
+    assert record.header is not None and record.header.schema == schema
+    assert_same_record(record, golden())
 
 
 # --- half a checkpoint, and damage

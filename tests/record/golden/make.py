@@ -63,7 +63,25 @@ def files() -> dict[str, Recorder]:
     }
 
 
+def save_parts(folder: Path) -> None:
+    """The record in shards, as two processes save it; the first tensor is cut."""
+    from phlox.distributed import save
+    from tests.distributed.saving_support import groups, sharded, together
+
+    whole = golden()
+    weight = whole["encoder.weight"]
+    cuts = {0: [(slice(0, 2), slice(0, 2))], 1: [(slice(0, 2), slice(2, 3))]}
+
+    def record(rank: int) -> Record:
+        part = Entry(sharded(weight.tensor.read(), rank, cuts, "encoder.weight").tensor, weight.id)
+        entries = {path: part if path == "encoder.weight" else whole[path] for path in whole}
+        return Record(entries, whole.metadata, aliases=whole.aliases)
+
+    together(groups(2), lambda group: save(record(group.rank), folder, group=group))
+
+
 if __name__ == "__main__":
     for stem, recorder in files().items():
         record = golden() if stem != "half" else Record({"weight": np.array([0.1, 0.2], np.float32)})
         print(recorder.save(record, Path(sys.argv[1]) / stem))
+    save_parts(Path(sys.argv[1]) / "parts")

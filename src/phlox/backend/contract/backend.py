@@ -20,7 +20,6 @@ from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.nn.pooling import PoolingOps
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.nn.sampling import SamplingOps
-from phlox.backend.contract.processes import ProcessOps
 from phlox.backend.contract.profiling import ProfilingOps
 from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.shape import ShapingOps
@@ -39,8 +38,7 @@ from phlox.host.dtypes import INT_RANGES, LARGEST
 class Backend(
     UpdateOps, SamplingOps, PoolingOps, ConvOps, RecurrentOps, AttentionOps, LossOps, NormOps, DenseOps, ActivationOps,
     SignalOps, LinalgOps, ReductionOps, SortingOps, IndexingOps, ElementwiseOps, SpecialOps, ArithmeticOps, ShapingOps,
-    TracingOps, CompilingOps, TapingOps, MultiTensorOps, ProfilingOps, MeshOps, ProcessOps,
-    CollectiveOps,
+    TracingOps, CompilingOps, TapingOps, MultiTensorOps, ProfilingOps, MeshOps, CollectiveOps,
 ):  # fmt: skip
     """A small immutable value that names element types and holds operations on an engine's own arrays.
 

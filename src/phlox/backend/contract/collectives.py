@@ -12,20 +12,18 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from phlox.backend.contract.arrays import ArrayOps
+from phlox.backend.contract.processes import GLOO, ProcessOps
 from phlox.backend.contract.types import Array
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.backend.processes import processes
 from phlox.backend.registry import backend_by_name
-from phlox.errors import DistributedError, EngineNotInstalledError, ExtraNotInstalledError, UnsupportedError
+from phlox.errors import DistributedError, UnsupportedError
 
 Reduction: TypeAlias = Literal["sum", "mean"]
 
 BUCKET = 8 << 20
 """The bytes that are reduced at once: of many small arrays each would wait for the others as long as of a large one."""
-
-_GLOO = "torch"
-"""The backend whose collectives serve engines that have none."""
 
 
 class Presence(NamedTuple):
@@ -38,7 +36,7 @@ class Presence(NamedTuple):
     here: tuple[bool, ...]
 
 
-class CollectiveOps(ArrayOps):
+class CollectiveOps(ArrayOps, ProcessOps):
     """The defaults go through the host."""
 
     def all_reduce(self, arrays: Sequence[Array], op: Reduction, presence: Presence | None = None) -> list[Array]:
@@ -81,19 +79,14 @@ class CollectiveOps(ArrayOps):
         return self._gloo().broadcast_on_host(array, root)
 
     def _gloo(self) -> CollectiveOps:
-        try:
-            return backend_by_name(_GLOO)
-        except EngineNotInstalledError as error:
-            raise ExtraNotInstalledError(
-                f"collectives of {self!r} go through gloo, which comes with PyTorch, and that is not installed; "
-                "install it with: pip install torch"
-            ) from error
+        self.join_processes()
+        return backend_by_name(GLOO)
 
     def _sent(self, x: Array) -> np.ndarray[Any, Any]:
         if self.is_traced(x):
             raise UnsupportedError(
-                f"{self!r} has no collective inside a function that is being traced; call it outside, or compute on a "
-                "mesh, whose arrays are those of all processes together (px.distributed.Mesh)"
+                f"{self!r} has no collective inside a function that is being traced; call it on what the function "
+                "returns (what is computed there of arrays on a mesh is already that of all processes, and needs none)"
             )
         host = self.to_host(x)
         return host.astype(np.float32) if host.dtype.itemsize == 2 else host

@@ -46,6 +46,7 @@ from phlox.backend.jax.signal import Signal
 from phlox.backend.jax.sorting import Sorting
 from phlox.backend.jax.tracer import Traces
 from phlox.backend.kind import Int
+from phlox.backend.parallel import RowGroup, part_of
 from phlox.backend.tracing import checks
 from phlox.errors import RangeError
 from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES
@@ -255,17 +256,25 @@ class Jax(
 
     # --- random
 
-    def random_uniform(self, state: Array, shape: Shape, device: Device) -> Array:
-        return self.place(random.random_uniform(state, shape, self.jax_float, self.sharded(shape, device)), device)
+    def random_uniform(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
+        out, part = self.sharded(shape, device), part_of(rows, shape)
+        return self.place(random.random_uniform(state, shape, self.jax_float, out, part), device)
 
-    def random_normal(self, state: Array, shape: Shape, device: Device) -> Array:
-        return self.place(random.random_normal(state, shape, self.jax_float, self.sharded(shape, device)), device)
+    def random_normal(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
+        out, part = self.sharded(shape, device), part_of(rows, shape)
+        return self.place(random.random_normal(state, shape, self.jax_float, out, part), device)
 
-    def random_bernoulli(self, state: Array, shape: Shape, threshold: int, device: Device) -> Array:
-        return self.place(random.random_bernoulli(state, shape, threshold, self.sharded(shape, device)), device)
+    def random_bernoulli(
+        self, state: Array, shape: Shape, threshold: int, device: Device, rows: RowGroup | None = None
+    ) -> Array:
+        out, part = self.sharded(shape, device), part_of(rows, shape)
+        return self.place(random.random_bernoulli(state, shape, threshold, out, part), device)
 
-    def random_integers(self, state: Array, shape: Shape, low: int, high: int, device: Device) -> Array:
-        return self.place(random.random_integers(state, shape, low, high, self.sharded(shape, device)), device)
+    def random_integers(
+        self, state: Array, shape: Shape, low: int, high: int, device: Device, rows: RowGroup | None = None
+    ) -> Array:
+        out, part = self.sharded(shape, device), part_of(rows, shape)
+        return self.place(random.random_integers(state, shape, low, high, out, part), device)
 
     def random_permutation(self, state: Array, n: int, device: Device) -> Array:
         return self.place(random.random_permutation(state, n), device)

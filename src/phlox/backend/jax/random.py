@@ -26,6 +26,7 @@ import numpy as np
 from jax import lax
 
 from phlox.backend.jax.sharding import in_shards
+from phlox.backend.parallel import Part
 from phlox.backend.threefry.generator import (
     DROPPED,
     PARITY,
@@ -67,9 +68,10 @@ def _threefry(k0: Array, k1: Array, a: Array, b: Array) -> tuple[Array, Array]:
     return a, b
 
 
-def _places(shape: Shape) -> Array:
-    """The row-major index of each element."""
-    index, stride = jnp.zeros(shape, _u32), 1
+def _places(shape: Shape, part: Part | None) -> Array:
+    """The row-major index of each element, in the draw that it is a part of."""
+    first = 0 if part is None else part.start
+    index, stride = jnp.full(shape, _u32(first & 0xFFFFFFFF)) if first else jnp.zeros(shape, _u32), 1
     for axis in reversed(range(len(shape))):
         index, stride = (
             index + lax.broadcasted_iota(_u32, shape, axis) * _u32(stride & 0xFFFFFFFF),
@@ -86,8 +88,13 @@ def _word(state: Array, n: int, index: Array) -> Array:
     return lax.select(is_second, b, a)
 
 
-def _words(state: Array, shape: Shape) -> Array:
-    return _word(state, math.prod(shape), _places(shape))
+def _total(shape: Shape, part: Part | None) -> int:
+    """The number of elements of the whole draw."""
+    return math.prod(shape) if part is None else part.total
+
+
+def _words(state: Array, shape: Shape, part: Part | None = None) -> Array:
+    return _word(state, _total(shape, part), _places(shape, part))
 
 
 def _float(x: Array, dtype: Any) -> Array:
@@ -106,9 +113,9 @@ def _bits(state: Array, n: int) -> Array:
     return _words(state, (n,))
 
 
-@_draw(1, 2)
-def _uniform(state: Array, shape: Shape, dtype: Any) -> Array:
-    v = lax.convert_element_type(_words(state, shape) >> _u32(8), _i32)
+@_draw(1, 2, 3)
+def _uniform(state: Array, shape: Shape, dtype: Any, part: Part | None) -> Array:
+    v = lax.convert_element_type(_words(state, shape, part) >> _u32(8), _i32)
     if dtype.itemsize >= 4:
         return _float(v, dtype) * dtype.type(2.0**-24)
     bits = lax.bitcast_convert_type(_float(v, np.dtype(np.float32)), _i32)
@@ -117,9 +124,9 @@ def _uniform(state: Array, shape: Shape, dtype: Any) -> Array:
     return _float(x, dtype)
 
 
-@_draw(1, 2)
-def _normal(state: Array, shape: Shape, dtype: Any) -> Array:
-    words = _words(state, shape)
+@_draw(1, 2, 3)
+def _normal(state: Array, shape: Shape, dtype: Any, part: Part | None) -> Array:
+    words = _words(state, shape, part)
     m = lax.convert_element_type((words >> _u32(8)) + _u32(1), _i32)
     bits = lax.bitcast_convert_type(_float(m, np.dtype(np.float32)), _i32)
     k = (bits >> _i32(14)) - _i32(ORIGIN)
@@ -130,10 +137,10 @@ def _normal(state: Array, shape: Shape, dtype: Any) -> Array:
     return _float(_float(r, wide) * wide.type(2.0**-26), dtype)
 
 
-@_draw(1)
-def _bernoulli(state: Array, shape: Shape, threshold: Array) -> Array:
-    words = (math.prod(shape) + 1) // 2  # their lower halves are the first elements, their upper ones the others
-    index, half = _places(shape), _u32(words & 0xFFFFFFFF)
+@_draw(1, 2)
+def _bernoulli(state: Array, shape: Shape, part: Part | None, threshold: Array) -> Array:
+    words = (_total(shape, part) + 1) // 2  # their lower halves are the first elements, their upper ones the others
+    index, half = _places(shape, part), _u32(words & 0xFFFFFFFF)
     is_upper = index >= half
     word = _word(state, words, lax.select(is_upper, index - half, index))
     bits = lax.select(is_upper, word >> _u32(16), word & _u32(0xFFFF))
@@ -148,9 +155,9 @@ def _high_half(x: Array, y: Array) -> Array:
     return x1 * y1 + (mixed >> _u32(16)) + (middle >> _u32(16))
 
 
-@_draw(1)
-def _integers(state: Array, shape: Shape, low: Array, span: Array) -> Array:
-    a, b = _threefry(state[0], state[1], state[2], _places(shape))  # words i and n + i of 2 n
+@_draw(1, 2)
+def _integers(state: Array, shape: Shape, part: Part | None, low: Array, span: Array) -> Array:
+    a, b = _threefry(state[0], state[1], state[2], _places(shape, part))  # words i and n + i of 2 n
     carry = _high_half(b, span)
     offset = _high_half(a, span) + lax.convert_element_type(a * span + carry < carry, _u32)
     offset = lax.select(lax.broadcast(span == _u32(0), shape), a, offset)  # a span of 2**32 arrives as 0
@@ -180,7 +187,9 @@ def random_bits(state: Array, n: int) -> Array:
     return _drawn(_bits, state, n, None, (n,))
 
 
-def random_uniform(state: Array, shape: Shape, dtype: Any = np.float32, out: Any = None) -> Array:
+def random_uniform(
+    state: Array, shape: Shape, dtype: Any = np.float32, out: Any = None, part: Part | None = None
+) -> Array:
     """Uniform numbers in [0, 1), multiples of 2**-24; float16 and bfloat16 keep their leading 11 or 8 bits.
 
     `out`, here and below, is the JAX sharding that the result is made in.
@@ -188,31 +197,37 @@ def random_uniform(state: Array, shape: Shape, dtype: Any = np.float32, out: Any
     >>> random_uniform(np.zeros(3, np.uint32), (2,))
     Array([0.4184571 , 0.60049903], dtype=float32)
     """
-    return _drawn(_uniform, state, math.prod(shape), out, (shape, np.dtype(dtype)))
+    return _drawn(_uniform, state, _total(shape, part), out, (shape, np.dtype(dtype), part))
 
 
-def random_normal(state: Array, shape: Shape, dtype: Any = np.float32, out: Any = None) -> Array:
+def random_normal(
+    state: Array, shape: Shape, dtype: Any = np.float32, out: Any = None, part: Part | None = None
+) -> Array:
     """Standard normal numbers, within 3.4e-7 of the exact quantiles, at most 5.54 from 0.
 
     >>> random_normal(np.zeros(3, np.uint32), (2,))
     Array([-0.80910087,  0.523683  ], dtype=float32)
     """
-    return _drawn(_normal, state, math.prod(shape), out, (shape, np.dtype(dtype)))
+    return _drawn(_normal, state, _total(shape, part), out, (shape, np.dtype(dtype), part))
 
 
-def random_bernoulli(state: Array, shape: Shape, threshold: int | Array, out: Any = None) -> Array:
+def random_bernoulli(
+    state: Array, shape: Shape, threshold: int | Array, out: Any = None, part: Part | None = None
+) -> Array:
     """True with probability threshold / 65536, from 16 random bits an element; `threshold` may be traced."""
     if isinstance(threshold, int):
         check_threshold(threshold)
         threshold = _u32(threshold)
-    return _drawn(_bernoulli, state, (math.prod(shape) + 1) // 2, out, (shape,), threshold)
+    return _drawn(_bernoulli, state, (_total(shape, part) + 1) // 2, out, (shape, part), threshold)
 
 
-def random_integers(state: Array, shape: Shape, low: int, high: int, out: Any = None) -> Array:
+def random_integers(
+    state: Array, shape: Shape, low: int, high: int, out: Any = None, part: Part | None = None
+) -> Array:
     """Integers in [low, high), int32, as good as unbiased: 64 random bits an element."""
     check_range(low, high)
     bounds = _u32(low & 0xFFFFFFFF), _u32(high - low & 0xFFFFFFFF)
-    return _drawn(_integers, state, 2 * math.prod(shape), out, (shape,), *bounds)
+    return _drawn(_integers, state, 2 * _total(shape, part), out, (shape, part), *bounds)
 
 
 def random_permutation(state: Array, n: int) -> Array:

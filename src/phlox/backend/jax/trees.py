@@ -17,6 +17,7 @@ import numpy as np
 from phlox.backend.contract import Backend
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.device import Device
+from phlox.backend.jax import sharding
 
 
 def flatten(tree: Any) -> tuple[list[tuple[tuple[str, ...], Any]], Any]:
@@ -76,5 +77,8 @@ def from_signed(array: Any, element: Any) -> Any:
 
 def from_host(array: np.ndarray[Any, Any], device: Device) -> Any:
     """NumPy's array on a device, with its element type."""
+    if device.sharding is not None:
+        target = sharding.fitted(device.sharding, array.shape)
+        return sharding.from_parts(array.shape, target, lambda index: array[index].copy(), array.dtype)
     engine: Any = engine_of(device.backend)
     return jax.device_put(array, engine.native_device(device))

@@ -90,7 +90,10 @@ def _done(call: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _reduced(arrays: Sequence[Tensor], op: Reduction, presence: Presence | None) -> list[Tensor]:
+def _reduced(
+    arrays: Sequence[Tensor], op: Reduction, presence: Presence | None, *, apart: bool = False
+) -> list[Tensor]:
+    """The arrays, reduced; those of one bucket share memory, unless they are to be `apart`, as a program has them."""
     sent = list(arrays)
     if presence is not None:  # with the first bucket, so that it costs no wait of its own
         device = sent[0].device if sent else torch.device("cpu")
@@ -109,17 +112,16 @@ def _reduced(arrays: Sequence[Tensor], op: Reduction, presence: Presence | None)
     size = processes().size
     for numbers, flat, work in pieces:
         _done(work.wait)
+        dtype = flat.dtype
         if presence is not None and numbers[0] == 0:
             check_presence(presence, flat[: len(presence.here)].tolist())
         if op == "mean":
             flat /= size
-        start = 0
-        for number in numbers:
+        parts = flat.split([sent[number].numel() for number in numbers])
+        for number, part in zip(numbers, parts, strict=True):
             x = sent[number]
-            part = flat[start : start + x.numel()].view(x.shape)
-            # Of its own memory, unless the bucket is all its own: an array must not keep others alive.
-            found[number] = part.to(x.dtype) if x.dtype != flat.dtype or len(numbers) == 1 else part.clone()
-            start += x.numel()
+            part = part.view(x.shape)
+            found[number] = part.clone() if apart and len(numbers) > 1 and x.dtype is dtype else part.to(x.dtype)
     return found if presence is None else found[1:]
 
 
@@ -127,7 +129,8 @@ def _packed(xs: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """The elements of tensors in a row, in memory that is written to."""
     if len(xs) == 1:
         return xs[0].detach().to(dtype, copy=True, memory_format=torch.contiguous_format).reshape(-1)
-    return torch.cat([x.detach().reshape(-1).to(dtype) for x in xs])
+    rows = [x.detach().reshape(-1) for x in xs]
+    return torch.cat([row if row.dtype is dtype else row.to(dtype) for row in rows])
 
 
 def _gathered(x: Tensor, size: int) -> Tensor:
@@ -156,7 +159,7 @@ def operation(name: Literal["all_reduce", "all_gather", "broadcast"]) -> Callabl
 
     def all_reduce(xs: Sequence[Tensor], op: str, names: Sequence[str], here: Sequence[bool]) -> list[Tensor]:
         presence = Presence(tuple(names), tuple(here)) if names else None
-        return _reduced(xs, cast("Reduction", op), presence)
+        return _reduced(xs, cast("Reduction", op), presence, apart=True)
 
     def like(xs: Sequence[Tensor], *_: Any) -> list[Tensor]:
         return [x.new_empty(x.shape) for x in xs]

@@ -66,7 +66,8 @@ def checks(on: bool = True) -> Generator[None]:
     its result and then raises what the eager call would have raised: `IndexRangeError` for indices, `ZeroDivisionError`
     for integers divided by zero, `RangeError` for floats that no integer can hold. Nothing of such a call is kept:
     modules and optimizers stay as they were, and donated arguments can be used again. A function is compiled once with
-    checks and once without. The steps of a `phlox.scan` are checked like everything else; checks inside a raw JAX
+    checks and once without. In several processes, a call on a mesh first compares its scalars and the random streams of
+    all of them. The steps of a `phlox.scan` are checked like everything else; checks inside a raw JAX
     transformation within the function (`jax.lax.scan`) are left out.
 
     >>> import phlox as px

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, cast, final
 import numpy as np
 
 from phlox.backend import Float
+from phlox.backend.parallel import row_group
 from phlox.config import Config
 from phlox.errors import CompileError, ConfigError, OptimizerError
 from phlox.host.signal_guard import commit
@@ -293,7 +294,10 @@ def _evaluated(
             f"none of the {len(gradients)} gradients is of a parameter of this {type(module).__name__}; are they "
             "another model's?"
         )
-    return float(value.detach().item()), found
+    number = value.detach()
+    if row_group() is not None:  # each process has the loss of its rows, and all must search alike
+        number = Tensor.from_primitive(number.backend.all_reduce([number.primitive], "mean")[0], number.backend, Float)
+    return float(number.item()), found
 
 
 def _found(

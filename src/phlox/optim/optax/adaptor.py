@@ -164,6 +164,7 @@ class OptaxAdaptor(Optimizer):
         found: list[Any] = []
         wrong: list[str] = []
         paths = {one.param.id: one.path for one in stepped}
+        places = {one.param.id: one.value.device for one in stepped}
         for number, leaf in enumerate(layout.leaves):
             held = held_of(leaf, shared, states)
             if held is not None and held.shape != leaf.shape:
@@ -176,7 +177,8 @@ class OptaxAdaptor(Optimizer):
             if held is None:
                 found.append(cast("list[Any]", initial)[number])
             else:
-                found.append(trees.from_signed(array_of(held, place, trees), leaf.element))
+                there = place if leaf.id is None else places[leaf.id]
+                found.append(trees.from_signed(array_of(held, there, trees), leaf.element))
         wrong += self._strangers(layout, paths, shared, states)
         if wrong:
             raise RecordError(

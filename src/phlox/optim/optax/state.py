@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -68,7 +69,9 @@ def lazy_of(held: Any) -> LazyTensor:
         array.flags.writeable = False
         return array
 
-    return LazyTensor.from_function(tensor.shape, np.dtype(tensor.primitive.dtype), read)
+    in_shards = tensor.device.sharding is not None
+    shards = partial(tensor.backend.shards, tensor.primitive) if in_shards else None
+    return LazyTensor.from_function(tensor.shape, np.dtype(tensor.primitive.dtype), read, shards=shards)
 
 
 def held_of(leaf: Leaf, shared: Mapping[str, Any], states: Mapping[ParamId, Any]) -> Any:

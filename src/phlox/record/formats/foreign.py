@@ -95,10 +95,7 @@ _WITH_KERAS = (
     "in Keras, save numpy.savez('weights.npz', **{w.path: w.numpy() for w in model.weights}), which Phlox reads"
 )
 OF_EXPORT = "save the state_dict() of torch.export.load(path).module() with safetensors"
-_WITH_ORBAX = (
-    "load it with orbax.checkpoint.PyTreeCheckpointer().restore(folder), and write flax.serialization.to_bytes of "
-    "that, which Phlox reads"
-)
+_WITH_ORBAX = "phlox.interop.orbax.load(folder) reads it, where Orbax is installed"
 _WITH_H5PY = (
     "with h5py, save numpy.savez('weights.npz', **arrays) of the datasets that file.visititems() finds, which Phlox "
     "reads"

@@ -14,12 +14,14 @@ import numpy as np
 from phlox.backend import Backend, Device
 from phlox.backend.analysis import Analysis
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.processes import agreement
 from phlox.backend.tracing.checks import checks_are_on
 from phlox.batching import innermost
 from phlox.errors import CompileError
 from phlox.module import Module
 from phlox.optim.optimizer import tracing
 from phlox.random.stream import program_rows
+from phlox.transform.compile.agreement import check_scalars
 from phlox.transform.compile.call_cache import OTHER, CallCache
 from phlox.transform.compile.executable import Again, Program
 from phlox.transform.compile.host_arrays import Make, as_argument, as_tensor, has_arrays, place_of, with_tensors
@@ -164,8 +166,11 @@ class Compiled(Generic[P, R]):
         # Inside another program, or a batch, it is a part of that.
         outermost = tracing.get() is None and innermost() is None
         if outermost:
+            if agreement.compare is not None:
+                check_scalars([*zip(self._called(len(values)), values, strict=True), *kwargs.items()])
             repeat = self._repeat
-            if repeat is not None and not kwargs and repeat.fits():
+            known = repeat is not None and repeat.checked is checks_are_on() and repeat.rows is program_rows()
+            if repeat is not None and known and not kwargs:
                 # Called by its name, for Python looks for no signals when a method returns: see `DonationScope`.
                 result = repeat.__call__(values)
                 if result is not OTHER:

@@ -14,12 +14,10 @@ import numpy as np
 
 from phlox.backend import Backend
 from phlox.backend.pytree import DICT, LIST, NAMED_TUPLE, TUPLE
-from phlox.backend.tracing.checks import checks_are_on
 from phlox.module import Module
 from phlox.module.template import flatten
 from phlox.optim import Optimizer
 from phlox.optim.state.flat import FlatState
-from phlox.random.stream import program_rows
 from phlox.tensor import Tensor
 from phlox.transform.compile.executable import Again, Program
 from phlox.transform.compile.host_arrays import taker
@@ -131,10 +129,6 @@ class CallCache:
             is_array = take is not _nothing and not (value is None or isinstance(value, bool))
             arguments.append(Argument(path, take, leaves is reader.donated, is_array, owner))
         return cls(program, call, arguments, late, spread)
-
-    def fits(self) -> bool:
-        """Is the program one for the scopes that are open now?"""
-        return self.checked is checks_are_on() and self.rows is program_rows()
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """The result of a call with these arguments, or `OTHER` if they are not like those of the last call."""

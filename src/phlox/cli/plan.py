@@ -1,0 +1,184 @@
+"""`phlox plan`: what a step of training costs each device of a mesh, by formulas."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from phlox import optim
+from phlox.backend import NumPy
+from phlox.cli.command import DONE, Command, whole
+from phlox.cli.text import size_text, table
+from phlox.distributed.accelerators import ACCELERATORS, Accelerator
+from phlox.distributed.plan import LAYOUTS, Plan, plan
+from phlox.errors import ConfigError, ShardingError
+from phlox.models import BertConfig, BertMaskedLmConfig, GptConfig, LlamaConfig
+from phlox.transform.summary.text import amount
+
+CONFIGS: dict[str, type[Any]] = {"gpt": GptConfig, "llama": LlamaConfig, "bert": BertConfig}
+SIZES = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_hidden")
+PRESETS: dict[tuple[str, str], dict[str, Any]] = {
+    ("gpt", "1B"): {"vocabulary": 51200, "context": 2048, "n_layers": 16, "d_model": 2048, "n_heads": 16},
+    ("gpt", "7B"): {"vocabulary": 51200, "context": 2048, "n_layers": 32, "d_model": 4096, "n_heads": 32},
+    ("gpt", "70B"): {"vocabulary": 51200, "context": 2048, "n_layers": 86, "d_model": 8192, "n_heads": 64},
+    ("llama", "1B"): {
+        "vocabulary": 128256, "context": 8192, "n_layers": 16, "d_model": 2048, "n_heads": 32, "n_kv_heads": 8,
+        "d_hidden": 8192, "tied": True,
+    },
+    ("llama", "7B"): {
+        "vocabulary": 32000, "context": 4096, "n_layers": 32, "d_model": 4096, "n_heads": 32, "d_hidden": 11008,
+    },
+    ("llama", "70B"): {
+        "vocabulary": 32000, "context": 4096, "n_layers": 80, "d_model": 8192, "n_heads": 64, "n_kv_heads": 8,
+        "d_hidden": 28672,
+    },
+}  # fmt: skip
+"""Sizes of models of about so many parameters; those of `llama` are Llama 3.2 1B, Llama 2 7B and 70B."""
+OPTIMIZERS = {
+    name.removesuffix("Config").lower(): name
+    for name in ("AdamWConfig", "AdamConfig", "SgdConfig", "LionConfig", "AdafactorConfig", "MuonConfig", "LambConfig")
+}
+
+
+def mesh(text: str) -> dict[str, int]:
+    """`data=8,model=4` as the type of an argument."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.partition("=")
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1 or name in found:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a mesh, such as data=8,model=4")
+        found[name] = int(size)
+    return found
+
+
+def rate(text: str) -> float:
+    """A positive number, such as 989e12, as the type of an argument."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number, such as 450e9")
+    return number
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--mesh", type=mesh, required=True, metavar="AXES", help="the devices, as data=8,model=4")
+    model = parser.add_argument_group("the model")
+    model.add_argument("--model", choices=sorted(CONFIGS), default="gpt", help="its architecture; default gpt")
+    model.add_argument("--preset", choices=["1B", "7B", "70B"], help="the sizes of a model of so many parameters")
+    model.add_argument("--config", metavar="FILE", help="its config, as JSON")
+    for name in SIZES:
+        model.add_argument(f"--{name.replace('_', '-')}", type=whole, metavar="N", help="in place of the config's")
+    training = parser.add_argument_group("the training")
+    training.add_argument(
+        "--batch", type=whole, metavar="ROWS", help="rows of all devices together; default 1 for each"
+    )
+    training.add_argument(
+        "--layout", choices=LAYOUTS, help="default fsdp, with tensor-parallel if the mesh has `model`"
+    )
+    training.add_argument("--precision", choices=["f32", "bf16", "f16"], default="bf16", help="default bf16")
+    training.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adamw", help="default adamw")
+    training.add_argument("--no-checkpoint", action="store_true", help="keep all activations; recompute no block")
+    device = parser.add_argument_group("the device")
+    device.add_argument("--device", choices=sorted(ACCELERATORS), default="h100", help="default h100")
+    device.add_argument(
+        "--flops", type=rate, metavar="RATE", help="its operations per second, in place of the vendor's"
+    )
+    device.add_argument("--link", type=rate, metavar="RATE", help="bytes per second to devices of the same host")
+    device.add_argument("--network", type=rate, metavar="RATE", help="bytes per second to devices of other hosts")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def config_of(options: argparse.Namespace) -> Any:
+    """The config that the options describe."""
+    cls = CONFIGS[options.model]
+    given: dict[str, Any] = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
+    if options.config is not None and options.preset is not None:
+        raise ConfigError("give --config or --preset, not both")
+    if options.preset is not None and (options.model, options.preset) not in PRESETS:
+        raise ConfigError(f"there is no preset {options.preset} of {options.model}; give its sizes, or --config")
+    if unknown := sorted(set(given) - set(cls().to_dict())):
+        raise ConfigError(f"{cls.__name__} has no {unknown[0]}")
+    base = cls.load(options.config) if options.config is not None else cls()
+    preset = {} if options.preset is None else PRESETS[options.model, options.preset]
+    return base.replace(**preset | given)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status."""
+    config = config_of(options)
+    axes: dict[str, int] = options.mesh
+    layout = options.layout or ("tensor-parallel+fsdp" if axes.get("model", 1) > 1 else "fsdp")
+    rows = axes.get("data", next(iter(axes.values())))
+    batch = rows if options.batch is None else options.batch
+    if layout.startswith("tensor-parallel") and "data" not in axes:
+        axes = {"data": 1, **axes}  # else the rows would be cut over the only axis
+        batch = 1 if options.batch is None else batch
+    if layout.startswith("tensor-parallel") and "model" not in axes:
+        raise ShardingError(f"the layout {layout} cuts over an axis `model`, which the mesh has not; add model=2")
+    config = BertMaskedLmConfig(config) if isinstance(config, BertConfig) else config
+    found = plan(
+        config.init(NumPy(float=options.precision)), axes, layout, batch=batch,
+        optimizer=getattr(optim, OPTIMIZERS[options.optimizer])(), checkpoint=not options.no_checkpoint,
+    )  # fmt: skip
+    device = ACCELERATORS[options.device]
+    peak = options.flops or (device.flops_single if options.precision == "f32" else device.flops_half)
+    links = options.link or device.link, options.network or device.network
+    if options.json:
+        compute, exchange = found.seconds(device, peak, *links)
+        more = {"layout": layout, "memory": found.memory, "sent": found.sent}
+        print(json.dumps({**asdict(found), **more, "compute_seconds": compute, "exchange_seconds": exchange}, indent=2))
+        return DONE
+    what = f"{layout}, {options.precision}, {options.optimizer}"
+    print("\n".join(lines(found, options.model, what, device, peak, *links)))
+    return DONE
+
+
+def lines(
+    found: Plan, model: str, what: str, device: Accelerator, peak: float, link: float, network: float
+) -> list[str]:
+    """The plan as text."""
+    shape = ", ".join(f"{name}={size}" for name, size in found.mesh.items())
+    kept = "each block recomputed" if found.checkpoint else "all activations kept"
+    other = found.activations if found.checkpoint else found.activations_checkpointed
+    memory = [
+        ("parameters", found.parameters, "elements / parts x bytes of one"),
+        ("gradients", found.gradients, "as the parameters"),
+        ("optimizer", found.optimizer, "its states, cut as the parameters"),
+        ("gathered", found.gathered, "parameters in shards, while they are used"),
+        ("activations", found.activations_checkpointed if found.checkpoint else found.activations,
+         f"{kept}; {size_text(other)} if {'not' if found.checkpoint else 'they were'}"),
+        ("data", found.data, "tokens and targets"),
+        ("total", found.memory, "fits" if found.memory <= device.memory else "does not fit")
+    ]  # fmt: skip
+    memory[-1] = (*memory[-1][:2], f"{memory[-1][2]} {size_text(int(device.memory))} of {device.name}")
+    sent = [(one.kind, one.what, f"over {', '.join(one.axes)}", size_text(one.sent)) for one in found.exchanges]
+    compute, exchange = found.seconds(device, peak, link, network)
+    together, apart = max(compute, exchange), compute + exchange
+    rates = f"{amount(round(peak))}FLOP/s, {size_text(round(link))}/s within {device.per_host} devices"
+    return [
+        f"{model}, {amount(found.count)} parameters on {found.devices} devices ({shape}): {what}",
+        f"{found.batch:,} rows of {found.context:,} tokens a step",
+        "",
+        "memory a device",
+        table([(name, size_text(number), note) for name, number, note in memory], right=(1,), indent=2),
+        "",
+        "sent by a device, a step",
+        table([*sent, ("total", "", "", size_text(found.sent))], right=(3,), indent=2),
+        "",
+        f"FLOPs of a device, a step: {amount(found.flops)}",
+        f"least time of a step on {device.name}: {together:.3g} s, or {apart:.3g} s if it sends or computes at a time",
+        f"  {compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}, {size_text(round(network))}/s beyond",
+    ]
+
+
+COMMAND = Command(
+    description="Print what a step of training costs each device of a mesh, by formulas: memory, bytes sent, "
+    "operations, and the least time at the rates of an accelerator. No device is needed, and no parameter is made.",
+    arguments=arguments,
+    run=run,
+)

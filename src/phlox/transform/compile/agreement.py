@@ -1,0 +1,37 @@
+"""Do all processes call a program with the same scalars? Asked within `phlox.debug.checks()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from phlox.backend.parallel import row_group
+from phlox.backend.processes import agreement
+from phlox.backend.tracing.checks import checks_are_on
+from phlox.module import Module
+from phlox.tensor import Tensor
+from phlox.transform.tree import leaves_of
+
+
+def check_scalars(arguments: Iterable[tuple[str, Any]]) -> None:
+    """Raise `DistributedError` where scalars among the arguments differ between processes, or the random streams do.
+
+    Only a call that all processes make is looked at: one on arrays in shards, or on the rows of a process. One of them
+    would otherwise go on with another learning rate, say, and the copies of a model drift apart without an error.
+    """
+    compare = agreement.compare
+    if compare is None or not checks_are_on():
+        return
+    named = list(arguments)
+    if row_group() is not None or any(_is_global(value) for _, value in named):
+        compare(dict(leaf for name, value in named for leaf in leaves_of(value, (int, float, str), name)))
+
+
+def _is_global(value: Any) -> bool:
+    for _, leaf in leaves_of(value, (Tensor, Module)):
+        tensors: list[Any] = [leaf]
+        if isinstance(leaf, Module):
+            tensors = [param.val() for param in leaf.params() if param.is_initialized]
+        if any(tensor.device.sharding is not None for tensor in tensors):
+            return True
+    return False
