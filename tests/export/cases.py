@@ -1,4 +1,4 @@
-"""Every layer of `nn`, every model, and what else people use, each with inputs whose axes are open where it makes sense.
+"""Every layer of `nn`, every model, and what else people use, with inputs whose axes are open where it makes sense.
 
 They are exported and run by the tests, and are the table of docs/export.md.
 """
@@ -173,6 +173,7 @@ LAYERS = [
     layer("RnnCell", 4, 5, of=VECTORS, needs="RNN"),
 ]  # fmt: skip
 
+
 class Likelihood(px.Module):
     """Its loss takes probabilities."""
 
@@ -202,8 +203,11 @@ LOSSES = [
     layer("TripletMarginLoss", of=[VECTORS, VECTORS, VECTORS]),
     layer("GaussianNllLoss", of=[VECTORS, VECTORS, px.tensor([[0.5, 1.0, 2.0, 0.1]])]),
     Case("BinaryCrossEntropyLoss", lambda device: Likelihood(), PAIR, layer="BinaryCrossEntropyLoss"),
-    layer("CtcLoss", of=[spec("time", 2, 5), px.tensor([[1, 2, 3], [2, 2, 4]]), px.tensor([6, 5]), px.tensor([3, 2])],
-          sizes={"time": (9, 7)}),
+    layer(
+        "CtcLoss",
+        of=[spec("time", 2, 5), px.tensor([[1, 2, 3], [2, 2, 4]]), px.tensor([6, 5]), px.tensor([3, 2])],
+        sizes={"time": (9, 7)},
+    ),
     layer("MarginRankingLoss", of=[SCORES, SCORES, SCORES]),
 ]
 

@@ -56,7 +56,7 @@ class Shaping(TensorBase):
         if sizes == old:
             return self
         try:
-            resolved = [one if one.__class__ is int else as_size(one) for one in sizes]  # pyright: ignore[reportArgumentType]
+            resolved: list[Any] = [one if one.__class__ is int else as_size(one) for one in sizes]  # pyright: ignore[reportArgumentType]
         except TypeError:
             raise ShapeError(f"reshape: a shape must consist of integers, got {sizes!r}") from None
         count = math.prod(old)

@@ -93,7 +93,7 @@ class TensorSpec:
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    entries = cast("list[Any]", list(shape)) if isinstance(shape, (tuple, list)) else []
+    entries = list(cast("list[Any]", shape)) if isinstance(shape, (tuple, list)) else []
     names = [entry for entry in entries if isinstance(entry, str)]
     for name in names:
         if not name.isidentifier():

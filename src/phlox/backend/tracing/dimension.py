@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any, SupportsIndex, TypeAlias, cast
+from typing import Any, SupportsIndex, TypeAlias
 
 Atom: TypeAlias = "str | tuple[str, Terms, Terms]"
 """The name of an open axis, or (operation, left, right) with operation `floordiv`, `min` or `max`."""
@@ -23,8 +23,9 @@ Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 class Dimension(int):
     """A size that depends on open axes: `Dimension.named("batch", 7)` and what is computed from it.
 
-    It compares as its value. Its hash is that of the polynomial, so that a cache keyed by sizes does not give what it
-    holds for a plain size of the same value.
+    It compares as its value. With a float on its left (`1.0 / n`) it is a plain number, where `1 / n` keeps it. Its hash
+    is that of the polynomial, so that a cache keyed by sizes does not give what it holds for a plain size of the same
+    value.
 
     >>> batch = Dimension.named("batch", 7)
     >>> 2 * batch + 1, (2 * batch + 1) % 2, batch - batch
@@ -153,7 +154,7 @@ class DimensionReal(float):
 
 _ADD, _SUB, _MUL, _DIV = "add", "sub", "mul", "div"
 _REALS: dict[str, Callable[[Any, Any], Any]] = {
-    _ADD: operator.add, _SUB: operator.sub, _MUL: operator.mul, _DIV: operator.truediv,
+    _ADD: float.__add__, _SUB: float.__sub__, _MUL: float.__mul__, _DIV: float.__truediv__,
 }  # fmt: skip
 
 
@@ -313,8 +314,8 @@ def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> int:
     if isinstance(atom, str):
         return sizes[atom]
     name, left, right = atom
-    fn: Any = {"floordiv": operator.floordiv, "min": min, "max": max}[name]
-    return cast(int, fn(evaluate(left, sizes), evaluate(right, sizes)))
+    one, other = evaluate(left, sizes), evaluate(right, sizes)
+    return one // other if name == "floordiv" else min(one, other) if name == "min" else max(one, other)
 
 
 def broadcast_sizes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
     if isinstance(inputs, Mapping):
         kwargs = dict(cast("Mapping[str, Any]", inputs))
     elif isinstance(inputs, LEAVES):
-        args = (inputs,)
+        args = (cast(Any, inputs),)
     elif type(inputs) in (list, tuple):
         args = tuple(inputs)
     else:
@@ -72,7 +72,9 @@ def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
     for title, part in _titled(model, args, kwargs):
         found += [_input(f"{title}{_plain(path)}", leaf) for path, leaf in leaves_of(part, LEAVES)]
     if not found:
-        raise ExportError("export.onnx: there is no tensor among the inputs; give a spec for each argument of the model")
+        raise ExportError(
+            "export.onnx: there is no tensor among the inputs; give a spec for each argument of the model"
+        )
     if names is not None and (isinstance(names, str) or len(names) != len(found)):
         raise ExportError(f"export.onnx: {len(found)} inputs need as many names, got {list(names)}")
     for one, name in zip(found, names or _different([one.name for one in found]), strict=True):
@@ -146,7 +148,7 @@ def _input(name: str, leaf: Any) -> Input:
 # --- sizes for the open axes
 
 _GUESSES = ((7, 5), (37, 29), (64, 96), (224, 256), (4, 6), (3, 2), (8, 16), (32, 12))
-"""Sizes that are tried where none are given; what a model needs of a size (a window, a patch, a context) is not known."""
+"""Sizes that are tried where none are given: what a model needs of a size (a window, a context) is not known."""
 
 
 def sizes_to_try(names: Sequence[str], given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:

@@ -64,6 +64,8 @@ def _onnxruntime(path: Path) -> Runner:
 def _reference(path: Path) -> Runner:
     from onnx.reference import ReferenceEvaluator
 
+    if (reason := _misread(path)) is not None:
+        raise NotImplementedError(reason)
     evaluator = cast(Any, ReferenceEvaluator)(str(path))
 
     def run(feeds: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
@@ -72,6 +74,15 @@ def _reference(path: Path) -> Runner:
             return evaluator.run(None, dict(feeds))
 
     return run
+
+
+def _misread(path: Path) -> str | None:
+    """What the reference evaluator is known to compute wrongly, if the file has it."""
+    model = onnx_package().load(str(path), load_external_data=False)
+    for node in model.graph.node:
+        if node.op_type in ("LSTM", "GRU", "RNN") and len(node.input) > 4 and node.input[4]:
+            return f"it ignores the sequence lengths of {node.op_type} ({node.name})"
+    return None
 
 
 def compare(
@@ -94,7 +105,8 @@ def compare(
     twin, there = _reference_model(model, place)
     reference = f"the model on {there.backend!r}"
     refused: list[Exception] = []
-    cases = [(one, *found) for one in sizes if (found := _case(twin, arguments, one, there, refused)) is not None]
+    tried = [(one, _case(twin, arguments, one, there, refused)) for one in sizes]
+    cases = [(one, *taken) for one, taken in tried if taken is not None]
     if not cases:
         raise ExportError(
             f"export.onnx: the model takes none of the sizes {[dict(one) for one in sizes]} that were tried; give some "
@@ -203,7 +215,9 @@ def _difference(
     largest = float(finite.max(initial=0.0))
     relative = absolute / largest if largest else absolute
     if not relative <= limit:
-        worst = tuple(map(int, np.unravel_index(int(np.nanargmax(np.where(np.isnan(apart), np.inf, apart))), apart.shape)))
+        worst = tuple(
+            map(int, np.unravel_index(int(np.nanargmax(np.where(np.isnan(apart), np.inf, apart))), apart.shape))
+        )
         raise ExportError(
             f"{place}: the file differs from the model by {absolute:.3g} ({relative:.3g} of the largest element), at "
             f"{worst}: {have[worst]:.6g} and {want[worst]:.6g}; no file is left. A larger tolerance=... takes it"

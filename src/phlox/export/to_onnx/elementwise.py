@@ -32,7 +32,9 @@ def operator(name: str, op: str) -> Callable[..., Array]:
     return rule
 
 
-def combined(A: OnnxEngine, op: str, operands: Sequence[Any], given: type[Kind], result: type[Kind], **options: Any) -> Array:
+def combined(
+    A: OnnxEngine, op: str, operands: Sequence[Any], given: type[Kind], result: type[Kind], **options: Any
+) -> Array:
     """An operator on operands that broadcast."""
     shape, _ = broadcast(A, operands)
     return A.emit(op, [A.operand(x, given) for x in operands], shape, result, **options)

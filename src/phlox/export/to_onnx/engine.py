@@ -96,7 +96,7 @@ class OnnxEngine(Abstract):
             return x
         host = self.inner.to_host(x)
         made = self.named(self.name_of(x), host.shape, self.inner.kind_of(x))
-        first = host.flat[0] if host.size else None
+        first = host.flat[0] if host.size else np.zeros(())
         made.fill = first.item() if host.size and bool((host == first).all()) else None
         return made
 
@@ -220,7 +220,6 @@ class OnnxEngine(Abstract):
         return current().refuse(f"{what}; use phlox.where in place of a branch, or compute it outside of the model")
 
 
-
 _OPEN = frozenset({Value, Dimension, DimensionReal})
 """What makes an operation part of the graph: a value of it, or a number that depends on open axes."""
 
@@ -229,6 +228,6 @@ def _has_open(parts: Sequence[Any]) -> bool:
     for x in parts:
         if type(x) in _OPEN or (isinstance(x, (list, tuple)) and _has_open(cast("Sequence[Any]", x))):
             return True
-        if isinstance(x, slice) and (type(x.start) in _OPEN or type(x.stop) in _OPEN):
+        if isinstance(x, slice) and _has_open((cast("Any", x).start, cast("Any", x).stop)):
             return True
     return False

@@ -108,7 +108,9 @@ def onnx(
 def _target(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.is_dir():
-        raise ExportError(f"export.onnx: {target} is a folder; give the path of a file, such as {target / 'model.onnx'}")
+        raise ExportError(
+            f"export.onnx: {target} is a folder; give the path of a file, such as {target / 'model.onnx'}"
+        )
     if not target.absolute().parent.is_dir():
         raise ExportError(f"export.onnx: there is no folder {target.absolute().parent}; make it first")
     return target
@@ -168,9 +170,10 @@ def _traced(
                 "different ones); a size must not become a number there, by int(...), a loop or a comparison. Give "
                 "that axis a size in place of its name"
             )
-    given = [dict(one) for one in candidates if sizes and one not in tried]
-    single = [{name: 1 for name in one} for one in tried[:1] if one and not sizes]
-    return *found[0], [*tried, *given[:8], *single]
+    count = max([len(one) for one in (sizes or {}).values()], default=0)
+    given = [dict(one) for one in candidates[:count] if one not in tried]
+    single = [dict.fromkeys(one, 1) for one in tried[:1] if one and not sizes]
+    return *found[0], [*tried, *given, *single]
 
 
 def _output_names(results: Results, given: Sequence[str] | None, taken: set[str]) -> list[str]:

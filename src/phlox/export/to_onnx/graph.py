@@ -21,9 +21,8 @@ OPSETS = (18, 25)
 
 _WIDE = np.dtype(np.int64)
 _SOURCE = Path(__file__).parents[2]
-_MACHINERY = tuple([
-    f"{_SOURCE / name}" for name in ("autodiff", "backend", "batching", "export", "host", "module", "random", "tensor", "transform")
-])  # fmt: skip
+_PARTS = ("autodiff", "backend", "batching", "export", "host", "module", "random", "tensor", "transform")
+_MACHINERY = tuple([f"{_SOURCE / name}" for name in _PARTS])
 """Of a call these parts are not shown: they are the same for every layer."""
 
 

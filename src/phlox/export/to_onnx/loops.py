@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array
 from phlox.backend.tracing.dimension import is_open
 from phlox.export.to_onnx.graph import Graph, Interface, Node, current, line_of_caller, writing
-
 from phlox.host.dtypes import INT_RANGES
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def scan(
         return (carry[0], *last), found
     arrays = [x for x in (*carry, *xs) if not isinstance(x, tuple)]
     place = A.device_of(arrays[0]) if arrays else A.device()
-    entries = [_numbers(A, x, place) if isinstance(x, tuple) else x for x in xs]
+    entries = [_numbers(A, cast("tuple[Any, ...]", x), place) if isinstance(x, tuple) else x for x in xs]
     if not entries:
         entries = [A.int_arange(0, length, 1, place)]
     inner = Graph(current().opset, current())
@@ -64,7 +63,7 @@ def scan(
 
 def _is_words(x: Any) -> bool:
     """Is this the state of the random stream? It is no value: a loop that is exported draws nothing."""
-    return isinstance(x, np.ndarray) and x.dtype == np.uint32
+    return isinstance(x, np.ndarray) and cast("np.ndarray[Any, Any]", x).dtype == np.uint32
 
 
 def _numbers(A: OnnxEngine, x: tuple[Any, ...], place: Any) -> Array:

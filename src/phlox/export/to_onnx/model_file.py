@@ -36,9 +36,7 @@ def onnx_package() -> Any:
     return onnx
 
 
-def write(
-    graph: Graph, path: Path, *, title: str, metadata: Mapping[str, str], external: bool | None
-) -> list[Path]:
+def write(graph: Graph, path: Path, *, title: str, metadata: Mapping[str, str], external: bool | None) -> list[Path]:
     """Write the graph to `path`, and large weights to `path` with `.data` after it. Returns the files."""
     onnx = onnx_package()
     weights: dict[str, np.ndarray[Any, Any]] = {**graph.parameters, **graph.constants}

@@ -7,10 +7,9 @@ the graph. Two reshapes in a row are one, as are two transposes, and what change
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-
 
 from phlox.backend.contract.shape import ShapingOps, part, replaced
 from phlox.backend.contract.signal import SignalOps
@@ -166,7 +165,9 @@ def index(A: OnnxEngine, x: Value, entries: Index) -> Array:
             steps.append(step)
     y = x
     if axes:
-        every = tuple([one if isinstance(one, slice) else slice(0, n, 1) for one, n in zip(entries, shape, strict=True)])
+        every = tuple(
+            [one if isinstance(one, slice) else slice(0, n, 1) for one, n in zip(entries, shape, strict=True)]
+        )
         bounds = [graph.vector(starts), graph.vector(stops), graph.integers(axes)]
         bounds += [] if steps == [1] * len(steps) else [graph.integers(steps)]
         y = A.emit("Slice", [x, *bounds], indexed(shape, every), x.kind)
@@ -257,5 +258,3 @@ def frame(A: OnnxEngine, x: Value, length: int, hop: int) -> Array:
     if is_open(x.shape[-1]):
         return A.windows(x, len(x.shape) - 1, length, hop)
     return SignalOps.frame(A, x, length, hop)
-
-

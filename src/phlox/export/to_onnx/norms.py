@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from phlox.backend import Float
 from phlox.backend.contract.nn.norm import NormOps
@@ -33,20 +34,18 @@ def _ones(A: OnnxEngine, x: Array) -> Array:
 
 def group_norm(A: OnnxEngine, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
     """InstanceNormalization of the groups as channels; of single channels with their scales."""
-    shape = A.shape(x)
+    shape: Any = A.shape(x)
     place = A.device_of(x)
-    if groups == shape[1] and len(shape) > 2:
+    if (groups,) == shape[1:2] and len(shape) > 2:
         scale = A.float_full((groups,), 1.0, place) if gamma is None else gamma
         shift = A.float_full((groups,), 0.0, place) if beta is None else beta
         return A.emit("InstanceNormalization", [x, scale, shift], shape, Float, epsilon=float(epsilon))
-    size = shape[1] // groups
-    for one in shape[2:]:
-        size = size * one
-    rows = A.reshape(x, (shape[0], groups, size))
+    n, channels, *sizes = shape
+    rows = A.reshape(x, (n, groups, channels // groups * math.prod(sizes)))
     scales = [A.float_full((groups,), one, place) for one in (1.0, 0.0)]
     y = A.emit("InstanceNormalization", [rows, *scales], A.shape(rows), Float, epsilon=float(epsilon))
     y = A.reshape(y, shape)
     for scale, apply in ((gamma, A.float_mul), (beta, A.float_add)):
         if scale is not None:
-            y = apply(y, A.reshape(scale, (shape[1], *[1 for _ in shape[2:]])))
+            y = apply(y, A.reshape(scale, (channels, *[1 for _ in sizes])))
     return y

@@ -65,7 +65,6 @@ def _batch_norm(node: Node, makers: dict[str, Node], graph: Graph) -> tuple[list
     count = graph.parameters[variance].shape
     dtype = graph.parameters[variance].dtype
 
-
     gamma = graph.constant(np.ones(count, dtype)) if gamma is None else gamma
     beta = graph.constant(np.zeros(count, dtype)) if beta is None else beta
     return [product[0], gamma, beta, mean, variance], epsilon
@@ -131,5 +130,3 @@ def run_passes(graph: Graph) -> None:
     """All passes, in order."""
     for one in PASSES:
         one(graph)
-
-

@@ -84,7 +84,9 @@ def _is_open(A: OnnxEngine, x: Array, counts: Shape) -> bool:
 def _changed(A: OnnxEngine, x: Array, counts: Shape) -> list[tuple[int, int]]:
     """The axes that get another size."""
     spatial = A.shape(x)[2:]
-    return [(2 + place, count) for place, (count, size) in enumerate(zip(counts, spatial, strict=True)) if count != size]
+    return [
+        (2 + place, count) for place, (count, size) in enumerate(zip(counts, spatial, strict=True)) if count != size
+    ]
 
 
 def _around(A: OnnxEngine, x: Array, axis: int) -> tuple[Shape, int, Shape]:
@@ -101,5 +103,3 @@ def _inside(A: OnnxEngine, like: Array, size: int, count: int) -> Array:
     above = A.int_less(A.int_mul(number, size), A.int_mul(A.int_add(element, 1), count))
     below = A.int_less(A.int_mul(element, count), A.int_mul(A.int_add(number, 1), size))
     return A.bool_and(above, below)
-
-

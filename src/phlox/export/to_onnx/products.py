@@ -50,7 +50,9 @@ def conv(
     x, padding = pad_first(A, x, padding, 0.0)
     shape = SHAPES["conv"](A, x, weight, bias, stride, padding, dilation, groups).shape
     operands = [x, weight] if bias is None else [x, weight, bias]
-    return A.emit("Conv", operands, shape, Float, **window(A.shape(weight)[2:], stride, padding, dilation), group=groups)
+    return A.emit(
+        "Conv", operands, shape, Float, **window(A.shape(weight)[2:], stride, padding, dilation), group=groups
+    )
 
 
 def pad_first(A: OnnxEngine, x: Array, padding: Widths, value: float) -> tuple[Array, Widths]:
@@ -92,5 +94,3 @@ def conv_dx(
 def det(A: OnnxEngine, a: Array) -> Array:
     """Det."""
     return A.emit("Det", [a], A.shape(a)[:-2], Float)
-
-

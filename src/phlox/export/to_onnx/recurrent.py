@@ -131,5 +131,3 @@ def _layer(
     shapes = [((time, 1, batch, width), Float), *[((1, batch, width), Float)] * len(start)]
     y, *last = A.emit_several(op, operands, shapes, hidden_size=width, **options)
     return A.squeeze(y, (1,)), *[A.squeeze(one, (0,)) for one in last]
-
-

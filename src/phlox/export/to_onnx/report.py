@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,12 @@ class OnnxReport:
     def nodes(self) -> int:
         """The number of nodes."""
         return sum(self.operators.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON takes it."""
+        found = asdict(self)
+        found["path"], found["files"] = str(self.path), [str(file) for file in self.files]
+        return found | {"nodes": self.nodes, "largest_difference": self.largest_difference}
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.size:,} bytes, opset {self.opset}, {self.nodes} nodes, {self.seconds:.1f} s"]

@@ -10,8 +10,19 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from phlox.export.to_onnx import attention, creation, elementwise, loops, moving, norms, pooling, products, recurrent, reductions
-from phlox.export.to_onnx import resampling
+from phlox.export.to_onnx import (
+    attention,
+    creation,
+    elementwise,
+    loops,
+    moving,
+    norms,
+    pooling,
+    products,
+    recurrent,
+    reductions,
+    resampling,
+)
 
 Rule: TypeAlias = Callable[..., Any]
 """`(A, *arguments)`: the result on the engine A."""
@@ -142,12 +153,11 @@ FROM_NOTHING: dict[str, Rule] = {
     "int_full": creation.full("int"),  # Expand
     "bool_full": creation.full("bool"),  # Expand
     "int_arange": creation.arange,  # Range
-    **{
-        name: creation.refuse_random
-        for name in (
-            "random_uniform", "random_normal", "random_bernoulli", "random_integers", "random_permutation",
-        )
-    },
+    "random_uniform": creation.refuse_random,
+    "random_normal": creation.refuse_random,
+    "random_bernoulli": creation.refuse_random,
+    "random_integers": creation.refuse_random,
+    "random_permutation": creation.refuse_random,
 }  # fmt: skip
 """Operations that take no array: of known sizes a constant."""
 
@@ -165,4 +175,3 @@ FULL_AT_BF16 = frozenset({
     "float_argtopk", "float_argsort", "float_leaky_relu", "float_prelu", "interpolate", "grid_sample", "gelu",
 })  # fmt: skip
 """Operators that are not defined for bf16, in all or in older operator sets: they are those of f32, between casts."""
-
