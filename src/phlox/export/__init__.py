@@ -1,5 +1,4 @@
-"""Models leave Phlox: `px.export.onnx(model, inputs, path)` writes a file, runs it, and says how far it is from the
-model."""
+"""Models as files for other programs: ONNX, run and compared with the model."""
 
 from __future__ import annotations
 

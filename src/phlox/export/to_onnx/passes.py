@@ -70,6 +70,24 @@ def _batch_norm(node: Node, makers: dict[str, Node], graph: Graph) -> tuple[list
     return [product[0], gamma, beta, mean, variance], epsilon
 
 
+def fuse_biases(graph: Graph) -> None:
+    """The bias that is added to a transposed convolution as its third input."""
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    uses: dict[str, int] = {}
+    for name in [name for node in graph.nodes for name in node.inputs] + [output.name for output in graph.outputs]:
+        uses[name] = uses.get(name, 0) + 1
+    for node in graph.nodes:
+        if node.op != "Add":
+            continue
+        conv, bias = (makers.get(name) for name in node.inputs)
+        if conv is None or bias is None or conv.op != "ConvTranspose" or bias.op != "Reshape":
+            continue
+        alone = len(conv.inputs) == 2 and uses[conv.outputs[0]] == 1
+        if alone and bias.inputs[0] in graph.parameters and graph.parameters[bias.inputs[0]].ndim == 1:
+            node.op, node.attributes = conv.op, conv.attributes
+            node.inputs = [*conv.inputs, bias.inputs[0]]
+
+
 def name_outputs(graph: Graph) -> None:
     """Each output as the result of a node: an input, a parameter or a value that is given twice by an Identity."""
     results = {name for node in graph.nodes for name in node.outputs}
@@ -111,7 +129,7 @@ def _read(graph: Graph) -> set[str]:
     return found
 
 
-PASSES: tuple[Callable[[Graph], None], ...] = (fuse_batch_norms, name_outputs, remove_dead_nodes)
+PASSES: tuple[Callable[[Graph], None], ...] = (fuse_batch_norms, fuse_biases, name_outputs, remove_dead_nodes)
 
 
 def rename(graph: Graph, names: dict[str, str]) -> None:
