@@ -74,9 +74,6 @@ class OnnxEngine(Abstract):
 
         return operation
 
-    def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
-        return False
-
     # --- making values
 
     def blank(self, shape: Sequence[int], kind: type[Kind] = Float, device: Device | None = None) -> Value:

@@ -152,6 +152,9 @@ class Abstract(Decorator):
         if type(x) is not self.box:
             self.inner.check_fits(x, target)
 
+    def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
+        return False
+
     # --- moving
 
     def replicate_like(self, x: Array, like: Array) -> Array:
