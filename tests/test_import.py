@@ -146,7 +146,19 @@ print(same, [name for name, value in after.items() if type(value).__name__ == "m
     same, _, modules = run(program).strip().partition(" ")
     assert same == "True"
     offered = {"autodiff", "backend", "config", "data", "debug", "errors", "functional", "interop", "linalg", "models"}
-    offered |= {"distributed", "export", "metrics", "module", "nn", "optim", "random", "record", "signal", "train", "transform"}
+    offered |= {
+        "distributed",
+        "export",
+        "metrics",
+        "module",
+        "nn",
+        "optim",
+        "random",
+        "record",
+        "signal",
+        "train",
+        "transform",
+    }
     assert set(ast.literal_eval(modules)) <= offered
 
 

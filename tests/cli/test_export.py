@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -25,7 +26,7 @@ number = 3
 
 
 def predictions(path: Path, x: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])  # pyright: ignore
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, {session.get_inputs()[0].name: x})[0])
 
 
@@ -49,9 +50,9 @@ def test_a_run_knows_its_images(small_run: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_model_that_a_file_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nets.py").write_text(MODEL)
-    layer = px.nn.Linear(4, 3).init(seed=5)
-    record = {"layers.0.weight": layer.weight.val().numpy(), "layers.0.bias": layer.bias.val().numpy()}  # pyright: ignore
-    np.savez(tmp_path / "weights.npz", **record)
+    layer: Any = px.nn.Linear(4, 3).init(seed=5)
+    record = {"layers.0.weight": layer.weight.val().numpy(), "layers.0.bias": layer.bias.val().numpy()}
+    np.savez(tmp_path / "weights.npz", **record)  # pyright: ignore[reportArgumentType]
     out = tmp_path / "out.onnx"
     given = ["--input", "x:float:n,4", "--record", str(tmp_path / "weights.npz"), "--sizes", "n=2,3"]
     assert main(["export", f"{tmp_path / 'nets.py'}:net", str(out), *given]) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -18,6 +18,9 @@ Padding: TypeAlias = Literal["constant", "reflect", "symmetric", "edge", "replic
 """NumPy's names, and two of PyTorch's: `replicate` is `edge`, `circular` is `wrap`."""
 
 _SAME = {"replicate": "edge", "circular": "wrap"}
+
+
+_PLAIN = frozenset({int}).issuperset
 
 
 def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
@@ -56,7 +59,8 @@ class Shaping(TensorBase):
         if sizes == old:
             return self
         try:
-            resolved: list[Any] = [one if one.__class__ is int else as_size(one) for one in sizes]  # pyright: ignore[reportArgumentType]
+            # Almost always plain ints, which one call in C tells.
+            resolved: list[Any] = [*sizes] if _PLAIN(map(type, sizes)) else [*map(as_size, cast("Any", sizes))]
         except TypeError:
             raise ShapeError(f"reshape: a shape must consist of integers, got {sizes!r}") from None
         count = math.prod(old)

@@ -61,7 +61,7 @@ def test_what_is_open_no_more_is_a_plain_int() -> None:
 
 
 def test_it_is_taken_for_an_int() -> None:
-    assert isinstance(N, int) and N == 7 and 7 == N and N != 8 and N < 8 <= M and [*range(N)][-1] == 6
+    assert isinstance(N, int) and N == 7 and N == 7 and N != 8 and N < 8 <= M and [*range(N)][-1] == 6
     assert as_size(N) is N and as_size(np.int64(3)) == 3 and type(as_size(True)) is int
     assert f"{N} {2 * N + 1}" == "n 2*n + 1" and repr((N, 4)) == "(n, 4)"
     again = pickle.loads(pickle.dumps(2 * N))  # noqa: S301

@@ -5,6 +5,7 @@ Serves: phlox/export/to_onnx/{export,trace,check,report,arguments}.py
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def test_the_metadata_say_what_the_model_is(tmp_path: Path) -> None:
     gpt = models.GptConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2)
     px.export.onnx(gpt.init(), [Spec(("n", "t"), px.Int)], tmp_path / "m.onnx", check_file=False, sizes={"t": (3, 5)})
     found = {one.key: one.value for one in onnx.load(tmp_path / "m.onnx").metadata_props}
-    assert models.GptConfig.from_dict(__import__("json").loads(found["phlox.config"])) == gpt
+    assert models.GptConfig.from_dict(json.loads(found["phlox.config"])) == gpt
 
 
 def test_tied_parameters_are_there_once(tmp_path: Path) -> None:
@@ -84,8 +85,8 @@ def test_the_graph_has_neither_dead_nodes_nor_copies(tmp_path: Path) -> None:
 
 def test_batch_norm_is_one_operator(tmp_path: Path) -> None:
     layer = nn.BatchNorm(4).init(seed=0)
-    for param, values in zip(layer.params(), ([1.0, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], [1, 0, 1, 0], [0.5, 1, 2, 3])):
-        param.set(px.tensor([float(one) for one in values]))
+    for place, param in enumerate(layer.params()):
+        param.set(px.tensor([0.5 + place, 1.0, 2.0, 0.25]))
     model = nn.Sequential([nn.Conv2d(1, 4, 3), layer]).init(seed=0)
     assert px.export.onnx(model, [Spec(("n", 1, 8, 8))], tmp_path / "m.onnx").operators == {
         "Conv": 1,

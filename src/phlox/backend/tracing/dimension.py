@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
 from typing import Any, SupportsIndex, TypeAlias
 
 Atom: TypeAlias = "str | tuple[str, Terms, Terms]"
@@ -23,9 +22,9 @@ Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 class Dimension(int):
     """A size that depends on open axes: `Dimension.named("batch", 7)` and what is computed from it.
 
-    It compares as its value. With a float on its left (`1.0 / n`) it is a plain number, where `1 / n` keeps it. Its hash
-    is that of the polynomial, so that a cache keyed by sizes does not give what it holds for a plain size of the same
-    value.
+    It compares as its value. With a float on its left (`1.0 / n`) it is a plain number, where `1 / n` keeps it. Its
+    hash is that of the polynomial, so that a cache keyed by sizes does not give what it holds for a plain size of the
+    same value.
 
     >>> batch = Dimension.named("batch", 7)
     >>> 2 * batch + 1, (2 * batch + 1) % 2, batch - batch
@@ -144,6 +143,8 @@ class DimensionReal(float):
 
     def __floor__(self) -> Any:
         """Of a dimension times a fraction a quotient of integers; else a plain int."""
+        from fractions import Fraction  # which imports much, and is needed nowhere else
+
         name, left, right = self.tree
         if name == _MUL and isinstance(left, Dimension) and isinstance(right, float):
             share = Fraction(right).limit_denominator(4096)
