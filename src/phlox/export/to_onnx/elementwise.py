@@ -89,9 +89,7 @@ def where(A: OnnxEngine, condition: Array, chosen: Any, other: Any) -> Array:
     """Where."""
     like = SHAPES["where"](A, condition, chosen, other)
     if like.kind is Bool:  # of which not all runtimes choose
-        chosen, other = (
-            A.inner.bool_full((), x, A.inner.device()) if isinstance(x, bool) else x for x in (chosen, other)
-        )
+        chosen, other = (A.bool_full((), x, A.device()) if isinstance(x, bool) else x for x in (chosen, other))
         return A.bool_or(A.bool_and(condition, chosen), A.bool_and(A.bool_not(condition), other))
     operands = [condition, A.operand(chosen, like.kind), A.operand(other, like.kind)]
     return A.emit("Where", operands, like.shape, like.kind)
