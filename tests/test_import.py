@@ -108,7 +108,7 @@ print(sorted(name for name in sys.modules if name.startswith("phlox.")))
     assert [name for name in found if name.startswith(needless)] == []
 
 
-LAZY = ["phlox", "phlox.distributed", "phlox.nn", "phlox.batching", "phlox.record"]
+LAZY = ["phlox", "phlox.distributed", "phlox.export", "phlox.nn", "phlox.batching", "phlox.record"]
 
 
 @pytest.mark.parametrize("package", LAZY)
@@ -146,7 +146,19 @@ print(same, [name for name, value in after.items() if type(value).__name__ == "m
     same, _, modules = run(program).strip().partition(" ")
     assert same == "True"
     offered = {"autodiff", "backend", "config", "data", "debug", "errors", "functional", "interop", "linalg", "models"}
-    offered |= {"distributed", "metrics", "module", "nn", "optim", "random", "record", "signal", "train", "transform"}
+    offered |= {
+        "distributed",
+        "export",
+        "metrics",
+        "module",
+        "nn",
+        "optim",
+        "random",
+        "record",
+        "signal",
+        "train",
+        "transform",
+    }
     assert set(ast.literal_eval(modules)) <= offered
 
 
@@ -342,7 +354,7 @@ def _public() -> list[Any]:
     packages += (
         "phlox.tensor.functional phlox.tensor.linalg phlox.module phlox.config phlox.data phlox.train phlox.metrics "
     )
-    packages += "phlox.models phlox.autodiff phlox.batching phlox.testing phlox.interop.pytorch"
+    packages += "phlox.export phlox.models phlox.autodiff phlox.batching phlox.testing phlox.interop.pytorch"
     found: list[Any] = []
     for package in packages.split():
         module = import_module(package)

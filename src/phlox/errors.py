@@ -16,6 +16,7 @@ __all__ = [
     "DistributedError",
     "DonatedError",
     "EngineNotInstalledError",
+    "ExportError",
     "ExtraNotInstalledError",
     "IndexRangeError",
     "KindError",
@@ -115,6 +116,10 @@ class OptimizerError(PhloxError, ValueError):
 
 class CompileError(PhloxError, RuntimeError):
     """A function cannot be compiled as written; names the argument or output, and the remedy."""
+
+
+class ExportError(PhloxError, ValueError):
+    """A model cannot be exported, or an exported file differs from it; names the layer and the line."""
 
 
 class DonatedError(CompileError):

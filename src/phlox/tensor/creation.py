@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import index
 from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
 from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
+from phlox.backend.tracing.dimension import as_size
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
@@ -90,7 +90,11 @@ def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kin
 def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
     """A given shape (one size, or a sequence of sizes) as a tuple of non-negative integers."""
     try:
-        sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(index(size) for size in shape)
+        sizes = (
+            (as_size(shape),)
+            if hasattr(shape, "__index__")
+            else tuple([one if one.__class__ is int else as_size(one) for one in shape])
+        )
     except TypeError:
         raise ShapeError(f"{name}: a shape must be an integer or a sequence of integers, got {shape!r}") from None
     if min(sizes, default=0) < 0:
@@ -182,7 +186,7 @@ def arange(
         values = np.arange(float(first), float(last), float(step))
         return wrap(ops_of(place.backend, Float), place.backend.from_host(values, Float, place))
     try:
-        whole = index(cast(Any, first)), index(cast(Any, last)), index(cast(Any, step))
+        whole = as_size(cast(Any, first)), as_size(cast(Any, last)), as_size(cast(Any, step))
     except TypeError:
         raise KindError(f"arange: arguments must be numbers, got {first!r}, {last!r} and {step!r}") from None
     if step == 0:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
-import numpy as np
-
 from phlox.backend import Backend, Bool
 from phlox.backend.contract.widening import each
+from phlox.backend.tracing.dimension import broadcast_sizes
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.host.dtypes import HALF_ELEMENTS
 from phlox.tensor.backend_promotion import promote
@@ -117,7 +116,7 @@ def broadcast_arrays(*tensors: T) -> list[T]:
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"broadcast_arrays takes tensors, got {shown(x)}")
     try:
-        shape = np.broadcast_shapes(*(x.shape for x in tensors))
+        shape = broadcast_sizes(x.shape for x in tensors)
     except ValueError:
         given = ", ".join(str(x.shape) for x in tensors)
         raise ShapeError(f"broadcast_arrays: shapes {given} do not broadcast to one another") from None

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from operator import index
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from phlox.backend import Bool, Float, Int, Kind
+from phlox.backend.tracing.dimension import as_size, broadcast_sizes, is_open, open_slice, slice_size
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedError
 from phlox.tensor.backend_promotion import is_below
@@ -68,7 +68,7 @@ class IndexKey:
 
     def block_shape(self) -> tuple[int, ...]:
         """The shape of the block."""
-        sizes = [len(range(entry.start, entry.stop, entry.step)) for entry in self.places if isinstance(entry, slice)]
+        sizes = [slice_size(entry) for entry in self.places if isinstance(entry, slice)]
         for place in self.new:
             sizes.insert(place, 1)
         return tuple(sizes)
@@ -189,7 +189,7 @@ class IndexKey:
         """The broadcast shape of the index arrays."""
         shapes = [group.indices.shape for group in self.groups]
         try:
-            return np.broadcast_shapes(*shapes)
+            return broadcast_sizes(shapes)
         except ValueError:
             raise ShapeError(
                 f"index: index arrays of shapes {' and '.join(map(str, shapes))} do not broadcast"
@@ -282,7 +282,7 @@ def _entry(x: TensorBase, entry: Any) -> Any:
         return _array(x, Int, entry)
     elif not isinstance(entry, (bool, np.bool_)):
         try:
-            return index(entry)
+            return as_size(entry)
         except TypeError:
             pass
     given = str(type(cast("Any", entry)).__name__)
@@ -331,6 +331,8 @@ def _forward(entry: slice, size: int) -> tuple[slice, bool]:
     """The slice with explicit bounds and a positive step, and whether its elements must then be reversed."""
     if entry.step == 0:
         raise IndexRangeError("index: the step of a slice cannot be zero")
+    if is_open(size) or is_open(entry.start) or is_open(entry.stop):
+        return open_slice(entry, size)
     try:
         steps = range(*entry.indices(size))
     except TypeError:

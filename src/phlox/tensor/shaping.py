@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import index
-from typing import Any, Literal, Self, TypeAlias, get_args
+from itertools import accumulate
+from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
 import numpy as np
 
 from phlox.backend import Bool, Int
+from phlox.backend.tracing.dimension import as_size
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
 
@@ -19,10 +20,13 @@ Padding: TypeAlias = Literal["constant", "reflect", "symmetric", "edge", "replic
 _SAME = {"replicate": "edge", "circular": "wrap"}
 
 
+_PLAIN = frozenset({int}).issuperset
+
+
 def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
     """An integer, or a sequence of integers, as a tuple."""
     try:
-        return tuple(index(one) for one in (values if _is_sequence(values) else (values,)))
+        return tuple(as_size(one) for one in (values if _is_sequence(values) else (values,)))
     except TypeError:
         raise ShapeError(f"{name}: {what} must be an integer or a sequence of integers, got {values!r}") from None
 
@@ -55,7 +59,8 @@ class Shaping(TensorBase):
         if sizes == old:
             return self
         try:
-            resolved = [index(size) for size in sizes]  # pyright: ignore[reportArgumentType]
+            # Almost always plain ints, which one call in C tells.
+            resolved: list[Any] = [*sizes] if _PLAIN(map(type, sizes)) else [*map(as_size, cast("Any", sizes))]
         except TypeError:
             raise ShapeError(f"reshape: a shape must consist of integers, got {sizes!r}") from None
         count = math.prod(old)
@@ -230,7 +235,7 @@ class Shaping(TensorBase):
             raise ShapeError(
                 f"pad: needs a pair of non-negative widths for each axis of shape {self.shape}, got {widths}"
             )
-        pairs = tuple((int(a), int(b)) for a, b in widths)
+        pairs = tuple((as_size(a), as_size(b)) for a, b in widths)
         if mode == "constant":
             filling = False if value == 0 and self.kind is Bool else 0 if value == 0 else self._operand("pad", value)
             return self._apply("pad", pairs, filling)
@@ -256,7 +261,7 @@ class Shaping(TensorBase):
         else:
             if sum(sizes) != whole or min(sizes, default=0) < 0:
                 raise ShapeError(f"split: sizes {list(sizes)} do not add up to axis {place} of shape {self.shape}")
-            ends = np.cumsum(sizes).tolist()
+            ends = list(accumulate(sizes))
         pieces: list[Self] = []
         for start, end in zip([0, *ends], ends, strict=False):
             piece = [slice(0, count, 1) for count in self.shape]

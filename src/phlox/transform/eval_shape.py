@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, cast
@@ -15,7 +15,7 @@ from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import KINDS
 from phlox.backend.levels import resumed
-from phlox.errors import BackendError, CompileError, KindError, UnsupportedError
+from phlox.errors import BackendError, CompileError, KindError, ShapeError, UnsupportedError
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.foreign_leaf import Foreign
@@ -31,21 +31,27 @@ _RESULT = "eval_shape, result"
 
 @dataclass(frozen=True, slots=True, init=False)
 class TensorSpec:
-    """A tensor without values: what `phlox.eval_shape` takes and returns.
+    """A tensor without values: what `phlox.eval_shape` takes and returns, and what a model is exported for.
+
+    An open axis, whose size an exported model learns from its inputs, is a name in place of a size; axes of one name
+    have one size.
 
     >>> import phlox as px
     >>> px.TensorSpec((2, 3)).size
     6
+    >>> px.TensorSpec(("batch", 1, 8, 8)).open_axes
+    {0: 'batch'}
     """
 
     shape: tuple[int, ...]
+    """The sizes; of an open axis its name."""
     kind: type[Kind]
     device: Device
 
     def __init__(self, shape: Any, kind: type[Kind] = Float, device: DeviceLike | None = None) -> None:
         if kind not in KINDS.values():
             raise KindError(f"TensorSpec: the kind is phlox.Float, phlox.Int or phlox.Bool, got {kind!r}")
-        object.__setattr__(self, "shape", sizes_of("TensorSpec", shape))
+        object.__setattr__(self, "shape", _sizes(shape))
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "device", as_device(device))
 
@@ -65,8 +71,18 @@ class TensorSpec:
         return len(self.shape)
 
     @property
+    def open_axes(self) -> dict[int, str]:
+        """The axes whose sizes are open, with their names."""
+        return {axis: name for axis, name in enumerate(cast("tuple[Any, ...]", self.shape)) if isinstance(name, str)}
+
+    def with_sizes(self, sizes: Mapping[str, int]) -> TensorSpec:
+        """The same with sizes in place of names; a name that has none stays."""
+        return TensorSpec([sizes.get(cast(Any, one), one) for one in self.shape], self.kind, self.device)
+
+    @property
     def size(self) -> int:
-        """The number of elements."""
+        """The number of elements; `ShapeError` where an axis is open."""
+        check_closed("TensorSpec.size", self)
         total = 1
         for size in self.shape:
             total *= size
@@ -74,6 +90,27 @@ class TensorSpec:
 
     def __repr__(self) -> str:
         return f"TensorSpec({self.shape}, {self.kind.__name__}, {self.device})"
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    entries = list(cast("list[Any]", shape)) if isinstance(shape, (tuple, list)) else []
+    names = [entry for entry in entries if isinstance(entry, str)]
+    for name in names:
+        if not name.isidentifier():
+            raise ShapeError(f"TensorSpec: an open axis is named like a variable (batch, time), got {name!r}")
+    if not names:
+        return sizes_of("TensorSpec", shape)
+    known = iter(sizes_of("TensorSpec", [entry for entry in entries if not isinstance(entry, str)]))
+    return tuple([cast(Any, entry) if isinstance(entry, str) else next(known) for entry in entries])
+
+
+def check_closed(what: str, spec: TensorSpec) -> None:
+    """Raise `ShapeError` if an axis is open, where all sizes are needed."""
+    if spec.open_axes:
+        raise ShapeError(
+            f"{what}: the axes {', '.join(spec.open_axes.values())} of {spec!r} are open, and sizes are needed here; "
+            "spec.with_sizes({name: size}) gives them; names are for phlox.export"
+        )
 
 
 def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -99,6 +136,8 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     given = (fn, args, kwargs)
     specs: list[TensorSpec] = []
     _map(specs.append, given, "")
+    for spec in specs:
+        check_closed("eval_shape", spec)
     engines = {engine_of(spec.backend): spec for spec in specs}
     engine = next(iter(engines), engine_of(as_device(None).backend))
     _check(engine, engines)

@@ -221,6 +221,8 @@ def _around(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
     """A tensor like another one around an array of a backend that may lie above its own."""
     while backend is not like.backend and (below := backend.without_tape()) is not None:
         array, backend = backend.value(array), below
+    if backend is not like.backend:  # a constant, beside arrays of a decorator without a tape
+        like = like._on(backend)  # pyright: ignore[reportPrivateUsage]
     return like._with(array)  # pyright: ignore[reportPrivateUsage]
 
 

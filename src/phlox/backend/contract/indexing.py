@@ -12,6 +12,7 @@ import numpy as np
 from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.types import Array, Arrays, Index, Shape
 from phlox.backend.kind import Float, Int
+from phlox.backend.tracing.dimension import slice_size
 from phlox.errors import IndexRangeError
 
 Mode: TypeAlias = Literal["set", "add", "mul", "min", "max"]
@@ -36,7 +37,7 @@ class IndexingOps(ArithmeticOps):
     def _laid_out(self, values: Array, shape: Shape, index: Index, fill: float) -> Array:
         """An array of `shape` with `values` at an index and `fill` elsewhere."""
         steps = [entry if isinstance(entry, slice) else slice(entry, entry + 1, 1) for entry in index]
-        counts = tuple(len(range(*entry.indices(size))) for entry, size in zip(steps, shape, strict=True))
+        counts = tuple(slice_size(entry, size) for entry, size in zip(steps, shape, strict=True))
         x = self.reshape(values, counts)
         if any(count > 1 and entry.step > 1 for count, entry in zip(counts, steps, strict=True)):
             # Every element gets a new axis, which is padded by the gap after it.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any, TypeAlias, cast
 
 from phlox.backend import Float
+from phlox.backend.tracing.dimension import as_size, larger
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.functional.operands import compute
 from phlox.tensor.tensor import Tensor
@@ -26,7 +26,7 @@ def hashable(option: Any) -> Any:
 def sizes(name: str, what: str, value: Sizes, axes: int, least: int) -> tuple[int, ...]:
     """An option as one integer per axis, each at least `least`."""
     try:
-        found = tuple(map(index, value)) if isinstance(value, Sequence) else (index(value),) * axes
+        found = tuple(map(as_size, value)) if isinstance(value, Sequence) else (as_size(value),) * axes
     except TypeError:
         found = ()
     if len(found) != axes or min(found) < least:
@@ -51,15 +51,15 @@ def pad_pairs(
     if value == "valid":
         return ((0, 0),) * axes
     if value == "same":
-        spare = [max((-(-n // s) - 1) * s + r - n, 0) for n, r, s in zip(have, reach, stride, strict=True)]
+        spare = [larger((-(-n // s) - 1) * s + r - n, 0) for n, r, s in zip(have, reach, stride, strict=True)]
         return tuple((total // 2, total - total // 2) for total in spare)
     if isinstance(value, str):
         raise ShapeError(f'{name}: a padding string must be "same" or "valid", got {value!r}')
     try:
         if isinstance(value, Sequence):
-            found = [tuple(map(index, e)) if isinstance(e, Sequence) else (index(e),) * 2 for e in value]
+            found = [tuple(map(as_size, e)) if isinstance(e, Sequence) else (as_size(e),) * 2 for e in value]
         else:
-            found = [(index(value),) * 2] * axes
+            found = [(as_size(value),) * 2] * axes
     except TypeError:
         found = []
     if len(found) != axes or any(len(pair) != 2 or min(pair) < 0 for pair in found):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
 from phlox.backend import Float
 from phlox.backend.contract.nn.resampling import Mode, Resampling
 from phlox.backend.contract.nn.sampling import Reading
+from phlox.backend.tracing.dimension import is_open
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import tensor
 from phlox.tensor.functional.operands import check_kind, compute
@@ -82,7 +83,7 @@ def interpolate(
         ratios = ratios if kernel == "area" else [1.0 / factor for factor in factors]
     else:
         assert size is not None
-        out = [int(one) for one in _each("size", size, len(spatial))]
+        out = [cast(int, one) if is_open(one) else int(one) for one in _each("size", size, len(spatial))]
     if min(out) < 1 or min(spatial) < 1:
         raise ShapeError(f"interpolate: cannot resize images from {spatial} to {tuple(out)}; sizes must be positive")
     plans = tuple(

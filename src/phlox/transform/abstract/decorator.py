@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -50,28 +50,31 @@ class Abstract(Decorator):
     """
 
     box: type[Blank] = Blank
-    _made: ClassVar[dict[Backend, Abstract]] = {}
+    rules: ClassVar[Mapping[str, Callable[..., Any]]] = RULES
+    """`(A, *arguments)` for an operation of which an operand has no value."""
+    rules_from_nothing: ClassVar[Mapping[str, Callable[..., Any]]] = FROM_NOTHING
+    _made: ClassVar[dict[tuple[type[Abstract], Backend], Any]] = {}
 
-    def __new__(cls, inner: Backend) -> Abstract:
-        if inner in cls._made:
-            return cls._made[inner]
+    def __new__(cls, inner: Backend) -> Self:
+        if (cls, inner) in cls._made:
+            return cls._made[cls, inner]
         if inner.inner is not None:
             raise UnsupportedError(f"Abstract stands on an engine alone, and {inner!r} is a decorator; see abstracted")
         self = super().__new__(cls)
         self.inner = inner
-        self.name = f"abstract({inner.name})"
+        self.name = f"{cls.__name__.lower()}({inner.name})"
         self.float_element = inner.float_element
         self.int_element = inner.int_element
-        shape = inner.shape
-        self.shape = lambda x: x.shape if type(x) is Blank else shape(x)
-        for name, rule in RULES.items():
+        box, shape = cls.box, inner.shape
+        self.shape = lambda x: x.shape if type(x) is box else shape(x)
+        for name, rule in cls.rules.items():
             setattr(self, name, self._operation(name, rule))
-        for name, rule in FROM_NOTHING.items():
+        for name, rule in cls.rules_from_nothing.items():
             setattr(self, name, _bound(rule, self))
-        return cls._made.setdefault(inner, self)
+        return cls._made.setdefault((cls, inner), self)
 
     def _operation(self, name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
-        box, inner = Blank, self.inner
+        box, inner = self.box, self.inner
 
         def operation(*arguments: Any) -> Any:
             for x in arguments:
@@ -82,14 +85,14 @@ class Abstract(Decorator):
         return operation
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Abstract, (self.inner,)
+        return type(self), (self.inner,)
 
     def __repr__(self) -> str:
-        return f"Abstract({self.inner!r})"
+        return f"{type(self).__name__}({self.inner!r})"
 
     def blank(self, shape: Sequence[int], kind: type[Kind] = Float, device: Device | None = None) -> Blank:
         """An array of this shape and kind."""
-        found = object.__new__(Blank)
+        found = object.__new__(self.box)
         found.shape, found.kind, found.element = tuple(shape), kind, self.float_element
         found.device = self.device() if device is None else device.on(self)
         return found
@@ -100,7 +103,7 @@ class Abstract(Decorator):
         return None
 
     def full_precision(self) -> Backend:
-        return Abstract(self.inner.full_precision())
+        return type(self)(self.inner.full_precision())
 
     def strip(self, x: Array) -> Array:
         return x
@@ -115,48 +118,51 @@ class Abstract(Decorator):
         return ()
 
     def is_donated(self, x: Array) -> bool:
-        return type(x) is not Blank and self.inner.is_donated(x)
+        return type(x) is not self.box and self.inner.is_donated(x)
 
     # --- what is known of an array
 
     def device_of(self, x: Array) -> Device:
-        return x.device.on(self) if type(x) is Blank else self.inner.device_of(x).on(self)
+        return x.device.on(self) if type(x) is self.box else self.inner.device_of(x).on(self)
 
     def kind_of(self, x: Array) -> type[Kind]:
-        return x.kind if type(x) is Blank else self.inner.kind_of(x)
+        return x.kind if type(x) is self.box else self.inner.kind_of(x)
 
     def owns_floats(self, x: object) -> bool:
-        if isinstance(x, Blank):
+        if isinstance(x, self.box):
             return x.kind is Float and x.element == self.float_element
         return self.inner.owns_floats(x)
 
     def is_traced(self, x: Array) -> bool:
         """Has it no value?"""
-        return type(x) is Blank or self.inner.is_traced(x)
+        return type(x) is self.box or self.inner.is_traced(x)
 
     def trace_of(self, x: Array) -> object | None:
-        return None if type(x) is Blank else self.inner.trace_of(x)
+        return None if type(x) is self.box else self.inner.trace_of(x)
 
     def collects_checks(self, x: Array) -> bool:
-        return type(x) is not Blank and self.inner.collects_checks(x)
+        return type(x) is not self.box and self.inner.collects_checks(x)
 
     def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
-        if type(indices) is Blank:
+        if type(indices) is self.box:
             return TracingOps.check_indices(self, indices, size, from_end=from_end)
         return self.inner.check_indices(indices, size, from_end=from_end)
 
     def check_fits(self, x: Array, target: Backend) -> None:
-        if type(x) is not Blank:
+        if type(x) is not self.box:
             self.inner.check_fits(x, target)
+
+    def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
+        return False
 
     # --- moving
 
     def replicate_like(self, x: Array, like: Array) -> Array:
-        known = type(x) is not Blank and type(like) is not Blank
+        known = type(x) is not self.box and type(like) is not self.box
         return self.inner.replicate_like(x, like) if known else x
 
     def to_device(self, x: Array, device: Device) -> Array:
-        if type(x) is Blank:
+        if type(x) is self.box:
             return self.blank(x.shape, x.kind, device)
         return self.inner.to_device(x, device.on(self.inner))
 
@@ -164,16 +170,16 @@ class Abstract(Decorator):
         below: Backend | None = target
         while below is not None and not isinstance(below, Abstract):
             below = below.inner
-        if type(x) is not Blank:
+        if type(x) is not self.box:
             place = self.inner if below is None else below.inner
             assert place is not None
             return self.inner.cast(x, place, device.on(place))
         if below is None:
-            raise _no_value(f"a tensor cannot go to {target!r}")
+            raise self.no_value(f"a tensor cannot go to {target!r}")
         return below.blank(x.shape, x.kind, device.on(below))
 
     def duplicate(self, x: Array) -> Array:
-        return x if type(x) is Blank else self.inner.duplicate(x)
+        return x if type(x) is self.box else self.inner.duplicate(x)
 
     def detach(self, x: Array) -> Array:
         return x
@@ -195,7 +201,7 @@ class Abstract(Decorator):
         return self.inner.to_host(self._known(x))
 
     def await_array(self, x: Array) -> None:
-        if type(x) is not Blank:
+        if type(x) is not self.box:
             self.inner.await_array(x)
 
     def to_dlpack(self, x: Array, **options: Any) -> Any:
@@ -205,14 +211,22 @@ class Abstract(Decorator):
         return self.inner.dlpack_device(self._known(x))
 
     def _known(self, x: Array) -> Array:
-        if type(x) is Blank:
-            raise _no_value(f"a tensor of shape {x.shape} has no value that could be read (by item(), float(), bool() "
-                            "or numpy())")  # fmt: skip
+        if type(x) is self.box:
+            raise self.no_value(
+                f"a tensor of shape {x.shape} has no value that could be read (by item(), float(), bool() or numpy())"
+            )
         return x
 
+    needs_values: str = "the shape of the result of this operation depends on values"
+    """What is said of an operation that is done on the host."""
+
+    def no_value(self, what: str) -> Exception:
+        """The error for a question that only a value could answer."""
+        return UnsupportedError(f"{what} where only shapes are evaluated; use phlox.where, or compute it outside")
+
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
-        if any(type(x) is Blank for x in arrays):
-            raise _no_value("the shape of the result of this operation depends on values")
+        if any(type(x) is self.box for x in arrays):
+            raise self.no_value(self.needs_values)
         return self.inner.on_host(kinds, fn, *arrays)
 
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
@@ -220,7 +234,7 @@ class Abstract(Decorator):
 
         An engine that cannot trace is given zeros.
         """
-        blanks = [place for place, x in enumerate(arrays) if type(x) is Blank]
+        blanks = [place for place, x in enumerate(arrays) if type(x) is self.box]
         if not blanks:
             return self.inner.call_native(fn, *arrays)
         found: list[Any] = []
@@ -247,7 +261,7 @@ class Abstract(Decorator):
     def _blank_like(self, x: Any) -> Any:
         if not hasattr(x, "shape"):
             return x
-        return x if type(x) is Blank else self.blank(self.inner.shape(x), self.inner.kind_of(x))
+        return x if type(x) is self.box else self.blank(self.inner.shape(x), self.inner.kind_of(x))
 
 
 def _map(fn: Callable[[Any], Any], value: Any) -> Any:
@@ -261,10 +275,6 @@ def _map(fn: Callable[[Any], Any], value: Any) -> Any:
 
 def _bound(rule: Callable[..., Any], backend: Abstract) -> Callable[..., Any]:
     return lambda *arguments: rule(backend, *arguments)
-
-
-def _no_value(what: str) -> UnsupportedError:
-    return UnsupportedError(f"{what} where only shapes are evaluated; use phlox.where, or compute it outside")
 
 
 def abstracted(backend: Backend) -> Backend:

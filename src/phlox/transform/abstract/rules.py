@@ -15,6 +15,7 @@ from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps
 from phlox.backend.contract.types import Array, Axes, Index, Shape, Widths
 from phlox.backend.device import Device
 from phlox.backend.kind import KINDS, Bool, Float, Int, Kind
+from phlox.backend.tracing.dimension import slice_size
 from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.transform.abstract.counting import add_others, add_products
 
@@ -31,7 +32,8 @@ _TRUTHS = frozenset({
 """What is asked of numbers, and answered by true or false."""
 
 
-def _kind_of_result(name: str) -> type[Kind]:
+def kind_of_result(name: str) -> type[Kind]:
+    """The kind of what an operation of this name gives."""
     prefix, _, rest = name.partition("_")
     if rest.startswith("into_"):
         return KINDS[rest.removeprefix("into_")]
@@ -65,7 +67,7 @@ def broadcast(A: Abstract, operands: Sequence[Any]) -> tuple[Shape, Device | Non
 
 
 def _elementwise(name: str, count: int) -> Rule:
-    kind = _kind_of_result(name)
+    kind = kind_of_result(name)
     works = name.startswith(("float_", "gelu")) and not name.startswith("float_into_")
 
     def rule(A: Abstract, *arguments: Any) -> Array:
@@ -95,7 +97,7 @@ def without(shape: Shape, axes: Axes, keepdims: bool) -> Shape:
 
 
 def _reduction(name: str) -> Rule:
-    kind, works = _kind_of_result(name), name.startswith("float_")
+    kind, works = kind_of_result(name), name.startswith("float_")
 
     def rule(A: Abstract, x: Array, axes: Axes, keepdims: bool) -> Array:
         if works:
@@ -171,8 +173,9 @@ def _pad(A: Abstract, x: Array, widths: Widths, value: float) -> Array:
 
 def indexed(shape: Shape, index: Index) -> Shape:
     """The shape of what a basic index reads."""
-    pairs = zip(index, shape, strict=True)
-    return tuple([len(range(*entry.indices(size))) for entry, size in pairs if isinstance(entry, slice)])
+    return tuple(
+        [slice_size(entry, size) for entry, size in zip(index, shape, strict=True) if isinstance(entry, slice)]
+    )
 
 
 def _index(A: Abstract, x: Array, index: Index) -> Array:
@@ -206,7 +209,7 @@ def _take_adjoint(A: Abstract, g: Array, indices: Array, axis: int, shape: Shape
 
 
 def _scatter(name: str) -> Rule:
-    kind, works = _kind_of_result(name), name.startswith("float_")
+    kind, works = kind_of_result(name), name.startswith("float_")
 
     def rule(A: Abstract, x: Array, positions: Array, updates: Array, mode: str) -> Array:
         if works and mode != "set":

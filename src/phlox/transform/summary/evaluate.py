@@ -24,7 +24,7 @@ from phlox.random import Stream
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
 from phlox.transform.abstract import Abstract, Work, abstracted, counted
-from phlox.transform.eval_shape import TensorSpec
+from phlox.transform.eval_shape import TensorSpec, check_closed
 from phlox.transform.tree import AnyTensor, leaves_of, map_parts, tensors_of
 
 
@@ -84,6 +84,7 @@ def blanks_of(value: Any, place: Device, *, training: bool) -> Any:
 
     def visit(part: Any, path: str) -> Any:
         if isinstance(part, TensorSpec):
+            check_closed("summary", part)
             return blank(part.shape, part.kind, place)
         if isinstance(part, np.ndarray):
             array = cast("np.ndarray[Any, Any]", part)

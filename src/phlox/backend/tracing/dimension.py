@@ -1,0 +1,372 @@
+"""`Dimension`: the size of an open axis while a model is traced, an integer that also knows how it came about.
+
+A dimension has the value that the trace uses for it, so whatever takes a size takes it. Beside the value it holds a
+polynomial in the names of the open axes, with quotients rounded down as further variables. Sums, products and quotients
+of dimensions keep it; what they give is a plain int again where nothing open is left.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, SupportsIndex, TypeAlias
+
+Atom: TypeAlias = "str | tuple[str, Terms, Terms]"
+"""The name of an open axis, or (operation, left, right) with operation `floordiv`, `min` or `max`."""
+Monomial: TypeAlias = tuple[Atom, ...]
+Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
+"""A polynomial: products of atoms, each with its coefficient, in one order."""
+
+
+class Dimension(int):
+    """A size that depends on open axes: `Dimension.named("batch", 7)` and what is computed from it.
+
+    It compares as its value. With a float on its left (`1.0 / n`) it is a plain number, where `1 / n` keeps it. Its
+    hash is that of the polynomial, so that a cache keyed by sizes does not give what it holds for a plain size of the
+    same value.
+
+    >>> batch = Dimension.named("batch", 7)
+    >>> 2 * batch + 1, (2 * batch + 1) % 2, batch - batch
+    (2*batch + 1, 1, 0)
+    """
+
+    terms: Terms
+
+    @classmethod
+    def named(cls, name: str, value: int) -> Dimension:
+        """The size of the axis `name`, which is `value` in this trace."""
+        return _made(value, (((name,), 1),))
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    def __eq__(self, other: object) -> bool:
+        return int.__eq__(self, other) if isinstance(other, int) else False
+
+    # --- arithmetic that keeps the polynomial
+
+    def __add__(self, other: Any) -> Any:
+        return _polynomial(self, other, operator.add, _sum) if isinstance(other, int) else _real(_ADD, self, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self + (-other) if isinstance(other, (int, float)) else NotImplemented
+
+    def __rsub__(self, other: Any) -> Any:
+        return (-self) + other
+
+    def __mul__(self, other: Any) -> Any:
+        return _polynomial(self, other, operator.mul, _product) if isinstance(other, int) else _real(_MUL, self, other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _floordiv(self, other) if isinstance(other, int) else NotImplemented
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _floordiv(other, self) if isinstance(other, int) else NotImplemented
+
+    def __mod__(self, other: Any) -> Any:
+        return self - other * (self // other) if isinstance(other, int) else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:
+        return other - self * (other // self) if isinstance(other, int) else NotImplemented
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __truediv__(self, other: Any) -> Any:
+        return _real(_DIV, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _real(_DIV, other, self)
+
+    def __pow__(self, other: Any, modulus: Any = None) -> Any:
+        if isinstance(other, int) and other >= 0 and modulus is None:
+            return math.prod([self] * other)
+        return int.__pow__(self, other, modulus)
+
+    def __abs__(self) -> Any:
+        return self if int(self) >= 0 else -self
+
+    def __repr__(self) -> str:
+        return text_of(self.terms)
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (int(self), self.terms)
+
+
+class DimensionReal(float):
+    """A real number that depends on dimensions: a mean's 1 / n, say. It remembers how it was computed."""
+
+    tree: tuple[Any, ...]
+    """(operation, left, right), of numbers, dimensions and further ones of this kind."""
+
+    def __add__(self, other: Any) -> Any:
+        return _real(_ADD, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _real(_ADD, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _real(_SUB, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _real(_SUB, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _real(_MUL, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _real(_MUL, other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _real(_DIV, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _real(_DIV, other, self)
+
+    def __neg__(self) -> Any:
+        return _real(_MUL, self, -1.0)
+
+    def __floor__(self) -> Any:
+        """Of a dimension times a fraction a quotient of integers; else a plain int."""
+        from fractions import Fraction  # which imports much, and is needed nowhere else
+
+        name, left, right = self.tree
+        if name == _MUL and isinstance(left, Dimension) and isinstance(right, float):
+            share = Fraction(right).limit_denominator(4096)
+            if float(share) == right:
+                return left * share.numerator // share.denominator
+        return math.floor(float(self))
+
+
+_ADD, _SUB, _MUL, _DIV = "add", "sub", "mul", "div"
+_REALS: dict[str, Callable[[Any, Any], Any]] = {
+    _ADD: float.__add__, _SUB: float.__sub__, _MUL: float.__mul__, _DIV: float.__truediv__,
+}  # fmt: skip
+
+
+def _real(name: str, left: Any, right: Any) -> Any:
+    if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
+        return NotImplemented
+    made = DimensionReal(_REALS[name](*[float(x) for x in (left, right)]))
+    made.tree = (name, left, right)
+    return made
+
+
+def _made(value: int, terms: Terms) -> Any:
+    found = Dimension(value)
+    found.terms = terms
+    return found
+
+
+def _result(value: int, terms: Terms) -> Any:
+    """A plain int where nothing open is left."""
+    return value if all(not monomial for monomial, _ in terms) else _made(value, terms)
+
+
+def terms_of(size: int) -> Terms:
+    """The polynomial of a size, open or not."""
+    if isinstance(size, Dimension):
+        return size.terms
+    return (((), int(size)),) if size else ()
+
+
+def as_size(value: SupportsIndex) -> int:
+    """`operator.index` that keeps a dimension as it is."""
+    return value if isinstance(value, Dimension) else operator.index(value)
+
+
+def is_open(size: Any) -> bool:
+    """Does a size, or a real number made of sizes, depend on an open axis?"""
+    return isinstance(size, (Dimension, DimensionReal))
+
+
+def same_size(one: int, other: int) -> bool:
+    """Are these equal whatever the open axes are?"""
+    return one == other and terms_of(one) == terms_of(other)
+
+
+def smaller(one: int, other: int) -> int:
+    """The smaller of two sizes, whatever the open axes are."""
+    return _extreme("min", min, one, other)
+
+
+def larger(one: int, other: int) -> int:
+    """The larger of two sizes, whatever the open axes are."""
+    return _extreme("max", max, one, other)
+
+
+def _extreme(name: str, choose: Callable[[int, int], int], one: int, other: int) -> int:
+    if not (is_open(one) or is_open(other)):
+        return choose(one, other)
+    difference = terms_of(one - other)
+    if all(not monomial for monomial, _ in difference):  # one is larger by a number
+        return choose(one, other)
+    value = choose(int(one), int(other))
+    return _made(value, ((((name, terms_of(one), terms_of(other)),), 1),))
+
+
+# --- polynomials
+
+
+def _polynomial(one: int, other: int, combine: Callable[[int, int], int], rule: Callable[[Terms, Terms], Terms]) -> Any:
+    return _result(combine(int(one), int(other)), rule(terms_of(one), terms_of(other)))
+
+
+def _normal(terms: Iterable[tuple[Monomial, int]]) -> Terms:
+    found: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        found[monomial] = found.get(monomial, 0) + coefficient
+    kept = [(monomial, coefficient) for monomial, coefficient in found.items() if coefficient]
+    return tuple(sorted(kept, key=lambda term: (-len(term[0]), repr(term[0]))))
+
+
+def _sum(one: Terms, other: Terms) -> Terms:
+    return _normal((*one, *other))
+
+
+def _product(one: Terms, other: Terms) -> Terms:
+    return _normal((tuple(sorted((*first, *second), key=repr)), a * b) for first, a in one for second, b in other)
+
+
+def _floordiv(one: int, other: int) -> Any:
+    """The quotient rounded down: of what divides without rest exactly, of the rest as a variable of its own."""
+    if int(one) < 0 < int(other):  # engines round toward zero: -((b - 1 - a) // b) is the same, of what is not negative
+        return -((-one + other - 1) // other)
+    value = int(one) // int(other)
+    exact, rest = _divided(terms_of(one), terms_of(other))
+    if rest:
+        if not is_open(other) and all(not monomial for monomial, _ in rest):
+            rest = terms_of(sum(coefficient for _, coefficient in rest) // int(other))
+        else:
+            rest = (((("floordiv", rest, terms_of(other)),), 1),)
+    return _result(value, _sum(exact, rest))
+
+
+def _divided(terms: Terms, by: Terms) -> tuple[Terms, Terms]:
+    """Quotient and rest: each term that one term divides without rest goes into the quotient."""
+    if len(by) != 1:
+        return ((((), 1),), ()) if terms == by else ((), terms)
+    (monomial, coefficient), exact, rest = by[0], list[tuple[Monomial, int]](), list[tuple[Monomial, int]]()
+    for factors, count in terms:
+        left = list(factors)
+        for factor in monomial:
+            if factor in left:
+                left.remove(factor)
+            else:
+                break
+        else:
+            if count % coefficient == 0:
+                exact.append((tuple(left), count // coefficient))
+                continue
+        rest.append((factors, count))
+    return _normal(exact), _normal(rest)
+
+
+def text_of(terms: Terms) -> str:
+    """A polynomial as it is read: `2*batch + 1`."""
+    parts = [_term_text(monomial, coefficient) for monomial, coefficient in terms]
+    return " + ".join(parts).replace("+ -", "- ") or "0"
+
+
+def _term_text(monomial: Monomial, coefficient: int) -> str:
+    factors = [_atom_text(atom) for atom in monomial]
+    if not factors:
+        return str(coefficient)
+    sign = "-" if coefficient == -1 else "" if coefficient == 1 else f"{coefficient}*"
+    return sign + "*".join(factors)
+
+
+def _atom_text(atom: Atom) -> str:
+    if isinstance(atom, str):
+        return atom
+    name, left, right = atom
+    if name == "floordiv":
+        return f"(({text_of(left)}) // {text_of(right) if len(right) == 1 else f'({text_of(right)})'})"
+    return f"{name}({text_of(left)}, {text_of(right)})"
+
+
+def evaluate(terms: Terms, sizes: Mapping[str, int]) -> int:
+    """The value of a polynomial for sizes of the open axes.
+
+    >>> evaluate((3 * Dimension.named("n", 7) // 2).terms, {"n": 4})
+    6
+    """
+    return sum(
+        coefficient * math.prod(_atom_value(atom, sizes) for atom in monomial) for monomial, coefficient in terms
+    )
+
+
+def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> int:
+    if isinstance(atom, str):
+        return sizes[atom]
+    name, left, right = atom
+    one, other = evaluate(left, sizes), evaluate(right, sizes)
+    return one // other if name == "floordiv" else min(one, other) if name == "min" else max(one, other)
+
+
+def broadcast_sizes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that these broadcast to, dimensions kept; `ValueError` if they do not."""
+    found: tuple[int, ...] = ()
+    for shape in shapes:
+        rank = max(len(shape), len(found))
+        pairs = zip((1,) * (rank - len(found)) + found, (1,) * (rank - len(shape)) + shape, strict=True)
+        sizes: list[int] = []
+        for one, other in pairs:
+            if one != other and 1 not in (int(one), int(other)):
+                raise ValueError(f"shapes {found} and {shape} do not broadcast")
+            sizes.append(other if one == 1 else one)
+        found = tuple(sizes)
+    return found
+
+
+# --- slices
+
+
+def slice_size(entry: slice[Any, Any, Any], size: int | None = None) -> int:
+    """How many elements a slice with explicit bounds and a positive step takes, of an axis of `size`."""
+    if is_open(entry.start) or is_open(entry.stop) or is_open(size):
+        return -(-(entry.stop - entry.start) // entry.step)
+    return len(range(entry.start, entry.stop, entry.step) if size is None else range(*entry.indices(size)))
+
+
+def open_slice(entry: slice[Any, Any, Any], size: int) -> tuple[slice[Any, Any, Any], bool]:
+    """A slice of an axis where its size or a bound is open, with explicit bounds and a positive step.
+
+    And whether its elements must then be reversed. An axis is taken for as long as it is in this trace where a bound
+    counts from its end, or skips its first elements.
+    """
+    step = 1 if entry.step is None else as_size(entry.step)
+    if step < 0 and (entry.start is not None or entry.stop is not None or step != -1):
+        raise ValueError("a slice of an open axis runs backwards only as a whole: x[::-1]; use flip")
+    start, stop = (None if bound is None else as_size(bound) for bound in (entry.start, entry.stop))
+    first = 0 if start is None else _bound(start, size)
+    last = size if stop is None else _bound(stop, size) if start else _shortest(stop, size)
+    return slice(first, last if last >= first else first, abs(step)), step < 0
+
+
+def _bound(bound: int, size: int) -> int:
+    if bound < 0:
+        return size + bound if size + bound > 0 else 0
+    return bound if bound <= size else size
+
+
+def _shortest(stop: int, size: int) -> int:
+    """The end of `x[:stop]`: of an axis that may be shorter, the smaller of both."""
+    if stop < 0 or stop in (0, 1) or is_open(stop):
+        return _bound(stop, size)
+    return smaller(stop, size)

@@ -1,0 +1,157 @@
+"""`phlox export`: the model of a run, or another one, as an ONNX file that was run and compared."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+from phlox.cli.command import DONE, Command, whole
+from phlox.cli.text import printable
+from phlox.errors import ExportError, RunError
+
+KINDS = ("float", "int", "bool")
+
+
+def spec(text: str) -> tuple[str, str, tuple[int | str, ...]]:
+    """`x:float:batch,1,8,8` as the type of an argument: name, kind and sizes."""
+    name, _, rest = text.partition(":")
+    kind, _, sizes = rest.partition(":")
+    entries = [one.strip() for one in sizes.split(",")] if sizes.strip() else []
+    if not name or kind not in KINDS or not all(one.isdecimal() or one.isidentifier() for one in entries):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an input: NAME:KIND:SIZES with a kind of {', '.join(KINDS)}, and a name for each open "
+            "axis, such as x:float:batch,1,8,8"
+        )
+    return name, kind, tuple([int(one) if one.isdecimal() else one for one in entries])
+
+
+def axis_sizes(text: str) -> tuple[str, tuple[int, ...]]:
+    """`height=32,64` as the type of an argument."""
+    name, _, rest = text.partition("=")
+    sizes = rest.split(",")
+    if not name.isidentifier() or not all(one.isdecimal() and int(one) for one in sizes):
+        raise argparse.ArgumentTypeError(f"{text!r} does not give sizes of an open axis, such as height=32,64")
+    return name, tuple([int(one) for one in sizes])
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="the folder of a run, a folder of Hugging Face, or FILE.py:NAME, which runs it"
+    )
+    parser.add_argument("path", metavar="OUT.onnx", help="the file to write")
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        type=spec,
+        action="append",
+        metavar="NAME:KIND:SIZES",
+        help="an input, in the order of the model's arguments: x:float:batch,1,8,8; a run's images by default",
+    )
+    parser.add_argument("--record", metavar="FILE", help="the parameters of a model of FILE.py:NAME")
+    parser.add_argument("--float", choices=["f32", "f16", "bf16", "f64"], default="f32", help="default f32")
+    parser.add_argument("--opset", type=whole, metavar="N", help="the version of the operator set, 18 to 25")
+    parser.add_argument(
+        "--sizes", type=axis_sizes, action="append", default=[], metavar="AXIS=N,N",
+        help="sizes to try for an open axis, where the model does not take every size",
+    )  # fmt: skip
+    parser.add_argument("--no-check", action="store_true", help="do not run the file")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status."""
+    from phlox.backend import NumPy
+    from phlox.export import onnx
+
+    device = NumPy(float=options.float).device()
+    model, default = loaded(options.model, options.record, device)
+    inputs, names = inputs_of(model, options.inputs or default, device)
+    report = onnx(
+        model, inputs, options.path, input_names=names, sizes=dict(options.sizes) or None,
+        check_file=not options.no_check, **({} if options.opset is None else {"opset": options.opset}),
+    )  # fmt: skip
+    if options.json:
+        print(json.dumps(report.to_dict(), indent=2))
+    else:
+        print(printable(str(report), keep="\n"))
+    return DONE
+
+
+def loaded(text: str, record: str | None, device: Any) -> tuple[Any, list[Any]]:
+    """The model, and the inputs that it has if none are given."""
+    path = Path(text)
+    if not path.is_dir():
+        return _of_python(text, record, device), []
+    if record is not None:
+        raise ExportError(f"--record is for a model of FILE.py:NAME, and {text} is a folder")
+    config = path / "config.json"
+    if config.is_file() and "model_type" in _json(config):
+        from phlox.interop import huggingface
+
+        return huggingface.load(path, device=device), []
+    from phlox.models import DigitsRun
+
+    digits = DigitsRun(path, device)
+    return digits.model, [("images", "float", ("batch", 1, *digits.recipe.model.size))]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _of_python(text: str, record: str | None, device: Any) -> Any:
+    """The model that a file makes: a module, or what gives one when it is called, of `device=` if it takes that."""
+    from phlox.backend import default_device
+    from phlox.module import Module
+
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py") or not name:
+        raise RunError(
+            f"{text}: there is no such folder; give that of a run, or FILE.py:NAME for a model that a file makes"
+        )
+    if not Path(file).is_file():
+        raise RunError(f"{file}: there is no such file")
+    with default_device(device):
+        there = runpy.run_path(file)
+        if name not in there:
+            raise ExportError(f"{file} defines no {name}")
+        made = there[name]
+        model = made if isinstance(made, Module) else made() if callable(made) else made
+    if not isinstance(model, Module):
+        raise ExportError(f"{text} is no module, and gives none when it is called, but {type(model).__name__}")
+    model = model.to_device(device)
+    if record is not None:
+        model.load(record)
+    return model
+
+
+def inputs_of(model: Any, given: list[Any], device: Any) -> tuple[Any, list[str]]:
+    """The inputs as specs: by name, where all names are those of arguments; else in order."""
+    from phlox.backend.kind import KINDS as kinds
+    from phlox.transform import TensorSpec
+
+    if not given:
+        raise ExportError("say what the inputs are: --input x:float:batch,1,8,8, once for each argument of the model")
+    names = [name for name, _, _ in given]
+    specs = [TensorSpec(sizes, kinds[kind], device) for _, kind, sizes in given]
+    known = inspect.signature(type(model).__call__).parameters
+    if len(set(names)) == len(names) and all(name in known for name in names):
+        return dict(zip(names, specs, strict=True)), sorted(names, key=list(known).index)
+    return specs, names
+
+
+COMMAND = Command(
+    description="Write a model as an ONNX file, run the file at several sizes of its open axes, and say how far its "
+    "results are from the model's. Needs NumPy and the onnx package; onnxruntime runs the file if it is installed.",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,185 @@
+"""What a model is exported for: its inputs with their names, and sizes for the open axes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.backend.kind import kind_of_dtype
+from phlox.errors import ExportError, PhloxError
+from phlox.module import Module
+from phlox.tensor import Tensor
+from phlox.transform.eval_shape import TensorSpec
+from phlox.transform.tree import AnyTensor, leaves_of, map_parts
+
+LEAVES = (TensorSpec, Tensor, np.ndarray)
+
+
+@dataclass(slots=True)
+class Input:
+    """One input of the file."""
+
+    name: str
+    spec: TensorSpec
+    example: np.ndarray[Any, Any] | None
+    """Its values, where a tensor or an array was given."""
+
+
+@dataclass(slots=True)
+class Arguments:
+    """The arguments of a call, with an `Input` for each tensor."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: list[Input]
+
+    def filled(self, value_of: Callable[[Input], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with `value_of(input)` for each input."""
+        rest = iter(self.inputs)
+
+        def visit(part: Any, path: str) -> Any:
+            return value_of(next(rest)) if isinstance(part, LEAVES) else map_parts(visit, part, path)
+
+        args = tuple([visit(part, "") for part in self.args])
+        return args, {name: visit(part, "") for name, part in self.kwargs.items()}
+
+    def open_axes(self) -> list[str]:
+        """The names of the open axes, in order."""
+        return list(dict.fromkeys(name for one in self.inputs for name in one.spec.open_axes.values()))
+
+
+def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
+    """The arguments of a call from what was given for `inputs`; `ExportError` for what cannot be one."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(inputs, Mapping):
+        kwargs = dict(cast("Mapping[str, Any]", inputs))
+    elif isinstance(inputs, LEAVES):
+        args = (cast(Any, inputs),)
+    elif type(inputs) in (list, tuple):
+        args = tuple(inputs)
+    else:
+        raise ExportError(
+            "export.onnx: inputs are a list of specs, tensors or arrays, one for each argument of the model, such as "
+            f"[px.TensorSpec(('batch', 8))], or a dict by the arguments' names; got {type(inputs).__name__}"
+        )
+    found: list[Input] = []
+    for title, part in _titled(model, args, kwargs):
+        found += [_input(f"{title}{_plain(path)}", leaf) for path, leaf in leaves_of(part, LEAVES)]
+    if not found:
+        raise ExportError(
+            "export.onnx: there is no tensor among the inputs; give a spec for each argument of the model"
+        )
+    if names is not None and (isinstance(names, str) or len(names) != len(found)):
+        raise ExportError(f"export.onnx: {len(found)} inputs need as many names, got {list(names)}")
+    for one, name in zip(found, names or _different([one.name for one in found]), strict=True):
+        one.name = name
+    check_names("input_names", [one.name for one in found])
+    return Arguments(args, kwargs, found)
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Raise `ExportError` for a name that is empty or given twice."""
+    for place, name in enumerate(names):
+        if not isinstance(name, str) or not name or name in names[:place]:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ExportError(f"export.onnx: {what} must be different strings that are not empty, got {list(names)}")
+
+
+def _titled(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each argument with the name of its parameter; `ExportError` if the model does not take them."""
+    call = type(model).__call__
+    try:
+        signature = inspect.signature(call)
+        bound = signature.bind(model, *args, **kwargs)
+    except TypeError as error:
+        raise ExportError(f"export.onnx: {type(model).__name__} does not take these inputs: {error}") from None
+    except ValueError:
+        yield from [(f"input_{place}", part) for place, part in enumerate(args)]
+        return
+    for place, (name, value) in enumerate(bound.arguments.items()):
+        kind = signature.parameters[name].kind
+        if place == 0:
+            continue
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            yield from [(f"{name}_{number}", part) for number, part in enumerate(value)]
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            yield from value.items()
+        else:
+            yield name, value
+
+
+def _plain(path: str) -> str:
+    """A path into a container as the end of a name."""
+    parts = re.findall(r"\w+", path)
+    return "".join(f"_{part}" for part in parts)
+
+
+def _different(names: list[str]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        count = 1
+        free = name
+        while free in found:
+            count += 1
+            free = f"{name}_{count}"
+        found.append(free)
+    return found
+
+
+def _input(name: str, leaf: Any) -> Input:
+    if isinstance(leaf, TensorSpec):
+        return Input(name, leaf, None)
+    if isinstance(leaf, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", leaf)
+        try:
+            kind = kind_of_dtype(array.dtype)
+        except PhloxError as error:
+            raise ExportError(f"export.onnx: input {name}: {error}") from None
+        return Input(name, TensorSpec(array.shape, kind), array)
+    tensor = cast("AnyTensor", leaf)
+    return Input(name, TensorSpec(tensor.shape, tensor.kind), tensor.numpy())
+
+
+# --- sizes for the open axes
+
+_GUESSES = ((7, 5), (37, 29), (64, 96), (224, 256), (4, 6), (3, 2), (8, 16), (32, 12))
+"""Sizes that are tried where none are given: what a model needs of a size (a window, a context) is not known."""
+
+
+def sizes_to_try(names: Sequence[str], given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
+    """Sizes of the open axes with which the model is traced, and run; the axes have different ones if they can.
+
+    Raises `ExportError` for names that no axis has, and for what is no size.
+    """
+    given = {} if given is None else dict(given)
+    for name, sizes in given.items():
+        if name not in names:
+            raise ExportError(
+                f"export.onnx: sizes are given for {name!r}, which is no open axis; "
+                f"{'they are ' + ', '.join(names) if names else 'no axis has a name'}"
+            )
+        if isinstance(sizes, int) or not sizes or any(isinstance(one, bool) or one < 1 for one in sizes):
+            raise ExportError(f"export.onnx: sizes of {name!r} must be a list of positive integers, got {sizes!r}")
+    if not names:
+        return [{}]
+    count = max([len(sizes) for sizes in given.values()], default=0)
+    guesses = [guess for pair in _GUESSES for guess in pair]
+    rounds = max(count, 2) if len(given) == len(names) else max(count, len(guesses))
+    return [
+        {
+            name: given[name][turn % len(given[name])] if name in given else _apart(guesses[turn % len(guesses)], place)
+            for place, name in enumerate(names)
+        }
+        for turn in range(rounds)
+    ]
+
+
+def _apart(size: int, place: int) -> int:
+    """Another size for each axis, divided by the same powers of two."""
+    step = size & -size
+    return size + place * step * 2 if step > 1 else size + 4 * place

@@ -1,0 +1,239 @@
+"""`phlox.export.onnx`: a model as an ONNX file that was run and compared."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from phlox.backend import Device, Float
+from phlox.errors import ExportError
+from phlox.export.to_onnx import check, model_file
+from phlox.export.to_onnx.arguments import Arguments, check_names, read, sizes_to_try
+from phlox.export.to_onnx.graph import OPSETS, Graph, Interface
+from phlox.export.to_onnx.passes import rename, run_passes
+from phlox.export.to_onnx.report import OnnxReport
+from phlox.export.to_onnx.trace import Results, UnfitSizes, difference, host_parameters, trace
+from phlox.module import Module
+from phlox.transform.summary.evaluate import place_of
+
+DEFAULT_OPSET = 20
+
+
+def onnx(
+    model: Module,
+    inputs: Any,
+    path: str | os.PathLike[str],
+    *,
+    opset: int = DEFAULT_OPSET,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    external_data: bool | None = None,
+    check_file: bool = True,
+    tolerance: float | None = None,
+    runtime: str | None = None,
+) -> OnnxReport:
+    """Write a model as an ONNX file, run the file, and say how far its results are from the model's.
+
+    The model is exported as it predicts (`model.valid()`), with the element types of its backend. Axes of the inputs
+    that have a name in place of a size are open: the file takes any size there. It is run with onnxruntime or, where
+    that is not installed or lacks an operator, with the reference evaluator of the `onnx` package.
+
+    Args:
+        model: any module; its deferred parameters are made.
+        inputs: a `TensorSpec`, tensor or array for each argument of the model, in a list, or in a dict by name. Values
+            of tensors and arrays are those the file is run with.
+        path: the file; an old one is replaced once the new one is complete. Large weights go to `path` + ".data".
+        opset: the version of the operator set, 18 to 25; from 23 on attention is one operator.
+        input_names: by default those of the arguments.
+        output_names: by default "output", or "output_0" and so on, or the keys and fields of what the model returns.
+        sizes: for each open axis the sizes to trace and run with, where the model does not take every size.
+        external_data: whether large weights have a file of their own; by default from 64 MB on.
+        check_file: whether the file is run.
+        tolerance: the largest difference, relative to the largest element of an output, that is taken for rounding; by
+            default 1e-4 for f32, 1e-7 for f64, 3e-2 for f16 and 2e-1 for bf16.
+        runtime: "onnxruntime" or "onnx.reference".
+
+    Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
+    from the model, of which nothing is left then.
+
+    >>> import tempfile, phlox as px
+    >>> from phlox import nn
+    >>> model = nn.Sequential([nn.Linear(8, 16), nn.Gelu(), nn.Linear(16, 2)]).init(seed=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     report = px.export.onnx(model, [px.TensorSpec(("batch", 8))], f"{folder}/model.onnx")
+    >>> report.operators
+    {'Gemm': 2, 'Gelu': 1}
+    >>> report.largest_difference < 1e-5
+    True
+    """
+    started = time.perf_counter()
+    package = model_file.onnx_package()
+    target = _target(path)
+    _check_opset(opset, package)
+    if not isinstance(model, Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ExportError(f"export.onnx: the model must be a phlox.Module, got {type(model).__name__}")
+    model = model.valid()
+    arguments = read(model, inputs, input_names)
+    place = _place(model, arguments)
+    graph, results, tried = _traced(model, arguments, sizes, place, opset)
+    run_passes(graph)
+    names = _output_names(results, output_names, {one.name for one in arguments.inputs})
+    _rename_outputs(graph, names)
+    metadata = {"phlox.model": type(model).__name__}
+    if (config := model_file.config_text(model)) is not None:
+        metadata["phlox.config"] = config
+    with tempfile.TemporaryDirectory(prefix=".phlox-", dir=target.parent) as folder:
+        made = model_file.write(
+            graph, Path(folder) / target.name, title=type(model).__name__, metadata=metadata, external=external_data
+        )
+        check.validate(made[0])
+        ran, reference, found = "", "", []
+        if check_file:
+            ran, reference, found = check.compare(
+                made[0], model, arguments, names, tried, place, runtime=runtime, tolerance=tolerance
+            )
+        files = _put(made, target)
+    return OnnxReport(
+        target, files, sum(file.stat().st_size for file in files), opset, _texts(graph.inputs), _texts(graph.outputs),
+        _operators(graph), ran, reference, tuple(found), time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    if target.is_dir():
+        raise ExportError(
+            f"export.onnx: {target} is a folder; give the path of a file, such as {target / 'model.onnx'}"
+        )
+    if not target.absolute().parent.is_dir():
+        raise ExportError(f"export.onnx: there is no folder {target.absolute().parent}; make it first")
+    return target
+
+
+def _place(model: Module, arguments: Arguments) -> Device:
+    """Where the model computes: that of its parameters, or of the inputs where it has none but statistics."""
+    found = place_of(model, [one.spec for one in arguments.inputs], training=False)
+    params = [param for param in model.params() if param.kind is Float]
+    if not params or any(not param.full_precision for param in params):
+        return found
+    place = params[0].device
+    return found if found.backend.full_precision() is place.backend else place
+
+
+def _check_opset(opset: int, package: Any) -> None:
+    least, most = OPSETS
+    most = min(most, package.defs.onnx_opset_version())
+    if not least <= opset <= most:
+        raise ExportError(f"export.onnx: opset is from {least} to {most}, got {opset}")
+
+
+def _traced(
+    model: Module, arguments: Arguments, sizes: Mapping[str, Sequence[int]] | None, place: Any, opset: int
+) -> tuple[Graph, Results, list[dict[str, int]]]:
+    """The graph, and sizes that the model takes. It is traced twice: what differs has a size fixed in it."""
+    parameters = host_parameters(model)
+    found: list[tuple[Graph, Results]] = []
+    tried: list[dict[str, int]] = []
+    failed: Exception | None = None
+    candidates = sizes_to_try(arguments.open_axes(), sizes)
+    for one in candidates:
+        try:
+            traced = trace(model, arguments, one, place, opset, parameters)
+        except UnfitSizes as error:
+            failed = failed or error
+            continue
+        if not tried or all(one[name] != tried[0][name] for name in one):
+            found.append(traced)
+            tried.append(one)
+        if len(found) == 2:
+            break
+    if not found:
+        assert failed is not None
+        if len(candidates) == 1:
+            raise failed
+        shown = " and ".join(", ".join(f"{name}={size}" for name, size in one.items()) for one in candidates[:2])
+        raise ExportError(
+            f"{failed} (so it is for all {len(candidates)} choices of sizes that were tried, such as {shown}; "
+            f"sizes={{'{arguments.open_axes()[0]}': (32, 64)}} gives others)"
+        ) from failed
+    if len(found) == 2:
+        fixed = difference(found[0][0], found[1][0])
+        if fixed is not None:
+            raise ExportError(
+                f"export.onnx: {fixed}: the graph depends on the size of an open axis ({tried[0]} and {tried[1]} give "
+                "different ones); a size must not become a number there, by int(...), a loop or a comparison. Give "
+                "that axis a size in place of its name"
+            )
+    count = max([len(one) for one in (sizes or {}).values()], default=0)
+    given = [dict(one) for one in candidates[:count] if one not in tried]
+    single = [dict.fromkeys(one, 1) for one in tried[:1] if one and not sizes]
+    return *found[0], [*tried, *given, *single]
+
+
+def _output_names(results: Results, given: Sequence[str] | None, taken: set[str]) -> list[str]:
+    count = len(results.tensors)
+    if given is not None:
+        if isinstance(given, str) or len(given) != count:
+            raise ExportError(f"export.onnx: {count} outputs need as many output_names, got {given!r}")
+        check_names("output_names", given)
+        if taken & set(given):
+            raise ExportError(f"export.onnx: output_names {sorted(taken & set(given))} are names of inputs too")
+        return list(given)
+    if count == 1:
+        names = ["output"]
+    else:
+        names = [f"output{path}" for path, _ in results.tensors]
+        names = ["_".join(part for part in _words(name)) for name in names]
+    while taken & set(names):
+        names = [f"new_{name}" if name in taken else name for name in names]
+    return names
+
+
+def _words(path: str) -> list[str]:
+    import re
+
+    return re.findall(r"\w+", path)
+
+
+def _rename_outputs(graph: Graph, names: Sequence[str]) -> None:
+    """Outputs have their names; what else is called so takes another."""
+    wanted = {output.name: name for output, name in zip(graph.outputs, names, strict=True)}
+    others = {name for node in graph.nodes for name in node.outputs} - wanted.keys()
+    away = {name: graph.fresh(f"{name}_inside") for name in others & set(names)}
+    rename(graph, {**wanted, **away})
+    for name in set(names) & (graph.parameters.keys() | graph.constants.keys()):
+        raise ExportError(f"export.onnx: output_names: {name!r} is the path of a parameter; choose another")
+
+
+def _put(made: Sequence[Path], target: Path) -> tuple[Path, ...]:
+    """The files in their place: the weights first."""
+    files: list[Path] = []
+    for file in reversed(made):
+        place = target.with_name(file.name)
+        file.replace(place)
+        files.insert(0, place)
+    return tuple(files)
+
+
+def _texts(those: Sequence[Interface]) -> dict[str, str]:
+    return {one.name: f"{one.element} [{', '.join(map(str, one.shape))}]" for one in those}
+
+
+def _operators(graph: Graph) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+
+    def count(one: Graph) -> None:
+        for node in one.nodes:
+            counts[node.op] += 1
+            for value in node.attributes.values():
+                if isinstance(value, Graph):
+                    count(value)
+
+    count(graph)
+    return dict(counts.most_common())

@@ -1,0 +1,272 @@
+"""The graph while it is written: nodes in order, constants once, the sizes of open axes as values of the graph."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phlox.backend.tracing.dimension import Dimension, DimensionReal, Terms, terms_of
+from phlox.errors import ExportError
+from phlox.host.signal_guard import scope
+
+OPSETS = (18, 25)
+"""The least and the greatest version of the operator set that is written."""
+
+_WIDE = np.dtype(np.int64)
+_SOURCE = Path(__file__).parents[2]
+_PARTS = ("autodiff", "backend", "batching", "export", "host", "module", "random", "tensor", "transform")
+_MACHINERY = tuple([f"{_SOURCE / name}" for name in _PARTS])
+"""Of a call these parts are not shown: they are the same for every layer."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operator of the graph."""
+
+    op: str
+    name: str
+    inputs: list[str]
+    """Names of values; empty for an optional one that is left out."""
+    outputs: list[str]
+    attributes: dict[str, Any]
+    path: str
+    """The layer in which it was made: `blocks.0.attention`, empty for the model itself."""
+    line: str
+    """Where in the code of a layer or a user: `model.py:12`."""
+
+
+@dataclass(slots=True)
+class Interface:
+    """An input or an output."""
+
+    name: str
+    element: str
+    shape: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Graph:
+    """What is written, for one version of the operator set; `outer` is the graph whose loop this is the body of."""
+
+    opset: int
+    outer: Graph | None = None
+    nodes: list[Node] = field(default_factory=list[Node])
+    inputs: list[Interface] = field(default_factory=list[Interface])
+    outputs: list[Interface] = field(default_factory=list[Interface])
+    parameters: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Host arrays by path."""
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
+    paths: list[str] = field(default_factory=list[str])
+    """The layers that are being called, the innermost last."""
+    axes: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    """Where the size of an open axis is read: an input and its axis."""
+
+    refusal: str | None = None
+    """What was refused, as it was first said."""
+
+    def __post_init__(self) -> None:
+        outer = self.outer
+        self.depth: int = 0 if outer is None else outer.depth + 1
+        self.root: Graph = self if outer is None else outer.root
+        self._known: dict[Any, list[str]] = {}
+        self._taken: dict[str, int] = {} if outer is None else outer._taken
+        self._homes: dict[str, Graph] = {} if outer is None else outer._homes
+        self._shared: dict[Any, str] = {} if outer is None else outer._shared
+        self.makers: dict[str, Node] = {} if outer is None else outer.makers
+        if outer is not None:
+            self.paths = outer.paths
+
+    # --- names
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing has yet."""
+        count = self._taken.get(name, 0)
+        self._taken[name] = count + 1
+        return self.fresh(f"{name}_{count}") if count else name
+
+    def own(self, name: str) -> str:
+        """Note that a value of this name is made here."""
+        self._homes[name] = self
+        return name
+
+    def produced_here(self, name: str) -> bool:
+        """Is this the result of a node of this graph?"""
+        return self._homes.get(name) is self and name in self.makers
+
+    # --- nodes
+
+    def add(self, op: str, inputs: Sequence[str], outputs: int = 1, /, **attributes: Any) -> list[str]:
+        """The results of an operator; those of an equal node, where there is one.
+
+        In the body of a loop what depends on nothing in it is computed outside of it.
+        """
+        if any(isinstance(value, Graph) for value in attributes.values()):
+            return self._add(op, list(inputs), outputs, attributes)  # a body may read anything that is made here
+        homes = [self._homes.get(name) for name in inputs]
+        home = max((one for one in homes if one is not None), key=lambda one: one.depth, default=self.root)
+        return home._add(op, list(inputs), outputs, attributes)
+
+    def _add(self, op: str, inputs: list[str], outputs: int, attributes: dict[str, Any]) -> list[str]:
+        key = (op, tuple(inputs), tuple(sorted((name, _hashable(value)) for name, value in attributes.items())))
+        known = self._known.get(key)
+        if known is not None and len(known) >= outputs:
+            return known
+        path = self.paths[-1] if self.paths else ""
+        name = self.fresh(f"{path}/{op}" if path else op)
+        names = [name, *[self.fresh(f"{name}:{place}") for place in range(1, outputs)]]
+        self.nodes.append(Node(op, name, inputs, names, attributes, path, line_of_caller()))
+        for one in names:
+            self.own(one)
+            self.makers[one] = self.nodes[-1]
+        self._known[key] = names
+        return names
+
+    # --- constants
+
+    def constant(self, value: Any, dtype: np.dtype[Any] | None = None) -> str:
+        """The name of a constant; equal ones are one."""
+        array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
+        key = (array.dtype.str, array.dtype.name, array.shape, array.tobytes())
+        name = self._shared.get(key)
+        if name is None:
+            kind = "shape" if array.dtype == _WIDE and array.ndim < 2 else "constant"
+            text = "_".join(map(str, array.ravel().tolist())) if array.size < 6 and array.dtype.kind in "i" else ""
+            name = self.fresh(f"{kind}_{text}".rstrip("_").replace("-", "m"))
+            self._shared[key] = name
+            self.root.constants[name] = array
+        return name
+
+    def integers(self, values: Iterable[int]) -> str:
+        """A constant vector of 64-bit integers, as shapes and axes are given."""
+        return self.constant(np.array([*map(int, values)], _WIDE))
+
+    # --- sizes of open axes
+
+    def size(self, size: int) -> str:
+        """A size as a vector of one 64-bit integer."""
+        return self._terms(terms_of(size))
+
+    def scalar_size(self, size: int, dtype: np.dtype[Any], type_of: int) -> str:
+        """A size as a scalar of this type."""
+        if not isinstance(size, Dimension):
+            return self.constant(np.array(size, dtype))
+        scalar = self.add("Squeeze", [self.size(size), self.integers([0])])[0]
+        return scalar if dtype == _WIDE else self.add("Cast", [scalar], to=type_of)[0]
+
+    def vector(self, sizes: Sequence[int]) -> str:
+        """Sizes as a vector."""
+        parts: list[str] = []
+        known: list[int] = []
+        for size in sizes:
+            if isinstance(size, Dimension):
+                parts += [self.integers(known)] if known else []
+                known = []
+                parts.append(self.size(size))
+            else:
+                known.append(size)
+        parts += [self.integers(known)] if known or not parts else []
+        return parts[0] if len(parts) == 1 else self.add("Concat", parts, axis=0)[0]
+
+    def _terms(self, terms: Terms) -> str:
+        total: str | None = None
+        constant = sum(count for monomial, count in terms if not monomial)
+        for monomial, count in terms:
+            if not monomial:
+                continue
+            product = self._atom(monomial[0])
+            for atom in monomial[1:]:
+                product = self.add("Mul", [product, self._atom(atom)])[0]
+            if count != 1:
+                product = self.add("Mul", [product, self.integers([count])])[0]
+            total = product if total is None else self.add("Add", [total, product])[0]
+        if total is None:
+            return self.integers([constant])
+        return total if not constant else self.add("Add", [total, self.integers([constant])])[0]
+
+    def _atom(self, atom: Any) -> str:
+        if isinstance(atom, str):
+            name, axis = self.root.axes[atom]
+            return self.add("Shape", [name], start=axis, end=axis + 1)[0]
+        operation, left, right = atom
+        op = {"floordiv": "Div", "min": "Min", "max": "Max"}[operation]
+        return self.add(op, [self._terms(left), self._terms(right)])[0]
+
+    def real(self, value: DimensionReal, dtype: np.dtype[Any], type_of: int) -> str:
+        """A number that depends on sizes, as a scalar of this type."""
+        name, *operands = value.tree
+        op = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div"}[name]
+        found = [
+            self.real(one, dtype, type_of)
+            if isinstance(one, DimensionReal)
+            else self.scalar_size(one, dtype, type_of)
+            if isinstance(one, Dimension)
+            else self.constant(np.array(one, dtype))
+            for one in operands
+        ]
+        return self.add(op, found)[0]
+
+    # --- where in the model
+
+    def where(self, line: str | None = None) -> str:
+        """The layer that is being called, and the line, for messages."""
+        path, line = self.paths[-1] if self.paths else "", line_of_caller() if line is None else line
+        layer = f"layer `{path}`" if path else "the model"
+        return f"{layer} ({line})" if line else layer
+
+    def refuse(self, reason: str) -> ExportError:
+        """The error for what has no place in a graph."""
+        self.root.refusal = f"export.onnx: {self.where()}: {reason}"
+        return ExportError(self.root.refusal)
+
+
+_current: ContextVar[Graph | None] = ContextVar("phlox_onnx_graph", default=None)
+
+
+def writing(graph: Graph) -> AbstractContextManager[Graph | None]:
+    """Within this scope operations are written into this graph."""
+    return scope(_current, graph)
+
+
+def current() -> Graph:
+    """The graph that is being written."""
+    graph = _current.get()
+    if graph is None:
+        raise ExportError("export.onnx: a value of a graph is used outside of the export that made it")
+    return graph
+
+
+def line_of_caller() -> str:
+    """The innermost line that is not part of the machinery: of a layer, of a model, or of the user's code."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if not _is_machinery(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def line_of_error(error: BaseException) -> str:
+    """The same of where an error was raised."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if not _is_machinery(trace.tb_frame.f_code.co_filename):
+            found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith((*_MACHINERY, "<")) or "contextlib" in file
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))  # pyright: ignore[reportUnknownArgumentType]
+    return id(value) if isinstance(value, Graph) else value

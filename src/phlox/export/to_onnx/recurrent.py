@@ -1,0 +1,159 @@
+"""Recurrent layers as operators; their weights are brought into the operators' order in the graph.
+
+The operators of runtimes are those of f32: at other precisions a layer is a loop of its definition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phlox.backend import Float
+from phlox.backend.contract.nn.recurrent import RecurrentOps
+from phlox.backend.contract.types import Array
+from phlox.export.to_onnx.graph import current
+
+if TYPE_CHECKING:
+    from phlox.export.to_onnx.engine import OnnxEngine
+
+
+def lstm(
+    A: OnnxEngine,
+    x: Array,
+    hidden: Array,
+    cell: Array,
+    weight: Array,
+    recurrent: Array,
+    bias: Array | None,
+    alive: Array | None,
+    reverse: bool,
+) -> tuple[Array, ...]:
+    """LSTM, of gates i, o, f, g."""
+    if not _has_operator(A, alive):
+        return RecurrentOps.lstm(A, x, hidden, cell, weight, recurrent, bias, alive, reverse)
+    weights = _Weights(A, weight, recurrent, bias, None, (0, 3, 1, 2))
+    return _layer(A, "LSTM", x, weights, (hidden, cell), alive, reverse)
+
+
+def gru(
+    A: OnnxEngine,
+    x: Array,
+    hidden: Array,
+    weight: Array,
+    recurrent: Array,
+    bias: Array | None,
+    recurrent_bias: Array | None,
+    alive: Array | None,
+    reverse: bool,
+) -> tuple[Array, ...]:
+    """GRU, of gates z, r, n, whose reset gate comes after the product."""
+    if not _has_operator(A, alive):
+        return RecurrentOps.gru(A, x, hidden, weight, recurrent, bias, recurrent_bias, alive, reverse)
+    weights = _Weights(A, weight, recurrent, bias, recurrent_bias, (1, 0, 2))
+    return _layer(A, "GRU", x, weights, (hidden,), alive, reverse, linear_before_reset=1)
+
+
+def rnn(
+    A: OnnxEngine,
+    x: Array,
+    hidden: Array,
+    weight: Array,
+    recurrent: Array,
+    bias: Array | None,
+    alive: Array | None,
+    reverse: bool,
+    activation: str,
+) -> tuple[Array, ...]:
+    """RNN."""
+    if not _has_operator(A, alive):
+        return RecurrentOps.rnn(A, x, hidden, weight, recurrent, bias, alive, reverse, activation)  # pyright: ignore[reportArgumentType]
+    weights = _Weights(A, weight, recurrent, bias, None, (0,))
+    return _layer(A, "RNN", x, weights, (hidden,), alive, reverse, activations=[activation.capitalize()])
+
+
+def _has_operator(A: OnnxEngine, alive: Array | None) -> bool:
+    """Runtimes take f32, and lengths: elements that are there must come before those that are not."""
+    return A.float_element == "f32" and (alive is None or _is_of_lengths(alive.name))
+
+
+def _is_of_lengths(name: str) -> bool:
+    """Is this mask [time, batch, 1] a comparison of 0, 1, 2, ... with lengths, or a constant like that?"""
+    graph = current()
+    known = graph.root.constants.get(name)
+    if known is not None:
+        return bool((known[1:] <= known[:-1]).all())
+    node = graph.makers.get(name)
+    while node is not None and node.op in ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand"):
+        node = graph.makers.get(node.inputs[0])
+    if node is None or node.op != "Less":
+        return False
+    place = node.inputs[0]
+    while (maker := graph.makers.get(place)) is not None and maker.op in ("Reshape", "Unsqueeze", "Expand"):
+        place = maker.inputs[0]
+    numbers = graph.root.constants.get(place)
+    if numbers is not None:
+        return np.array_equal(numbers.ravel(), np.arange(numbers.size))
+    first = None if maker is None or maker.op != "Range" else graph.root.constants.get(maker.inputs[0])
+    return first is not None and not first.any()
+
+
+class _Weights:
+    """The three weights that an operator takes: [1, gates * width, ...], the gates in its order."""
+
+    def __init__(
+        self,
+        A: OnnxEngine,
+        weight: Array,
+        recurrent: Array,
+        bias: Array | None,
+        recurrent_bias: Array | None,
+        order: tuple[int, ...],
+    ) -> None:
+        self.width: int = A.shape(recurrent)[0]
+        width, count = self.width, len(order)
+        rows = np.concatenate([np.arange(gate * width, (gate + 1) * width) for gate in order])
+        self._rows = None if count == 1 else current().integers(rows.tolist())
+        self.weight = self._ordered(A, A.permute_dims(weight, (1, 0)))
+        self.recurrent = self._ordered(A, A.permute_dims(recurrent, (1, 0)))
+        self.bias: Array | None = None
+        if bias is not None or recurrent_bias is not None:
+            place = A.device_of(weight)
+            first = A.float_full((count * width,), 0.0, place) if bias is None else bias
+            second = A.float_full((count * width,), 0.0, place)
+            if recurrent_bias is not None:  # of the last gate alone, which stays the last
+                second = A.concat([A.float_full(((count - 1) * width,), 0.0, place), recurrent_bias], 0)
+            self.bias = A.concat([self._ordered(A, first), A.expand_dims(second, (0,))], 1)
+
+    def _ordered(self, A: OnnxEngine, x: Array) -> Array:
+        y = x if self._rows is None else A.emit("Gather", [x, self._rows], A.shape(x), Float, axis=0)
+        return A.expand_dims(y, (0,))
+
+
+def _layer(
+    A: OnnxEngine,
+    op: str,
+    x: Array,
+    weights: _Weights,
+    start: tuple[Array, ...],
+    alive: Array | None,
+    reverse: bool,
+    **options: Any,
+) -> tuple[Array, ...]:
+    """[time, batch, width] and the last states, of one direction."""
+    time, batch, _ = A.shape(x)
+    width = weights.width
+    lengths = None
+    if alive is not None:
+        lengths = A.int_sum(A.bool_into_int(alive), (0, 2), False)
+        lengths = lengths if A.int_element == "i32" else current().add("Cast", [lengths.name], to=6)[0]
+    states = [None if getattr(one, "fill", None) == 0.0 else A.expand_dims(one, (0,)) for one in start]
+    while states and states[-1] is None:
+        states.pop()
+    operands = [x, weights.weight, weights.recurrent, weights.bias, lengths, *states]
+    while operands[-1] is None:
+        operands.pop()
+    options |= {"direction": "reverse"} if reverse else {}
+    shapes = [((time, 1, batch, width), Float), *[((1, batch, width), Float)] * len(start)]
+    y, *last = A.emit_several(op, operands, shapes, hidden_size=width, **options)
+    return A.squeeze(y, (1,)), *[A.squeeze(one, (0,)) for one in last]

@@ -1,0 +1,167 @@
+"""A model run on values of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+
+from phlox import random
+from phlox.backend import Device, default_device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.tracing.dimension import Dimension
+from phlox.errors import ExportError, IndexRangeError, PhloxError, RangeError, ShapeError
+from phlox.export.to_onnx.arguments import Arguments, Input
+from phlox.export.to_onnx.engine import OnnxEngine, Value
+from phlox.export.to_onnx.graph import Graph, Interface, line_of_error, writing
+from phlox.host.signal_guard import scope
+from phlox.module import Module, Param
+from phlox.module.calls import Call, observed, with_function_layers
+from phlox.module.param import noting_changes
+from phlox.optim.optimizer import tracing
+from phlox.random import Stream
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import ops_of
+from phlox.transform.tree import AnyTensor, leaves_of
+
+
+class UnfitSizes(ExportError):
+    """The model does not take these sizes, or any."""
+
+
+class Results:
+    """The outputs of a traced model: their paths in what it returned, and the values."""
+
+    def __init__(self, outputs: Any) -> None:
+        self.tensors = list(leaves_of(outputs, Tensor))
+
+
+def host_parameters(model: Module) -> dict[str, np.ndarray[Any, Any]]:
+    """The values of all parameters by path; those of the NumPy backend as they are."""
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for path, param in model.structure().named():
+        tensor = param.val()
+        found[path] = tensor.backend.to_host(tensor.backend.strip(tensor.primitive))
+    return found
+
+
+def trace(
+    model: Module, arguments: Arguments, sizes: Mapping[str, int], place: Device, opset: int, parameters: dict[str, Any]
+) -> tuple[Graph, Results]:
+    """The graph of a call with open axes of these sizes; `ExportError` names the layer of what cannot be written."""
+    graph = Graph(opset)
+    dimensions = {name: Dimension.named(name, size) for name, size in sizes.items()}
+    with writing(graph):
+        values = iter([_input(graph, one, dimensions, place) for one in arguments.inputs])
+        args, kwargs = arguments.filled(lambda one: next(values))
+        twin = with_function_layers(_with_values(model, graph, parameters))
+        try:
+            with _undisturbed(place), observed(twin, lambda call: _left(graph, call), on_enter=_enters(graph)):
+                outputs = cast("Callable[..., Any]", twin)(*args, **kwargs)
+        except Exception as error:
+            if graph.refusal is not None:
+                raise ExportError(graph.refusal) from error
+            if not isinstance(error, (PhloxError, ValueError)):
+                raise
+            of_sizes = isinstance(error, (ShapeError, RangeError, IndexRangeError)) or not isinstance(error, PhloxError)
+            kind = UnfitSizes if of_sizes else ExportError
+            raise kind(f"export.onnx: {graph.where(line_of_error(error))}: {error}") from error
+        results = Results(outputs)
+        if not results.tensors:
+            raise ExportError(f"export.onnx: {type(model).__name__} returned no tensor, but {type(outputs).__name__}")
+        graph.outputs = [_output(tensor) for _, tensor in results.tensors]
+    return graph, results
+
+
+def _enters(graph: Graph) -> Callable[[Call], object]:
+    return lambda call: graph.paths.append(call.path)
+
+
+def _left(graph: Graph, call: Call) -> None:
+    graph.paths.pop()
+
+
+def _input(graph: Graph, one: Input, sizes: Mapping[str, Dimension], place: Device) -> AnyTensor:
+    engine = OnnxEngine(engine_of(place.backend))
+    shape = tuple([sizes[cast(Any, entry)] if isinstance(entry, str) else entry for entry in one.spec.shape])
+    for axis, name in one.spec.open_axes.items():
+        graph.axes.setdefault(name, (one.name, axis))
+    graph.fresh(one.name)
+    graph.inputs.append(Interface(one.name, engine.element_name(one.spec.kind), shape))
+    value = engine.named(one.name, shape, one.spec.kind, place.on(engine))
+    return Tensor.from_primitive(value, engine, one.spec.kind)
+
+
+def _output(tensor: AnyTensor) -> Interface:
+    engine = engine_of_values(tensor)
+    name = engine.name_of(tensor.backend.strip(tensor.primitive))
+    return Interface(name, engine.element_name(tensor.kind), tensor.shape)
+
+
+def engine_of_values(tensor: AnyTensor) -> OnnxEngine:
+    """The engine inside the decorators of a tensor's backend; one for what is a constant of an engine."""
+    below = tensor.backend
+    while not isinstance(below, OnnxEngine):
+        if below.inner is None:
+            return OnnxEngine(below)
+        below = below.inner
+    return below
+
+
+def _with_values(model: Module, graph: Graph, parameters: Mapping[str, Any]) -> Module:
+    """The model with values of the graph for its parameters."""
+    structure = model.structure()
+    made: list[Param] = []
+    for path, param in structure.named():
+        engine = OnnxEngine(engine_of(param.backend))
+        graph.parameters[path] = parameters[path]
+        graph.fresh(path)
+        value: Value = engine.named(path, param.shape, param.kind, param.device.on(engine))
+        marks = param.trained, param.trainable, param.id, param.full_precision
+        made.append(Param.revive(ops_of(engine, param.kind), value, *marks))
+    return structure.build(made)
+
+
+@contextmanager
+def _undisturbed(place: Device) -> Generator[None]:
+    """Within this scope no random stream moves, and parameters keep what they hold; compiled functions are called."""
+    engine = OnnxEngine(engine_of(place.backend))
+    with (
+        scope(tracing, object()),
+        random.stream(Stream((0, 0))),
+        default_device(place.on(engine)),
+        noting_changes() as changes,
+    ):
+        try:
+            yield
+        finally:
+            for param, value in changes.items():
+                param.set(value)
+
+
+def difference(one: Graph, other: Graph) -> str | None:
+    """Where two traces with other sizes are not the same graph: then a size was fixed. None if they are the same."""
+    for first, second in zip(_every(one), _every(other), strict=False):
+        alike = (first.op, first.inputs, _settings(first)) == (second.op, second.inputs, _settings(second))
+        values = [(one.constants.get(a), other.constants.get(a)) for a in first.inputs] if alike else []
+        if not alike or any(a is not None and not np.array_equal(a, b) for a, b in values if b is not None):
+            layer = f"layer `{first.path}`" if first.path else "the model"
+            return f"{layer} ({first.line}), where {first.op} is made"
+    if sum(1 for _ in _every(one)) != sum(1 for _ in _every(other)):
+        last = max((one, other), key=lambda graph: len(graph.nodes)).nodes[-1]
+        return f"layer `{last.path}` ({last.line}), where a loop runs over it"
+    return None
+
+
+def _every(graph: Graph) -> Iterable[Any]:
+    for node in graph.nodes:
+        for value in node.attributes.values():
+            if isinstance(value, Graph):
+                yield from _every(value)
+        yield node
+
+
+def _settings(node: Any) -> dict[str, Any]:
+    return {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}

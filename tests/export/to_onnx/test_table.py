@@ -1,0 +1,38 @@
+"""Every layer and model as a file that is run at several sizes, and compared with the model in f64.
+
+Serves: phlox/export/to_onnx/
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phlox as px
+from tests.export.cases import ALL, Case
+
+each_case = pytest.mark.parametrize("case", ALL, ids=[case.name for case in ALL])
+
+
+@each_case
+def test_a_model_is_exported(case: Case, tmp_path: Path) -> None:
+    report = px.export.onnx(case.model(), case.inputs, tmp_path / "model.onnx", sizes=case.sizes, **case.options)
+    assert report.runtime == "onnxruntime"
+    assert set(case.operators) <= report.operators.keys(), report.operators
+    assert report.largest_relative_difference < 1e-5
+    open_axes = {name for one in report.differences for name in one.sizes}
+    for name in open_axes:
+        assert len({one.sizes[name] for one in report.differences}) > 1, "run at several sizes"
+
+
+def test_every_layer_is_in_the_table() -> None:
+    from phlox import nn
+    from phlox.module import Module
+
+    def is_layer(value: Any) -> bool:
+        return isinstance(value, type) and issubclass(value, Module)
+
+    layers = {name for name in nn.__all__ if is_layer(getattr(nn, name))}
+    assert layers - {case.layer for case in ALL} - {"Activation", "Loss"} == set()
