@@ -1,0 +1,160 @@
+"""`load`: an ONNX file as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from phlox.backend import DeviceLike, as_device
+from phlox.errors import RecordError
+from phlox.interop.onnx.bind import OLDEST, Binder, element_of_type
+from phlox.interop.onnx.module import OnnxModule, Program, Value
+from phlox.interop.onnx.operators import import_all
+from phlox.interop.onnx.read import Tensors, onnx, read_model
+from phlox.module import Param
+from phlox.record.formats.reader import PathLike, Readable
+from phlox.record.patterns import Patterns, selected
+from phlox.tensor import tensor
+
+
+def load(
+    path: PathLike | Readable | Any,
+    *,
+    device: DeviceLike | None = None,
+    trained: bool | Patterns | None = None,
+) -> OnnxModule:
+    """An ONNX file as a module, which computes it on any engine, is trained, compiled, and saved as any other.
+
+    Float initializers that are weights become parameters, under their names (of those that an exporter made up, under
+    the name of the node that uses them, as `layers.0.MatMul.weight`). Statistics of batch norms and large tables of
+    integers are parameters that are not trained; options, scalars and indices stay constants of the graph.
+
+    Args:
+        path: of the file, with its external data beside it; or its bytes, an open binary file, or a `ModelProto`.
+        device: where the parameters are; the default device unless given.
+        trained: which parameters are trained: all weights unless given, none for False, or patterns of paths.
+
+    Raises:
+        RecordError: for a file that is no ONNX, damaged, newer than the installed `onnx` package, or contradictory.
+        UnsupportedError: with all operators in it that are not known, and the nodes.
+        ExtraNotInstalledError: without the `onnx` package.
+
+    >>> import numpy as np, onnx, phlox as px
+    >>> weight = onnx.numpy_helper.from_array(np.ones((3, 2), np.float32), "head.weight")
+    >>> x, y = (onnx.helper.make_tensor_value_info(n, 1, ["batch", s]) for n, s in (("x", 3), ("y", 2)))
+    >>> node = onnx.helper.make_node("MatMul", ["x", "head.weight"], ["y"])
+    >>> graph = onnx.helper.make_graph([node], "linear", [x], [y], [weight])
+    >>> model = load(onnx.helper.make_model(graph))
+    >>> model(px.ones((1, 3))).tolist(), [path for path, _ in model.named_params()]
+    ([[3.0, 3.0]], ['head.weight'])
+    """
+    proto, folder, name = read_model(path)
+    program, values, trainable = _bound(proto, Tensors(folder, name), name)
+    chosen = trainable
+    if trained is False:
+        chosen = set[str]()
+    elif trained is not None and trained is not True:
+        chosen = selected(trained, values)
+    place = as_device(device)
+    params = {
+        one: Param(tensor(_known(content), device=place), trained=one in chosen) for one, content in values.items()
+    }
+    return OnnxModule(program, params)
+
+
+def program_from(source: bytes) -> Program:
+    """A program from the bytes that it keeps."""
+    proto, _, name = read_model(source)
+    return _bound(proto, _WithoutWeights(None, name), name)[0]
+
+
+def _bound(proto: Any, tensors: Tensors, name: str) -> tuple[Program, dict[str, np.ndarray[Any, Any]], set[str]]:
+    import_all()
+    opsets = {("" if one.domain == "ai.onnx" else one.domain): int(one.version) for one in proto.opset_import}
+    _check_versions(proto, opsets, name)
+    binder = Binder(proto, tensors, name)
+    graph = binder.bind(proto.graph, opsets)
+    inputs = {value.name: _value(value) for value in proto.graph.input}
+    outputs = tuple(_value(value) for value in proto.graph.output)
+    weights = binder.weights
+    source = _stripped(proto, graph.weights)
+    program = Program(
+        graph, tuple(inputs[one] for one in graph.inputs), outputs, opsets, tuple(weights.values), source
+    )
+    return program, weights.values, weights.trained
+
+
+def _check_versions(proto: Any, opsets: Mapping[str, int], name: str) -> None:
+    package = onnx()
+    newest = package.defs.onnx_opset_version()
+    version = opsets.get("")
+    if version is not None and version > newest:
+        raise RecordError(
+            f"{name}: is written for opset {version}, and the installed onnx {package.__version__} knows up to "
+            f"{newest}; install a newer one, or convert the file with onnx.version_converter"
+        )
+    if version is not None and version < OLDEST:
+        raise RecordError(
+            f"{name}: is written for opset {version}; opsets from {OLDEST} on are read: convert the file with "
+            "onnx.version_converter"
+        )
+
+
+def _known(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Values in a type that tensors are made of."""
+    if values.dtype.name in np.sctypeDict:
+        return values
+    return values.astype(np.int64 if values.dtype.name.startswith(("int", "uint")) else np.float32)
+
+
+def _value(proto: Any) -> Value:
+    kind, container = proto.type, "tensor"
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        which = kind.WhichOneof("value")
+        container = which.removesuffix("_type") if container != "optional" else container
+        kind = getattr(kind, which).elem_type
+    shape = None
+    if kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.HasField("shape"):
+        dims = kind.tensor_type.shape.dim
+        shape = tuple(int(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims)
+    return Value(proto.name, element_of_type(proto.type), shape, container)
+
+
+class _WithoutWeights(Tensors):
+    """Tensors of a model whose weights were taken out: zeros of their shape, which nothing reads."""
+
+    def array(self, proto: Any) -> np.ndarray[Any, Any]:
+        if proto.doc_string == _TAKEN_OUT:
+            dtype = onnx().helper.tensor_dtype_to_np_dtype(proto.data_type)
+            return np.broadcast_to(np.zeros((), dtype), tuple(proto.dims))
+        return super().array(proto)
+
+
+_TAKEN_OUT = "phlox: the values are a parameter"
+
+
+def _stripped(proto: Any, weights: Mapping[str, str]) -> bytes:
+    """The model without the values of its initializers that are parameters."""
+    package = onnx()
+    lean = package.ModelProto()
+    graph = proto.graph
+    for name in ("ir_version", "opset_import", "functions"):
+        if name == "ir_version":
+            lean.ir_version = proto.ir_version
+        else:
+            getattr(lean, name).extend(getattr(proto, name))
+    lean.graph.name = graph.name
+    for name in ("node", "input", "output", "sparse_initializer"):
+        getattr(lean.graph, name).extend(getattr(graph, name))
+    for one in graph.initializer:
+        if one.name in weights:
+            lean.graph.initializer.append(
+                package.TensorProto(
+                    name=one.name, dims=list(one.dims), data_type=one.data_type, doc_string=_TAKEN_OUT
+                )
+            )
+        else:
+            lean.graph.initializer.append(one)
+    return lean.SerializeToString()
