@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phlox.interop.onnx.load import load as load
+from phlox.interop.onnx.loading import load as load
 from phlox.interop.onnx.module import OnnxModule as OnnxModule
 from phlox.lazy import lazily
 

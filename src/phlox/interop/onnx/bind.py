@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phlox.errors import RecordError, UnsupportedError
-from phlox.interop.onnx.elements import FLOAT, STRING, host
+from phlox.interop.onnx.elements import BOOL, FLOAT, INT64, STRING, host
 from phlox.interop.onnx.graph import Graph, Step
 from phlox.interop.onnx.inference import types_of_results
 from phlox.interop.onnx.node import Node
@@ -68,7 +68,7 @@ class Binder:
         weights: dict[str, str] = {}
         uses = self._uses(proto.node, scope)
         for value in proto.input:
-            types[value.name] = element_of_type(value.type)
+            types[value.name] = element_of_type(value.type) or types.get(value.name, 0)
         known = {one.name: one for one in proto.initializer}
         for sparse in proto.sparse_initializer:
             constants[sparse.values.name] = host(self._sparse(sparse))
@@ -265,7 +265,8 @@ class Binder:
         attributes, graphs = self._attributes(proto, scope)
         inputs = tuple(proto.input)
         input_types = tuple(scope.types.get(name, 0) for name in inputs)
-        bound = {name: self._subgraph(graph, proto, scope) for name, graph in graphs.items()}
+        given = (INT64, BOOL, *input_types[2:]) if proto.op_type == "Loop" else input_types
+        bound = {name: self._subgraph(graph, proto, scope, given) for name, graph in graphs.items()}
         schema = self._schema(proto.op_type, domain, version)
         if bound:
             types = _types_of_subgraphs(proto.op_type, bound, len(proto.output))
@@ -278,13 +279,19 @@ class Binder:
         if local is not None:
             return self._call(node, local, scope)
         operator = TABLE.find(domain, proto.op_type, version) if version else None
-        if operator is None or (domain == "" and schema is None):
-            function = None if schema is None else self._function_of(schema, proto, input_types, version)
+        if operator is None or (domain == "" and (schema is None or self._has_changed(proto.op_type, version))):
+            function = None if schema is None else self._function_of(schema, proto, node, version)
             if function is not None:
                 return self._call(node, function, scope)
             self.unknown.setdefault((domain, proto.op_type, version), []).append(_called(proto))
             operator = Operator(proto.op_type, 1, lambda *_: None)
         return Step(node, operator)
+
+    def _has_changed(self, name: str, version: int) -> bool:
+        """Is it an operator of the time before, which is another one in the oldest set that is known?"""
+        return version < OLDEST and self._schema(name, "", version).since_version != (
+            self._schema(name, "", OLDEST).since_version if self._schema(name, "", OLDEST) is not None else 0
+        )
 
     def _schema(self, name: str, domain: str, version: int) -> Any:
         try:
@@ -293,8 +300,9 @@ class Binder:
             return None
         return None if schema.deprecated else schema
 
-    def _subgraph(self, graph: Any, proto: Any, scope: Scope) -> Graph:
+    def _subgraph(self, graph: Any, proto: Any, scope: Scope, given: Sequence[int]) -> Graph:
         types = dict(scope.types)
+        types.update({value.name: one for value, one in zip(graph.input, given, strict=False)})
         inside = Scope(scope.opsets, types, scope.attributes, scope.functions, _called(proto), scope.constants)
         return self._graph(graph, inside)
 
@@ -319,29 +327,46 @@ class Binder:
 
     # --- functions
 
-    def _function_of(self, schema: Any, proto: Any, types: tuple[int, ...], version: int) -> Any:
+    def _function_of(self, schema: Any, proto: Any, node: Node, version: int) -> Any:
         """What ONNX itself defines the operator by, if it does."""
         package = onnx()
         if schema.has_function:
             bodies = [one for one in schema.function_opset_versions if one <= version]
             if bodies:
                 body = schema.get_function_with_opset_version(max(bodies))
-                function = package.FunctionProto()
-                function.ParseFromString(body)
-                return function
+                return self._parsed(body)
         if schema.has_context_dependent_function:
             bodies = [one for one in schema.context_dependent_function_opset_versions if one <= version]
-            if bodies and 0 not in types:
-                given = [
-                    package.helper.make_tensor_type_proto(element, None).SerializeToString() for element in types
+            known = all(node.input_types[place] for place, name in enumerate(node.inputs) if name)
+            if bodies and known:
+                types = [
+                    package.helper.make_tensor_type_proto(element, None) if element else package.TypeProto()
+                    for element in node.input_types
                 ]
-                body = schema.get_context_dependent_function_with_opset_version(
-                    max(bodies), proto.SerializeToString(), given
+                given = [one.SerializeToString() for one in types]
+                resolved = self._resolved(proto, node).SerializeToString()
+                return self._parsed(
+                    schema.get_context_dependent_function_with_opset_version(max(bodies), resolved, given)
                 )
-                function = package.FunctionProto()
-                function.ParseFromString(body)
-                return function
         return None
+
+    @staticmethod
+    def _parsed(body: bytes) -> Any:
+        function = onnx().FunctionProto()
+        function.ParseFromString(body)
+        return function if function.node else None
+
+    def _resolved(self, proto: Any, node: Node) -> Any:
+        """The node with values in place of the attributes of the function around."""
+        whole = onnx().NodeProto()
+        whole.CopyFrom(proto)
+        del whole.attribute[:]
+        for one in proto.attribute:
+            if not one.ref_attr_name:
+                whole.attribute.append(one)
+            elif node.attributes.get(one.name) is not None:
+                whole.attribute.append(self._helper.make_attribute(one.name, node.attributes[one.name]))
+        return whole
 
     def _call(self, node: Node, function: Any, scope: Scope) -> Step:
         what = f"{node.domain}.{function.name}"
@@ -355,7 +380,7 @@ class Binder:
                 if name not in attributes and one.default_value.type:
                     attributes[name] = _plain(self._helper.get_attribute_value(one.default_value))
         types = {name: node.type_of(place) for place, name in enumerate(function.input)}
-        opsets = {_domain(one.domain): one.version for one in function.opset_import}
+        opsets = {**scope.opsets, **{_domain(one.domain): one.version for one in function.opset_import}}
         place = f"the function `{function.name}` at {node.described()}"
         inner = Scope(opsets, types, attributes, (*scope.functions, what), place)
         constants: dict[str, Any] = {}
@@ -363,10 +388,10 @@ class Binder:
         uses = self._uses(function.node, inner)
         steps = self._steps(function.node, inner, place, set(function.input), constants, weights, uses)
         made = {*function.input, *constants, *weights, *(name for step in steps for name in step.node.outputs)}
-        lacking = [name for name in function.output if name not in made]
+        lacking = [name for place, name in enumerate(function.output) if name not in made and node.wants(place)]
         if lacking:
             raise RecordError(f"{self.model}: {place}: nothing makes its output `{lacking[0]}`")
-        inputs, outputs = tuple(function.input), tuple(function.output)
+        inputs, outputs = tuple(function.input), tuple(name if name in made else "" for name in function.output)
         graph = self._finished(function.name, inputs, outputs, steps, constants, weights, made, types)
         typed = Node(
             node.operator, node.domain, node.version, node.name, node.inputs, node.outputs, node.attributes,

@@ -28,7 +28,8 @@ SMALL_FLOATS: dict[int, tuple[int, int, float]] = {
 """Floats of 16, 8 and 4 bits: bits of the mantissa, the smallest exponent of normal numbers, the largest number."""
 
 HAS_INFINITY = frozenset({FLOAT16, BFLOAT16, 19})
-FLOATS = frozenset({FLOAT, DOUBLE, 24, *SMALL_FLOATS})
+POWERS_OF_TWO = 24
+FLOATS = frozenset({FLOAT, DOUBLE, POWERS_OF_TWO, *SMALL_FLOATS})
 
 NAMES = {
     1: "float", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
@@ -53,12 +54,18 @@ def kind_of(element: int, what: str = "a value") -> type[Kind]:
     raise RecordError(f"{what}: no kind of tensor holds elements of the type {NAMES.get(element, element)}")
 
 
+def known_to_numpy(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Values of types that ml_dtypes adds (bfloat16, int4, ...) in types that all of NumPy takes."""
+    if values.dtype.type.__module__ == "numpy":
+        return values
+    return values.astype(np.int64 if values.dtype.name.startswith(("int", "uint")) else np.float32)
+
+
 def host(value: Any) -> Tensor[Any, Any, Any]:
     """A small value as a tensor on the host."""
     values = np.asarray(value)
-    if values.dtype.name not in np.sctypeDict:  # of ml_dtypes
-        values = values.astype(np.int64 if values.dtype.name.startswith(("int", "uint")) else np.float64)
-    elif values.dtype == np.uint64 and values.size and values.max() >= 2**63:
+    values = known_to_numpy(values)
+    if values.dtype == np.uint64 and values.size and values.max() >= 2**63:
         raise RangeError(f"{values.max()} is an unsigned integer of 64 bits that no backend holds")
     return tensor(values, device=HOST.device())
 
@@ -85,7 +92,9 @@ def values_of(x: Any) -> np.ndarray[Any, Any]:
     return x if isinstance(x, np.ndarray) else x.numpy()
 
 
-def cast(x: Tensor[Any, Any, Any], element: int, *, saturate: bool = True) -> Tensor[Any, Any, Any]:
+def cast(
+    x: Tensor[Any, Any, Any], element: int, *, saturate: bool = True, round_mode: str = "up"
+) -> Tensor[Any, Any, Any]:
     """`x` with elements of another type: its kind changes; a narrower type wraps (Int) or rounds (Float).
 
     f16 and bf16 overflow to infinity; on a backend of half precision the backend has rounded already.
@@ -96,6 +105,8 @@ def cast(x: Tensor[Any, Any, Any], element: int, *, saturate: bool = True) -> Te
     if kind is Int:
         return wrapped(x.int(), element) if x.kind is not Int else wrapped(x, element)
     x = x.float()
+    if element == POWERS_OF_TWO:
+        return rounded_to_power(x, round_mode)
     return rounded(x, element, saturate=saturate) if element in SMALL_FLOATS else x
 
 
@@ -137,3 +148,10 @@ def rounded(x: Tensor[Any, Any, Any], element: int, *, saturate: bool = True) ->
     found = where(finite, where(size > 0.0, near, size), special)
     found = where(plain < 0.0, -found, found)
     return x + (found - plain).detach() if x.backend.differentiates else found
+
+
+def rounded_to_power(x: Tensor[Any, Any, Any], mode: str) -> Tensor[Any, Any, Any]:
+    """Positive floats as powers of two, which is all that float8e8m0 holds."""
+    exponent = x.detach().abs().log2()
+    whole = exponent.ceil() if mode == "up" else exponent.floor() if mode == "down" else exponent.round()
+    return whole.clip(-127.0, 127.0).exp2()

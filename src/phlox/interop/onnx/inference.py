@@ -31,6 +31,8 @@ def types_of_results(
     if operator in _BY_ATTRIBUTE:
         name, default = _BY_ATTRIBUTE[operator]
         return (int(attributes.get(name, 0)) or default or first,) * count
+    if operator == "ConstantOfShape":
+        return (_element_of_value(attributes.get("value")),)
     if operator == "CastLike":
         return (inputs[1],)
     if operator == "QuantizeLinear":
@@ -45,6 +47,13 @@ def types_of_results(
     if schema is None:
         return (first,) * count
     return tuple(_by_schema(schema, place, inputs, first) for place in range(count))
+
+
+def _element_of_value(value: Any) -> int:
+    return FLOAT if value is None else BY_NAME.get(_NAMES_IN_NUMPY.get(value.dtype.name, value.dtype.name), FLOAT)
+
+
+_NAMES_IN_NUMPY = {"float32": "float", "float64": "double"}
 
 
 def _by_schema(schema: Any, place: int, inputs: Sequence[int], first: int) -> int:

@@ -63,7 +63,7 @@ class Program:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from phlox.interop.onnx.load import program_from
+        from phlox.interop.onnx.loading import program_from
 
         return program_from, (self.source,)
 

@@ -58,16 +58,24 @@ def _masks(
             more = ((0, 0),) * (mask.ndim - 1) + ((0, m - mask.shape[-1]),)
             mask = mask.pad(more) if mask.kind.name == "bool" else mask.pad(more, -math.inf)
         allowed, bias = (mask, None) if mask.kind.name == "bool" else (None, mask)
-    if node.get("is_causal", 0):
-        rows, columns = arange(n, device=device).reshape((n, 1)), arange(m, device=device)
+    left = node.get("left_window_size", -1)
+    right = 0 if node.get("is_causal", 0) else node.get("right_window_size", -1)
+    if left >= 0 or right >= 0:
+        rows, columns = arange(n, device=device).reshape((n, 1)) + past, arange(m, device=device)
         if lengths is not None:
             rows = rows + (lengths - n).reshape((-1, 1, 1, 1))
-        seen = columns <= rows + past
-        allowed = seen if allowed is None else allowed & seen
+        if right >= 0:
+            allowed = _both(allowed, columns <= rows + right)
+        if left >= 0:
+            allowed = _both(allowed, columns >= rows - left)
     if lengths is not None:
         there = arange(m, device=device) < lengths.reshape((-1, 1, 1, 1))
-        allowed = there if allowed is None else allowed & there
+        allowed = _both(allowed, there)
     return allowed, bias
+
+
+def _both(one: X | None, other: X) -> X:
+    return other if one is None else one & other
 
 
 def _in_steps(
@@ -77,21 +85,14 @@ def _in_steps(
     if times > 1:
         k, v = k.repeat(times, 1), v.repeat(times, 1)
     scores = matmul(q, k.mT) * scale
-    stages = [scores]
-    if allowed is not None:
-        bias = where(allowed, 0.0 if bias is None else bias, -math.inf)
-    masked = scores if bias is None else scores + bias
-    stages.append(masked)
-    capped = (masked / cap).tanh() * cap if cap else masked
-    if cap and bias is not None:
-        capped = where((bias == -math.inf).broadcast_to(capped.shape), -math.inf, capped)
-    stages.append(capped)
-    size = capped.max(-1, keepdims=True)
-    shares = (capped - where(size == -math.inf, 0.0, size)).exp()
+    capped = (scores / cap).tanh() * cap if cap else scores
+    masked = capped if bias is None else capped + bias
+    masked = masked if allowed is None else where(allowed, masked, -math.inf)
+    size = masked.max(-1, keepdims=True)
+    shares = (masked - where(size == -math.inf, 0.0, size)).exp()
     total = shares.sum(-1, keepdims=True)
     shares = shares / where(total == 0.0, 1.0, total)
-    stages.append(shares)
-    return matmul(shares, v), stages[node.get("qk_matmul_output_mode", 0)]
+    return matmul(shares, v), (scores, capped, masked, shares)[node.get("qk_matmul_output_mode", 0)]
 
 
 def _rotary(node: Node, x: X, cos: X, sin: X, positions: X | None = None) -> X:

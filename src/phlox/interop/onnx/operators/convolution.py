@@ -8,7 +8,7 @@ from phlox.errors import ShapeError
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.operators.windows import window
 from phlox.interop.onnx.registry import operators
-from phlox.tensor import Tensor, functional, tensor
+from phlox.tensor import Tensor, concat, functional, tensor
 
 X = Tensor[Any, Any, Any]
 
@@ -132,9 +132,19 @@ def bilinear(x: X, rows: X, columns: X) -> X:
     return result
 
 
+def _causal_conv(node: Node, x: X, weight: X, bias: X | None = None, past: X | None = None) -> tuple[X, X]:
+    """A convolution of each channel by itself over what came before, of which the end is kept for the next call."""
+    length = weight.shape[-1] - 1
+    whole = x.pad(((0, 0), (0, 0), (length, 0))) if past is None else concat([past, x], 2)
+    y = functional.conv1d(whole, weight, bias, groups=x.shape[1])
+    y = y.silu() if node.get("activation", "none") in ("silu", "swish") else y
+    return y, whole[:, :, whole.shape[2] - length :]
+
+
 operators(
     {
         "Conv": conv,
+        "CausalConvWithState": _causal_conv,
         "ConvTranspose": _conv_transpose,
         "ConvInteger": _conv_integer,
         "Col2Im": _col2im,

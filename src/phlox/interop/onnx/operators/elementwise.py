@@ -6,8 +6,10 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from phlox.backend import Float, Int
-from phlox.interop.onnx.elements import cast, wrapped
+import numpy as np
+
+from phlox.backend import Bool, Float, Int
+from phlox.interop.onnx.elements import BOOL, FLOAT, INT64, STRING, cast, host, values_of, wrapped
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.registry import operators
 from phlox.tensor import Tensor, where
@@ -33,7 +35,9 @@ def _div(x: X, y: X) -> X:
 
 
 def _mod(node: Node, x: X, y: X) -> X:
-    return wrapped(x.fmod(y) if node.get("fmod", 0) else x % y, node.element)
+    if x.kind is Float:
+        return x.fmod(y) if node.get("fmod", 0) else x % y
+    return wrapped(x - y * _div(x, y) if node.get("fmod", 0) else x % y, node.element)
 
 
 def _pow(node: Node, x: X, y: X) -> X:
@@ -72,7 +76,27 @@ def _mean(node: Node, *xs: X) -> X:
 
 
 def _equal(node: Node, x: Any, y: Any) -> Any:
-    return x == y
+    return host(np.asarray(x == y, dtype=bool)) if isinstance(x, np.ndarray) else x == y
+
+
+_BY_KIND = {Float: FLOAT, Int: INT64, Bool: BOOL}
+
+
+def _cast(node: Node, x: Any, element: int) -> Any:
+    if isinstance(x, np.ndarray):  # of text
+        found = x if element == STRING else np.vectorize(_number, otypes=[np.float64])(x)
+        return found if element == STRING else cast(host(found), element)
+    if element == STRING:
+        return np.vectorize(_text, otypes=[object])(values_of(x))
+    return cast(x, element, saturate=bool(node.get("saturate", 1)), round_mode=node.get("round_mode", "up"))
+
+
+def _number(text: Any) -> float:
+    return float(str(text))
+
+
+def _text(value: Any) -> str:
+    return str(value.item() if isinstance(value, (np.integer, np.bool_)) else np.float32(value))
 
 
 operators(
@@ -127,8 +151,8 @@ operators(
         "BitwiseNot": _whole(lambda x: ~x),
         "BitShift": _shift,
         "Where": _where,
-        "Cast": lambda node, x: cast(x, node.element, saturate=bool(node.get("saturate", 1))),
-        "CastLike": lambda node, x, like: cast(x, node.element, saturate=bool(node.get("saturate", 1))),
+        "Cast": lambda node, x: _cast(node, x, node.element),
+        "CastLike": lambda node, x, like: _cast(node, x, node.element or _BY_KIND[like.kind]),
     }
 )
 operators({"Clip": _clip}, since=11)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phlox.interop.onnx.elements import cast, values_of
+from phlox.interop.onnx.elements import cast, known_to_numpy, values_of
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.registry import operators
 from phlox.tensor import Tensor, arange, one_hot, stack, tensor, where
@@ -108,8 +108,7 @@ def _bit_cast(node: Node, x: X) -> X:
     helper = onnx().helper
     before, after = (helper.tensor_dtype_to_np_dtype(one) for one in (node.type_of(0), node.element))
     seen = values_of(x).astype(before).view(after)
-    known = seen.astype(np.int64) if seen.dtype.name not in np.sctypeDict and "int" in seen.dtype.name else seen
-    return cast(tensor(known, device=x.device), node.element)
+    return cast(tensor(known_to_numpy(seen), device=x.device), node.element)
 
 
 operators(

@@ -30,11 +30,15 @@ def _reduction(compute: Callable[[X, Any, bool], X]) -> Compute:
     return computed
 
 
+def _is_empty(x: X, axes: Axes) -> bool:
+    return any(x.shape[axis] == 0 for axis in axes or ())
+
+
 def _extreme(x: X, axes: Axes, keepdims: bool, *, largest: bool) -> X:
     if x.kind is Bool:
         return x.any(axes, keepdims=keepdims) if largest else x.all(axes, keepdims=keepdims)
-    places = {axis % x.ndim for axis in axes or ()}
-    if any(x.shape[place] == 0 for place in places):  # of no elements: Phlox refuses it, ONNX defines it
+    if _is_empty(x, axes):  # Phlox refuses it, ONNX defines it
+        places = {axis % x.ndim for axis in axes or ()}
         shape = [1 if a in places else size for a, size in enumerate(x.shape) if keepdims or a not in places]
         return full(tuple(shape), -math.inf if largest else math.inf, device=x.device)
     return x.max(axes, keepdims=keepdims) if largest else x.min(axes, keepdims=keepdims)
@@ -94,7 +98,7 @@ _REDUCTIONS = {
     "ReduceL2": _reduction(lambda x, axes, keep: x.square().sum(axes, keepdims=keep).float().sqrt()),
     "ReduceSumSquare": _reduction(lambda x, axes, keep: x.square().sum(axes, keepdims=keep)),
     "ReduceLogSum": _reduction(lambda x, axes, keep: x.sum(axes, keepdims=keep).log()),
-    "ReduceLogSumExp": _reduction(lambda x, axes, keep: x.logsumexp(axes, keepdims=keep)),
+    "ReduceLogSumExp": _reduction(lambda x, axes, keep: x.exp().sum(axes, keepdims=keep).log() if _is_empty(x, axes) else x.logsumexp(axes, keepdims=keep)),
 }
 
 operators(_REDUCTIONS, static=dict.fromkeys(_REDUCTIONS, (1,)))

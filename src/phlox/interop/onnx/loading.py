@@ -9,7 +9,8 @@ import numpy as np
 
 from phlox.backend import DeviceLike, as_device
 from phlox.errors import RecordError
-from phlox.interop.onnx.bind import OLDEST, Binder, element_of_type
+from phlox.interop.onnx.bind import Binder, element_of_type
+from phlox.interop.onnx.elements import known_to_numpy
 from phlox.interop.onnx.module import OnnxModule, Program, Value
 from phlox.interop.onnx.operators import import_all
 from phlox.interop.onnx.read import Tensors, onnx, read_model
@@ -59,7 +60,7 @@ def load(
         chosen = selected(trained, values)
     place = as_device(device)
     params = {
-        one: Param(tensor(_known(content), device=place), trained=one in chosen) for one, content in values.items()
+        one: Param(tensor(known_to_numpy(content), device=place), trained=one in chosen) for one, content in values.items()
     }
     return OnnxModule(program, params)
 
@@ -95,18 +96,6 @@ def _check_versions(proto: Any, opsets: Mapping[str, int], name: str) -> None:
             f"{name}: is written for opset {version}, and the installed onnx {package.__version__} knows up to "
             f"{newest}; install a newer one, or convert the file with onnx.version_converter"
         )
-    if version is not None and version < OLDEST:
-        raise RecordError(
-            f"{name}: is written for opset {version}; opsets from {OLDEST} on are read: convert the file with "
-            "onnx.version_converter"
-        )
-
-
-def _known(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Values in a type that tensors are made of."""
-    if values.dtype.name in np.sctypeDict:
-        return values
-    return values.astype(np.int64 if values.dtype.name.startswith(("int", "uint")) else np.float32)
 
 
 def _value(proto: Any) -> Value:
