@@ -13,6 +13,7 @@ from phlox.tensor import Tensor, tensor, where
 
 FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, STRING, BOOL = 1, 2, 3, 4, 5, 6, 7, 8, 9
 FLOAT16, DOUBLE, UINT32, UINT64, BFLOAT16 = 10, 11, 12, 13, 16
+FLOAT4 = 23
 UINT4, INT4, UINT2, INT2 = 21, 22, 25, 26
 
 INTEGERS: dict[int, tuple[int, bool]] = {
@@ -142,11 +143,13 @@ def rounded(x: Tensor[Any, Any, Any], element: int, *, saturate: bool = True) ->
         near = where(beyond, float("inf"), near)
         special = size
     else:
-        near = where(beyond, largest if saturate or element == 23 else float("nan"), near)
-        over = largest if saturate or element == 23 else float("nan")
+        near = where(beyond, largest if saturate or element == FLOAT4 else float("nan"), near)
+        over = largest if saturate or element == FLOAT4 else float("nan")
         special = where(size.isinf(), over, size)
     found = where(finite, where(size > 0.0, near, size), special)
     found = where(plain < 0.0, -found, found)
+    if element == FLOAT4:  # which has no NaN
+        found = where(plain.isnan(), 0.0, found)
     return x + (found - plain).detach() if x.backend.differentiates else found
 
 

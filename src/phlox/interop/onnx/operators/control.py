@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from phlox.errors import RangeError
+from phlox.errors import RangeError, UnsupportedError
 from phlox.interop.onnx.elements import host, is_host, moved, values_of
 from phlox.interop.onnx.graph import Run, known
 from phlox.interop.onnx.node import Node
@@ -89,4 +90,16 @@ def _scan(node: Node, run: Run, values: Values, *operands: Any) -> Any:
 
 
 operators({"If": _if, "Loop": _loop}, own=True)
+
+def _scan_8(node: Node, run: Run, values: Values, lengths: Any, *operands: Any) -> Any:
+    """Opset 8: the first axis is a batch, each example of which is scanned by itself."""
+    if lengths is not None:
+        raise UnsupportedError(f"{node.described()}: lengths of sequences are not known; convert it to opset 9")
+    attributes = {"num_scan_inputs": node.get("num_scan_inputs"), "scan_input_directions": node.get("directions")}
+    one = replace(node, attributes=attributes)
+    rows = [_scan(one, run, values, *(x[number] for x in operands)) for number in range(operands[0].shape[0])]
+    return tuple(_stacked([row[place] for row in rows]) for place in range(len(rows[0])))
+
+
+operators({"Scan": _scan_8}, own=True, since=8)
 operators({"Scan": _scan}, own=True, since=9)
