@@ -107,7 +107,7 @@ def _value(proto: Any) -> Value:
     shape = None
     if kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.HasField("shape"):
         dims = kind.tensor_type.shape.dim
-        shape = tuple(int(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims)
+        shape = tuple(int(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?" for d in dims)
     return Value(proto.name, element_of_type(proto.type), shape, container)
 
 

@@ -36,7 +36,7 @@ _PRODUCTS = frozenset(
 
 _NO_WEIGHTS = frozenset(
     "Where Pow Equal Less LessOrEqual Greater GreaterOrEqual Mod Min Max Range Loop OneHot QuantizeLinear "
-    "DynamicQuantizeLinear QLinearConv QLinearMatMul NonMaxSuppression IsInf IsNaN Sign Floor Ceil Round".split()
+    "ScatterElements ScatterND Scatter DynamicQuantizeLinear QLinearConv QLinearMatMul NonMaxSuppression IsInf IsNaN Sign Floor Ceil Round".split()
 )
 """Operators whose constant operands are options."""
 
