@@ -14,7 +14,7 @@ from phlox.version import __version__
 
 COMMANDS = {
     "demo": "train a small convolutional network on handwritten digits",
-    "predict": "classify images from a file with the model of a run",
+    "predict": "classify images from a file with the model of a run, or compute an ONNX file",
     "verify": "check that a saved model still makes the predictions it made after training",
     "convert": "write a record in another format, precision or compression",
     "inspect": "show the contents of a record file",

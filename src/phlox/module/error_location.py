@@ -17,7 +17,6 @@ from phlox.errors import PhloxError
 from phlox.module.fields import Fields, fields_of
 from phlox.module.param import Param
 
-
 _SHOWN = 6
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from phlox.errors import RecordError, UnsupportedError
-from phlox.interop.onnx.elements import BOOL, FLOAT, INT64, STRING, host
+from phlox.interop.onnx.elements import BOOL, FLOAT, INT64, STRING, element_of_type, host
 from phlox.interop.onnx.graph import Graph, Step
 from phlox.interop.onnx.inference import types_of_results
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.read import Tensors, onnx
+from phlox.interop.onnx.reading import Tensors, onnx
 from phlox.interop.onnx.registry import TABLE, Operator
 from phlox.interop.onnx.weights import Use, Weights, role
 
@@ -21,6 +21,11 @@ OLDEST = 7
 _MOST_NODES = 2_000_000
 _UNSTABLE = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"})
 _UNFOLDED = _UNSTABLE | {"Multinomial", "Dropout"}
+
+_PASSING = frozenset(
+    {"Cast", "Transpose", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Concat", "Slice", "Split", "DequantizeLinear"}
+)
+"""Operators that only change type or layout: what they are given is used where their results are."""
 
 Types = dict[str, int]
 
@@ -137,9 +142,7 @@ class Binder:
                 self._constant_node(proto, scope, constants, weights, uses)
                 fixed |= {*proto.output} & constants.keys()
                 continue
-            inside = Scope(
-                scope.opsets, scope.types, scope.attributes, scope.functions, scope.place, frozenset(fixed)
-            )
+            inside = Scope(scope.opsets, scope.types, scope.attributes, scope.functions, scope.place, frozenset(fixed))
             step = self._step(proto, inside)
             step.constant = (
                 bool(proto.input)
@@ -200,8 +203,10 @@ class Binder:
                         found.setdefault(one, []).extend(inner)
         # What only passes through a change of type or layout is used where the result is.
         for proto in reversed(nodes):
-            if proto.op_type in ("Cast", "Transpose", "Identity", "Reshape", "Unsqueeze") and proto.input:
-                found[proto.input[0]] = [*found.get(proto.output[0], ()), *found[proto.input[0]]]
+            if proto.op_type in _PASSING:
+                beyond = [use for name in proto.output for use in found.get(name, ())]
+                for name in proto.input if proto.op_type == "Concat" else proto.input[:1]:
+                    found[name] = [*beyond, *found[name]]
         return found
 
     def _constant(
@@ -231,8 +236,7 @@ class Binder:
         name = proto.output[0]
         attributes, _ = self._attributes(proto, scope)
         ((kind, value),) = attributes.items() or ((None, None),)
-        if kind not in ("value", "value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings",
-                        "sparse_value"):  # fmt: skip
+        if kind is None or not (kind.startswith("value") or kind == "sparse_value"):
             raise RecordError(f"{self.model}: the node {_called(proto)} has no value")
         if kind in ("value_string", "value_strings"):
             values = np.asarray(value, dtype=object)
@@ -273,7 +277,8 @@ class Binder:
         else:
             types = types_of_results(proto.op_type, schema, attributes, input_types, len(proto.output))
         node = Node(
-            proto.op_type, domain, version, proto.name, inputs, tuple(proto.output), attributes, input_types, types, bound
+            proto.op_type, domain, version, proto.name, inputs, tuple(proto.output), attributes, input_types, types,
+            bound,
         )  # fmt: skip
         local = self._functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
         if local is not None:
@@ -413,7 +418,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, (list, tuple)) or type(value).__name__.startswith("Repeated"):
-        return [_plain(one) for one in value]
+        return [_plain(one) for one in cast("list[Any]", value)]
     return value
 
 
@@ -439,16 +444,6 @@ def _types_of_subgraphs(operator: str, graphs: Mapping[str, Graph], count: int) 
     body = next(iter(graphs.values()))
     found = body.output_types[1:] if operator == "Loop" else body.output_types
     return (found + (0,) * count)[:count]
-
-
-def element_of_type(proto: Any) -> int:
-    """The element type of a `TypeProto`: of a tensor, or of what is in a sequence or an optional."""
-    kind = proto.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        return int(getattr(proto, kind).elem_type)
-    if kind in ("sequence_type", "optional_type"):
-        return element_of_type(getattr(proto, kind).elem_type)
-    return 0
 
 
 def _all_unknown(model: str, unknown: Mapping[tuple[str, str, int], list[str]]) -> str:

@@ -40,7 +40,8 @@ NAMES = {
 }  # fmt: skip
 BY_NAME = {name: number for number, name in NAMES.items()}
 
-HOST: Any = load_backend("numpy")(float="f64", int="i64")
+_numpy: Any = load_backend("numpy")
+HOST: Any = _numpy(float="f64", int="i64")
 """What computes shapes and other small values that are known without the inputs: widely, and outside of any trace."""
 
 
@@ -90,7 +91,7 @@ def moved(value: Tensor[Any, Any, Any], device: Any) -> Tensor[Any, Any, Any]:
 
 def values_of(x: Any) -> np.ndarray[Any, Any]:
     """The values of a tensor on the host; an error of its backend where they are unknown during tracing."""
-    return x if isinstance(x, np.ndarray) else x.numpy()
+    return x.numpy() if hasattr(x, "primitive") else np.asarray(x)
 
 
 def cast(
@@ -158,3 +159,13 @@ def rounded_to_power(x: Tensor[Any, Any, Any], mode: str) -> Tensor[Any, Any, An
     exponent = x.detach().abs().log2()
     whole = exponent.ceil() if mode == "up" else exponent.floor() if mode == "down" else exponent.round()
     return whole.clip(-127.0, 127.0).exp2()
+
+
+def element_of_type(proto: Any) -> int:
+    """The element type of a `TypeProto`: of a tensor, or of what is in a sequence or an optional."""
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        return int(getattr(proto, kind).elem_type)
+    if kind in ("sequence_type", "optional_type"):
+        return element_of_type(getattr(proto, kind).elem_type)
+    return 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from phlox.backend import Device
-from phlox.errors import ModuleError, UnsupportedError
+from phlox.errors import CompileError, ModuleError, UnsupportedError
 from phlox.interop.onnx.elements import is_host, moved
 from phlox.interop.onnx.node import Node, shapes_of
 from phlox.interop.onnx.registry import Operator
@@ -96,7 +96,7 @@ class Step:
                 if place < len(given) and isinstance(given[place], Tensor):
                     given[place] = known(node, place, given[place])
             found = operator.compute(node, *self._together(run, given))
-        results: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+        results = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
         if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
             raise UnsupportedError(f"{node.described()}: its output `{node.outputs[len(results)]}` is not computed")
         return results
@@ -110,16 +110,19 @@ class Step:
             if is_host(one):
                 given[place] = run.kept.placed(one, device) if place in self.from_constants else moved(one, device)
             elif isinstance(one, list):
-                items: list[Any] = one
+                items = cast("list[Any]", one)
                 given[place] = [moved(item, device) if is_host(item) else item for item in items]
         return given
 
 
 def _device_of(value: Any) -> Device | None:
     if isinstance(value, list):
-        items: list[Any] = value
+        items = cast("list[Any]", value)
         return next((device for item in items if (device := _device_of(item)) is not None), None)
-    return value.device if isinstance(value, Tensor) and not is_host(value) else None
+    if not isinstance(value, Tensor):
+        return None
+    tensor = cast("Tensor[Any, Any, Any]", value)
+    return None if is_host(tensor) else tensor.device
 
 
 def _is_small(value: Any) -> bool:
@@ -128,14 +131,12 @@ def _is_small(value: Any) -> bool:
 
 def known(node: Node, place: int, value: Any) -> np.ndarray[Any, Any]:
     """The values of an operand that the shape of a result depends on."""
-    try:
-        return value.numpy()
-    except Exception as error:
-        error.add_note(
-            f"ONNX: {node.described()} needs the values of its input `{node.inputs[place]}`, which depend on values "
-            "that are unknown during tracing; give inputs that say sizes as Python numbers, or do not compile the model"
+    if value.backend.is_traced(value.primitive) and not value.backend.batch_of(value.primitive):
+        raise CompileError(
+            f"{node.described()} needs the values of its input `{node.inputs[place]}`, which are unknown during "
+            "tracing; give inputs that say sizes or choices as Python numbers, or do not compile the model"
         )
-        raise
+    return value.numpy()
 
 
 @dataclass(slots=True, eq=False)

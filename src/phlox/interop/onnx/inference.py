@@ -50,7 +50,10 @@ def types_of_results(
 
 
 def _element_of_value(value: Any) -> int:
-    return FLOAT if value is None else BY_NAME.get(_NAMES_IN_NUMPY.get(value.dtype.name, value.dtype.name), FLOAT)
+    if value is None:
+        return FLOAT
+    name = str(value.dtype.name)
+    return BY_NAME.get(_NAMES_IN_NUMPY.get(name, name), FLOAT)
 
 
 _NAMES_IN_NUMPY = {"float32": "float", "float64": "double"}

@@ -9,11 +9,11 @@ import numpy as np
 
 from phlox.backend import DeviceLike, as_device
 from phlox.errors import RecordError
-from phlox.interop.onnx.bind import Binder, element_of_type
+from phlox.interop.onnx.bind import Binder
 from phlox.interop.onnx.elements import known_to_numpy
-from phlox.interop.onnx.module import OnnxModule, Program, Value
+from phlox.interop.onnx.module import OnnxModule, Program, value_of
 from phlox.interop.onnx.operators import import_all
-from phlox.interop.onnx.read import Tensors, onnx, read_model
+from phlox.interop.onnx.reading import Tensors, onnx, read_model
 from phlox.module import Param
 from phlox.record.formats.reader import PathLike, Readable
 from phlox.record.patterns import Patterns, selected
@@ -60,7 +60,8 @@ def load(
         chosen = selected(trained, values)
     place = as_device(device)
     params = {
-        one: Param(tensor(known_to_numpy(content), device=place), trained=one in chosen) for one, content in values.items()
+        one: Param(tensor(known_to_numpy(content), device=place), trained=one in chosen)
+        for one, content in values.items()
     }
     return OnnxModule(program, params)
 
@@ -77,13 +78,11 @@ def _bound(proto: Any, tensors: Tensors, name: str) -> tuple[Program, dict[str, 
     _check_versions(proto, opsets, name)
     binder = Binder(proto, tensors, name)
     graph = binder.bind(proto.graph, opsets)
-    inputs = {value.name: _value(value) for value in proto.graph.input}
-    outputs = tuple(_value(value) for value in proto.graph.output)
+    inputs = {value.name: value_of(value) for value in proto.graph.input}
+    outputs = tuple(value_of(value) for value in proto.graph.output)
     weights = binder.weights
-    source = _stripped(proto, graph.weights)
-    program = Program(
-        graph, tuple(inputs[one] for one in graph.inputs), outputs, opsets, tuple(weights.values), source
-    )
+    source = _stripped(proto, graph.weights, tensors)
+    program = Program(graph, tuple(inputs[one] for one in graph.inputs), outputs, opsets, tuple(weights.values), source)
     return program, weights.values, weights.trained
 
 
@@ -96,19 +95,6 @@ def _check_versions(proto: Any, opsets: Mapping[str, int], name: str) -> None:
             f"{name}: is written for opset {version}, and the installed onnx {package.__version__} knows up to "
             f"{newest}; install a newer one, or convert the file with onnx.version_converter"
         )
-
-
-def _value(proto: Any) -> Value:
-    kind, container = proto.type, "tensor"
-    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
-        which = kind.WhichOneof("value")
-        container = which.removesuffix("_type") if container != "optional" else container
-        kind = getattr(kind, which).elem_type
-    shape = None
-    if kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.HasField("shape"):
-        dims = kind.tensor_type.shape.dim
-        shape = tuple(int(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?" for d in dims)
-    return Value(proto.name, element_of_type(proto.type), shape, container)
 
 
 class _WithoutWeights(Tensors):
@@ -124,26 +110,38 @@ class _WithoutWeights(Tensors):
 _TAKEN_OUT = "phlox: the values are a parameter"
 
 
-def _stripped(proto: Any, weights: Mapping[str, str]) -> bytes:
-    """The model without the values of its initializers that are parameters."""
-    package = onnx()
-    lean = package.ModelProto()
+def _stripped(proto: Any, weights: Mapping[str, str], tensors: Tensors) -> bytes:
+    """The model without the values of its initializers that are parameters, and with its external data in it."""
+    lean = onnx().ModelProto()
+    lean.ir_version = proto.ir_version
+    lean.opset_import.extend(proto.opset_import)
+    lean.functions.extend(proto.functions)
     graph = proto.graph
-    for name in ("ir_version", "opset_import", "functions"):
-        if name == "ir_version":
-            lean.ir_version = proto.ir_version
-        else:
-            getattr(lean, name).extend(getattr(proto, name))
     lean.graph.name = graph.name
     for name in ("node", "input", "output", "sparse_initializer"):
         getattr(lean.graph, name).extend(getattr(graph, name))
-    for one in graph.initializer:
-        if one.name in weights:
-            lean.graph.initializer.append(
-                package.TensorProto(
-                    name=one.name, dims=list(one.dims), data_type=one.data_type, doc_string=_TAKEN_OUT
-                )
-            )
-        else:
-            lean.graph.initializer.append(one)
+    lean.graph.initializer.extend(_lean(one, tensors, taken_out=one.name in weights) for one in graph.initializer)
+    _embed(lean.graph, tensors)
+    for function in lean.functions:
+        _embed(function, tensors)
     return lean.SerializeToString()
+
+
+def _lean(proto: Any, tensors: Tensors, *, taken_out: bool) -> Any:
+    if taken_out:
+        dims = list(proto.dims)
+        return onnx().TensorProto(name=proto.name, dims=dims, data_type=proto.data_type, doc_string=_TAKEN_OUT)
+    return onnx().numpy_helper.from_array(tensors.array(proto), proto.name) if proto.data_location == 1 else proto
+
+
+def _embed(graph: Any, tensors: Tensors) -> None:
+    """Put external data of subgraphs and of attributes into the model."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == 4 and attribute.t.data_location == 1:
+                attribute.t.CopyFrom(_lean(attribute.t, tensors, taken_out=False))
+            for inner in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+                for place, one in enumerate(inner.initializer):
+                    if one.data_location == 1:
+                        inner.initializer[place].CopyFrom(_lean(one, tensors, taken_out=False))
+                _embed(inner, tensors)

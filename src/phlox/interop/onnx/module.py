@@ -11,7 +11,7 @@ import numpy as np
 
 from phlox.backend import Device, Float, Int, as_device
 from phlox.errors import KindError, ModuleError, ShapeError
-from phlox.interop.onnx.elements import NAMES, STRING, host, is_host, kind_of, moved
+from phlox.interop.onnx.elements import NAMES, STRING, element_of_type, host, is_host, kind_of, moved
 from phlox.interop.onnx.graph import Graph, Kept, Run
 from phlox.module import Module, Param
 from phlox.tensor import Tensor, tensor
@@ -32,6 +32,22 @@ class Value:
         shape = "[...]" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
         inner = f"{NAMES.get(self.element, '?')} {shape}"
         return f"{self.name}: {inner}" if self.container == "tensor" else f"{self.name}: {self.container} of {inner}"
+
+
+def value_of(proto: Any) -> Value:
+    """An input or output from its `ValueInfoProto`."""
+    kind, container = proto.type, "tensor"
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        which = kind.WhichOneof("value")
+        container = which.removesuffix("_type") if container != "optional" else container
+        kind = getattr(kind, which).elem_type
+    shape = None
+    if kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.HasField("shape"):
+        dims = kind.tensor_type.shape.dim
+        shape = tuple(
+            int(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?" for d in dims
+        )
+    return Value(proto.name, element_of_type(proto.type), shape, container)
 
 
 class Program:
@@ -138,7 +154,9 @@ def _by_name(program: Program, inputs: tuple[Any, ...], named: Mapping[str, Any]
         if name in given:
             raise ModuleError(f"the input `{name}` is given twice, by place and by name")
         given[name] = value
-    optional = {value.name for value in program.inputs if value.container == "optional"} | program.graph.constants.keys()
+    optional = {
+        value.name for value in program.inputs if value.container == "optional"
+    } | program.graph.constants.keys()
     lacking = [name for name in names if name not in given and name not in optional | program.graph.weights.keys()]
     if lacking:
         raise ModuleError(f"the input `{lacking[0]}` is not given{takes}")
@@ -167,7 +185,7 @@ def _checked(value: Value, given: Any, device: Device) -> Any:
         x = tensor(given, device=device)
     wanted = kind_of(value.element, f"the input `{value.name}`") if value.element else x.kind
     if x.kind is not wanted:
-        remedy = {Float: ".float()", Int: ".int()"}.get(wanted, ".bool()")
+        remedy = f".{wanted.name}()"
         raise KindError(
             f"the input `{value}` is {wanted.__name__}, got a {x.kind.__name__} tensor; convert it with {remedy}"
         )

@@ -9,6 +9,15 @@ from typing import Any, TypeAlias
 Compute: TypeAlias = Callable[..., Any]
 """`compute(node, *inputs)`: absent optional inputs are None; several outputs are a tuple."""
 
+Written: TypeAlias = (
+    Callable[[Any], Any]
+    | Callable[[Any, Any], Any]
+    | Callable[[Any, Any, Any], Any]
+    | Callable[[Any, Any, Any, Any], Any]
+    | Callable[..., Any]
+)
+"""The same, so that type checkers know how many parameters a lambda in a table has."""
+
 DEFAULT, MICROSOFT = "", "com.microsoft"
 
 
@@ -43,7 +52,7 @@ class Table:
     def add(self, operator: Operator) -> None:
         """Add one."""
         known = self.operators.setdefault((operator.domain, operator.name), [])
-        known.append(operator)
+        known.insert(0, operator)  # of two for one version the later one
         known.sort(key=lambda one: -one.since)
 
     def find(self, domain: str, name: str, version: int) -> Operator | None:
@@ -56,7 +65,7 @@ TABLE = Table()
 
 
 def operators(
-    functions: Mapping[str, Compute],
+    functions: Mapping[str, Written],
     *,
     static: Mapping[str, Iterable[int]] | None = None,
     since: int = 1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,16 +27,18 @@ _ROLES = {
 }  # fmt: skip
 """What the operand of an operator is called in a path, where its initializer has no name that says something."""
 
-_PRODUCTS = frozenset(
-    "MatMul Gemm Conv ConvTranspose LSTM GRU RNN BatchNormalization LayerNormalization RMSNormalization "
-    "GroupNormalization InstanceNormalization PRelu Einsum Attention SkipLayerNormalization FusedMatMul".split()
-)
+_PRODUCTS = frozenset({
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "BatchNormalization", "LayerNormalization",
+    "RMSNormalization", "GroupNormalization", "InstanceNormalization", "PRelu", "Einsum", "Attention",
+    "SkipLayerNormalization", "FusedMatMul",
+})  # fmt: skip
 """Operators whose constant operands are weights, in whatever way they are written down."""
 
-_NO_WEIGHTS = frozenset(
-    "Where Pow Equal Less LessOrEqual Greater GreaterOrEqual Mod Min Max Range Loop OneHot QuantizeLinear "
-    "ScatterElements ScatterND Scatter DynamicQuantizeLinear QLinearConv QLinearMatMul NonMaxSuppression IsInf IsNaN Sign Floor Ceil Round".split()
-)
+_NO_WEIGHTS = frozenset({
+    "Where", "Pow", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Mod", "Min", "Max", "Range",
+    "Loop", "OneHot", "QuantizeLinear", "ScatterElements", "ScatterND", "Scatter", "DynamicQuantizeLinear",
+    "QLinearConv", "QLinearMatMul", "NonMaxSuppression", "IsInf", "IsNaN", "Sign", "Floor", "Ceil", "Round",
+})  # fmt: skip
 """Operators whose constant operands are options."""
 
 _OPTIONS = {("Clip", 1), ("Clip", 2), ("Pad", 2), ("Resize", 1), ("Resize", 2), ("DequantizeLinear", 1)}
@@ -107,10 +108,12 @@ def _is_option(use: Use) -> bool:
 
 
 def _by_use(name: str, uses: list[Use]) -> str:
-    use = next((use for use in uses if (use.operator, use.operand) in _ROLES), uses[0])
+    use = next((use for use in uses if (use.operator, use.operand) in _ROLES), uses[0])  # through what changes layout
     part = _ROLES.get((use.operator, use.operand), f"input{use.operand}")
     owner = clean(use.name) if use.name else use.operator
-    return f"{owner}.{part}"
+    above, _, last = owner.rpartition(".")
+    own = re.fullmatch(rf"{use.operator}(_[0-9]+)?", last)
+    return f"{above if above and own else owner}.{part}"
 
 
 def clean(name: str) -> str:
@@ -121,5 +124,3 @@ def clean(name: str) -> str:
 
 
 _TAKEN = frozenset({"program", "training"})
-
-

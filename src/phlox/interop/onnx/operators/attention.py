@@ -46,9 +46,7 @@ def _attention(
     return y, k, v, seen
 
 
-def _masks(
-    node: Node, mask: X | None, q: X, k: X, lengths: X | None, past: int
-) -> tuple[X | None, X | None]:
+def _masks(node: Node, mask: X | None, q: X, k: X, lengths: X | None, past: int) -> tuple[X | None, X | None]:
     """Where queries may look (Bool), and what is added to the scores (Float)."""
     allowed, bias = None, None
     n, m = q.shape[2], k.shape[2]
@@ -78,9 +76,7 @@ def _both(one: X | None, other: X) -> X:
     return other if one is None else one & other
 
 
-def _in_steps(
-    node: Node, q: X, k: X, v: X, allowed: X | None, bias: X | None, scale: float, cap: float
-) -> tuple[X, X]:
+def _in_steps(node: Node, q: X, k: X, v: X, allowed: X | None, bias: X | None, scale: float, cap: float) -> tuple[X, X]:
     times = q.shape[1] // k.shape[1]
     if times > 1:
         k, v = k.repeat(times, 1), v.repeat(times, 1)
@@ -92,7 +88,8 @@ def _in_steps(
     shares = (masked - where(size == -math.inf, 0.0, size)).exp()
     total = shares.sum(-1, keepdims=True)
     shares = shares / where(total == 0.0, 1.0, total)
-    return matmul(shares, v), (scores, capped, masked, shares)[node.get("qk_matmul_output_mode", 0)]
+    stage: int = node.get("qk_matmul_output_mode", 0)
+    return matmul(shares, v), (scores, capped, masked, shares)[stage]
 
 
 def _rotary(node: Node, x: X, cos: X, sin: X, positions: X | None = None) -> X:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phlox.errors import RangeError, UnsupportedError
-from phlox.interop.onnx.elements import host, is_host, moved, values_of
+from phlox.interop.onnx.elements import host, is_host, moved
 from phlox.interop.onnx.graph import Run, known
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.registry import operators
@@ -47,17 +47,9 @@ def _loop(node: Node, run: Run, values: Values, trips: Any = None, condition: An
         state, found = rest[: len(state)], rest[len(state) :]
         for items, item in zip(kept, found, strict=True):
             items.append(item)
-        going = bool(_known_condition(node, one))
+        going = bool(known(node, 1, one).reshape(()))
         number += 1
     return (*state, *(_stacked(items) for items in kept))
-
-
-def _known_condition(node: Node, condition: Any) -> bool:
-    try:
-        return bool(values_of(condition).reshape(()))
-    except Exception as error:
-        error.add_note(f"ONNX: {node.described()} goes on as long as a value says that is unknown during tracing")
-        raise
 
 
 def _scan(node: Node, run: Run, values: Values, *operands: Any) -> Any:
@@ -90,6 +82,7 @@ def _scan(node: Node, run: Run, values: Values, *operands: Any) -> Any:
 
 
 operators({"If": _if, "Loop": _loop}, own=True)
+
 
 def _scan_8(node: Node, run: Run, values: Values, lengths: Any, *operands: Any) -> Any:
     """Opset 8: the first axis is a batch, each example of which is scanned by itself."""

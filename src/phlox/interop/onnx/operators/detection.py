@@ -31,7 +31,12 @@ def _overlap(one: Array, others: Array) -> Array:
 
 
 def _suppressed(
-    node: Node, boxes: Array, scores: Array, most: Array | None = None, iou: Array | None = None, low: Array | None = None
+    node: Node,
+    boxes: Array,
+    scores: Array,
+    most: Array | None = None,
+    iou: Array | None = None,
+    low: Array | None = None,
 ) -> Any:
     count = 0 if most is None else int(most.reshape(-1)[0])
     limit = 0.0 if iou is None else float(iou.reshape(-1)[0])

@@ -17,11 +17,13 @@ from phlox.tensor import Tensor, where
 X = Tensor[Any, Any, Any]
 
 
-def _whole(compute: Callable[..., X]) -> Callable[..., X]:
+def _whole(written: Callable[[Any], Any] | Callable[[Any, Any], Any]) -> Callable[..., X]:
     """Arithmetic whose integers wrap around in narrow types."""
 
+    compute: Any = written
+
     def computed(node: Node, *operands: X) -> X:
-        y = compute(*operands)
+        y: X = compute(*operands)
         return wrapped(y, node.element) if y.kind is Int else y
 
     return computed
@@ -71,8 +73,20 @@ def _where(node: Node, condition: X, x: X, y: X) -> X:
     return where(condition, x, y)
 
 
+def _sum(node: Node, *xs: X) -> X:
+    return reduce(lambda x, y: x + y, xs)
+
+
 def _mean(node: Node, *xs: X) -> X:
-    return reduce(lambda x, y: x + y, xs) * (1.0 / len(xs))
+    return _sum(node, *xs) * (1.0 / len(xs))
+
+
+def _max(node: Node, *xs: X) -> X:
+    return reduce(lambda x, y: x.maximum(y), xs)
+
+
+def _min(node: Node, *xs: X) -> X:
+    return reduce(lambda x, y: x.minimum(y), xs)
 
 
 def _equal(node: Node, x: Any, y: Any) -> Any:
@@ -83,9 +97,8 @@ _BY_KIND = {Float: FLOAT, Int: INT64, Bool: BOOL}
 
 
 def _cast(node: Node, x: Any, element: int) -> Any:
-    if isinstance(x, np.ndarray):  # of text
-        found = x if element == STRING else np.vectorize(_number, otypes=[np.float64])(x)
-        return found if element == STRING else cast(host(found), element)
+    if not hasattr(x, "primitive"):  # an array of text
+        return x if element == STRING else cast(host(np.vectorize(_number, otypes=[np.float64])(x)), element)
     if element == STRING:
         return np.vectorize(_text, otypes=[object])(values_of(x))
     return cast(x, element, saturate=bool(node.get("saturate", 1)), round_mode=node.get("round_mode", "up"))
@@ -96,7 +109,7 @@ def _number(text: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    return str(value.item() if isinstance(value, (np.integer, np.bool_)) else np.float32(value))
+    return str(np.float32(value)) if value.dtype.kind == "f" else str(value.item())
 
 
 operators(
@@ -108,10 +121,10 @@ operators(
         "Neg": _whole(lambda x: -x),
         "Mod": _mod,
         "Pow": _pow,
-        "Sum": lambda node, *xs: reduce(lambda x, y: x + y, xs),
+        "Sum": _sum,
         "Mean": _mean,
-        "Max": lambda node, *xs: reduce(lambda x, y: x.maximum(y), xs),
-        "Min": lambda node, *xs: reduce(lambda x, y: x.minimum(y), xs),
+        "Max": _max,
+        "Min": _min,
         "Clip": _clip_6,
         "Abs": lambda node, x: x.abs(),
         "Sign": lambda node, x: x.sign(),
@@ -156,4 +169,3 @@ operators(
     }
 )
 operators({"Clip": _clip}, since=11)
-

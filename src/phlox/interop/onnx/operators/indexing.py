@@ -22,12 +22,12 @@ def from_start(indices: X, size: int) -> X:
 
 
 def _gather(node: Node, x: X, indices: X) -> X:
-    axis = node.get("axis", 0)
+    axis: int = node.get("axis", 0)
     return x.take(from_start(indices, x.shape[axis]), axis)
 
 
 def _gather_elements(node: Node, x: X, indices: X) -> X:
-    axis = node.get("axis", 0)
+    axis: int = node.get("axis", 0)
     return x.gather(axis, from_start(indices, x.shape[axis]))
 
 
@@ -54,7 +54,7 @@ def _gather_nd(node: Node, x: X, indices: X) -> X:
 
 
 def _scatter_elements(node: Node, x: X, indices: X, updates: X) -> X:
-    axis = node.get("axis", 0)
+    axis: int = node.get("axis", 0)
     return x.scatter(axis, from_start(indices, x.shape[axis]), updates, _MODES[node.get("reduction", "none")])
 
 
@@ -90,7 +90,7 @@ def _non_zero(node: Node, x: X) -> X:
 
 
 def _tensor_scatter(node: Node, past: X, update: X, starts: X | None = None) -> X:
-    axis = node.get("axis", -2) % past.ndim
+    axis: int = node.get("axis", -2) % past.ndim
     length = update.shape[axis]
     batch = past.shape[0]
     first = arange(batch, device=past.device) * 0 if starts is None else starts
@@ -103,7 +103,7 @@ def _tensor_scatter(node: Node, past: X, update: X, starts: X | None = None) -> 
 
 
 def _bit_cast(node: Node, x: X) -> X:
-    from phlox.interop.onnx.read import onnx
+    from phlox.interop.onnx.reading import onnx
 
     helper = onnx().helper
     before, after = (helper.tensor_dtype_to_np_dtype(one) for one in (node.type_of(0), node.element))

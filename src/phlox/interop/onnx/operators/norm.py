@@ -27,9 +27,9 @@ def _layer_norm(node: Node, x: X, gamma: X, beta: X | None = None) -> Any:
     axis = node.get("axis", -1) % x.ndim
     epsilon = node.get("epsilon", 1e-5)
     count = x.ndim - axis
-    if not node.wants(1) and not node.wants(2) and gamma.shape == x.shape[axis:]:
-        if beta is None or beta.shape == gamma.shape:
-            return functional.layer_norm(x, gamma, beta, axes=count, epsilon=epsilon)
+    usual = gamma.shape == x.shape[axis:] and (beta is None or beta.shape == gamma.shape)
+    if usual and not node.wants(1) and not node.wants(2):
+        return functional.layer_norm(x, gamma, beta, axes=count, epsilon=epsilon)
     axes = tuple(range(axis, x.ndim))
     mean = x.mean(axes, keepdims=True)
     inverse = (x.var(axes, keepdims=True) + epsilon).rsqrt()
@@ -104,4 +104,3 @@ operators(
     }
 )
 operators({"Dropout": _dropout}, static={"Dropout": (1, 2)}, since=12)
-

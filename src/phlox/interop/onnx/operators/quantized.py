@@ -17,10 +17,10 @@ def _fitted(node: Node, x: X, scale: X) -> X:
     """A scale (or zero point) of one element, of an axis or of blocks of one, so that it broadcasts to x."""
     if scale.ndim == 0 or scale.size == 1:
         return scale.reshape(())
-    axis = node.get("axis", 1) % x.ndim
+    axis: int = node.get("axis", 1) % x.ndim
     if scale.ndim == 1 and not node.get("block_size", 0):
         return scale.reshape(tuple(-1 if place == axis else 1 for place in range(x.ndim)))
-    block = node.get("block_size", 0) or -(-x.shape[axis] // scale.shape[axis])
+    block: int = node.get("block_size", 0) or -(-x.shape[axis] // scale.shape[axis])
     whole = scale.repeat(block, axis)
     return whole[tuple(slice(0, x.shape[axis]) if place == axis else slice(None) for place in range(x.ndim))]
 
@@ -64,9 +64,7 @@ def _matmul_integer(node: Node, a: X, b: X, a_zero: X | None = None, b_zero: X |
     return matmul(_centred(a, a_zero, rows=True), _centred(b, b_zero))
 
 
-def _qlinear_matmul(
-    node: Node, a: X, a_scale: X, a_zero: X, b: X, b_scale: X, b_zero: X, scale: X, zero: X
-) -> X:
+def _qlinear_matmul(node: Node, a: X, a_scale: X, a_zero: X, b: X, b_scale: X, b_zero: X, scale: X, zero: X) -> X:
     exact = matmul(_centred(a, a_zero, rows=True), _centred(b, b_zero)).float()
     y = exact * _by_rows(a_scale) * b_scale / scale
     return _saturated(y.round() + zero.float(), node.element)

@@ -88,17 +88,17 @@ def _by_phlox(one: Direction) -> tuple[X, X, X | None]:
             first, second = (_gates(part, kind) for part in (one.bias[:count], one.bias[count:]))
             inner = second[2 * width :]
             bias = concat([first[: 2 * width] + second[: 2 * width], first[2 * width :]], 0)
-        return (*functional.gru(one.x, one.hidden, weight, recurrent, bias, inner, **options), None)
+        y, hidden = functional.gru(one.x, one.hidden, weight, recurrent, bias, inner, **options)
+        return y, hidden, None
     activation: Any = one.names[0]
-    return (*functional.rnn(one.x, one.hidden, weight, recurrent, bias, activation=activation, **options), None)
+    y, hidden = functional.rnn(one.x, one.hidden, weight, recurrent, bias, activation=activation, **options)
+    return y, hidden, None
 
 
 def _in_steps(one: Direction) -> tuple[X, X, X | None]:
     """One step after the other, as ONNX defines them."""
     limit = one.node.get("clip")
-    functions = [
-        _ACTIVATIONS[name](a, b) for name, a, b in zip(one.names, one.alphas, one.betas, strict=True)
-    ]
+    functions = [_ACTIVATIONS[name](a, b) for name, a, b in zip(one.names, one.alphas, one.betas, strict=True)]
 
     def clipped(x: X) -> X:
         return x if limit is None else x.clip(-limit, limit)
@@ -127,9 +127,7 @@ def _halves(bias: X | None, count: int) -> tuple[X | float, X | float]:
     return (0.0, 0.0) if bias is None else (bias[:count], bias[count:])
 
 
-def _lstm_step(
-    one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation
-) -> Step:
+def _lstm_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
     assert c is not None
     f, g, last = functions
     first, second = _halves(one.bias, one.weight.shape[0])
@@ -145,9 +143,7 @@ def _lstm_step(
     return f(clipped(o)) * last(c), c
 
 
-def _gru_step(
-    one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation
-) -> Step:
+def _gru_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
     f, g = functions
     width = h.shape[-1]
     inputs, bias = _halves(one.bias, 3 * width)
@@ -165,9 +161,7 @@ def _gru_step(
     return (1.0 - z) * g(clipped(new)) + z * h, None
 
 
-def _rnn_step(
-    one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation
-) -> Step:
+def _rnn_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
     first, second = _halves(one.bias, one.weight.shape[0])
     return functions[0](clipped(matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second)), None
 
@@ -223,7 +217,9 @@ def _recurrent(kind: str) -> Compute:
                 number == 1 or node.get("direction", "forward") == "reverse", names[part], alphas[part], betas[part],
             )  # fmt: skip
             results.append(_by_phlox(one) if _is_usual(one) else _in_steps(one))
-        y = stack([result[0] for result in results], 2 if batch_first else 1)  # [batch, time, dirs, ..] or [batch, dirs, time]
+        y = stack(
+            [result[0] for result in results], 2 if batch_first else 1
+        )  # [batch, time, dirs, ..] or [batch, dirs, time]
         y = y if batch_first else y.permute_dims((2, 1, 0, 3))
         axis = 1 if batch_first else 0
         last = stack([result[1] for result in results], axis)

@@ -59,7 +59,7 @@ def _cumulated(node: Node, x: X, axis: np.ndarray[Any, Any], name: str) -> X:
 
 
 def _arg(node: Node, x: X, name: str) -> X:
-    axis = node.get("axis", 0)
+    axis: int = node.get("axis", 0)
     if node.get("select_last_index", 0):
         found = x.shape[axis] - 1 - getattr(x.flip(axis), name)(axis, keepdims=True)
     else:
@@ -75,9 +75,7 @@ def _topk(node: Node, x: X, k: Any = None) -> tuple[X, X]:
 def _unique(node: Node, x: X) -> tuple[X, ...]:
     values = values_of(x)
     axis = node.get("axis")
-    _, first, inverse, counts = np.unique(
-        values, return_index=True, return_inverse=True, return_counts=True, axis=axis
-    )
+    _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     inverse = inverse.reshape(-1)
     if not node.get("sorted", 1):
         order = np.argsort(first)
@@ -98,7 +96,11 @@ _REDUCTIONS = {
     "ReduceL2": _reduction(lambda x, axes, keep: x.square().sum(axes, keepdims=keep).float().sqrt()),
     "ReduceSumSquare": _reduction(lambda x, axes, keep: x.square().sum(axes, keepdims=keep)),
     "ReduceLogSum": _reduction(lambda x, axes, keep: x.sum(axes, keepdims=keep).log()),
-    "ReduceLogSumExp": _reduction(lambda x, axes, keep: x.exp().sum(axes, keepdims=keep).log() if _is_empty(x, axes) else x.logsumexp(axes, keepdims=keep)),
+    "ReduceLogSumExp": _reduction(
+        lambda x, axes, keep: (
+            x.exp().sum(axes, keepdims=keep).log() if _is_empty(x, axes) else x.logsumexp(axes, keepdims=keep)
+        )
+    ),
 }
 
 operators(_REDUCTIONS, static=dict.fromkeys(_REDUCTIONS, (1,)))

@@ -125,9 +125,7 @@ def _along(x: X, axis: int, plan: Plan) -> X:
     return result
 
 
-def _resize(
-    node: Node, x: X, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
-) -> X:
+def _resize(node: Node, x: X, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None) -> X:
     places = [axis % x.ndim for axis in node.get("axes") or range(x.ndim)]
     have = [x.shape[place] for place in places]
     if sizes is not None and sizes.size:

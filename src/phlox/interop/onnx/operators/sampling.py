@@ -35,14 +35,16 @@ def _affine_grid(node: Node, theta: X, size: Array) -> X:
 
 def _roi_align(node: Node, x: X, rois: Array, batch: Array) -> X:
     """He et al. 2017: each region as a grid of cells, each the mean (or largest) of points in it."""
-    rows, columns = node.get("output_height", 1), node.get("output_width", 1)
-    ratio, scale = node.get("sampling_ratio", 0), node.get("spatial_scale", 1.0)
+    rows: int = node.get("output_height", 1)
+    columns: int = node.get("output_width", 1)
+    ratio: int = node.get("sampling_ratio", 0)
+    scale: float = node.get("spatial_scale", 1.0)
     mode = node.get("coordinate_transformation_mode", "half_pixel" if node.version >= 16 else "output_half_pixel")
     shift = 0.5 if mode == "half_pixel" else 0.0
     height, width = x.shape[2:]
     results: list[X] = []
     for roi, image in zip(rois.astype(np.float64), batch.astype(np.int64), strict=True):
-        left, top, right, bottom = roi * scale - shift
+        left, top, right, bottom = (float(edge) * scale - shift for edge in roi)
         tall, wide = bottom - top, right - left
         if shift == 0.0:
             tall, wide = max(tall, 1.0), max(wide, 1.0)

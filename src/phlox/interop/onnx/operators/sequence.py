@@ -21,6 +21,10 @@ def _place(position: Array | None) -> int:
     return -1 if position is None else int(position.reshape(()))
 
 
+def _construct(node: Node, *items: Any) -> Items:
+    return list(items)
+
+
 def _insert(node: Node, items: Items, item: Any, position: Array | None = None) -> Items:
     place = len(items) if position is None else int(position.reshape(()))
     place = place + len(items) if place < 0 else place
@@ -33,7 +37,7 @@ def _erase(node: Node, items: Items, position: Array | None = None) -> Items:
 
 
 def _split(node: Node, x: X, split: Array | None = None) -> Items:
-    axis = node.get("axis", 0)
+    axis: int = node.get("axis", 0)
     if split is None:
         parts = x.split(1, axis)
         return parts if node.get("keepdims", 1) else [part.squeeze(axis) for part in parts]
@@ -63,8 +67,8 @@ def _flag(value: bool) -> X:
 
 operators(
     {
-        "SequenceConstruct": lambda node, *items: list(items),
-        "SequenceEmpty": lambda node: list[Any](),
+        "SequenceConstruct": _construct,
+        "SequenceEmpty": _construct,
         "SequenceAt": lambda node, items, position: items[int(position.reshape(()))],
         "SequenceInsert": _insert,
         "SequenceErase": _erase,

@@ -62,7 +62,7 @@ def _unsqueeze(node: Node, x: X, axes: Array | None = None) -> X:
 
 
 def _split(node: Node, x: X, split: Array | None = None) -> tuple[X, ...]:
-    axis = node.get("axis", 0)
+    axis: int = node.get("axis", 0)
     parts = node.get("split") if split is None else split.tolist()
     if parts is None:
         count = node.get("num_outputs", len(node.outputs))
@@ -207,7 +207,8 @@ def _center_crop_pad(node: Node, x: X, shape: Array) -> X:
 
 
 def _reverse_sequence(node: Node, x: X, lengths: Array) -> X:
-    time, batch = node.get("time_axis", 0), node.get("batch_axis", 1)
+    time: int = node.get("time_axis", 0)
+    batch: int = node.get("batch_axis", 1)
     number = np.arange(x.shape[time])
     places = np.where(number < lengths[:, None], lengths[:, None] - 1 - number, number)  # [batch, time]
     rows = np.arange(x.shape[batch])[:, None]
@@ -250,4 +251,3 @@ operators(
 operators({"Slice": _slice}, static={"Slice": (1, 2, 3, 4)}, since=10)
 operators({"Pad": _pad}, static={"Pad": (1, 2, 3)}, since=11)
 operators({"Shape": _shape, "Size": _size}, own=True)
-

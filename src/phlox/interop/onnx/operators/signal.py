@@ -53,7 +53,9 @@ def _stft(node: Node, x: X, step: Array, window: X | None = None, length: Array 
     if window is not None:
         frames = [part * window for part in frames]
     one_sided = bool(node.get("onesided", 1)) and len(frames) == 1
-    found = signal.rfft(frames[0]) if one_sided else signal.fft(frames[0] if len(frames) == 1 else (frames[0], frames[1]))
+    found = (
+        signal.rfft(frames[0]) if one_sided else signal.fft(frames[0] if len(frames) == 1 else (frames[0], frames[1]))
+    )
     return stack([found.real, found.imag], -1)
 
 

@@ -31,7 +31,7 @@ def _split(node: Node, x: Array) -> tuple[Array, Any]:
 def _normalized(node: Node, x: Array) -> Array:
     action = {"UPPER": str.upper, "LOWER": str.lower}.get(node.get("case_change_action", "NONE"), str)
     sensitive = node.get("is_case_sensitive", 0)
-    stops = set(node.get("stopwords") or ())
+    stops: set[str] = set(node.get("stopwords") or ())
     if not sensitive:
         stops = {word.lower() for word in stops}
     rows = x.reshape(-1, x.shape[-1]) if x.ndim == 2 else x[None]

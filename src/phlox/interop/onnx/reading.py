@@ -9,7 +9,7 @@ import math
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,12 +23,8 @@ def onnx() -> ModuleType:
     """The `onnx` package; `ExtraNotInstalledError` without it."""
     try:
         import onnx
-        import onnx.external_data_helper
-        import onnx.numpy_helper
     except ImportError as error:
-        raise ExtraNotInstalledError(
-            f"ONNX files need the onnx package: pip install 'phlox[onnx]' ({error})"
-        ) from None
+        raise ExtraNotInstalledError(f"ONNX files need the onnx package: pip install 'phlox[onnx]' ({error})") from None
     return onnx
 
 
@@ -42,14 +38,14 @@ def read_model(source: Any) -> tuple[Any, Path | None, str]:
         return source, None, "the model"
     folder: Path | None = None
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
+        path = Path(cast("str", source))
         folder, name = path.parent, str(path)
         if path.is_dir():
             raise RecordError(f"{name}: is a folder; give the .onnx file in it")
         content = path.read_bytes()
     else:
-        name = "the bytes" if isinstance(source, (bytes, bytearray, memoryview)) else "the file"
-        content = bytes(source) if name == "the bytes" else source.read()
+        name = "the file" if hasattr(source, "read") else "the bytes"
+        content = source.read() if hasattr(source, "read") else bytes(cast("bytes", source))
     model = package.ModelProto()
     try:
         model.ParseFromString(content)
@@ -62,6 +58,11 @@ def read_model(source: Any) -> tuple[Any, Path | None, str]:
 
 class Tensors:
     """The values of the tensors of a model."""
+
+    @staticmethod
+    def bits_of(element: int) -> int:
+        """How many bits an element of a type takes; 0 for text, and for types that are not known."""
+        return 0 if element == STRING or element not in NAMES else _bits_of(element)
 
     def __init__(self, folder: Path | None, model: str) -> None:
         self._folder = folder
