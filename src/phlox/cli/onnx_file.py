@@ -40,7 +40,7 @@ def predict(model_path: str, file: str, device: str, out: str | None) -> int:
             np.savez(stream, **_savable(arrays))
         print(f"{out}: {', '.join(arrays)}")
         return DONE
-    first = next(iter(arrays.values()), np.zeros(0))
+    first: np.ndarray[Any, Any] = next(iter(arrays.values()), np.empty((0, 0)))
     if len(arrays) == 1 and first.ndim == 2 and first.dtype.kind == "f" and first.shape[1] > 1 and len(first):
         from phlox.cli.predict import print_classes
 
@@ -143,7 +143,7 @@ def inspect(path: str, options: argparse.Namespace) -> int:
     print(printable(table(rows), keep="\n"))
     counts = Counter(found.operators)
     marked = [f"{one} {count}" + (" (unknown)" if one in found.unknown else "") for one, count in counts.most_common()]
-    print(printable(f"\nOperators: {', '.join(marked)}\n"))
+    print(f"\n{printable('Operators: ' + ', '.join(marked))}\n")
     cells = [[one.name, str(one.shape), one.type, size_text(one.bytes)] for one in shown[: options.limit]]
     if cells:
         print(
