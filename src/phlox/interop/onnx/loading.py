@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phlox.backend import DeviceLike, as_device
-from phlox.errors import RecordError
+from phlox.errors import PhloxError, RecordError
 from phlox.interop.onnx.bind import Binder
 from phlox.interop.onnx.elements import known_to_numpy
 from phlox.interop.onnx.module import OnnxModule, Program, value_of
@@ -52,12 +52,17 @@ def load(
     ([[3.0, 3.0]], ['head.weight'])
     """
     proto, folder, name = read_model(path)
-    program, values, trainable = _bound(proto, Tensors(folder, name), name)
+    try:
+        program, values, trainable = _bound(proto, Tensors(folder, name), name)
+    except PhloxError:
+        raise
+    except Exception as error:  # of a file that says anything anywhere
+        raise RecordError(f"{name}: is damaged, or contradicts itself ({type(error).__name__}: {error})") from error
     chosen = trainable
     if trained is False:
         chosen = set[str]()
     elif trained is not None and trained is not True:
-        chosen = selected(trained, values)
+        chosen = selected(trained, list(values))
     place = as_device(device)
     params = {
         one: Param(tensor(known_to_numpy(content), device=place), trained=one in chosen)
