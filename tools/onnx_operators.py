@@ -3,8 +3,8 @@
     python tools/onnx_operators.py             runs all of them on NumPy, and writes the table
     python tools/onnx_operators.py --check     says what is out of date, and changes nothing
 
-Every node test is a model of one operator (or a few), with inputs and outputs. Floats are computed in f32; where a test
-has values that 32 bits do not hold, on a backend of wider types. Results of f16 and bf16 may differ by one rounding, for
+Every node test is a model of one operator (or a few), with inputs and outputs. Floats are computed in f32; where a
+test has values that 32 bits do not hold, on a backend of wider types. Results of f16 and bf16 may differ by one rounding, for
 a backend has one type of floats.
 """
 
@@ -157,9 +157,10 @@ def text() -> str:
     counts, found = by_operator(), outcomes()
     whole = [name for name, (passed, total) in counts.items() if passed == total]
     passed = sum(one.failure is None for one in found.values())
+    newest = onnx.defs.onnx_opset_version()
     lines = [
-        f"Node tests of onnx {onnx.__version__} (opset {onnx.defs.onnx_opset_version()}) on NumPy: {passed:,} of "
-        f"{len(found):,} pass. Of the {len(counts)} operators in them, {len(whole)} pass all of theirs.",
+        f"Node tests of onnx {onnx.__version__} (opset {newest}) on NumPy: {passed:,} of {len(found):,} pass.",
+        f"Of the {len(counts)} operators in them, {len(whole)} pass all of theirs.",
         "",
         "| operator | tests that pass | of | why not all |",
         "|---|---|---|---|",

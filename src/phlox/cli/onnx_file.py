@@ -30,7 +30,7 @@ def predict(model_path: str, file: str, device: str, out: str | None) -> int:
     """Compute a model, and print the classes of its rows, or what its outputs are."""
     from phlox.interop.onnx import load
 
-    model = load(model_path, device=device)
+    model: Any = load(model_path, device=device)
     given, labels = _inputs(model, Path(file))
     found: Any = model(**given)
     outputs: dict[str, Any] = found if len(model.outputs) > 1 else {model.outputs[0].name: found}

@@ -57,7 +57,8 @@ def mlp() -> Any:
         node("Mul", ["m", "scale"], ["y"]),
     ]
     weights = {
-        "zero": np.array(0), "first": np.array([0]), "rest": np.array([6]), "up.weight": normal(5, 6), "up.bias": normal(5),
+        "zero": np.array(0), "first": np.array([0]), "rest": np.array([6]),
+        "up.weight": normal(5, 6), "up.bias": normal(5),
         "onnx::MatMul_7": normal(5, 4, seed=1), "scale": np.array(0.5, np.float32),
     }  # fmt: skip
     return model(nodes, [value("x", ["batch", 2, 3])], [value("y", ["batch", 4])], weights)
