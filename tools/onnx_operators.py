@@ -3,8 +3,8 @@
     python tools/onnx_operators.py             runs all of them on NumPy, and writes the table
     python tools/onnx_operators.py --check     says what is out of date, and changes nothing
 
-Every node test is a model of one operator (or a few), with inputs and outputs. Floats are computed in f32; where a
-test has values that 32 bits do not hold, on a backend of wider types. Results of f16 and bf16 may differ by one rounding, for
+Every node test is a model of one operator (or a few), with inputs and outputs. Floats are computed in f32; where a test
+has values that 32 bits do not hold, on a backend of wider types. Results of f16 and bf16 may differ by one rounding:
 a backend has one type of floats.
 """
 

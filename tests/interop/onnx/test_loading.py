@@ -171,6 +171,24 @@ def test_constants_of_whole_numbers(name: str) -> None:
     np.testing.assert_allclose(loaded(normal(2, 2)).numpy(), normal(2, 2) @ whole.astype(np.float32), rtol=1e-6)
 
 
+def test_files_of_phlox_name_their_parameters() -> None:
+    weights = {"layers.0.gamma": normal(4), "constant_1": normal(4), "n.running_mean": normal(4)}
+    nodes = [
+        node("Sub", ["x", "n.running_mean"], ["c"]),
+        node("Mul", ["c", "layers.0.gamma"], ["h"]),
+        node("Add", ["h", "constant_1"], ["y"]),
+    ]
+    proto = model(nodes, [value("x", [2, 4])], [value("y", [2, 4])], weights)
+    assert len(paths(load(proto))) == 3
+    proto.producer_name = "phlox"
+    loaded = load(proto)
+    assert [(path, param.trained) for path, param in loaded.named_params()] == [
+        ("layers.0.gamma", True), ("n.running_mean", False)
+    ]  # fmt: skip
+    again = pickle.loads(pickle.dumps(loaded))  # noqa: S301
+    assert paths(again) == paths(loaded)
+
+
 # --- copies and records
 
 

@@ -56,6 +56,7 @@ class Binder:
         self._helper = onnx().helper
         self._functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._nodes = 0
+        self._ours = model.producer_name == "phlox"
 
     def bind(self, proto: Any, opsets: Mapping[str, int]) -> Graph:
         """The main graph. Raises `UnsupportedError` with all operators that are not known."""
@@ -219,7 +220,7 @@ class Binder:
         *,
         initializer: bool,
     ) -> None:
-        found = role(values, uses, initializer=initializer)
+        found = role(name, values, uses, initializer=initializer, ours=self._ours)
         if found is None:
             constants[name] = values if values.dtype == object else host(values)
         else:

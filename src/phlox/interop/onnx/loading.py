@@ -119,6 +119,7 @@ def _stripped(proto: Any, weights: Mapping[str, str], tensors: Tensors) -> bytes
     """The model without the values of its initializers that are parameters, and with its external data in it."""
     lean = onnx().ModelProto()
     lean.ir_version = proto.ir_version
+    lean.producer_name = proto.producer_name
     lean.opset_import.extend(proto.opset_import)
     lean.functions.extend(proto.functions)
     graph = proto.graph

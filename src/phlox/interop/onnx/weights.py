@@ -47,6 +47,9 @@ _MADE_UP = re.compile(
     r"(onnx::|val_?\d|_?val_|const|Constant|ortshared|tensor_?\d|[a-zA-Z]{0,2}_?\d+$|/|.*_output_\d+$|_v_|_inlfunc|node_)"
 )
 """Names that exporters make up."""
+_OF_PHLOX = re.compile(r"(constant|shape)(_.*)?")
+"""Names that `px.export.onnx` gives to what is no parameter."""
+_RUNNING = re.compile(r"(.*[./])?running_(mean|var)")
 _INTEGERS = 1024
 """Integers from this many elements on are parameters, which move with the model; fewer are options and indices."""
 
@@ -82,16 +85,21 @@ class Weights:
         return path
 
 
-def role(values: np.ndarray[Any, Any], uses: list[Use], *, initializer: bool) -> str | None:
-    """What a constant is: a "trained" or a "fixed" parameter; or None, a constant of the graph."""
-    if not uses or not values.size:
+def role(
+    name: str, values: np.ndarray[Any, Any], uses: list[Use], *, initializer: bool, ours: bool = False
+) -> str | None:
+    """What a constant is: a "trained" or a "fixed" parameter; or None, a constant of the graph.
+
+    `ours`: is it of a file that Phlox has written, whose parameters have their names?
+    """
+    if not uses or not values.size or (ours and (not initializer or _OF_PHLOX.fullmatch(name))):
         return None
     kind = values.dtype.name
     if kind == "bool" or kind.startswith(("int", "uint")):
         return "fixed" if values.size >= _INTEGERS and not any(map(_is_option, uses)) else None
     if not kind.startswith(("float", "bfloat")) or not values.ndim:
         return None
-    if any((use.operator, use.operand) in _STATISTICS for use in uses):
+    if any((use.operator, use.operand) in _STATISTICS for use in uses) or _RUNNING.fullmatch(name):
         return "fixed"
     if any(use.operator in _NO_WEIGHTS or _is_option(use) for use in uses):
         return None
