@@ -14,7 +14,7 @@ from phlox.version import __version__
 
 COMMANDS = {
     "demo": "train a small convolutional network on handwritten digits",
-    "predict": "classify images from a file with the model of a run",
+    "predict": "classify images from a file with the model of a run, or compute an ONNX file",
     "export": "write a model as an ONNX file, run it, and say how far it is from the model",
     "verify": "check that a saved model still makes the predictions it made after training",
     "convert": "write a record in another format, precision or compression",
