@@ -124,7 +124,7 @@ def undisturbed() -> Learner[Any]:
     if "one" not in FOUND:
         one, losses = learner(), []
         one.fit(
-            train(), epochs=EPOCHS, validation=valid(), folder=GROUP / "whole", progress=False,
+            train(), epochs=EPOCHS, validation=valid(), folder=GROUP / "whole", overwrite=True, progress=False,
             callbacks=[LambdaCallback(on_step_end=lambda it: losses.append(it.loss))],
         )  # fmt: skip
         FOUND["one"] = one
@@ -166,7 +166,9 @@ def resumed() -> None:
 @section
 def handed_on() -> None:
     """What one process has saved several go on from, and the other way round."""
-    learner().fit(train(), steps=8, validation=valid(), folder=GROUP / "left", progress=False)
+    for _ in range(2):  # the second one takes the place of the first
+        learner(metrics={}).fit(train(), steps=2, folder=GROUP / "left", overwrite=True, progress=False)
+    learner().fit(train(), steps=8, validation=valid(), folder=GROUP / "left", overwrite=True, progress=False)
     for other in sorted(BASE.glob("of-*")):
         if other == GROUP or not (other / "left").exists():
             continue
@@ -315,13 +317,14 @@ def options() -> None:
         model.shard(LAYOUT, MESH), optim.AdamWConfig(), 0.01, update=update, mesh=MESH,
         metrics={"accuracy": metrics.Accuracy(num_classes=2)},
     )  # fmt: skip
-    own.fit(train(20, drop_last=True), epochs=2, progress=False)
+    own.fit(train(18, drop_last=True), epochs=2, progress=False)
     FOUND["update"] = [history(own), weights(own)]
     if SIZE > 1:
         with raised(DataError, "with update= the learner cannot weight them", "drop_last=True"):
             own.fit(train(), epochs=1, progress=False)
-    newton = Learner(model.shard(LAYOUT, MESH), optim.LbfgsConfig(), None, nn.cross_entropy_loss, mesh=MESH)
-    newton.fit(Loader((X[:90], Y[:90]), 90), epochs=3, progress=False)
+    linear = nn.Linear(6, 2).init(seed=1, device=ENGINE)
+    newton = Learner(linear.shard(LAYOUT, MESH), optim.LbfgsConfig(), None, nn.cross_entropy_loss, mesh=MESH)
+    newton.fit(train(91), epochs=2, progress=False)
     FOUND["lbfgs"] = [history(newton)]
 
 
