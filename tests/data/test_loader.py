@@ -300,3 +300,24 @@ def test_no_array_of_all_rows_is_made() -> None:
     with warnings.catch_warnings():
         first, far = next(one.epoch(0)), next(one.epoch(0, start=10**9))
     assert len({*first.tolist(), *far.tolist()}) == 512
+
+
+def test_a_part_of_one_number_or_another() -> None:
+    loader = Loader(np.arange(23), 10, shuffle=True, seed=2)
+    whole = list(loader.epoch(1))
+    assert loader.part == (0, 1) and loader.shard(1, 2).part == (1, 2)
+    third = loader.shard(1, 2).with_part(2, 5)  # of the whole, whatever it gave out before
+    assert third.part == (2, 5)
+    parts = [list(loader.with_part(part, 5).epoch(1)) for part in range(5)]
+    for number, batch in enumerate(whole):
+        assert np.array_equal(np.concatenate([part[number] for part in parts]), batch)
+    assert [len(part[2]) for part in parts] == [0, 1, 0, 1, 1]
+    with pytest.raises(DataError, match="part"):
+        loader.with_part(5, 5)
+
+
+def test_an_epoch_that_stops_before_its_end() -> None:
+    loader = Loader(np.arange(50), 10, workers=1)
+    assert [batch[0] for batch in loader.epoch(0, 1, 3)] == [10, 20]
+    assert [batch[0] for batch in loader.epoch(0, 3, 99)] == [30, 40]
+    assert list(loader.epoch(0, 2, 2)) == []
