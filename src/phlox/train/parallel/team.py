@@ -115,7 +115,9 @@ class Team:
             return
         hosts: list[HostArray] = [param.val().numpy() for param in params]
         every = self.gathered(np.concatenate([np.asarray(host, np.float64).reshape(-1) for host in hosts]))
-        mean: HostArray = cast("Any", np.where((every == every[0]).all(0), every[0], np.mean(every, axis=0)))
+        mean = every[0].copy()
+        differs = (every != every[0]).any(0)
+        mean[differs] = every[:, differs].mean(0)
         start = 0
         for param, host in zip(params, hosts, strict=True):
             new = mean[start : start + host.size].reshape(host.shape)
