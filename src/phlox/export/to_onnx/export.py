@@ -56,7 +56,7 @@ def onnx(
         external_data: whether large weights have a file of their own; by default from 64 MB on.
         check_file: whether the file is run.
         tolerance: the largest difference, relative to the largest element of an output, that is taken for rounding; by
-            default 1e-4 for f32, 1e-7 for f64, 3e-2 for f16 and 2e-1 for bf16.
+            default 1e-4 for f32, 1e-6 for f64, 3e-2 for f16 and 2e-1 for bf16.
         runtime: "onnxruntime" or "onnx.reference".
 
     Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
