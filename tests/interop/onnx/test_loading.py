@@ -1,6 +1,6 @@
 """Loading ONNX files: which initializers are parameters, functions and subgraphs, and files that are wrong.
 
-Serves: src/phlox/interop/onnx/{loading,bind,reading,weights,elements}.py
+Serves: src/phlox/interop/onnx/{loading,bind,order,reading,weights,elements}.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 import phlox as px
 from phlox.errors import ExtraNotInstalledError, RangeError, RecordError, ShapeError, UnsupportedError
-from phlox.interop.onnx import load, register
+from phlox.interop.onnx import bind, load, register
 
 onnx = pytest.importorskip("onnx")
 
@@ -230,6 +230,25 @@ def test_a_function_that_calls_itself() -> None:
     sets = [helper.make_opsetid("mine", 1)]
     with pytest.raises(RecordError, match="`Again` calls itself"):
         load(model(nodes, [value("x", [3])], [value("y", [3])], functions=[function], more=sets))
+
+
+def test_functions_that_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bind, "_MOST_NODES", 1000)
+    sets = [helper.make_opsetid("", 18), helper.make_opsetid("mine", 1)]
+    functions = []
+    for depth in range(30):  # each calls the next twice
+        operator, domain = (f"F{depth + 1}", "mine") if depth < 29 else ("Neg", "")
+        body = [node(operator, ["p"], ["q"], domain=domain), node(operator, ["q"], ["r"], domain=domain)]
+        functions.append(helper.make_function("mine", f"F{depth}", ["p"], ["r"], body, sets))
+    proto = model(
+        [node("F0", ["x"], ["y"], domain="mine")],
+        [value("x", [1])],
+        [value("y", [1])],
+        functions=functions,
+        more=sets[1:],
+    )
+    with pytest.raises(RecordError, match="more than 1,000 nodes"):
+        load(proto)
 
 
 def test_subgraphs_see_what_is_around_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -13,12 +14,13 @@ from phlox.interop.onnx.elements import BOOL, FLOAT, INT64, STRING, element_of_t
 from phlox.interop.onnx.graph import Graph, Step
 from phlox.interop.onnx.inference import types_of_results
 from phlox.interop.onnx.node import Node
+from phlox.interop.onnx.order import called, domain_of, sorted_nodes
 from phlox.interop.onnx.reading import Tensors, onnx
 from phlox.interop.onnx.registry import TABLE, Operator
 from phlox.interop.onnx.weights import Use, Weights, role
 
 OLDEST = 7
-_MOST_NODES = 2_000_000
+_MOST_NODES = 200_000
 _UNSTABLE = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"})
 _UNFOLDED = _UNSTABLE | {"Multinomial", "Dropout"}
 
@@ -41,7 +43,8 @@ class Scope:
     """Those around, the outermost first."""
     place: str = ""
     """Of a subgraph: the node around it."""
-    constants: frozenset[str] = frozenset()
+    constants: AbstractSet[str] = frozenset()
+    """Names of values that follow from constants alone."""
 
 
 class Binder:
@@ -54,7 +57,7 @@ class Binder:
         self._tensors = tensors
         self._defs = onnx().defs
         self._helper = onnx().helper
-        self._functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
+        self._functions = {(domain_of(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._nodes = 0
         self._ours = model.producer_name == "phlox"
 
@@ -135,15 +138,15 @@ class Binder:
     ) -> list[Step]:
         steps: list[Step] = []
         fixed = set(constants) | scope.constants
-        for proto in self._sorted(nodes, there, scope.types, what):
+        inside = Scope(scope.opsets, scope.types, scope.attributes, scope.functions, scope.place, fixed)
+        for proto in sorted_nodes(nodes, there, scope.types, f"{self.model}: {what}"):
             self._nodes += 1
             if self._nodes > _MOST_NODES:
                 raise RecordError(f"{self.model}: more than {_MOST_NODES:,} nodes, with those of its functions")
-            if proto.op_type == "Constant" and _domain(proto.domain) == "":
+            if proto.op_type == "Constant" and domain_of(proto.domain) == "":
                 self._constant_node(proto, scope, constants, weights, uses)
                 fixed |= {*proto.output} & constants.keys()
                 continue
-            inside = Scope(scope.opsets, scope.types, scope.attributes, scope.functions, scope.place, frozenset(fixed))
             step = self._step(proto, inside)
             step.constant = (
                 bool(proto.input)
@@ -158,41 +161,12 @@ class Binder:
             steps.append(step)
         return steps
 
-    def _sorted(self, nodes: Sequence[Any], there: set[str], around: Mapping[str, int], what: str) -> Iterator[Any]:
-        """The nodes in an order in which each comes after those whose results it uses."""
-        known = there | around.keys()
-        made = {name for proto in nodes for name in proto.output if name}
-        seen: set[str] = set()
-        for name in (name for proto in nodes for name in proto.output if name):
-            if name in seen or name in there:
-                raise RecordError(f"{self.model}: {what}: `{name}` is made twice")
-            seen.add(name)
-        waiting = list(nodes)
-        while waiting:
-            later: list[Any] = []
-            for proto in waiting:
-                lacking = [name for name in _inputs_of(proto, made) if name not in known]
-                if not lacking:
-                    known |= {name for name in proto.output if name}
-                    yield proto
-                    continue
-                missing = [name for name in lacking if name not in made]
-                if missing:
-                    raise RecordError(
-                        f"{self.model}: {what}: the node {_called(proto)} uses `{missing[0]}`, which nothing makes"
-                    )
-                later.append(proto)
-            if len(later) == len(waiting):
-                names = ", ".join(_called(proto) for proto in later[:5])
-                raise RecordError(f"{self.model}: {what}: these nodes wait for each other's results: {names}")
-            waiting = later
-
     # --- constants
 
     def _uses(self, nodes: Sequence[Any], scope: Scope) -> dict[str, list[Use]]:
         found: dict[str, list[Use]] = {}
         for number, proto in enumerate(nodes):
-            domain = _domain(proto.domain)
+            domain = domain_of(proto.domain)
             name = proto.name or f"{proto.op_type}_{number}"
             for place, one in enumerate(proto.input):
                 if one:
@@ -238,7 +212,7 @@ class Binder:
         attributes, _ = self._attributes(proto, scope)
         ((kind, value),) = attributes.items() or ((None, None),)
         if kind is None or not (kind.startswith("value") or kind == "sparse_value"):
-            raise RecordError(f"{self.model}: the node {_called(proto)} has no value")
+            raise RecordError(f"{self.model}: the node {called(proto)} has no value")
         if kind in ("value_string", "value_strings"):
             values = np.asarray(value, dtype=object)
         else:
@@ -266,7 +240,7 @@ class Binder:
     # --- nodes
 
     def _step(self, proto: Any, scope: Scope) -> Step:
-        domain, version = _domain(proto.domain), scope.opsets.get(_domain(proto.domain), 0)
+        domain, version = domain_of(proto.domain), scope.opsets.get(domain_of(proto.domain), 0)
         attributes, graphs = self._attributes(proto, scope)
         inputs = tuple(proto.input)
         input_types = tuple(scope.types.get(name, 0) for name in inputs)
@@ -289,7 +263,7 @@ class Binder:
             function = None if schema is None else self._function_of(schema, proto, node, version)
             if function is not None:
                 return self._call(node, function, scope)
-            self.unknown.setdefault((domain, proto.op_type, version), []).append(_called(proto))
+            self.unknown.setdefault((domain, proto.op_type, version), []).append(called(proto))
             operator = Operator(proto.op_type, 1, lambda *_: None)
         return Step(node, operator)
 
@@ -309,7 +283,7 @@ class Binder:
     def _subgraph(self, graph: Any, proto: Any, scope: Scope, given: Sequence[int]) -> Graph:
         types = dict(scope.types)
         types.update({value.name: one for value, one in zip(graph.input, given, strict=False)})
-        inside = Scope(scope.opsets, types, scope.attributes, scope.functions, _called(proto), scope.constants)
+        inside = Scope(scope.opsets, types, scope.attributes, scope.functions, called(proto), scope.constants)
         return self._graph(graph, inside)
 
     def _attributes(self, proto: Any, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -386,7 +360,7 @@ class Binder:
                 if name not in attributes and one.default_value.type:
                     attributes[name] = _plain(self._helper.get_attribute_value(one.default_value))
         types = {name: node.type_of(place) for place, name in enumerate(function.input)}
-        opsets = {**scope.opsets, **{_domain(one.domain): one.version for one in function.opset_import}}
+        opsets = {**scope.opsets, **{domain_of(one.domain): one.version for one in function.opset_import}}
         place = f"the function `{function.name}` at {node.described()}"
         inner = Scope(opsets, types, attributes, (*scope.functions, what), place)
         constants: dict[str, Any] = {}
@@ -406,33 +380,12 @@ class Binder:
         return Step(typed, None, graph)
 
 
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
-
-
-def _called(proto: Any) -> str:
-    whole = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
-    return f"`{proto.name}` ({whole})" if proto.name else f"({whole}) that makes `{', '.join(proto.output)}`"
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, (list, tuple)) or type(value).__name__.startswith("Repeated"):
         return [_plain(one) for one in cast("list[Any]", value)]
     return value
-
-
-def _inputs_of(proto: Any, made: set[str]) -> Iterator[str]:
-    """The values that a node uses, those in its subgraphs too if a node beside it makes them."""
-    yield from (name for name in proto.input if name)
-    for attribute in proto.attribute:
-        for graph in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-            own = {one.name for one in (*graph.input, *graph.initializer)}
-            own |= {name for inner in graph.node for name in inner.output}
-            for inner in graph.node:
-                yield from (name for name in _inputs_of(inner, made) if name in made and name not in own)
-            yield from (one.name for one in graph.output if one.name in made and one.name not in own)
 
 
 def _used(step: Step) -> Iterator[str]:
