@@ -15,6 +15,7 @@ import numpy as np
 from phlox import random
 from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
+from phlox.distributed.mesh import Mesh
 from phlox.errors import RunError
 from phlox.metrics.base import Metric
 from phlox.module import Module
@@ -50,7 +51,6 @@ from phlox.train.steps import ONLY, StepFunctions, of_loss
 
 if TYPE_CHECKING:
     from phlox.config import BaseConfig
-    from phlox.distributed import Mesh
     from phlox.record import Record
     from phlox.train.folder.run_folder import RunFolder
     from phlox.train.trials.dry_run import DryRun

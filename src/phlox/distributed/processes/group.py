@@ -67,7 +67,7 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
 
     Raises `DistributedError` where the variables are half set, where a process does not come, or where processes do not
     fit together; it names the variables, or the ranks and both values. A second call does nothing if it says the same,
-    and is an error otherwise.
+    and is an error otherwise; alone, it seeds again.
 
     >>> import phlox as px
     >>> px.distributed.initialize(seed=0)
@@ -76,7 +76,7 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
     """
     global _group
     given = (seed, None if device is None else str(_name(device)), timeout)
-    if _group is not None:
+    if _group is not None and processes().size > 1:
         if _group.given != given:
             was, now = (
                 f"initialize(seed={one[0]!r}, device={one[1]!r}, timeout={one[2]!r})" for one in (_group.given, given)
