@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias, cast, get_args
 import numpy as np
 
 from phlox.backend import Bool, Int
-from phlox.backend.tracing.dimension import as_size
+from phlox.backend.tracing.dimension import as_size, pads
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
 
@@ -245,7 +245,7 @@ class Shaping(TensorBase):
             raise RangeError(f"pad: only the mode 'constant' takes a value, got {value!r} with mode {mode!r}")
         if any(size == 0 and any(pair) for size, pair in zip(self.shape, pairs, strict=True)):
             raise ShapeError(f"pad: mode {mode!r} cannot pad an axis of size 0 of shape {self.shape}")
-        return self._apply("extend", pairs, _SAME.get(mode, mode)) if any(map(any, pairs)) else self
+        return self._apply("extend", pairs, _SAME.get(mode, mode)) if pads(pairs) else self
 
     # --- pieces
 

@@ -162,6 +162,17 @@ def test_sizes_are_those_that_the_model_takes(tmp_path: Path) -> None:
         px.export.onnx(Patches(), [Spec(("n", "size"))], tmp_path / "m.onnx", sizes={"size": (25,)})
 
 
+@pytest.mark.parametrize("layer", [nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, stride=2, ceil_mode=True)])
+def test_a_last_window_is_there_for_some_sizes_only(layer: Any, tmp_path: Path) -> None:
+    """The file is right for sizes that it was not traced with, of any rest when they are divided by the stride."""
+    px.export.onnx(layer, [Spec(("n", 2, "h", "w"))], tmp_path / "m.onnx")
+    session: Any = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for height, width in ((6, 8), (7, 9), (9, 6), (10, 7)):
+        x = np.random.default_rng(0).normal(size=(1, 2, height, width)).astype(np.float32)
+        (found,) = session.run(None, {session.get_inputs()[0].name: x})
+        np.testing.assert_allclose(found, layer(px.tensor(x, device="numpy")).numpy(), atol=1e-6)
+
+
 # --- precisions, engines and operator sets
 
 SOME = [case for case in ALL if case.name in ("Linear", "Conv2d", "BatchNorm", "MultiHeadAttention", "Gru", "Gpt")]

@@ -209,6 +209,11 @@ def same_size(one: int, other: int) -> bool:
     return one == other and terms_of(one) == terms_of(other)
 
 
+def pads(widths: Iterable[tuple[int, int]]) -> bool:
+    """Is any of these widths of padding more than zero, or may be: zero in this trace, and not with other sizes?"""
+    return any(width or is_open(width) for pair in widths for width in pair)
+
+
 def smaller(one: int, other: int) -> int:
     """The smaller of two sizes, whatever the open axes are."""
     return _extreme("min", min, one, other)

@@ -9,7 +9,7 @@ from phlox.backend import Float
 from phlox.backend.contract.nn.conv import padded_sizes, window_counts
 from phlox.backend.contract.nn.pooling import PoolingOps
 from phlox.backend.contract.types import Array, Shape, Widths
-from phlox.backend.tracing.dimension import is_open
+from phlox.backend.tracing.dimension import is_open, pads, same_size
 from phlox.export.to_onnx.products import window
 
 if TYPE_CHECKING:
@@ -38,12 +38,13 @@ def _shape(A: OnnxEngine, x: Array, sides: Shape, stride: Shape, padding: Widths
 
 def avg_pool(A: OnnxEngine, x: Array, sides: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
     """AveragePool, where all of the padding counts or none; else the definition."""
-    all_counts, none_counts = padding == counted, not any(map(any, counted))
+    all_counts = all(all(map(same_size, *pairs)) for pairs in zip(padding, counted, strict=True))
+    none_counts = not pads(counted)
     if not 1 <= len(sides) <= 3 or not (all_counts or none_counts) or not _fits(padding, sides):
         return PoolingOps.avg_pool(A, x, sides, stride, padding, counted)
     ones = (1,) * len(sides)
     options = window(sides, stride, padding, ones)
-    options |= {"count_include_pad": 1} if all_counts and any(map(any, padding)) else {}
+    options |= {"count_include_pad": 1} if all_counts and pads(padding) else {}
     return A.emit("AveragePool", [x], _shape(A, x, sides, stride, padding, ones), Float, **options)
 
 

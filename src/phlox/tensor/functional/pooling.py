@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from phlox.backend.tracing.dimension import larger, smaller
 from phlox.errors import ShapeError
 from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
@@ -269,11 +270,11 @@ def _windows(
         return sides, strides, asked, asked, dilations
     pads: list[tuple[int, int]] = []
     for size, (before, after), far, step in zip(have, asked, reach, strides, strict=True):
-        # One more window, if elements are left over and it starts before the padding at the end.
-        count = (size + before + after - far) // step + 1
-        over = count * step + far - (size + before + after)
-        more = over < step and count * step < size + before
-        pads.append((before, after + over if more else after))
+        # One more window, if elements are left over and it starts before the padding at the end. Without a branch, so
+        # that it holds for every size of an open axis.
+        padded = size + before + after
+        last = smaller(-((far - padded) // step), (size + before - 1) // step)
+        pads.append((before, after + larger(0, last * step + far - padded)))
     return sides, strides, asked, tuple(pads), dilations
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from phlox.backend.contract.indexing import IndexingOps
 from phlox.backend.contract.types import Array, Gradients, Index, Needed, Shape, Widths
+from phlox.backend.tracing.dimension import pads
 
 
 class ConvOps(IndexingOps):
@@ -134,11 +135,11 @@ class ConvOps(IndexingOps):
 
     def _pad_spatial(self, x: Array, padding: Widths, value: float) -> Array:
         """Pad the spatial axes."""
-        return self.pad(x, ((0, 0), (0, 0), *padding), value) if any(map(any, padding)) else x
+        return self.pad(x, ((0, 0), (0, 0), *padding), value) if pads(padding) else x
 
     def _unpad_spatial(self, x: Array, padding: Widths) -> Array:
         """The inverse of `_pad_spatial`."""
-        if not any(map(any, padding)):
+        if not pads(padding):
             return x
         n, channels, *sizes = self.shape(x)
         inside = (slice(before, size - after, 1) for size, (before, after) in zip(sizes, padding, strict=True))

@@ -8,6 +8,7 @@ from typing import Any
 from phlox.backend.contract.nn.conv import ConvOps
 from phlox.backend.contract.types import Array, Gradients, Index, Needed, Shape, Widths
 from phlox.backend.device import Device
+from phlox.backend.tracing.dimension import same_size
 
 
 class PoolingOps(ConvOps):
@@ -100,7 +101,7 @@ class PoolingOps(ConvOps):
         """`y`, one element a window over an input of `shape`, divided by how much in its window counts."""
         factor = 1.0
         for axis, (side, outer, inner) in enumerate(zip(window, padding, counted, strict=True)):
-            if inner == outer:
+            if all(map(same_size, inner, outer)):
                 factor /= side
                 continue
             ones = self.float_full((inner[0] + shape[2 + axis] + inner[1],), 1.0, self.device_of(y))
