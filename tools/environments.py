@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".venv-versions"
-EXTRAS = ("jax", "train", "zstd", "fast")
+EXTRAS = ("jax", "train", "zstd", "fast", "distributed", "onnx")
 """The extras of pyproject.toml whose lowest versions are tried."""
 
 FOR_TESTS = ("pytest", "hypothesis")
