@@ -37,6 +37,7 @@ DETAILED = (
     "passes",
     "sharding",
     "training",
+    "generation",
 )
 """Benchmarks of single operations and calls: run by name, or with `--all`."""
 

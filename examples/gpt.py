@@ -98,7 +98,7 @@ def train(model: Gpt, steps: int, minutes: float, seed: int, device: px.Device) 
 
 def write(model: Gpt, prompt: str, length: int, device: px.Device) -> str:
     """The model's continuation of a prompt."""
-    tokens = px.tensor(list(prompt.encode()), device=device)
+    tokens = px.tensor(list(prompt.encode())[-model.config.context :], device=device)
     written = model.generate(tokens, length, temperature=0.8, top_k=40)
     return bytes(written.tolist()).decode(errors="replace")
 

@@ -276,3 +276,34 @@ def test_a_full_cache_in_a_program_is_found_by_checks() -> None:
     full = empty._replace(position=px.tensor(1, device=Jax()))
     with px.debug.checks(), pytest.raises(PhloxError, match="out of range"):
         step(layer, x, full)
+
+
+@pytest.mark.parametrize("backend", PLAIN, ids=repr)
+@pytest.mark.parametrize("compile", [False, True])
+def test_what_reaches_beyond_the_end_of_a_cache_is_dropped(compile: bool, backend: Backend) -> None:
+    if compile and isinstance(backend, Torch):
+        pytest.skip("its compiler takes long, and the operations are those of the others")
+    x, values = RNG.normal(size=(1, 2, 4, 3)), RNG.normal(size=(1, 2, 3, 3))
+    for count in (1, 3):
+        for place in (0, 2, 3, 4, 5):
+            expected = np.concatenate([x, np.zeros((1, 2, 8, 3))], 2)
+            expected[:, :, place : place + count] = values[:, :, :count]
+            start = nn.KeyValueCache(floats(x, backend), floats(x, backend), px.tensor(place, device=backend))
+            new = floats(values[:, :, :count], backend)
+            run: Any = px.compile(nn.KeyValueCache.append) if compile else nn.KeyValueCache.append
+            found = run(start, new, new)
+            np.testing.assert_allclose(found.value.numpy(), expected[:, :, :4], rtol=1e-6)
+            np.testing.assert_allclose(start.value.numpy(), x, rtol=1e-6)  # which has not been written to
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=repr)
+def test_padding_at_the_start_of_rows(backend: Backend) -> None:
+    layer = nn.MultiHeadAttention(D, HEADS, causal=True, rotary=nn.RotaryEncodingConfig(4), device=backend).init(2)
+    x = RNG.normal(size=(2, N, D))
+    cache = layer.init_cache(2, N)._replace(start=px.tensor([0, 2], device=backend))
+    y, cache = layer(floats(x[:, :3], backend), cache=cache)
+    rest, _ = layer(floats(x[:, 3:], backend), cache=cache)
+    found = np.concatenate([y.numpy(), rest.numpy()], 1)
+    close = tolerances(backend)
+    np.testing.assert_allclose(found[:1], layer(floats(x[:1], backend)).numpy(), **close)
+    np.testing.assert_allclose(found[1:, 2:], layer(floats(x[1:, 2:], backend)).numpy(), **close)

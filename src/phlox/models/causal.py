@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from phlox.backend import Int
 from phlox.config import Config
 from phlox.errors import ShapeError
-from phlox.models.generation import generate
+from phlox.models.generation import generate, stream
+from phlox.models.generation.prompts import Prompts
 from phlox.models.parts import check_counts
 from phlox.module import Module
 from phlox.nn import Dropout, Embedding, KeyValueCache, LayerNorm, Linear, MultiHeadAttention, RmsNorm
@@ -108,22 +110,35 @@ class CausalModel(Module, Generic[C, B]):
         is returned too. Raises `ShapeError` for more tokens than the context.
         """
         if cache is None:
-            return self._logits(self.hidden(tokens))
+            return self.logits(self.hidden(tokens))
+        x, cache = self.hidden(tokens, cache=cache)
+        return self.logits(x), cache
+
+    @overload
+    def hidden(self, tokens: Tokens) -> Tensor: ...
+    @overload
+    def hidden(self, tokens: Tokens, *, cache: CausalCache) -> tuple[Tensor, CausalCache]: ...
+    def hidden(self, tokens: Tokens, *, cache: CausalCache | None = None) -> Any:
+        """The normalized hidden state, which is the input of the head: Int [batch, n] to [batch, n, d_model].
+
+        With a cache, the tokens follow those in it, and the extended cache is returned too.
+        """
         self._check(tokens)
+        if cache is None:
+            x = self.embed(tokens)
+            for block in self.blocks:
+                x = block(x)
+            return self.norm(x)
         x = self.embed(tokens, cache[0])
         later: list[KeyValueCache] = []
         for block, seen in zip(self.blocks, cache, strict=True):
             x, seen = block(x, seen)
             later.append(seen)
-        return self._logits(self.norm(x)), tuple(later)
+        return self.norm(x), tuple(later)
 
-    def hidden(self, tokens: Tokens) -> Tensor:
-        """The normalized hidden state, which is the input of the head: Int [batch, n] to [batch, n, d_model]."""
-        self._check(tokens)
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x)
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of the next token, from the hidden state: [batch, n, d_model] to [batch, n, vocabulary]."""
+        return functional.linear(x, self.tokens.weight.val().T) if self.head is None else self.head(x)
 
     def loss(self, tokens: Tokens, targets: Tokens) -> Tensor:
         """The mean negative log-likelihood, in nats, of `targets` [batch, n]: at each position, the next token.
@@ -144,20 +159,77 @@ class CausalModel(Module, Generic[C, B]):
             for block in self.blocks
         )
 
+    @overload
+    def generate(
+        self, prompt: Tokens, max_new_tokens: int, *, temperature: float = 1.0, top_k: int | None = None,
+        top_p: float | None = None, stop: int | Sequence[int] | None = None, compile: bool = True,
+    ) -> Tokens: ...  # fmt: skip
+    @overload
+    def generate(
+        self, prompt: Prompts, max_new_tokens: int, *, temperature: float = 1.0, top_k: int | None = None,
+        top_p: float | None = None, stop: int | Sequence[int] | None = None, compile: bool = True,
+    ) -> list[Tokens]: ...  # fmt: skip
     def generate(
         self,
-        prompt: Tokens,
-        length: int,
+        prompt: Tokens | Prompts,
+        max_new_tokens: int,
         *,
         temperature: float = 1.0,
         top_k: int | None = None,
+        top_p: float | None = None,
+        stop: int | Sequence[int] | None = None,
         compile: bool = True,
-    ) -> Tokens:
-        """Continue each prompt by `length` tokens, drawn one by one: Int [batch, n] to [batch, n + length].
+    ) -> Any:
+        """Continue each prompt by `max_new_tokens` tokens, drawn one by one, or until a stop token.
 
         See `phlox.models.generation.generate`.
         """
-        return generate(self, prompt, length, temperature=temperature, top_k=top_k, compile=compile)
+        return generate(
+            self,
+            prompt,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            stop=stop,
+            compile=compile,
+        )
+
+    @overload
+    def stream(
+        self, prompt: Tokens, max_new_tokens: int, *, temperature: float = 1.0, top_k: int | None = None,
+        top_p: float | None = None, stop: int | Sequence[int] | None = None, compile: bool = True,
+    ) -> Iterator[int]: ...  # fmt: skip
+    @overload
+    def stream(
+        self, prompt: Prompts, max_new_tokens: int, *, temperature: float = 1.0, top_k: int | None = None,
+        top_p: float | None = None, stop: int | Sequence[int] | None = None, compile: bool = True,
+    ) -> Iterator[list[int | None]]: ...  # fmt: skip
+    def stream(
+        self,
+        prompt: Tokens | Prompts,
+        max_new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: int | Sequence[int] | None = None,
+        compile: bool = True,
+    ) -> Any:
+        """The tokens that `generate` would add, each as soon as it is drawn.
+
+        See `phlox.models.generation.stream`.
+        """
+        return stream(
+            self,
+            prompt,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            stop=stop,
+            compile=compile,
+        )
 
     def _check(self, tokens: Tokens) -> None:
         name, limit = type(self).__name__, self.config.context
@@ -166,6 +238,3 @@ class CausalModel(Module, Generic[C, B]):
             raise ShapeError(
                 f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
             )
-
-    def _logits(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.tokens.weight.val().T) if self.head is None else self.head(x)

@@ -50,7 +50,7 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
     [(5, 2), (5, 4)]
     """
     linears = [layer for layer in layers if type(layer) is Linear]
-    if len(linears) < len(layers) or not engine_of(x.backend).partitions:
+    if len(linears) < len(layers) or not isinstance(x, Tensor) or not engine_of(x.backend).partitions:  # pyright: ignore[reportUnnecessaryIsInstance]
         return [layer(x) for layer in layers]
     weights = [layer.weight.val() for layer in linears]
     biases = [layer.bias.val() for layer in linears if layer.bias is not None]

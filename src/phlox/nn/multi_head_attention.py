@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, overload
+import math
+from typing import Any, NamedTuple, Self, overload
 
 from phlox.backend import Bool, DeviceLike, Int
 from phlox.config import config_of
@@ -13,6 +14,7 @@ from phlox.nn.initializer import Initializer, XavierUniform, Zeros
 from phlox.nn.linear import Linear, linear_each
 from phlox.nn.rotary import RotaryEncodingConfig
 from phlox.tensor import Tensor, arange, where, zeros
+from phlox.tensor.functional.operands import compute
 
 
 class KeyValueCache(NamedTuple):
@@ -28,6 +30,8 @@ class KeyValueCache(NamedTuple):
     """[batch, n_kv_heads, capacity, d_head]."""
     position: Tensor[Any, Any, Int]
     """The number of tokens in the cache; a scalar."""
+    start: Tensor[Any, Any, Int] | None = None
+    """[batch]: how many tokens at the beginning of each row are padding, which nothing attends to; None: none are."""
 
     @property
     def capacity(self) -> int:
@@ -35,7 +39,7 @@ class KeyValueCache(NamedTuple):
         return self.key.shape[2]
 
     def positions(self, n: int) -> Tensor[Any, Any, Int]:
-        """[n]: the positions of the next n tokens.
+        """The positions of the next n tokens: [n], or [batch, n] if rows start with padding, which has position 0.
 
         Raises `RangeError` if they exceed the capacity. A compiled function cannot see the position: there `append`
         drops these tokens, unless `phlox.debug.checks()` is active, which reports it.
@@ -48,23 +52,72 @@ class KeyValueCache(NamedTuple):
                 f"KeyValueCache: {n} more tokens after {int(self.position.item())} exceed the capacity of "
                 f"{self.capacity}; make a larger cache with init_cache, or start a new one"
             ) from None
-        return arange(n, device=self.position.device) + self.position
+        columns = self._columns(n)
+        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
 
     def append(self, key: Tensor, value: Tensor) -> KeyValueCache:
         """A new cache with n more tokens, from keys and values [batch, n_kv_heads, n, d_head]."""
+        return self._appended(key, value, donated=False)
+
+    def _appended(self, key: Tensor, value: Tensor, *, donated: bool) -> Self:
         n = key.shape[2]
-        batch, heads, capacity, width = self.key.shape
+        batch, heads, _, width = self.key.shape
         if key.shape != (batch, heads, n, width):
             raise ShapeError(
                 f"KeyValueCache: keys of shape {key.shape} do not fit a cache of shape {self.key.shape}; "
                 "make a cache of this batch size with init_cache"
             )
-        # For each position of the cache, the index of its token among the new ones: fixed shapes, all indices in range.
-        source = arange(capacity, device=self.position.device) - self.position
-        new = ((source >= 0) & (source < n)).expand_dims(-1)
-        if n > 1:
-            key, value = (x.take(source.clip(0, n - 1), 2) for x in (key, value))
-        return KeyValueCache(where(new, key, self.key), where(new, value, self.value), self.position + n)
+        key, value = (_written(x, new, self.position, donated) for x, new in ((self.key, key), (self.value, value)))
+        return self._replace(key=key, value=value, position=self.position + n)
+
+    def _columns(self, n: int) -> Tensor[Any, Any, Int]:
+        return arange(n, device=self.position.device) + self.position
+
+    def _before(self, n: int) -> Visible:
+        """What the last n tokens, which have been appended, attend to."""
+        columns = arange(self.capacity, device=self.position.device)
+        seen = columns <= (self._columns(n) - n).expand_dims(-1)
+        if self.start is not None:
+            seen = seen & (columns >= self.start.expand_dims(-1)).expand_dims(-2).expand_dims(-2)
+        return Visible(self.key, self.value, seen)
+
+
+class OwnedKeyValueCache(KeyValueCache):
+    """A cache with a single user, who gives it up with each call: attention writes to its memory.
+
+    For eager loops on engines whose arrays can be written to. Attention reads only the part that is filled. The
+    user sees to it that the capacity suffices.
+    """
+
+    __slots__ = ()
+
+    def positions(self, n: int) -> Tensor[Any, Any, Int]:
+        columns = self._columns(n)
+        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
+
+    def append(self, key: Tensor, value: Tensor) -> OwnedKeyValueCache:
+        return self._appended(key, value, donated=True)
+
+    def _before(self, n: int) -> Visible:
+        filled = int(self.position.item())
+        part = self._replace(key=self.key[:, :, :filled], value=self.value[:, :, :filled])
+        if self.start is None and n == 1:
+            return Visible(part.key, part.value, None)
+        return KeyValueCache._before(part, n)
+
+
+class Visible(NamedTuple):
+    """What queries attend to in a cache."""
+
+    key: Tensor
+    value: Tensor
+    seen: Tensor[Any, Any, Bool] | None
+    """Which of these each query sees: [n, m] or [batch, 1, n, m]; None: all of them."""
+
+
+def _written(x: Tensor, new: Tensor, place: Tensor[Any, Any, Int], donated: bool) -> Tensor:
+    """x with the new columns from `place` on, along its axis 2."""
+    return compute("write_from", x, new, place, 2, donated)
 
 
 class MultiHeadAttention(Module):
@@ -186,10 +239,10 @@ class MultiHeadAttention(Module):
         return KeyValueCache(zeros(shape, device=device), zeros(shape, device=device), arange(1, device=device)[0])
 
     def _cached(
-        self, x: Tensor, key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
+        self, x: Tensor, given: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
     ) -> tuple[Tensor, KeyValueCache]:
-        if key is not None or not self.causal:
-            what = "a key was given" if key is not None else "this layer is not causal"
+        if given is not None or not self.causal:
+            what = "a key was given" if given is not None else "this layer is not causal"
             raise ConfigError(
                 f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {what}"
             )
@@ -199,13 +252,22 @@ class MultiHeadAttention(Module):
         n = x.shape[1]
         positions = cache.positions(n)
         if self.rotary is not None:
-            q, k = self.rotary(q, positions), self.rotary(k, positions)
-        seen = arange(cache.capacity, device=positions.device) <= positions.expand_dims(-1)
+            places = positions if positions.ndim == 1 else positions.expand_dims(1)  # the same for all heads
+            q, k = self.rotary(q, places), self.rotary(k, places)
         cache = cache.append(k, v)
+        key, value, seen = cache._before(n)  # pyright: ignore[reportPrivateUsage]
         bias = None
         if mask is not None:
-            seen, bias = (seen & mask, None) if mask.kind is Bool else (seen, mask)
-        return self._attend(q, cache.key, cache.value, seen, False, bias), cache
+            width = key.shape[2]
+            mask = mask if mask.shape[-1:] in ((), (1,), (width,)) else mask[..., :width]
+            if mask.kind is Bool:
+                seen = mask if seen is None else seen & mask
+            else:
+                bias = mask
+        elif seen is not None and q.backend.is_traced(q.primitive):
+            # Nothing but what has been appended is in the cache: a mask would have it read once more, and cleaned.
+            seen, bias = None, where(seen, 0.0, -math.inf)
+        return self._attend(q, key, value, seen, False, bias), cache
 
     def _attend(
         self,

@@ -285,6 +285,38 @@ def test_same_text(case: str, backend: Backend, made: Callable[[str], Theirs]) -
     assert len(set(found.numpy()[:, 4:].ravel().tolist())) > 2  # it does not repeat itself, which would hide a mistake
 
 
+@pytest.mark.parametrize("backend", BACKENDS, ids=repr)
+@pytest.mark.parametrize("case", ["gpt2", "llama grouped"])
+def test_same_texts_of_unequal_prompts_until_they_stop(
+    case: str, backend: Backend, made: Callable[[str], Theirs]
+) -> None:
+    theirs = made(case)
+    prompts = [TOKENS[0, :6].tolist(), TOKENS[1, :2].tolist(), TOKENS[2, :4].tolist()]
+    padded, seen = np.zeros((3, 6), np.int64), np.zeros((3, 6), np.int64)
+    for row, prompt in enumerate(prompts):
+        padded[row, 6 - len(prompt) :], seen[row, 6 - len(prompt) :] = prompt, 1
+
+    def texts(stop: list[int] | None) -> list[list[int]]:
+        found = theirs.model.generate(
+            torch.tensor(padded), attention_mask=torch.tensor(seen), max_new_tokens=9, do_sample=False,
+            eos_token_id=stop, pad_token_id=0,
+        )  # fmt: skip
+        return [row[6 - len(prompt) :].tolist() for row, prompt in zip(found, prompts, strict=True)]
+
+    model = huggingface.load(theirs.folder, device=backend)
+    on_jax = isinstance(backend, Jax)
+    whole = texts(None)
+    assert [t.tolist() for t in model.generate(prompts, 9, temperature=0.0, compile=on_jax)] == whole
+    stop = [whole[0][6 + 4], whole[1][2 + 2]]
+    expected: list[list[int]] = []
+    for text, prompt in zip(texts(stop), prompts, strict=True):
+        new = text[len(prompt) :]
+        end = next((place for place, token in enumerate(new) if token in stop), len(new))
+        expected.append(prompt + new[:end])
+    found = model.generate(prompts, 9, temperature=0.0, stop=stop, compile=on_jax)
+    assert [t.tolist() for t in found] == expected != whole
+
+
 @pytest.mark.parametrize("case", ["gpt2", "llama 3", "bert masked"])
 def test_compiled_as_eager(case: str, made: Callable[[str], Theirs]) -> None:
     model = huggingface.load(made(case).folder, device="jax")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.types import Array
@@ -129,6 +129,23 @@ class TracingOps(ArrayOps):
         whole = [slice(0, size, 1) for size in rest[1:]]
         parts = [self.index(x, (slice(0, first, 1), part, *whole)) for part in (before, after)]
         return self.concat((parts[0], self.reshape(entry, (first, 1, *rest[1:])), parts[1]), 1)
+
+    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
+        """x with `values` along an axis, from the Int scalar `place` on; what reaches beyond its end is dropped.
+
+        A donated x may be written to, and is not used again.
+        """
+        ops, device = cast("Any", self), self.device_of(place)
+        size, count = self.shape(x)[axis], self.shape(values)[axis]
+        # For each place of x, the index of its value: fixed shapes, all indices in range.
+        source = ops.int_sub(ops.int_arange(0, size, 1, device), place)
+        new = ops.bool_and(ops.int_less_equal(0, source), ops.int_less(source, count))
+        if count > 1:
+            last = ops.int_full((size,), count - 1, device)
+            inside = ops.where(ops.int_less(source, 0), ops.int_full((size,), 0, device), source)
+            values = ops.take(values, ops.where(ops.int_less(last, inside), last, inside), axis)
+        shape = tuple(size if other == axis else 1 for other in range(len(self.shape(x))))
+        return ops.where(ops.reshape(new, shape), values, x)
 
     # --- checks of values, which a compiled function makes after the call
 

@@ -206,6 +206,14 @@ class Traces(EngineBackend):
     def set_column(self, x: Array, place: int, entry: Array) -> Array:
         return x.at[:, place].set(entry)
 
+    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
+        if values.shape[axis] != 1 or not self.is_traced(x):
+            return super().write_from(x, values, place, axis, donated)
+        # In place, where x is donated. Beyond the end, what is there is written again.
+        there = lax.dynamic_slice_in_dim(x, place, 1, axis)
+        entry = jnp.where(place < x.shape[axis], values, there).astype(x.dtype)
+        return lax.dynamic_update_slice_in_dim(x, entry, place, axis)
+
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         jax.eval_shape(fn, donated, kept)
 

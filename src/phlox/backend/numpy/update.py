@@ -82,6 +82,12 @@ class Update(Backend):
         x[:, place] = entry
         return x
 
+    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
+        start, out = int(place), x if donated else x.copy()
+        before, count = (slice(None),) * axis, max(0, min(values.shape[axis], x.shape[axis] - start))
+        out[(*before, slice(start, start + count))] = values[(*before, slice(0, count))]
+        return out
+
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
         if not isinstance(numbers, AdamScalars) or self.float_element not in ("f32", "f64"):
             return None

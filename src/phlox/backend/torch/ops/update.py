@@ -18,7 +18,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.contract.update import AdagradScalars, AdamScalars, Piece, ReusedBuffer, SgdScalars, bundles, work_on
 from phlox.backend.torch import compat
-from phlox.backend.torch.tracer import is_tracer
+from phlox.backend.torch.tracer import is_traced_by_others, is_tracer
 
 _LONG = 1 << 17
 """Elements: parts of two and more arrays fit the cache, and each thread of PyTorch has enough to do."""
@@ -100,6 +100,14 @@ class Update(Backend):
     def set_column(self, x: Array, place: int, entry: Array) -> Array:
         x[:, place] = entry
         return x
+
+    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
+        if not (self.is_plain(x) and self.is_plain(place)) or is_traced_by_others():
+            return super().write_from(x, values, place, axis, donated)
+        start, out = int(place), x if donated else x.clone()
+        count = max(0, min(values.shape[axis], x.shape[axis] - start))
+        out.narrow(axis, min(start, x.shape[axis]), count).copy_(values.narrow(axis, 0, count))
+        return out
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
         run = _KERNELS.get(name)

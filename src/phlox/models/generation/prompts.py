@@ -1,0 +1,113 @@
+"""The prompts of a generation: checked, and brought into one batch, shorter ones after padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from phlox.backend import Device, Int
+from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
+from phlox.tensor import Tensor, tensor
+
+Tokens: TypeAlias = Tensor[Any, Any, Int]
+Prompts: TypeAlias = Sequence[Tokens | Sequence[int]]
+"""Prompts of any lengths."""
+
+
+class Batch(NamedTuple):
+    """Prompts as one array, all of which end in the last column."""
+
+    tokens: Tokens
+    """[batch, n]."""
+    starts: tuple[int, ...] | None
+    """The column in which each prompt begins; None if all begin in the first."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of tokens of each prompt."""
+        rows, n = self.tokens.shape
+        return [n - start for start in self.starts or (0,) * rows]
+
+
+def batch_of(what: str, prompts: Tokens | Prompts, vocabulary: int, context: int, place: Device) -> Batch:
+    """The prompts on a device; `what` begins an error message."""
+    if isinstance(prompts, Tensor):
+        _check(what, "the prompt", prompts, vocabulary, context)
+        return Batch((prompts.expand_dims(0) if prompts.ndim == 1 else prompts).to_device(place), None)
+    if isinstance(prompts, str | bytes) or not isinstance(prompts, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(
+            f"{what}: the prompt must be an Int tensor of tokens, got a {type(prompts).__name__}; see phlox.tensor. "
+            "Prompts of different lengths are given as a list of such"
+        )
+    if not prompts:
+        raise ShapeError(f"{what}: the list of prompts is empty; give at least one prompt")
+    rows: list[np.ndarray[Any, Any]] = []
+    for number, prompt in enumerate(prompts):
+        name = f"prompts[{number}]"
+        row = prompt if isinstance(prompt, Tensor) else _of_numbers(what, name, prompt)
+        if row.ndim != 1:
+            raise ShapeError(f"{what}: {name} must be [n], a single prompt, got shape {row.shape}")
+        _check(what, name, row, vocabulary, context)
+        rows.append(row.numpy())
+    longest = max(len(row) for row in rows)
+    starts = tuple(longest - len(row) for row in rows)
+    padded = np.zeros((len(rows), longest), np.int32)
+    for line, start, row in zip(padded, starts, rows, strict=True):
+        line[start:] = row
+    return Batch(tensor(padded, device=place), starts if any(starts) else None)
+
+
+def stop_tokens(what: str, stop: int | Sequence[int] | None, vocabulary: int) -> frozenset[int]:
+    """The tokens that end a text, checked."""
+    ids = () if stop is None else (stop,) if isinstance(stop, int) else tuple(stop)
+    for one in ids:
+        if isinstance(one, bool) or not isinstance(one, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{what}: stop must be token ids, one or several integers, got {one!r}")
+        if not 0 <= one < vocabulary:
+            raise RangeError(
+                f"{what}: the stop token {one} is none of this model, whose tokens are 0 to {vocabulary - 1}"
+            )
+    return frozenset(ids)
+
+
+def count_of(what: str, max_new_tokens: int) -> int:
+    """The number of new tokens, checked."""
+    if max_new_tokens < 0:
+        raise RangeError(f"{what}: max_new_tokens must be at least zero, got {max_new_tokens}")
+    return max_new_tokens
+
+
+def _of_numbers(what: str, name: str, prompt: Any) -> Tokens:
+    if isinstance(prompt, int):
+        raise KindError(
+            f"{what}: {name} is a number: a list holds whole prompts. Make a single prompt a tensor, as in "
+            "phlox.tensor([1, 2, 3])"
+        )
+    given = np.asarray([] if isinstance(prompt, str) else prompt)
+    if isinstance(prompt, str) or (given.size and given.dtype.kind not in "iu"):
+        kind = type(prompt).__name__ if isinstance(prompt, str) else given.dtype
+        raise KindError(f"{what}: {name} must be an Int tensor of tokens, or a list of integers, got {kind}")
+    return tensor(given.astype(np.int64), device="numpy")
+
+
+def _check(what: str, name: str, prompt: Tensor[Any, Any, Any], vocabulary: int, context: int) -> None:
+    if prompt.kind is not Int:
+        raise KindError(
+            f"{what}: {name} must be an Int tensor of tokens, got a {prompt.kind.__name__} tensor; see phlox.tensor"
+        )
+    if prompt.ndim not in (1, 2) or not prompt.shape[-1] or not prompt.shape[0]:
+        raise ShapeError(f"{what}: {name} must be [batch, n] or [n], with at least one token, got shape {prompt.shape}")
+    if prompt.shape[-1] > context:
+        raise ShapeError(
+            f"{what}: {name} has {prompt.shape[-1]} tokens, more than the context of {context}; give its end alone, "
+            f"prompt[..., -{context}:]"
+        )
+    try:
+        prompt.backend.check_indices(prompt.primitive, vocabulary, from_end=False)
+    except IndexRangeError:
+        raise IndexRangeError(
+            f"{what}: {name} has tokens from {int(prompt.min())} to {int(prompt.max())}; "
+            f"those of this model are 0 to {vocabulary - 1}"
+        ) from None

@@ -1,0 +1,56 @@
+"""How a token is drawn from logits: temperature, top_k, top_p."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from phlox import random
+from phlox.backend import Int
+from phlox.errors import RangeError
+from phlox.tensor import Tensor, arange, where
+
+
+class Sampling(NamedTuple):
+    """How tokens are drawn. A compiled function has one program for all values of a number."""
+
+    temperature: float | None
+    """The logits are divided by it; None: the most likely token is chosen."""
+    top_k: int | None
+    """Only the k most likely tokens are drawn, and those as likely as the k-th; None: any."""
+    top_p: float | None
+    """Of these, only the most likely ones that together reach this probability, and those as likely as the last."""
+
+
+def sampling_of(what: str, temperature: float, top_k: int | None, top_p: float | None) -> Sampling:
+    """These settings, checked; `what` begins an error message."""
+    if not 0.0 <= temperature < math.inf:
+        raise RangeError(f"{what}: temperature must be finite and at least zero, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise RangeError(f"{what}: top_k must be at least one, got {top_k}")
+    if top_p is not None and not 0.0 < top_p <= 1.0:
+        raise RangeError(f"{what}: top_p is a probability, above 0 and at most 1, got {top_p}")
+    if temperature == 0.0:
+        return Sampling(None, None, None)
+    return Sampling(temperature, top_k, None if top_p == 1.0 else top_p)
+
+
+def sample(logits: Tensor, how: Sampling) -> Tensor[Any, Any, Int]:
+    """One token for each row of logits [..., vocabulary]: [...]."""
+    if how.temperature is None:
+        return logits.argmax(-1)
+    logits = logits / how.temperature
+    if how.top_k is not None or how.top_p is not None:
+        # One sort serves both. k may be a traced scalar, so no slice can end at it.
+        ranked = logits.sort(descending=True)
+        if how.top_k is not None:
+            ranks = arange(logits.shape[-1], device=logits.device)
+            least = where(ranks < how.top_k, ranked, math.inf).min(-1, keepdims=True)
+            ranked = where(ranked < least, -math.inf, ranked)
+        if how.top_p is not None:
+            likely = ranked.softmax(-1)
+            # A token stays while those before it do not reach top_p; the first one always does.
+            ranked = where(likely.cumsum(-1) - likely < how.top_p, ranked, -math.inf)
+        kept = where(ranked == -math.inf, math.inf, ranked).min(-1, keepdims=True)
+        logits = where(logits < kept, -math.inf, logits)
+    return random.categorical(logits)
