@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from phlox.backend.tracing.symbolic import less
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.shape import part
 from phlox.backend.contract.sorting import SortingOps
@@ -107,7 +108,7 @@ class ReductionOps(SortingOps, ElementwiseOps):
 
     def _counts_too_many(self, x: Array, axes: Axes) -> bool:
         """Are there more elements than the integer type can count?"""
-        return self._count(x, axes) > INT_RANGES[self.int_element][1]
+        return less(INT_RANGES[self.int_element][1], self._count(x, axes))
 
     # --- scans
 

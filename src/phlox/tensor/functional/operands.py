@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
+from phlox.backend.tracing.dimension import broadcast_sizes
 from phlox.backend import Bool, Float, Int, Kind
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.backend_promotion import common_backend, promote
@@ -114,7 +115,7 @@ def check_largest_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     """Raise `ShapeError` unless all broadcast to the shape of one of them: [n, 1] and [n] must not give [n, n]."""
     shapes = [x.shape for x in operands.values()]
     try:
-        covered = np.broadcast_shapes(*shapes) in shapes
+        covered = broadcast_sizes(shapes) in shapes
     except ValueError:
         covered = False
     if not covered:

@@ -1,0 +1,36 @@
+"""Symbolic dimensions of `jax.export`."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import export
+from jax.core import InconclusiveDimensionOperation, max_dim, min_dim
+
+from phlox.backend.tracing.symbolic import RULES, SizeRules, is_symbolic
+
+
+def _less(one: Any, other: Any) -> bool:
+    try:
+        return bool(one < other)
+    except InconclusiveDimensionOperation:
+        return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other)
+
+
+def _real(size: Any) -> Any:
+    # Weakly typed, so that beside floats of any precision it is as precise as they are.
+    return jnp.asarray(size) * 1.0
+
+
+__all__ = ["is_symbolic"]
+
+RULES[type(export.symbolic_shape("n")[0])] = SizeRules(_less, _same, min_dim, max_dim, _real)

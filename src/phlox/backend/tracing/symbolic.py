@@ -1,0 +1,77 @@
+"""Symbolic dimensions: what an engine gives for a size that its exporter leaves open.
+
+Under `jax.export` and `torch.export` a shape holds objects of the engine's own class in place of some integers. They
+know arithmetic, but not always whether one is less than another. What asks for that asks `less`, which is sure or says
+no; so a check of shapes refuses what is certainly wrong, and leaves the rest to the program that is exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class SizeRules(NamedTuple):
+    """What is done with the symbolic dimensions of an engine, and with numbers beside them."""
+
+    less: Callable[[Any, Any], bool]
+    """Is one certainly less than the other?"""
+    same: Callable[[Any, Any], bool]
+    """Are they certainly equal?"""
+    smaller: Callable[[Any, Any], Any]
+    larger: Callable[[Any, Any], Any]
+    real: Callable[[Any], Any]
+    """It as a real number, which operations take as a scalar."""
+
+
+RULES: dict[type, SizeRules] = {}
+"""By the class of the dimensions; backends put theirs here when they are imported."""
+
+
+def rules_of(*sizes: Any) -> SizeRules | None:
+    """The rules if one of these is a symbolic dimension, else None.
+
+    >>> rules_of(1, 2) is None
+    True
+    """
+    for size in sizes:
+        if type(size) in RULES:
+            return RULES[type(size)]
+    return None
+
+
+def is_symbolic(size: Any) -> bool:
+    """Is it a symbolic dimension of an engine?"""
+    return type(size) in RULES
+
+
+def less(one: Any, other: Any) -> bool:
+    """Is one size certainly less than the other, whatever the symbolic dimensions are?
+
+    >>> less(1, 2), less(2, 2)
+    (True, False)
+    """
+    rules = rules_of(one, other)
+    return one < other if rules is None else rules.less(one, other)
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Are two sizes certainly different?
+
+    >>> differ(1, 2), differ(2, 2)
+    (True, False)
+    """
+    rules = rules_of(one, other)
+    if rules is None:
+        return one != other
+    return not rules.same(one, other) and (rules.less(one, other) or rules.less(other, one))
+
+
+def real(size: Any) -> Any:
+    """A size as a real number: `float(size)`, or what an operation takes for it.
+
+    >>> real(3)
+    3.0
+    """
+    rules = rules_of(size)
+    return float(size) if rules is None else rules.real(size)
