@@ -15,22 +15,22 @@ from jax.core import InconclusiveDimensionOperation, max_dim, min_dim
 from phlox.backend.tracing.symbolic import RULES, SizeRules, is_symbolic
 
 
-def _less(one: Any, other: Any) -> bool:
+def _less(one: Any, other: Any) -> bool | None:
     try:
         return bool(one < other)
     except InconclusiveDimensionOperation:
-        return False
+        return None
 
 
 def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _real(size: Any) -> Any:
-    # Weakly typed, so that beside floats of any precision it is as precise as they are.
-    return jnp.asarray(size) * 1.0
+def _number(size: Any, real: bool) -> Any:
+    # Weakly typed, so that beside arrays of any precision it is as precise as they are.
+    return jnp.asarray(size) * 1.0 if real else jnp.asarray(size)
 
 
 __all__ = ["is_symbolic"]
 
-RULES[type(export.symbolic_shape("n")[0])] = SizeRules(_less, _same, min_dim, max_dim, _real)
+RULES[type(export.symbolic_shape("n")[0])] = SizeRules(_less, _same, min_dim, max_dim, _number)

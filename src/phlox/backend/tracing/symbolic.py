@@ -7,21 +7,23 @@ no; so a check of shapes refuses what is certainly wrong, and leaves the rest to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 
 class SizeRules(NamedTuple):
     """What is done with the symbolic dimensions of an engine, and with numbers beside them."""
 
-    less: Callable[[Any, Any], bool]
-    """Is one certainly less than the other?"""
+    less: Callable[[Any, Any], bool | None]
+    """Is one less than the other? None where that depends on what the dimensions will be."""
     same: Callable[[Any, Any], bool]
     """Are they certainly equal?"""
     smaller: Callable[[Any, Any], Any]
     larger: Callable[[Any, Any], Any]
-    real: Callable[[Any], Any]
-    """It as a real number, which operations take as a scalar."""
+    number: Callable[[Any, bool], Any]
+    """It as a scalar that operations take, an integer (false) or a real number (true)."""
 
 
 RULES: dict[type, SizeRules] = {}
@@ -52,7 +54,28 @@ def less(one: Any, other: Any) -> bool:
     (True, False)
     """
     rules = rules_of(one, other)
-    return one < other if rules is None else rules.less(one, other)
+    return one < other if rules is None else _surely_less(rules, one, other)
+
+
+_ASSUMED: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("phlox_assumed_sizes", default=None)
+
+
+@contextmanager
+def noting_assumptions() -> Generator[list[tuple[Any, Any]]]:
+    """Collect what `less` has not known within this scope: pairs whose first is taken not to be less."""
+    found: list[tuple[Any, Any]] = []
+    token = _ASSUMED.set(found)
+    try:
+        yield found
+    finally:
+        _ASSUMED.reset(token)
+
+
+def _surely_less(rules: SizeRules, one: Any, other: Any) -> bool:
+    known = rules.less(one, other)
+    if known is None and (assumed := _ASSUMED.get()) is not None:
+        assumed.append((one, other))
+    return known is True
 
 
 def differ(one: Any, other: Any) -> bool:
@@ -64,7 +87,7 @@ def differ(one: Any, other: Any) -> bool:
     rules = rules_of(one, other)
     if rules is None:
         return one != other
-    return not rules.same(one, other) and (rules.less(one, other) or rules.less(other, one))
+    return not rules.same(one, other) and True in (rules.less(one, other), rules.less(other, one))
 
 
 def real(size: Any) -> Any:
@@ -74,4 +97,14 @@ def real(size: Any) -> Any:
     3.0
     """
     rules = rules_of(size)
-    return float(size) if rules is None else rules.real(size)
+    return float(size) if rules is None else rules.number(size, True)
+
+
+def whole(size: Any) -> Any:
+    """A size as an integer that an operation takes.
+
+    >>> whole(3)
+    3
+    """
+    rules = rules_of(size)
+    return size if rules is None else rules.number(size, False)
