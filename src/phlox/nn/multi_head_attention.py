@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, overload
 
+from phlox.backend.tracing.symbolic import is_symbolic
 from phlox.backend import Bool, DeviceLike, Int
 from phlox.config import config_of
 from phlox.errors import ConfigError, IndexRangeError, RangeError, ShapeError
@@ -62,7 +63,7 @@ class KeyValueCache(NamedTuple):
         # For each position of the cache, the index of its token among the new ones: fixed shapes, all indices in range.
         source = arange(capacity, device=self.position.device) - self.position
         new = ((source >= 0) & (source < n)).expand_dims(-1)
-        if n > 1:
+        if is_symbolic(n) or n > 1:
             key, value = (x.take(source.clip(0, n - 1), 2) for x in (key, value))
         return KeyValueCache(where(new, key, self.key), where(new, value, self.value), self.position + n)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from phlox import random
+from phlox.backend.tracing.symbolic import is_symbolic
 from phlox.backend import Backend, Device, Float, Int, Kind, as_device
 from phlox.backend.kind import Bool
 from phlox.backend.pytree import Build
@@ -96,7 +97,7 @@ def _length(along: _TreeLeaves, length: int | None) -> int:
         raise ShapeError(
             f"scan: {scalar} has no axis to run along; what is the same in every step needs no place in xs"
         )
-    found = set(sizes.values())
+    found = set(sizes.values()) if not any(map(is_symbolic, sizes.values())) else {next(iter(sizes.values()))}
     if len(found) > 1 or (found and length is not None and found != {length}):
         have = ", ".join(f"{path} has {size}" for path, size in sizes.items())
         wanted = "" if length is None else f", and length is {length}"

@@ -100,6 +100,8 @@ def conv(
     if _is_depthwise(weight.shape, groups, "y"):
         y = _depthwise(x, weight, stride, padding, dilation)
     else:
+        if any(is_symbolic(width) for pair in padding for width in pair):
+            x, padding = jnp.pad(x, ((0, 0), (0, 0), *padding)), ((0, 0),) * len(padding)
         y = lax.conv_general_dilated(x, weight, stride, padding, rhs_dilation=dilation, feature_group_count=groups)
     return y if bias is None else y + bias.reshape(out, *(1 for _ in window))
 

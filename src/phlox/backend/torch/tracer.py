@@ -21,7 +21,7 @@ from phlox.backend.contract.types import Array
 from phlox.backend.kind import Float, Kind
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import codegen
-from phlox.backend.torch.sizes import is_symbolic, scan_symbolic
+from phlox.backend.torch.sizes import is_symbolic
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
 
@@ -129,7 +129,9 @@ class TracerOps(Backend):
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         if not is_symbolic(length) or not xs or not carry or any(isinstance(x, tuple) for x in xs):
             return super().scan(body, carry, xs, length, reverse=reverse)
-        return scan_symbolic(body, tuple(carry), tuple(xs), reverse)
+        from phlox.backend.torch import symbolic_loop
+
+        return symbolic_loop.scan(body, tuple(carry), tuple(xs), reverse)
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         from phlox.backend.torch.compiler.program import Program  # which takes longer to load than much else

@@ -276,7 +276,9 @@ def _windows(
         over = count * step + far - (size + before + after)
         if is_symbolic(size):  # as below, in arithmetic alone
             rest = (far - (size + before + after)) % step
-            pads.append((before, after + rest * smaller(1, larger(0, size + before - count * step))))
+            if far < after + step:  # or else the last one always does so
+                rest *= smaller(1, larger(0, size + before - count * step))
+            pads.append((before, after + rest))
             continue
         more = over < step and count * step < size + before
         pads.append((before, after + over if more else after))
