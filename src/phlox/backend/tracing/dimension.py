@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsIndex, TypeAlias, cast
 
-from phlox.backend.tracing.symbolic import RULES, differ, less, rules_of
+from phlox.backend.tracing.symbolic import RULES, differ, is_symbolic, less, rules_of
 
 Atom: TypeAlias = "str | tuple[str, Terms, Terms]"
 """The name of an open axis, or (operation, left, right) with operation `floordiv`, `min` or `max`."""
@@ -374,7 +374,9 @@ def open_slice(entry: slice[Any, Any, Any], size: int) -> tuple[slice[Any, Any, 
 
 def _bound(bound: int, size: int) -> int:
     if bound < 0:
-        return 0 if less(size + bound, 1) else size + bound
+        if is_symbolic(size):
+            return 0 if less(size + bound, 0) else size + bound
+        return size + bound if size + bound > 0 else 0
     return size if less(size, bound) else bound
 
 
