@@ -3,7 +3,7 @@
     python tools/planning.py             writes them into the page that has their marks
     python tools/planning.py --check     says whether they are out of date, and changes nothing
 
-The figures are those of `phlox.distributed.plan`, whose formulas a test compares with compiled steps.
+The figures are those of `phlox.distributed.planning.plan`, whose formulas a test compares with compiled steps.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from phlox import optim
 from phlox.backend import NumPy
 from phlox.cli.plan import PRESETS
 from phlox.cli.text import size_text
-from phlox.distributed.accelerators import ACCELERATORS
-from phlox.distributed.plan import Plan, plan
+from phlox.distributed.planning.accelerators import ACCELERATORS
+from phlox.distributed.planning.plan import Plan, plan
 from phlox.models import GptConfig
 from phlox.transform.summary.text import amount
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         autodiff,
         config,
         data,
+        debug,
         distributed,
         export,
         interop,
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
         checkpoint,
         compile,
         custom_gradient,
-        debug,
         eval_shape,
         grad,
         hessian,
@@ -187,6 +187,7 @@ __getattr__, __dir__ = lazily(
         "autodiff": "",
         "config": "Config config_of",
         "data": "",
+        "debug": "",
         "distributed": "",
         "export": "",
         "interop": "",
@@ -197,7 +198,7 @@ __getattr__, __dir__ = lazily(
         "random": "",
         "record": "",
         "train": "",
-        "transform": "TensorSpec checkpoint compile custom_gradient debug eval_shape grad hessian hvp jacobian jvp "
+        "transform": "TensorSpec checkpoint compile custom_gradient eval_shape grad hessian hvp jacobian jvp "
         "scan value_and_grad vjp vmap",
     },
 )

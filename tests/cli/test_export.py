@@ -52,7 +52,7 @@ def test_a_model_that_a_file_makes(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "nets.py").write_text(MODEL)
     layer: Any = px.nn.Linear(4, 3).init(seed=5)
     record = {"layers.0.weight": layer.weight.val().numpy(), "layers.0.bias": layer.bias.val().numpy()}
-    np.savez(tmp_path / "weights.npz", **record)  # pyright: ignore[reportArgumentType]
+    np.savez(tmp_path / "weights.npz", **record)
     out = tmp_path / "out.onnx"
     given = ["--input", "x:float:n,4", "--record", str(tmp_path / "weights.npz"), "--sizes", "n=2,3"]
     assert main(["export", f"{tmp_path / 'nets.py'}:net", str(out), *given]) == 0

@@ -1,6 +1,6 @@
 """Loaders: batches that are functions of seed, epoch and number, whoever makes them and however many share them.
 
-Serves: phlox/data/workers.py
+Serves: phlox/data/workers.py, phlox/data/maker.py
 """
 
 from __future__ import annotations

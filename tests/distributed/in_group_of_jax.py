@@ -38,6 +38,8 @@ whole: Any = gather({"rows": rows})["rows"]
 np.testing.assert_array_equal(whole.numpy(), np.repeat([0.0, 1.0], 4)[:, None] * np.ones(3))
 loss = px.compile(lambda x: x.mean())(rows)
 assert mean(loss).item() == gather(loss).item() == 0.5
+same, everywhere = px.compile(lambda x: (mean(x.mean()), gather(x)))(rows)  # on a mesh an array is one in programs too
+assert same.item() == 0.5 and everywhere.numpy().shape == (8, 3)
 with raised(UnsupportedError, "inside a function that is being traced"):
     px.compile(lambda x: mean(x))(px.ones((2,), device=Jax()))
 print("all")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from phlox.backend.sharding import Index, Shard
-from phlox.distributed.savers import Group
+from phlox.distributed.checkpoints.savers import Group
 from phlox.record import LazyTensor, Record, TensorEntry
 
 T = TypeVar("T")
@@ -116,7 +117,8 @@ def record_of_rank(rank: int, size: int = 4) -> Record:
     return Record({**entries, **VALUES}, {"module": "Model", "kind": "ü"}, aliases={"tied": "layers.0.weight"})
 
 
-def whole_record() -> Record:
-    """What all processes together save."""
-    entries: dict[str, Any] = {**ARRAYS, "bias": TensorEntry(LazyTensor.from_array(ARRAYS["bias"]), "id-0")}
+def whole_record(run: str | None = "") -> Record:
+    """What all processes together save; the id is one that they have in common, or that of a process alone."""
+    id = "id-0" if run is None else hashlib.sha256(f"{run}\0bias".encode()).hexdigest()[:32]
+    entries: dict[str, Any] = {**ARRAYS, "bias": TensorEntry(LazyTensor.from_array(ARRAYS["bias"]), id)}
     return Record({**entries, **VALUES}, {"module": "Model", "kind": "ü"}, aliases={"tied": "layers.0.weight"})

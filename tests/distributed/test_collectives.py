@@ -53,6 +53,7 @@ if rank == 0:
         px.distributed.mean(px.ones((100_000,), device="torch"))
     except px.errors.DistributedError as error:
         print(error)
+dist.destroy_process_group()  # as at the end of a program that has called initialize; else PyTorch may abort
 """
 
 

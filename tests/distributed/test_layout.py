@@ -247,7 +247,7 @@ def test_a_spec_that_is_none_is_refused(spec: object) -> None:
 
 def test_the_first_pattern_counts_and_tied_parameters_are_found_by_each_path() -> None:
     model = _model()
-    model.layers[1].also = model.layers[0].weight  # pyright: ignore[reportAttributeAccessIssue]
+    model.layers[1].also = model.layers[0].weight
     mesh = Mesh(data=1, device="numpy")
     specs = Layout({"layers.1.also": ("data",), "**.weight": (None, "data")}).specs(model, mesh)
     assert specs["layers.0.weight"] == ("data",) and specs["layers.1.weight"] == (None, "data")

@@ -175,13 +175,14 @@ LAYERS = [
 
 
 class Likelihood(px.Module):
-    """Its loss takes probabilities."""
+    """For losses that take probabilities, or their logarithms first."""
 
-    def __init__(self) -> None:
-        self.loss = nn.BinaryCrossEntropyLoss()
+    def __init__(self, loss: Any, *, log: bool = False) -> None:
+        self.loss, self.log = loss, log
 
     def __call__(self, x: px.Tensor, y: px.Tensor) -> px.Tensor:
-        return self.loss(x.sigmoid(), y.sigmoid())
+        p = x.sigmoid()
+        return self.loss(p.log() if self.log else p, y.sigmoid())
 
 
 CLASSES = [spec("batch", 5), LENGTHS]
@@ -195,14 +196,19 @@ LOSSES = [
     layer("SmoothL1Loss", of=PAIR),
     layer("CrossEntropyLoss", of=CLASSES),
     layer("NllLoss", of=CLASSES),
-    layer("KlDivLoss", of=PAIR),
+    Case("KlDivLoss", lambda device: Likelihood(nn.KlDivLoss(), log=True), PAIR, layer="KlDivLoss"),
     layer("BinaryCrossEntropyWithLogitsLoss", of=PAIR),
     layer("PoissonNllLoss", of=PAIR),
     layer("CosineSimilarity", of=PAIR),
     layer("HingeEmbeddingLoss", of=PAIR),
     layer("TripletMarginLoss", of=[VECTORS, VECTORS, VECTORS]),
     layer("GaussianNllLoss", of=[VECTORS, VECTORS, px.tensor([[0.5, 1.0, 2.0, 0.1]])]),
-    Case("BinaryCrossEntropyLoss", lambda device: Likelihood(), PAIR, layer="BinaryCrossEntropyLoss"),
+    Case(
+        "BinaryCrossEntropyLoss",
+        lambda device: Likelihood(nn.BinaryCrossEntropyLoss()),
+        PAIR,
+        layer="BinaryCrossEntropyLoss",
+    ),
     layer(
         "CtcLoss",
         of=[spec("time", 2, 5), px.tensor([[1, 2, 3], [2, 2, 4]]), px.tensor([6, 5]), px.tensor([3, 2])],

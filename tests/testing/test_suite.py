@@ -49,7 +49,7 @@ class Wrong(NumPy):
         with np.errstate(all="ignore"):
             return np.floor_divide(lhs, rhs)  # zero by zero is zero
 
-    def random_uniform(self, state: Any, shape: Any, device: Any) -> Any:
+    def random_uniform(self, state: Any, shape: Any, device: Any, rows: Any = None) -> Any:
         return np.zeros(shape, self.host_float_dtype)
 
 

@@ -27,18 +27,30 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """This process computes on part `rank` of a batch that is cut along its first axis into `size` equal parts.
+    """This process computes on part `rank` of a batch that is cut along its first axis into `size` parts.
+
+    They are equal, unless `rows` says how many rows each of them has.
 
     >>> RowGroup(1, 4).part((2, 3))
     Part(start=6, total=24)
+    >>> RowGroup(1, 2, (3, 2)).part((2, 4)), RowGroup(1, 2, (3, 2)).weight
+    (Part(start=12, total=20), 0.8)
     """
 
     rank: int
     size: int
+    rows: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
             raise DistributedError(f"a group of {self.size} processes has ranks 0 to {self.size - 1}, not {self.rank}")
+        if self.rows is not None and (len(self.rows) != self.size or min(self.rows) < 1):
+            raise DistributedError(f"{self.size} processes have a row or more each, not {self.rows}")
+
+    @property
+    def weight(self) -> float:
+        """What a mean over the rows here counts in the mean over the processes that is the mean over all rows."""
+        return 1.0 if self.rows is None else self.rows[self.rank] * self.size / sum(self.rows)
 
     def part(self, shape: tuple[int, ...]) -> Part | None:
         """Which elements of the draw for the whole batch those of an array of this shape are.
@@ -48,6 +60,9 @@ class RowGroup:
         if not shape:
             return None
         n = math.prod(shape)
+        if self.rows is not None and n % self.rows[self.rank] == 0:
+            of_row = n // self.rows[self.rank]
+            return Part(sum(self.rows[: self.rank]) * of_row, sum(self.rows) * of_row)
         return Part(self.rank * n, self.size * n)
 
 

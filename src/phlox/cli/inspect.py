@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from phlox.cli.command import DONE, Command, whole
+from phlox.cli.onnx_file import inspect, is_onnx
 from phlox.cli.records import opened, plain, reading_arguments
 from phlox.cli.text import count_text, size_text, table, terminal_width
 from phlox.errors import RecordError
@@ -43,6 +44,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
+    if is_onnx(options.file):
+        return inspect(options.file, options)
     file = opened(options.file, options)
     record = file.record
     paths, lost = _chosen(record, options.pattern)
@@ -224,7 +227,8 @@ def _as_json(
 
 COMMAND = Command(
     description="Print format, metadata, entries, shapes, precisions and sizes of a record file of Phlox, "
-    "safetensors, PyTorch or NumPy. Reads no tensor unless --stats or --verify is given.",
+    "safetensors, PyTorch or NumPy; of an ONNX file inputs, outputs, operators and initializers. Reads no tensor "
+    "unless --stats or --verify is given.",
     arguments=arguments,
     run=run,
     intermixed=True,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from phlox.cli.command import Command, whole
-from phlox.distributed.launcher import PORT, Launch, launch, launch_by_ssh
+from phlox.distributed.launch.launcher import PORT, Launch, launch, launch_by_ssh
 from phlox.errors import DistributedError
 
 

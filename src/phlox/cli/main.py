@@ -14,7 +14,7 @@ from phlox.version import __version__
 
 COMMANDS = {
     "demo": "train a small convolutional network on handwritten digits",
-    "predict": "classify images from a file with the model of a run",
+    "predict": "classify images from a file with the model of a run, or compute an ONNX file",
     "export": "write a model as an ONNX file, run it, and say how far it is from the model",
     "verify": "check that a saved model still makes the predictions it made after training",
     "convert": "write a record in another format, precision or compression",
@@ -23,6 +23,7 @@ COMMANDS = {
     "runs": "list the runs under a folder, with their values and what differs between them",
     "watch": "follow a run in the terminal",
     "launch": "run a program in several processes, on this host or several",
+    "compare": "compare the model of a run on several engines, layer by layer",
     "backends": "show which operations each backend supports, and how",
     "plan": "say what a step of training costs each device of a mesh",
     "tune": "find the fastest settings for a program on this machine",

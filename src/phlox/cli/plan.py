@@ -11,8 +11,8 @@ from phlox import optim
 from phlox.backend import NumPy
 from phlox.cli.command import DONE, Command, whole
 from phlox.cli.text import size_text, table
-from phlox.distributed.accelerators import ACCELERATORS, Accelerator
-from phlox.distributed.plan import LAYOUTS, Plan, plan
+from phlox.distributed.planning.accelerators import ACCELERATORS, Accelerator
+from phlox.distributed.planning.plan import LAYOUTS, Plan, plan
 from phlox.errors import ConfigError, ShardingError
 from phlox.models import BertConfig, BertMaskedLmConfig, GptConfig, LlamaConfig
 from phlox.transform.summary.text import amount

@@ -1,44 +1,61 @@
-"""`phlox predict`: classify images from a file."""
+"""`phlox predict`: classify images from a file, or compute an ONNX file."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 from phlox.cli.command import DONE, Command
+from phlox.errors import DataError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_folder", metavar="RUN_DIR", help="the folder of the run")
-    parser.add_argument("file", metavar="FILE", help="8x8 images: .npz or .csv (values 0 to 16), or a .png")
+    parser.add_argument("model", metavar="RUN_DIR|MODEL.onnx", help="the folder of a run, or an ONNX file")
+    parser.add_argument(
+        "file", metavar="FILE", help="images: .npz, .csv or .png; for an ONNX file also .npy, or .npz of inputs by name"
+    )
     parser.add_argument("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, ...")
+    parser.add_argument("--out", metavar="FILE.npz", help="of an ONNX file: write the outputs there, by name")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
+    if options.model.lower().endswith(".onnx"):
+        from phlox.cli.onnx_file import predict
+
+        return predict(options.model, options.file, options.device, options.out)
+    if options.out is not None:
+        raise DataError("--out: writes the outputs of an ONNX file; the model of a run prints its predictions")
     from phlox.data import read_images
     from phlox.models import DigitsRun
 
-    digits = DigitsRun(options.run_folder, options.device)
+    digits = DigitsRun(options.model, options.device)
     given = read_images(options.file, size=digits.recipe.model.size)
     probabilities = digits.predict(given.images)
     classes, best = probabilities.argmax(axis=-1), probabilities.max(axis=-1)
-    print("image  digit  probability" + ("  label" if given.labels is not None else ""))
-    for number, (digit, probability) in enumerate(zip(classes.tolist(), best.tolist(), strict=True)):
-        line = f"{number:5}  {digit:5}  {probability:11.1%}"
-        if given.labels is not None:
-            label = int(given.labels[number])
-            line += f"  {label:5}" + ("  wrong" if label != digit else "")
-        print(line)
-    if given.labels is not None:
-        correct = int((classes == given.labels).sum())
-        print(f"accuracy: {correct / len(classes):.2%} ({correct} of {len(classes)} images)")
+    print_classes("digit", classes, [f"{one:.1%}" for one in best.tolist()], "probability", given.labels)
     return DONE
 
 
+def print_classes(what: str, classes: Any, values: Sequence[str], called: str, labels: Any) -> None:
+    """A line for each image: its class, a value of it, and its label if there are labels; and the accuracy."""
+    print(f"image  {what}  {called:>11}" + ("  label" if labels is not None else ""))
+    for number, (one, value) in enumerate(zip(classes.tolist(), values, strict=True)):
+        line = f"{number:5}  {one:5}  {value:>11}"
+        if labels is not None:
+            label = int(labels[number])
+            line += f"  {label:5}" + ("  wrong" if label != one else "")
+        print(line)
+    if labels is not None:
+        correct = int((classes == labels).sum())
+        print(f"accuracy: {correct / len(classes):.2%} ({correct} of {len(classes)} images)")
+
+
 COMMAND = Command(
-    description="Classify images from a file with the model of a run. Prints the digit and its probability for "
-    "each image, and the accuracy if the file has labels.",
+    description="Classify images from a file with the model of a run: prints the digit and its probability for "
+    "each image, and the accuracy if the file has labels. Or compute an ONNX file, with NumPy and the onnx package.",
     arguments=arguments,
     run=run,
 )

@@ -2,145 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self, cast
 
 import numpy as np
 
-from phlox.backend import Device, DeviceLike, as_device
-from phlox.data.draws import Draws
+from phlox.backend import DeviceLike, as_device
+from phlox.data.maker import Collate, Maker, SkippedRow, Task, Transform, placed, stages_of
 from phlox.data.order import VERSION, InOrder, Order, Rows, Shuffled
-from phlox.data.sources import Source, as_source, listed
-from phlox.data.structure import is_array, mapped, stack
+from phlox.data.sources import as_source
+from phlox.data.structure import stack
 from phlox.data.workers import KINDS, Workers, in_order
 from phlox.errors import DataError, DataWarning
-from phlox.tensor import tensor
 
-Transform = Callable[..., Any]
-"""`(batch)` or `(batch, draws)` to the batch that is given out; see `Draws`."""
-
-Collate = Callable[[Sequence[Any]], Any]
-"""A list of rows to a batch."""
-
-_AT_ONCE = 4096
-"""So many positions of an order are looked up in one call."""
 _LAST_SEED = 2**64 - 1
 _LAST_EPOCH = 2**32 - 1
-
-
-class Task(NamedTuple):
-    """Which batch: what workers are asked for, and what messages call it."""
-
-    epoch: int
-    number: int
-
-    def __str__(self) -> str:
-        return f"batch {self.number} of epoch {self.epoch}"
-
-
-class SkippedRow(NamedTuple):
-    """A row that could not be read, with `on_error="skip"`."""
-
-    row: int
-    error: str
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Makes batches. It is all that a process needs to know."""
-
-    source: Source
-    order: Order
-    batch_size: int
-    length: int
-    seed: int
-    stages: tuple[tuple[Transform, bool], ...]
-    collate: Collate | None
-    skips: bool
-    part: tuple[int, int] = (0, 1)
-    device: Device | None = field(default=None)
-    block: list[tuple[int, int, Rows]] = field(default_factory=list[tuple[int, int, Rows]], compare=False, repr=False)
-    """The rows of the last positions that were asked for: epoch, number of the block, and the rows."""
-
-    def __call__(self, task: Task) -> tuple[Any, list[SkippedRow], int]:
-        rows = self.rows(task)
-        batch, rows, skipped = self._fetched(rows)
-        if self.stages:
-            batch = self._through(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
-        return (batch if self.device is None else placed(batch, self.device)), skipped, len(rows)
-
-    def rows(self, task: Task) -> Rows:
-        """The numbers of the rows of a batch, or of this process's part of it."""
-        start = task.number * self.batch_size
-        stop = min(start + self.batch_size, self.length)
-        part, parts = self.part
-        size = stop - start
-        first, last = start + size * part // parts, start + size * (part + 1) // parts
-        # A call for many positions takes little longer than one for few.
-        width = self.batch_size * max(1, _AT_ONCE // self.batch_size)
-        block = start // width
-        known = self.block[0] if self.block else None
-        if known is None or known[:2] != (task.epoch, block):
-            positions = np.arange(block * width, min((block + 1) * width, self.length))
-            rows = self.order.rows(
-                positions, len(self.source), seed=self.seed, epoch=task.epoch, batch_size=self.batch_size
-            )
-            known = task.epoch, block, rows
-            self.block[:] = [known]
-        return known[2][first - block * width : last - block * width]
-
-    def _fetched(self, rows: Rows) -> tuple[Any, Rows, list[SkippedRow]]:
-        try:
-            return self._batch(rows), rows, []
-        except Exception as error:
-            bad = self._bad_rows(rows)
-            if not bad:  # each can be read alone: they do not fit together
-                raise
-            if not self.skips:
-                row, reason = bad[0]
-                raise DataError(
-                    f"row {row} of the source cannot be read: {reason}; on_error='skip' leaves such rows out"
-                ) from error
-        good = rows[~np.isin(rows, [row for row, _ in bad])]
-        if not len(good):
-            raise DataError(f"none of the {len(rows)} rows of a batch can be read; row {bad[0].row}: {bad[0].error}")
-        return self._batch(good), good, bad
-
-    def _bad_rows(self, rows: Rows) -> list[SkippedRow]:
-        bad = list[SkippedRow]()
-        for place in range(len(rows)):
-            try:
-                self._batch(rows[place : place + 1])
-            except Exception as error:
-                bad.append(SkippedRow(int(rows[place]), f"{type(error).__name__}: {error}"))
-        return bad
-
-    def _batch(self, rows: Rows) -> Any:
-        return self.source[rows] if self.collate is None else self.collate(listed(self.source, rows))
-
-    def _through(self, batch: Any, draws: Draws, stages: int) -> Any:
-        for number, (transform, takes_draws) in enumerate(self.stages[:stages]):
-            if takes_draws:
-                at = replace(draws.at_stage(number), load=self._loading(draws, number))
-                batch = transform(batch, at)
-            else:
-                batch = transform(batch)
-        return batch
-
-    def _loading(self, draws: Draws, stage: int) -> Callable[[Rows], Any]:
-        return lambda rows: self._through(self._batch(rows), replace(draws, rows=rows), stage)
-
-
-def placed(batch: Any, device: Device) -> Any:
-    """A batch with its arrays as tensors on a device; texts and other objects stay as they are."""
-
-    def moved(leaf: Any) -> Any:
-        return tensor(leaf, device=device) if is_array(leaf) and leaf.dtype.kind in "fiub" else leaf
-
-    return mapped(moved, batch)
 
 
 class Loader:
@@ -229,8 +107,8 @@ class Loader:
                 f"Loader: {chosen.length(len(self.source))} rows make no batch of {batch_size}; give more rows, a "
                 "smaller batch_size, or drop_last=False"
             )
-        self._make = _Maker(
-            self.source, chosen, batch_size, length, seed, _stages(transform), collate, on_error == "skip",
+        self._make = Maker(
+            self.source, chosen, batch_size, length, seed, stages_of(transform), collate, on_error == "skip",
             device=None if device is None else as_device(device),
         )  # fmt: skip
         self._pool: Workers | None = None
@@ -264,6 +142,25 @@ class Loader:
         """How many rows batch `number` has, of all processes together."""
         return min(self.batch_size, self._make.length - number * self.batch_size)
 
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which part of each batch it gives out, of how many: (0, 1) is the whole; see `shard`."""
+        return self._make.part
+
+    @property
+    def skips_rows(self) -> bool:
+        """Are rows left out that cannot be read (`on_error="skip"`)?"""
+        return self._make.skips
+
+    def with_part(self, part: int, parts: int) -> Loader:
+        """The same batches, of each of which it gives out this part, whatever it gave out before.
+
+        As `shard`, without its error: of a batch of fewer rows than there are parts some have none.
+        """
+        _check("parts", parts, 1)
+        _check("part", part, 0, parts - 1)
+        return self._with(replace(self._make, part=(part, parts), block=[]))
+
     def shard(self, part: int, parts: int) -> Loader:
         """The part of each batch that one of several processes takes: together they have the batch, in its order.
 
@@ -289,7 +186,7 @@ class Loader:
         """The same batches as tensors on a device, put there in the background; as NumPy arrays for None."""
         return self._with(replace(self._make, device=None if device is None else as_device(device)))
 
-    def _with(self, make: _Maker) -> Loader:
+    def _with(self, make: Maker) -> Loader:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._make, twin._pool, twin._is_open, twin.skipped = make, None, False, []
@@ -297,21 +194,22 @@ class Loader:
 
     # --- iterating
 
-    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
+    def epoch(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Iterator[Any]:
         """The batches of an epoch, from batch `start` on.
 
         Args:
             epoch: counted from 0; without a shuffle or a random transform all are alike.
             start: the first batch, counted from 0; `len(self)` gives none.
+            stop: the batch before which it ends; None is the end of the epoch.
 
         Raises:
             DataError: a number is out of range; or, on the way, a row cannot be read.
         """
         self._check_place(epoch, start, beyond=1)
-        return self._batches(epoch, start)
+        return self._batches(epoch, start, len(self) if stop is None else min(stop, len(self)))
 
-    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
-        tasks = (Task(epoch, number) for number in range(start, len(self)))
+    def _batches(self, epoch: int, start: int, stop: int) -> Iterator[Any]:
+        tasks = (Task(epoch, number) for number in range(start, stop))
         if not self.workers and not self.prefetch:
             for task in tasks:
                 yield self._noted(self._make(task))
@@ -404,30 +302,6 @@ class Loader:
         _check("epoch", epoch, 0, _LAST_EPOCH)
         if not 0 <= number < len(self) + beyond:
             raise DataError(f"Loader: batch {number} is asked for, but an epoch has batches 0 to {len(self) - 1}")
-
-
-def _stages(transform: Transform | Sequence[Transform] | None) -> tuple[tuple[Transform, bool], ...]:
-    transforms = (
-        [] if transform is None else [transform] if callable(transform) else list(cast("Sequence[Any]", transform))
-    )
-    for one in transforms:
-        if not callable(one):
-            raise DataError(f"Loader: transform holds {one!r}; give functions of a batch")
-    return tuple((one, _takes_draws(one)) for one in transforms)
-
-
-def _takes_draws(transform: Transform) -> bool:
-    """Has the function a second argument that must be given? Where Python cannot tell, it has one argument."""
-    try:
-        parameters = inspect.signature(transform).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    needed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
-    if len(needed) > 2:
-        raise DataError(
-            f"Loader: transform {transform!r} takes {len(needed)} arguments; it is given a batch, or a batch and draws"
-        )
-    return len(needed) == 2
 
 
 def _check(name: str, value: Any, least: int, most: int | None = None) -> None:

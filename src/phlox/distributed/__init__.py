@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from phlox.lazy import lazily
 
 if TYPE_CHECKING:
-    from phlox.distributed.agreement import check_agreement
+    from phlox.distributed.checkpoints.saving import SaveHandle, latest, load, save
     from phlox.distributed.collectives import broadcast, gather, mean, sum
-    from phlox.distributed.group import attempt, barrier, initialize, is_main, rank, shutdown, size
     from phlox.distributed.layout import Layout, tensor_parallel
     from phlox.distributed.mesh import Mesh
-    from phlox.distributed.objects import broadcast_object, gather_objects
-    from phlox.distributed.saving import SaveHandle, latest, load, save
+    from phlox.distributed.processes.agreement import check_agreement
+    from phlox.distributed.processes.group import attempt, barrier, initialize, is_main, rank, shutdown, size
+    from phlox.distributed.processes.objects import broadcast_object, gather_objects
 
 __all__ = [
     "Layout", "Mesh", "SaveHandle", "attempt", "barrier", "broadcast", "broadcast_object", "check_agreement", "gather",
@@ -24,12 +24,12 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "agreement": "check_agreement",
+        "processes.agreement": "check_agreement",
         "collectives": "broadcast gather mean sum",
-        "group": "attempt barrier initialize is_main rank shutdown size",
+        "processes.group": "attempt barrier initialize is_main rank shutdown size",
         "layout": "Layout tensor_parallel",
         "mesh": "Mesh",
-        "objects": "broadcast_object gather_objects",
-        "saving": "SaveHandle latest load save",
+        "processes.objects": "broadcast_object gather_objects",
+        "checkpoints.saving": "SaveHandle latest load save",
     },
 )

@@ -158,9 +158,7 @@ def _reduced(op: Literal["mean", "sum"], x: T) -> T:
 
 def _gathered(x: AnyTensor, path: str, *, replicated: bool) -> AnyTensor:
     if _is_global(x):
-        sharding = x.device.sharding
-        assert sharding is not None
-        return x.to_device(replace(x.device, sharding=Sharding(sharding.mesh, ())))
+        return x.to_device(replace(x.device, sharding=Sharding(x.backend.mesh_of(x.primitive), ())))
     if replicated:
         return x
     rows = x.reshape((1,)) if x.ndim == 0 else x
@@ -215,7 +213,7 @@ def _counts(backend: Backend, shape: Sequence[int], path: str, *, traced: bool) 
 
 def _is_global(x: AnyTensor) -> bool:
     """Is it one array of all processes?"""
-    return x.device.sharding is not None
+    return x.backend.mesh_of(x.primitive) is not None
 
 
 def _host_backend() -> Backend:

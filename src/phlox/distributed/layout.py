@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.processes import processes
 from phlox.backend.sharding import AxisNames
-from phlox.distributed.objects import broadcast_object, gather_objects
+from phlox.distributed.processes.objects import gather_objects
 from phlox.errors import ShardingError
-from phlox.module import Module, Param, ParamId
+from phlox.module import Module, Param
 from phlox.module.calls import named_modules
 from phlox.record.patterns import matches, no_match
 
@@ -112,7 +112,7 @@ class Layout:
                     "use Layout() there, or a mesh on JAX"
                 )
 
-        ids = _common_ids(model)
+        _check_models(model)
 
         def placed(path: str, param: Param) -> Param:
             if type(engine_of(param.backend)) is not type(mesh.backend):
@@ -120,9 +120,7 @@ class Layout:
                     f"`{path}` is on {param.backend!r}, and the mesh on {mesh.backend!r}; move the model first, with "
                     "to_device(...)"
                 )
-            made = param.to_device(mesh.device_for(specs[path]).on(param.backend))
-            made.set_id(ids.get(path, param.id))
-            return made
+            return param.to_device(mesh.device_for(specs[path]).on(param.backend))
 
         return model.map(placed)
 
@@ -186,19 +184,13 @@ def _check_heads(model: Module, size: int) -> None:
                 raise ShardingError(f"`{path}` has {name}={heads}, which do not divide over {size} devices")
 
 
-def _common_ids(model: Module) -> dict[str, ParamId]:
-    """The ids of process 0 for the parameters of the model that all processes have, by path.
-
-    States of optimizers are saved by them. Raises `ShardingError` where the processes have different models.
-    """
+def _check_models(model: Module) -> None:
+    """Raise `ShardingError`, in all processes, where they have different models."""
     if processes().size == 1:
-        return {}
+        return
     mine = {path: (param.shape, param.kind.name, param.trained) for path, param in model.named_params()}
     if len({*gather_objects(repr(mine))}) > 1:
-        every: list[dict[str, Any]] = gather_objects(mine)
-        raise ShardingError(_difference(every))
-    ids: dict[str, str] = broadcast_object({path: str(param.id) for path, param in model.named_params()})
-    return {path: ParamId(id) for path, id in ids.items()}
+        raise ShardingError(_difference(gather_objects(mine)))
 
 
 def _difference(every: list[dict[str, Any]]) -> str:

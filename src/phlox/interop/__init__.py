@@ -1,4 +1,4 @@
-"""Models and weights of other libraries: PyTorch state dicts, Hugging Face folders, and Orbax checkpoints."""
+"""Models and weights of other libraries: PyTorch state dicts, Hugging Face folders, Orbax checkpoints, ONNX files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from phlox.lazy import lazily
 
 if TYPE_CHECKING:
     from phlox.interop import huggingface as huggingface
+    from phlox.interop import onnx as onnx
     from phlox.interop import orbax as orbax
     from phlox.interop import pytorch as pytorch
     from phlox.interop.adapter import Adapter as Adapter
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Adapter",
     "huggingface",
+    "onnx",
     "orbax",
     "pytorch",
 ]
 
-__getattr__, __dir__ = lazily(__name__, {"adapter": "Adapter", "huggingface": "", "orbax": "", "pytorch": ""})
+__getattr__, __dir__ = lazily(
+    __name__, {"adapter": "Adapter", "huggingface": "", "onnx": "", "orbax": "", "pytorch": ""}
+)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.backend.tracing.symbolic import less
 from phlox.backend import Bool, DeviceLike, Float, Int
+from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import ConfigError, KindError, ShapeError
 from phlox.models.causal import Tokens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from phlox.backend.tracing.symbolic import less
 from phlox.backend import Int
+from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import ShapeError
 from phlox.models.generation import generate

@@ -17,6 +17,8 @@ from phlox.errors import PhloxError
 from phlox.module.fields import Fields, fields_of
 from phlox.module.param import Param
 
+_SHOWN = 6
+
 
 def located(call: Callable[..., Any]) -> Callable[..., Any]:
     """A `__call__` of a class of modules whose errors say where they were raised."""
@@ -91,7 +93,8 @@ def _described(module: Fields) -> str:
     own = [(name, value) for name, value in fields_of(module).items() if isinstance(value, Param)]
     shapes = [f"{name} {list(param.shape)}" for name, param in own if param.trainable and param.has_shape]
     name = type(module).__name__
-    return f"{name}({', '.join(shapes)})" if shapes else name
+    shown = [*shapes[:_SHOWN], f"... and {len(shapes) - _SHOWN} more"] if len(shapes) > _SHOWN else shapes
+    return f"{name}({', '.join(shown)})" if shown else name
 
 
 def _path_to(wanted: Fields, value: Any, within: tuple[Any, ...]) -> str | None:

@@ -63,10 +63,10 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
         return array
 
     backend = tensor.backend
-    in_shards = tensor.device.sharding is not None
+    engine = engine_of(backend)
+    in_shards = engine.partitions and tensor.device.sharding is not None
     shards = partial(backend.shards, tensor.primitive) if in_shards else None
-    recast = engine_of(backend).recast
-    return LazyTensor.from_function(tensor.shape, backend.host_dtype(tensor.kind), read, path, recast, shards)
+    return LazyTensor.from_function(tensor.shape, backend.host_dtype(tensor.kind), read, path, engine.recast, shards)
 
 
 def read_onto(tensor: LazyTensor, kind: type[Kind], device: Device) -> Any:

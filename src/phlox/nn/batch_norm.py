@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 
-from phlox.backend.tracing.symbolic import less
+import numpy as np
+
 from phlox.backend import DeviceLike, Float
 from phlox.backend.parallel import row_group
+from phlox.backend.tracing.symbolic import less
 from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
 from phlox.module.param import set_together
 from phlox.nn.initializer import Initializer, Ones, Zeros
-from phlox.tensor import Tensor, functional, stack
+from phlox.tensor import Tensor, functional, stack, tensor
 from phlox.tensor.functional.norm import BatchNorm as Normalised
 
 
@@ -76,6 +78,8 @@ class BatchNorm(Module):
             return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
         found = self._batch_normalised(x, gamma, beta)
         count = math.prod(x.shape) // self.channels * self._processes()
+        if (group := row_group()) is not None and group.rows is not None and self.synchronized:
+            count = count // group.size // group.rows[group.rank] * sum(group.rows)
         batch, spread = self._statistics(x, found), count / (count - 1)
         set_together([self._updated(mean, batch[0], 1.0), self._updated(variance, batch[1], spread)])
         return found.y
@@ -113,14 +117,21 @@ class BatchNorm(Module):
 
 
 def _over_processes(x: Tensor, gamma: Tensor | None, beta: Tensor | None, epsilon: float) -> Normalised:
-    """With mean and variance of the rows of all processes, of which each has as many as the others."""
+    """With mean and variance of the rows of all processes."""
     wide, axes = x.to_full_precision(), (0, *range(2, x.ndim))
     own = stack([wide.mean(axes), wide.var(axes)], 0)
     # Means and variances, and not sums and sums of squares, whose difference would lose digits.
     every = Tensor.from_primitive(own.backend.all_gather(own.primitive), own.backend, Float)
-    means = every[:, 0]
-    mean = means.mean(0)
-    variance = (every[:, 1] + (means - mean).square()).mean(0)
+    means, variances = every[:, 0], every[:, 1]
+    group = row_group()
+    if group is None or group.rows is None:
+        mean = means.mean(0)
+        variance = (variances + (means - mean).square()).mean(0)
+    else:
+        share = np.asarray(group.rows, np.float64) / sum(group.rows)
+        of_each = tensor(share[:, None], kind=Float, device=means.device)
+        mean = (means * of_each).sum(0)
+        variance = ((variances + (means - mean).square()) * of_each).sum(0)
 
     def along(scale: Tensor) -> Tensor:
         return scale.to_full_precision().reshape((-1, *[1 for _ in x.shape[2:]]))

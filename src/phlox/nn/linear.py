@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phlox.backend import DeviceLike
+from phlox.backend.contract.backend import engine_of
 from phlox.config import config_of
 from phlox.module import Module, Param
 from phlox.nn.initializer import Initializer, KaimingUniform, bias_initializer_of
@@ -49,11 +50,12 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
     [(5, 2), (5, 4)]
     """
     linears = [layer for layer in layers if type(layer) is Linear]
-    biases = [layer.bias.val() for layer in linears if layer.bias is not None]
-    if not linears or len(linears) < len(layers) or len(biases) not in (0, len(layers)):
+    if len(linears) < len(layers) or not engine_of(x.backend).partitions:
         return [layer(x) for layer in layers]
     weights = [layer.weight.val() for layer in linears]
-    if not weights[0].backend.prefers_fused_matmul([x.primitive for x in (*weights, *biases)]):
+    biases = [layer.bias.val() for layer in linears if layer.bias is not None]
+    joins = len(biases) in (0, len(layers)) and bool(layers)
+    if not joins or not weights[0].backend.prefers_fused_matmul([one.primitive for one in (*weights, *biases)]):
         return [layer(x) for layer in layers]
     y = functional.linear(x, concat(weights, 1), concat(biases, 0) if biases else None)
     return y.split([weight.shape[1] for weight in weights], -1)

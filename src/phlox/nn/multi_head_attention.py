@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, overload
 
-from phlox.backend.tracing.symbolic import is_symbolic
 from phlox.backend import Bool, DeviceLike, Int
+from phlox.backend.tracing.symbolic import is_symbolic
 from phlox.config import config_of
 from phlox.errors import ConfigError, IndexRangeError, RangeError, ShapeError
 from phlox.module import Module

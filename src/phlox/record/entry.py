@@ -128,7 +128,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         if self.part is None:
             array = np.asarray(self._stored()[(*index, ...)], order="C")  # the dots: else it may be a scalar
         else:
-            array = self._as_declared(self.part(index), tuple([s.stop - s.start for s in index]))
+            array = self._stored(index)
         return self.cast(array)
 
     def blocks(self) -> Iterator[Array]:
@@ -185,11 +185,13 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"LazyTensor({self.dtype}, {self.shape})"
 
-    def _stored(self) -> Array:
-        return self._as_declared(self.source(), self.shape)
-
-    def _as_declared(self, array: Array, shape: tuple[int, ...]) -> Array:
-        array = np.asarray(array)
+    def _stored(self, index: Index | None = None) -> Array:
+        """What the source gives, or of a part what `part` gives, if it is as declared."""
+        if index is None:
+            array, shape = np.asarray(self.source()), self.shape
+        else:
+            assert self.part is not None
+            array, shape = np.asarray(self.part(index)), tuple([each.stop - each.start for each in index])
         same = array.dtype == self.source_dtype or canonical(array.dtype, self.path) == self.source_dtype
         if array.shape != shape or not same:
             raise RecordError(

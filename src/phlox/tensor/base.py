@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
-from phlox.backend.tracing.symbolic import is_symbolic, real, whole
 from phlox.backend.tracing.scalar import TracedScalar
+from phlox.backend.tracing.symbolic import is_symbolic, real, whole
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
 from phlox.host.dtypes import LARGEST
 from phlox.other_names import TENSOR, of_object

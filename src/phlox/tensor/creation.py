@@ -11,8 +11,8 @@ import numpy as np
 from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.tracing.dimension import as_size
-from phlox.backend.tracing.symbolic import is_symbolic, less
 from phlox.backend.tracing.scalar import TracedScalar
+from phlox.backend.tracing.symbolic import any_less, is_symbolic
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.interop import copy_array, copy_if_aliased
@@ -98,7 +98,7 @@ def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
         )
     except TypeError:
         raise ShapeError(f"{name}: a shape must be an integer or a sequence of integers, got {shape!r}") from None
-    if any([less(one, 0) for one in sizes]):
+    if any_less(sizes, 0):
         raise ShapeError(f"{name}: a shape cannot have negative sizes, got {sizes}")
     return sizes
 

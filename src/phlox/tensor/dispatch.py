@@ -82,3 +82,8 @@ def ops_of(backend: Backend, kind: type[Kind]) -> Ops:
     key = (backend, kind)
     table = _tables.get(key)
     return table if table is not None else _tables.setdefault(key, Ops(backend, kind))
+
+
+def every_table() -> list[Ops]:
+    """All tables that there are."""
+    return list(_tables.values())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from phlox.backend.tracing.symbolic import less
 from phlox.backend import Bool, Float, Int
+from phlox.backend.tracing.symbolic import less
 from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedError
 from phlox.tensor.base import TensorBase
 

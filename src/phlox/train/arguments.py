@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from phlox.module import Module, Param
 from phlox.optim import ConstantLr, Lbfgs, LrSchedule, Optimizer, OptimizerAdaptor
 from phlox.tensor import Tensor
 from phlox.train.steps import ONLY
+
+if TYPE_CHECKING:
+    from phlox.distributed import Mesh
+    from phlox.train.parallel.team import Team
 
 KINDS = "a config such as optim.AdamWConfig(), or an optimizer"
 
@@ -59,8 +63,16 @@ def without_tape(place: Device) -> Device:
     return place.on(backend)
 
 
-def copied(model: Any, precision: str | None) -> Any:
-    """The model with memory of its own, which a compiled step may write over; ids stay."""
+def team_of(mesh: Mesh) -> Team:
+    """The processes and devices of a mesh."""
+    from phlox.train.parallel.team import Team  # which most trainings do without
+
+    return Team(mesh)
+
+
+def copied(model: Any, precision: str | None, team: Team | None = None) -> Any:
+    """The model with memory of its own, which a compiled step may write over, on the mesh if there is one; ids stay."""
+    model = model if team is None else team.taken(model)
     place = without_tape(device_of(model))
     twin: Module = model.map(_with_own_memory)
     if precision is None:
@@ -70,7 +82,23 @@ def copied(model: Any, precision: str | None) -> Any:
         wanted = type(engine)(float=precision, int=engine.int_element)
     except Exception as error:
         raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
+    if team is not None:  # each parameter stays cut as it is
+        return twin.map(lambda path, param: _at_precision(param, wanted))
     return twin.to_device(place.on(wanted))
+
+
+def _at_precision(param: Param, engine: Any) -> Param:
+    """The parameter at the precision of another backend of its engine, cut as it is."""
+    target = engine.full_precision() if param.full_precision else engine
+
+    def cast_to(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        place = without_tape(value.device)
+        plain = Tensor.from_primitive(value.backend.strip(value.primitive), place.backend, value.kind)
+        if target.full_precision() is place.backend.full_precision():  # looks at no value: not all may be here
+            return plain.from_full_precision(target)
+        return plain.to_device(place.on(target))
+
+    return param.map(cast_to) if param.is_initialized else param.to_device(param.device.on(engine))
 
 
 def _with_own_memory(path: str, param: Param) -> Param:

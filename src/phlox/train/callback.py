@@ -49,12 +49,22 @@ class Callback:
     """Is it called after those that are not?"""
     writes: ClassVar[bool] = False
     """Does it write files? A dry run leaves out those that do."""
+    main_only: ClassVar[bool | None] = None
+    """Of several processes, is it called in process 0 alone? None: where it writes."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in vars(cls):
             if name.startswith("on_") and name not in _ALL_EVENTS and (hint := remark(name, OTHER_EVENTS, _ALL_EVENTS)):
                 raise KindError(f"{cls.__name__}.{name}: there is no such event, so it would never be called{hint}")
+
+    @classmethod
+    def is_of_main(cls) -> bool:
+        """Of several processes (`mesh=`), is it called in process 0 alone?"""
+        return cls.writes if cls.main_only is None else cls.main_only
+
+    def save_now(self, learner: AnyLearner) -> None:
+        """Save, if it saves the state: all processes have agreed on this step."""
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         """Before the first step; where a training is resumed, its state has been restored."""

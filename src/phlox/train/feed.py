@@ -52,12 +52,16 @@ class Feed:
         self.of_arrays = False
         """Are batches of nothing but arrays and numbers needed?"""
         self._first: tuple[Any, list[tuple[str, Any]]] | None = None
+        self.most: int | None = None
+        """So many batches an epoch are given at most; None is no limit."""
 
     # --- what there is
 
     @property
     def batches(self) -> int | None:
         """Batches in an epoch, if that is known."""
+        if self.most is not None:
+            return None
         try:
             return len(self._data)
         except (TypeError, NotImplementedError, AttributeError):
@@ -93,6 +97,8 @@ class Feed:
         """The batches of an epoch, from number `start` on."""
         batches = self._batches(epoch, start)
         for number in itertools.count(start):
+            if number == self.most:
+                return
             try:
                 batch = next(batches)
             except StopIteration:
@@ -267,6 +273,11 @@ def count(batch: Any) -> int:
         if shape:
             return int(shape[0])
     return 1
+
+
+def alike(batch: Any, other: Any) -> bool:
+    """Can two batches go into one call of several steps?"""
+    return count(batch) == count(other) and getattr(batch, "is_whole", None) == getattr(other, "is_whole", None)
 
 
 def onto(batch: Any, device: Device) -> Any:

@@ -15,7 +15,6 @@ import numpy as np
 from phlox import random
 from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
-from phlox.data.structure import mapped
 from phlox.errors import RunError
 from phlox.metrics.base import Metric
 from phlox.module import Module
@@ -27,7 +26,7 @@ from phlox.optim import (
     LossScaler,
     LrSchedule,
 )  # fmt: skip
-from phlox.random.stream import Stream, key_of
+from phlox.random.stream import Stream
 from phlox.train.arguments import (
     KINDS,
     check_function,
@@ -37,20 +36,21 @@ from phlox.train.arguments import (
     named_models,
     optimizer_of,
     schedule_of,
+    team_of,
     whole,
-    without_tape,
 )
 from phlox.train.callback import Callback
-from phlox.train.feed import Feed, count, onto
+from phlox.train.evaluation import evaluate, predict
+from phlox.train.feed import Feed
 from phlox.train.history import EpochReport, Plan, Values
 from phlox.train.loop import Fit, Limits
 from phlox.train.meter import Meter, Pending
 from phlox.train.state import State
-from phlox.train.steps import ONLY, StepFunctions, of_loss, predicted, to_numpy
-from phlox.transform import compile as compiled
+from phlox.train.steps import ONLY, StepFunctions, of_loss
 
 if TYPE_CHECKING:
     from phlox.config import BaseConfig
+    from phlox.distributed import Mesh
     from phlox.record import Record
     from phlox.train.folder.run_folder import RunFolder
     from phlox.train.trials.dry_run import DryRun
@@ -90,6 +90,8 @@ class Learner(State, Generic[M]):
         carry: what goes on from batch to batch, as the state of an RNN: tensors in any nesting, or a function of
             (model, batch) that makes them. The step is then `(model, batch, carry)` to `(result, carry)`. It begins
             anew with each epoch, and no gradient flows through it from one batch to the next.
+        mesh: the devices of all processes, a `px.distributed.Mesh`: each process has its rows of each batch. The model
+            is one that `model.shard(layout, mesh)` has given, or is replicated.
 
     Raises `RunError` for an argument that is wrong, or does not go with another.
 
@@ -123,11 +125,14 @@ class Learner(State, Generic[M]):
         steps_per_call: int = 1,
         compile: bool | None = None,
         carry: Any = None,
+        mesh: Mesh | None = None,
     ) -> None:
         self._single = isinstance(model, Module)
-        models = named_models(model)
-        self._models: dict[str, Any] = {name: copied(one, precision).train() for name, one in models.items()}
-        self.device: Device = device_of(next(iter(self._models.values())))
+        self._team = None if mesh is None else team_of(mesh)
+        self._models: dict[str, Any] = {
+            name: copied(one, precision, self._team).train() for name, one in named_models(model).items()
+        }
+        self.device: Device = self._place()
         """Of the first model, to which batches go, on a backend with a tape."""
         self.stream = Stream(random.current().substream())
         """The random numbers of the training: dropout draws from it, and nothing else does."""
@@ -229,7 +234,7 @@ class Learner(State, Generic[M]):
                 f"model: a learner keeps its models ({', '.join(self._models) or 'one'}); got {', '.join(new)}"
             )
         self._models = {name: cast("Any", one).train() for name, one in new.items()}
-        self.device = device_of(next(iter(self._models.values())))
+        self.device = self._place()
 
     @property
     def average(self) -> M:
@@ -262,7 +267,11 @@ class Learner(State, Generic[M]):
         return 0.0 if self._fit is None else self._fit.seconds
 
     def means(self) -> Values:
-        """The loss and the metrics of this epoch so far; waits for the engine."""
+        """The loss and the metrics of this epoch so far; waits for the engine.
+
+        On PyTorch and NumPy with several processes the metrics are those of the rows of this process; at the end of an
+        epoch they are those of all.
+        """
         self._read()
         return self._training.values()
 
@@ -347,7 +356,7 @@ class Learner(State, Generic[M]):
             sys.stdout.write(f"{self.dry_run(data, validation=validation, callbacks=callbacks)}\n")
             return self.history
         self._fit = Fit(
-            self, Feed(data), None if validation is None else Feed(validation, "validation"), limits,
+            self, self.feed(data), None if validation is None else self.feed(validation, "validation"), limits,
             (whole("validate_every", validate_every), validate_every_steps), callbacks,
             folder=folder, resume=resume, overwrite=overwrite, progress=progress,
             config=config,
@@ -375,47 +384,35 @@ class Learner(State, Generic[M]):
         return lr_find(self, data, low, high, steps)
 
     def evaluate(self, data: Any) -> Values:
-        """The loss and the metrics on all batches of `data`, in inference mode; rows have the same weight."""
-        feed = data if isinstance(data, Feed) else Feed(data)
-        self._functions.check_validates()
-        meter, models = self._validation, self._for_inference()
-        meter.reset()
-        aids = meter.aids()
-        measure, device = self._program("measure"), without_tape(self.device)
-        feed.of_arrays = self.compiles
-        with random.stream(Stream(key_of(0))):  # a step that draws in validation draws the same each time
-            for batch in feed.epoch(0):
-                rows, on = count(batch), batch if self._takes_arrays else onto(batch, device)
-                if self._functions.carries and "carry" not in aids:
-                    aids["carry"] = self._carried(models, onto(batch, device))
-                aids, output = measure(models, aids, on)
-                meter.keep(aids)
-                for _ in meter.add(Pending(0, 0, 0, rows, output, None)):
-                    pass
-        for _ in meter.read():
-            pass
-        return meter.values()
+        """The loss and the metrics on all batches of `data`, in inference mode; rows have the same weight.
+
+        Of several processes (`mesh=`) all call it, and get the values of all rows.
+        """
+        return evaluate(self, data)
 
     def predict(self, data: Any, function: Callable[..., Any] | None = None) -> Any:
         """The outputs for all rows, in inference mode, as NumPy arrays in the structure that the model gives.
+
+        Of several processes (`mesh=`) all call it, and get the outputs for the rows of all, batch by batch.
 
         Args:
             data: a `Loader` or any iterable of batches.
             function: `(model, batch)` to the outputs, whose first axis is that of the rows. Without it the model is
                 called with the batch or, of batches `(input, ...)`, with the input.
         """
-        if function is None and self._own_step is not None and not self._single:
-            raise RunError("predict: with several models it is not known which is meant; give function=(models, batch)")
-        models, device = self._for_inference(), without_tape(self.device)
-        model = models[ONLY] if self._single else models
-        call = function or predicted
-        run: Any = compiled(call) if self.compiles else call
-        found = [mapped(to_numpy, run(model, onto(batch, device))) for batch in Feed(data).epoch(0)]
-        if not found:
-            raise RunError("predict: there is no batch in the data")
-        return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
+        return predict(self, data, function)
 
     # --- within
+
+    def feed(self, data: Any, name: str = "data") -> Feed:
+        """Batches to train on, or for `"validation"`: of several processes those of this one."""
+        if self._team is None:
+            return Feed(data, name)
+        return self._team.feed(data, name, trains=name == "data", weighs=self._functions.update is None)
+
+    def _place(self) -> Device:
+        place = device_of(next(iter(self._models.values())))
+        return place if self._team is None else self._team.device(place)
 
     def _by_model(self, given: Any, what: str, kinds: str) -> dict[str, Any]:
         """What was given for the models, by their names."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -24,7 +24,7 @@ from phlox.errors import RunError
 from phlox.record import Record
 from phlox.record.gather import Recordable
 from phlox.train.callback import Callback
-from phlox.train.feed import Feed, count
+from phlox.train.feed import Feed, alike, count
 from phlox.train.folder.run_folder import RunFolder
 from phlox.train.history import EpochReport, Plan, plain
 from phlox.train.interrupts import Interrupts
@@ -35,6 +35,7 @@ from phlox.train.steps import NotFiniteLossError
 if TYPE_CHECKING:
     from phlox.config import BaseConfig
     from phlox.train.learner import Learner
+    from phlox.train.parallel.joint import Joint
 
 _ROWS_SHOWN = 16
 
@@ -82,6 +83,9 @@ class Fit:
         config: BaseConfig | None = None,
     ) -> None:
         self.learner, self.data, self.validation, self.limits = learner, data, validation, limits
+        self.team = learner._team
+        self.joint: Joint | None = None
+        """What it does together with other processes, where there are some."""
         self._every, self._every_steps = validate_every
         if isinstance(callbacks, Callback):
             raise RunError(f"callbacks: give a list of them, [{callbacks!r}]")
@@ -146,24 +150,38 @@ class Fit:
         """Train until a limit is reached."""
         learner = self.learner
         with ExitStack() as stack:
+            if self.team is not None and self.team.size > 1:
+                self.joint = self.team.joint(self)
             self._prepare(stack)
             stack.enter_context(self.interrupts)
             self.data.of_arrays = learner.compiles
-            if learner.compiles and learner.steps_per_call == 1:
+            if learner.compiles and learner.steps_per_call == 1 and (self.team is None or not self.team.partitions):
                 self.data.on_device(learner.device)
             try:
                 for callback in self.callbacks:
                     self._started.append(callback)
                     callback.on_fit_start(learner)
-                with random.stream(learner.stream):
+                with random.stream(learner.stream), nullcontext() if self.team is None else self.team.scope():
+                    if self.joint is not None:
+                        self.joint.begin()
                     while not self._ends():
                         self._epoch()
-                if self.interrupts.came is not None:
+                    if self.joint is not None:
+                        self.joint.end()
+                if self._signal is not None:
+                    self.interrupts.came = self._signal
                     self.interrupts.end(self._how_to_go_on())
             except BaseException as error:
+                if self.joint is not None:
+                    self.joint.fail(error)
                 self._finish(error)
                 raise
             self._finish(None)
+
+    @property
+    def _signal(self) -> int | None:
+        """The signal because of which it ends: of several processes, that of one of them."""
+        return self.interrupts.came if self.joint is None else self.joint.signal
 
     def _prepare(self, stack: ExitStack) -> None:
         from phlox.train.run import prepare  # which needs callbacks, views and loggers
@@ -173,6 +191,8 @@ class Fit:
         record = prepare(
             self, self._run or self.folder, self._resume, stack, overwrite=self._overwrite, shows=self._progress
         )
+        if self.joint is not None and not self.joint.is_main:
+            self.callbacks = [one for one in self.callbacks if not type(one).is_of_main()]
         self.callbacks.sort(key=lambda one: type(one).last)
         if record is None:
             learner._begin_fit()
@@ -215,8 +235,9 @@ class Fit:
 
     def _say(self, text: str) -> None:
         self.learner.warn(text)
-        sys.stderr.write(f"\n{text}\n")
-        sys.stderr.flush()
+        if self.team is None or self.team.is_main:
+            sys.stderr.write(f"\n{text}\n")
+            sys.stderr.flush()
 
     # --- events
 
@@ -237,15 +258,17 @@ class Fit:
 
     # --- limits
 
-    def _ends(self) -> bool:
-        """Is it over? Asked between steps."""
+    def _ends(self, *, goes_on: bool = True) -> bool:
+        """Is it over? Asked between steps; `goes_on` where, if not, the next step follows at once."""
         learner, limits = self.learner, self.limits
-        if self.interrupts.came is not None:
+        if self.joint is None and self.interrupts.came is not None:
             learner.stop("interrupted")
         elif limits.epochs is not None and learner.epoch >= self.first_epoch + limits.epochs:
             learner.stop("1 epoch is over" if limits.epochs == 1 else f"{limits.epochs} epochs are over")
         elif limits.steps is not None and learner.step >= self.first_step + limits.steps:
             learner.stop("1 step is over" if limits.steps == 1 else f"{limits.steps} steps are over")
+        elif self.joint is not None:
+            return self.joint.ends(goes_on=goes_on)
         elif limits.seconds is not None and self.seconds >= limits.seconds:
             learner.stop(f"{limits.seconds:g} seconds are over")
         return learner.stopped is not None
@@ -273,24 +296,29 @@ class Fit:
         ended = True
         self._since = perf_counter()
         with _closing(self.data.epoch(learner.epoch, learner._batch_number)) as batches:
-            for group in self._groups(batches):
+            groups = self._groups(batches)
+            for group in groups:
                 self.take(group)
                 report_progress()
                 self.validates = self._validates_within()
                 self.tell("on_step_end")  # where the state may be saved, with what is still to be done
                 self._validate_if_due()
                 self._since = perf_counter()
-                if self._ends():
-                    ended = False
+                if self._ends(goes_on=self._has_more()):
+                    # Another process may have found out that the data have come to their end.
+                    ended = self.joint is not None and self.data.batches is None and next(groups, None) is None
                     break
         if not ended and self.data.batches is not None:
             ended = learner._batch_number >= self.data.batches
-        if not ended and self.interrupts.came is not None:
+        if not ended and self._signal is not None:
             learner._read()
             return
         if ended and learner._batch_number == 0:
             raise RunError(f"fit: epoch {learner.epoch + 1} has no batch; is the data empty, or used up?")
         self._end_epoch(complete=ended)
+
+    def _has_more(self) -> bool:
+        return self.data.batches is None or self.learner._batch_number < self.data.batches
 
     def _end_epoch(self, *, complete: bool) -> None:
         learner = self.learner
@@ -298,8 +326,8 @@ class Fit:
             learner._flush()
         elif any(type(one).writes for one in self.callbacks):
             # What follows is said of an epoch that is not over: a training that goes on from here knows nothing of it.
-            learner._kept = learner.snapshot()
-        train = learner.means()
+            learner.keep_state()
+        train = learner._epoch_means()
         self._count_time()
         seconds = learner._epoch_seconds
         learner._note("train", train)
@@ -315,6 +343,8 @@ class Fit:
         if complete:
             learner.epoch += 1
             learner._batch_number = 0
+        if self.joint is not None:
+            self.joint.check()
         self.tell("on_epoch_end")
 
     def _validate_if_due(self) -> None:
@@ -346,7 +376,7 @@ class Fit:
             return
         group: list[Any] = []
         for batch in batches:
-            if group and count(batch) != count(group[0]):
+            if group and not alike(batch, group[0]):
                 yield from ([one] for one in group)
                 group = []
             group.append(batch)
@@ -359,8 +389,8 @@ class Fit:
         """The steps on some batches, in one call."""
         learner = self.learner
         self._before = learner.step
-        number, rows = learner._batch_number, count(group[0])
-        learner.batch = group[-1]
+        number = learner._batch_number
+        rows, learner.batch = (count(group[0]), group[-1]) if self.team is None else (group[0].rows, group[-1].batch)
         try:
             output = learner._take(group)
         except NotFiniteLossError as error:

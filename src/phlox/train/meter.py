@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from phlox.record import Record
 from phlox.tensor import Tensor, full, tensor
 from phlox.train.feed import count
 from phlox.train.history import Values, plain
+
+if TYPE_CHECKING:
+    from phlox.train.parallel.sums import Together
 
 AnyTensor = Tensor[Any, Any, Any]
 
@@ -209,16 +212,23 @@ class Meter:
             if output.loss is not None:
                 yield step, loss
 
-    def values(self) -> Values:
-        """The loss, the scalars and the metrics so far; all steps must have been read."""
-        found: Values = {name: mean.value for name, mean in self.means.items()}
-        for name, metric in self.metrics.items():
-            if name in self._summed:
-                state = _built(self._starts[name], iter([param.val() for param in self.totals.sums[name]]))
-            else:
-                state = self.gathered.get(name, {})
-            found[name] = plain(metric.compute(state))
-        return found
+    def sums(self) -> dict[str, State]:
+        """The states of metrics that are sums, by name."""
+        return {
+            name: _built(self._starts[name], iter([param.val() for param in self.totals.sums[name]]))
+            for name in self._summed
+        }
+
+    def values(self, together: Together | None = None) -> Values:
+        """The loss, the scalars and the metrics so far; all steps must have been read.
+
+        Args:
+            together: what several processes have measured, in place of what was measured here.
+        """
+        means = self.means if together is None else together.means
+        states = {**self.gathered, **self.sums()} if together is None else {**together.rows, **together.sums}
+        found: Values = {name: mean.value for name, mean in means.items()}
+        return found | {name: plain(metric.compute(states.get(name, {}))) for name, metric in self.metrics.items()}
 
     def _count(self, name: str, value: float, rows: int) -> None:
         self.means[name] = self.means.get(name, Mean(0.0, 0.0)).add(value, rows)
@@ -233,6 +243,10 @@ class Meter:
             "rows": KeptRows(self),
         }
 
+    def kept_rows(self, rows: dict[str, State]) -> KeptRows:
+        """As that part of `parts`, of other rows."""
+        return KeptRows(self, rows)
+
     def restore(self, means: Mapping[str, Any]) -> None:
         """Go on from the means of such parts, the others being restored by themselves."""
         self.pending.clear()
@@ -242,8 +256,9 @@ class Meter:
 class KeptRows:
     """The rows that a meter's metrics keep, as a part of a record."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, rows: dict[str, State] | None = None) -> None:
         self._meter = meter
+        self._rows = rows
 
     def _names(self) -> dict[str, str]:
         """By a name without dots and slashes, those of metrics that keep rows."""
@@ -251,7 +266,7 @@ class KeptRows:
 
     def into_record(self) -> Record:
         """The rows of each metric, joined."""
-        kept = self._meter.gathered
+        kept = self._meter.gathered if self._rows is None else self._rows
         return Record(
             {
                 f"{number}_{part}": np.concatenate([np.asarray(chunk) for chunk in rows.chunks])

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from phlox import random
+from phlox.backend import Float
 from phlox.data.structure import is_array, leaves
+from phlox.module.calls import with_function_layers
 from phlox.train.callback import AnyLearner, Callback
 from phlox.train.feed import onto
 from phlox.train.steps import ONLY, NotFiniteLossError
-from phlox.transform.debug import find_nonfinite
+from phlox.transform.tree import tensors_of
 
 if TYPE_CHECKING:
     from phlox.train.meter import Output
@@ -55,7 +57,14 @@ def take_back(learner: State, before: tuple[Any, Any], output: Output) -> None:
 def _weight_that_is_not(learner: State) -> str | None:
     for name, model in learner._models.items():
         for path, param in model.named_params():
-            if param.trained and not np.isfinite(param.val().numpy()).all():
+            if not param.trained:
+                continue
+            value = param.val()
+            # Of a mesh the whole may be in no process.
+            is_finite = (
+                np.isfinite(value.numpy()).all() if learner._team is None else value.isfinite().all().item()
+            )  # fmt: skip
+            if not is_finite:
                 return f"`{name or 'model'}.{path}`"
     return None
 
@@ -70,14 +79,28 @@ def find_in_step(learner: State) -> str | None:
             rows = np.isfinite(leaf.reshape(len(leaf), -1)).all(axis=1)
             bad = np.flatnonzero(~rows)[:8].tolist()
             return f"the data{path} in row {', '.join(map(str, bad))} of the batch"
-    step = learner._functions.step
-    if step is None:
+    step, team = learner._functions.step, learner._team
+    if step is None or (team is not None and team.in_shards):  # there all processes would have to take it
         return None
+    # Which only a training needs that has failed.
+    from phlox.debug.nonfinite import search
+    from phlox.debug.origins import bad_parameter
+    from phlox.debug.running import undisturbed
+
     models = {name: one if name in learner._optimizers else one.valid() for name, one in learner._models.items()}
+    models = {name: with_function_layers(one) for name, one in models.items()}
     carry: list[Any] = [learner._aids["carry"].value()] if "carry" in learner._aids else []
     batch = onto(learner.batch, learner.device)
-    with random.stream(learner.stream.replay(learner._position)):
-        return find_nonfinite(
-            lambda: step(models[ONLY] if learner._single else models, batch, *carry),
-            **{name or "model": one for name, one in models.items()},
-        )
+
+    def run() -> tuple[Any, Any]:
+        results = step(models[ONLY] if learner._single else models, batch, *carry)
+        loss: Any = results
+        while isinstance(loss, (tuple, list)) and loss:
+            loss = cast("Any", loss)[0]
+        follows = [x for x in tensors_of(loss) if x.kind is Float and x.size == 1 and x.is_require_grad()]
+        return results, follows[0] if follows else None
+
+    named = {name or "model": one for name, one in models.items()}
+    with random.stream(learner.stream.replay(learner._position)), undisturbed():
+        found = bad_parameter(named) or search(named, run, differentiate=True)
+    return None if found is None else str(found)

@@ -16,15 +16,14 @@ import numpy as np
 from phlox.backend import Device
 from phlox.data.structure import mapped
 from phlox.errors import RecordError
-from phlox.host.thread_pool import parallel_map
 from phlox.optim import Lbfgs, LrSchedule, Optimizer
 from phlox.optim.optimizer import Rate
 from phlox.random.stream import Stream
-from phlox.record import LazyTensor, PrecisionSettings, Record, SafetensorsRecorder, TensorEntry, gather, restore
-from phlox.record.record import Entry
+from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, gather, restore
 from phlox.tensor import tensor
 from phlox.train.feed import onto
 from phlox.train.history import EpochReport, Values, flattened, plain
+from phlox.train.host_records import in_memory, in_parts, whole
 from phlox.train.meter import Meter, Output, Pending
 from phlox.train.nonfinite import take_back
 from phlox.train.steps import ONLY, Carried, StepFunctions
@@ -33,6 +32,8 @@ from phlox.transform.tree import map_leaves
 
 if TYPE_CHECKING:
     from phlox.train.loop import Fit
+    from phlox.train.parallel.portions import Portion
+    from phlox.train.parallel.team import Team
 
 FORMAT = 1
 """Of the record; one of a later format cannot be read."""
@@ -45,26 +46,6 @@ _OF_AIDS = {"ema": "ema=", "accumulators": "accumulate=", "scaler": "loss_scalin
 """By the name of what goes with a model through a step, the argument that makes it."""
 _ALONE = "model"
 """What a model that is the only one is called in a record."""
-_WORTH = 1 << 23
-"""So many bytes are worth a thread that copies them."""
-
-
-def in_memory(record: Record) -> Record:
-    """A record with its tensors in host memory of their own, so that what they came from may change."""
-    found = [record[path] for path in record]
-
-    def copied(number: int) -> np.ndarray[Any, Any] | None:
-        entry = found[number]
-        return np.array(entry.tensor.read()) if isinstance(entry, TensorEntry) else None
-
-    # The training waits meanwhile.
-    sizes = [entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0 for entry in found]
-    entries: dict[str, Entry] = {}
-    for path, entry, array in zip(record, found, parallel_map(copied, sizes, _WORTH), strict=True):
-        if isinstance(entry, TensorEntry):
-            entry = TensorEntry(LazyTensor.from_array(array, path), entry.id, entry.state)
-        entries[path] = entry
-    return Record(entries, record.metadata, aliases=record.aliases)
 
 
 class State:
@@ -88,6 +69,8 @@ class State:
     batch: Any
     device: Device
     """Of the first model, to which batches go, on a backend with a tape."""
+    _team: Team | None
+    """The processes that train together; None without a mesh."""
     _single: bool
     _is_lbfgs: bool
     _models: dict[str, Any]
@@ -116,26 +99,52 @@ class State:
         """The whole state as one record in host memory: training may go on while it is written.
 
         It holds models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
-        and the states of callbacks.
+        and the states of callbacks. Of several processes all call it, and each gets the whole.
         """
-        return self._kept or in_memory(self.into_record())
+        return self._kept or self._in_memory(self.into_record())
+
+    def _in_memory(self, record: Record) -> Record:
+        return in_memory(record if self._team is None else whole(self._team, record))
+
+    def keep_state(self) -> None:
+        """Save this state, if any, when the training ends, and not what it is then."""
+        if self._team is not None and self._team.in_shards:
+            self._kept = in_parts(self.into_record())
+        else:
+            self._kept = self.snapshot()
+
+    def saved_state(self) -> Record:
+        """As `snapshot`, of several processes or devices, to be saved in shards: nothing is copied or gathered."""
+        return self._kept or self.into_record()
 
     def into_record(self) -> Record:
         """The whole state as one record; nothing is copied. See `snapshot`."""
         self._read()
+        self._align()
+        measured = self._training.parts() if self._team is None else self._team.parts_of(self._training)
         held = {} if self._fit is None else self._fit.callback_records()
         return gather(
-            {**self._parts(), **self._training.parts(), "carry": self._carry_record(), "held": gather(held),
+            {**self._parts(), **measured, "carry": self._carry_record(), "held": gather(held),
              **self._plain_parts()}
         )  # fmt: skip
 
     def weights(self) -> Record:
         """The model as it is used for inference, in host memory; several models each below its name."""
+        return self._in_memory(self.weights_record())
+
+    def weights_record(self) -> Record:
+        """As `weights`; nothing is copied."""
+        self._align()
         models = self._for_inference()
-        return in_memory(models[ONLY].into_record() if self._single else gather(models))
+        return models[ONLY].into_record() if self._single else gather(models)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the whole state to a file, completely or not at all, and return its path."""
+        if self._team is not None and self._team.in_shards:
+            record = self.snapshot()
+            return Path(self._team.by_main(
+                lambda: str(SafetensorsRecorder(precision=PrecisionSettings()).save(record, path))
+            ))  # fmt: skip
         return Path(SafetensorsRecorder(precision=PrecisionSettings()).save(self.into_record(), path))
 
     def load_record(self, record: Record) -> None:
@@ -159,13 +168,20 @@ class State:
         own = self._training.parts()
         plain_parts: dict[str, Any] = dict.fromkeys(self._plain_parts())
         parts = {**self._parts(), **own, "means": None, "carry": None, "held": None, **plain_parts}
+        shares = record.select("shares")
+        if len(shares):  # of several processes; see phlox.train.parallel.sums
+            parts["shares"] = None
         try:
             values: dict[str, Any] = restore(record, parts)
         except RecordError as error:
             raise RecordError(f"{error}{self._other_arguments(record)}") from error
         self._training.restore(values["means"] or {})
+        if self._team is not None:
+            self._team.take_share(self._training, shares if len(shares) else None)
         carry = record.select("carry")
         self._carry_saved = [carry.tensors[path].tensor.read() for path in carry] if len(carry) else None
+        if self._carry_saved is not None and self._team is not None:
+            self._carry_saved = self._team.own_carry(self._carry_saved)
         self._aids.pop("carry", None)
         self.epoch, self.step, self.updates = found["epoch"], found["step"], found["updates"]
         self.rows, self._batch_number, self._epoch_seconds = found["rows"], found["batch"], found["epoch_seconds"]
@@ -239,8 +255,35 @@ class State:
     def _carry_record(self) -> Record:
         carried: Carried | None = self._aids.get("carry")
         # One that was restored is made when its first batch comes, which says on what device and in what form.
+        if carried is not None and self._team is not None and not self._team.is_alone:
+            return self._team.carry_record([param.val() for param in carried.parts])
         kept = self._carry_saved or [] if carried is None else [param.val().numpy() for param in carried.parts]
         return Record({f"part{number:04}": array for number, array in enumerate(kept)})
+
+    # --- with other processes
+
+    @property
+    def is_together(self) -> bool:
+        """Have all processes come to the end of the training after the same step?"""
+        return self._fit is None or self._fit.joint is None or self._fit.joint.has_agreed
+
+    def asks_to_save(self) -> bool:
+        """Is there to be an agreement on a step after which all processes save? Process 0, whose clock counts, asks."""
+        joint = None if self._fit is None else self._fit.joint
+        if joint is not None and joint.is_main:
+            joint.ask_to_save()
+        return joint is not None
+
+    def _align(self) -> None:
+        """Make what processes measure of their rows alone, as running statistics, the same in all of them."""
+        if self._team is not None and self._team.adds_up:
+            averages: list[Any] = [*self._aids.get("ema", {}).values()]
+            self._team.align([*self._models.values(), *averages])
+
+    def _epoch_means(self) -> Values:
+        """The loss and the metrics of an epoch, of the rows of all processes, which all call it."""
+        self._read()
+        return self._training.values(None if self._team is None else self._team.merged(self._training, means=False))
 
     # --- from step to step
 
@@ -260,12 +303,25 @@ class State:
 
     def _take(self, group: list[Any]) -> Output:
         """The steps on a group of batches."""
+        if self._team is None:
+            return self._taken(group, None)
+        portion: Portion = group[0]
+        with self._team.rows_scope(portion):
+            return self._team.readable(self._taken([one.batch for one in group], portion))
+
+    def _onto(self, batch: Any, portion: Portion | None, *, stacked: bool = False) -> Any:
+        """A batch as tensors where the model is."""
+        if self._team is None or portion is None:
+            return onto(batch, self.device)
+        return self._team.placed(batch, portion, self.device, stacked=stacked)
+
+    def _taken(self, group: list[Any], portion: Portion | None) -> Output:
         steps = len(group)
         batch = group[0] if steps == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
-        if not self._takes_arrays:
-            batch = onto(batch, self.device)
+        if not self._takes_arrays or (self._team is not None and self._team.partitions):
+            batch = self._onto(batch, portion, stacked=steps > 1)
         if self._carry is not None and "carry" not in self._aids:
-            self._aids["carry"] = self._carried(self._models, onto(group[0], self.device), self._carry_saved)
+            self._aids["carry"] = self._carried(self._models, self._onto(group[0], portion), self._carry_saved)
             self._carry_saved = None
         number = self._batch_number + 1
         applies = self.accumulate == 1 or number % self.accumulate == 0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from phlox.backend import Device
 from phlox.backend.levels import has_history
+from phlox.backend.parallel import RowGroup, row_group
 from phlox.errors import PhloxError, RunError
 from phlox.metrics.sums import is_traced
 from phlox.module import GradientsParams, Module, Param
@@ -192,8 +193,13 @@ class StepFunctions:
         result = self._called(self.step, given, batch, aids)
         if result.loss is None:
             raise RunError("the step gives no loss to minimize; return a scalar tensor first, or give update=")
-        loss = result.loss
+        loss, group = result.loss, row_group()
         value = scalar(loss, LOSS)
+        if group is not None:
+            # The gradients are averaged over the processes, and so is what is reported.
+            loss = loss if group.rows is None else loss * group.weight
+            result = _over_processes(result, group)
+            value = scalar(result.loss, LOSS)
         if self.looks and not is_traced(value):
             number = value.item()
             if not math.isfinite(number):
@@ -233,7 +239,10 @@ class StepFunctions:
             raise RunError(f"update must give the models back under the same names: {', '.join(models)}")
         named = dict(cast("Mapping[str, Any]", logs))
         loss = named.pop(LOSS, None)
-        return dict(cast("Mapping[str, Any]", after)), Result(loss, inputs[0] if inputs else None, named)
+        result = Result(loss, inputs[0] if inputs else None, named)
+        if (group := row_group()) is not None:
+            result = _over_processes(result, group)
+        return dict(cast("Mapping[str, Any]", after)), result
 
     # --- L-BFGS: the loss and its gradient, as often as it asks
 
@@ -275,6 +284,23 @@ class StepFunctions:
         loss = None if result.loss is None else scalar(result.loss, LOSS)
         scalars = {name: scalar(value, name) for name, value in result.scalars.items()}
         return Output(loss, scalars, rows)
+
+
+def _over_processes(result: Result, group: RowGroup) -> Result:
+    """Loss and scalars, means over the rows of this process, as means over those of all."""
+    from phlox.distributed import mean
+
+    loss = None if result.loss is None else scalar(result.loss, LOSS)
+    values: dict[str, AnyTensor] = {} if loss is None else {LOSS: loss}
+    for name, value in result.scalars.items():
+        given = scalar(value, name)
+        is_number = loss is not None and not isinstance(value, Tensor)
+        values[name] = given.to_device(loss.device) if is_number and loss is not None else given
+    if group.rows is not None:
+        values = {name: x * group.weight for name, x in values.items()}
+    values = mean(values)
+    loss = None if loss is None else values.pop(LOSS)
+    return result._replace(loss=loss, scalars=values)
 
 
 def _with_carry(value: Any, what: str) -> tuple[Any, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from phlox.lazy import lazily
-from phlox.transform import debug
 from phlox.transform.checkpoint import checkpoint
 from phlox.transform.compile.api import compile
 from phlox.transform.custom import custom_gradient
@@ -18,7 +17,6 @@ __all__ = [
     "checkpoint",
     "compile",
     "custom_gradient",
-    "debug",
     "eval_shape",
     "grad",
     "hessian",

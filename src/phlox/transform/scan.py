@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from phlox import random
-from phlox.backend.tracing.symbolic import is_symbolic
 from phlox.backend import Backend, Device, Float, Int, Kind, as_device
 from phlox.backend.kind import Bool
 from phlox.backend.pytree import Build
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
+from phlox.backend.tracing.symbolic import is_symbolic
 from phlox.errors import BackendError, KindError, ModuleError, ShapeError
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param

@@ -82,6 +82,7 @@ def test_reals_remember_how_they_were_computed() -> None:
         assert type(real) is DimensionReal and is_open(real)
     assert 1 / (N * M) == 1.0 / 77
     assert type(1.0 / N) is float, "a float on the left decides by itself: the export says then that a size was fixed"
+    assert same_size(math.floor(N * 2), 2 * N) and same_size(math.ceil(N), N) and same_size(math.trunc(N), N)
     assert same_size(math.floor(N * 2.0), 2 * N) and same_size(math.floor(N * 0.5), N // 2)
 
 

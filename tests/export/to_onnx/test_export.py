@@ -188,6 +188,8 @@ def test_precisions_and_engines(case: Case, backend: Any, most: float, tmp_path:
 @some
 @pytest.mark.parametrize("opset", [18, 23, 25])
 def test_operator_sets(case: Case, opset: int, tmp_path: Path) -> None:
+    if opset > onnx.defs.onnx_opset_version():
+        pytest.skip("this version of the onnx package does not know it")
     report = px.export.onnx(case.model(), case.inputs, tmp_path / "m.onnx", opset=opset)
     assert onnx.load(tmp_path / "m.onnx").opset_import[0].version == report.opset == opset
     assert report.runtime == "onnxruntime" and report.largest_relative_difference < 1e-5

@@ -37,6 +37,11 @@ def test_memory_on_jax() -> None:
     assert report.collectives == {} and report.sent == 0 and report.source == "XLA"
 
 
+def test_doubles_on_jax() -> None:
+    report = px.compile(lambda x: x @ x.T).lower(px.ones((64, 32), device=Jax(float="f64")))
+    assert (report.flops, report.arguments, report.outputs) == (262144, 16384, 32768)
+
+
 def test_donated_memory_is_taken_for_results() -> None:
     model = layer(Jax())
     reports = [

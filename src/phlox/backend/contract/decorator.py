@@ -91,6 +91,9 @@ class Decorator(Backend):
     ) -> Array:
         return self.inner.from_shards(shape, kind, device, read)
 
+    def mesh_of(self, x: Array) -> Any:
+        return self.inner.mesh_of(self.below(x))
+
     def is_here(self, x: Array) -> bool:
         return self.inner.is_here(self.below(x))
 

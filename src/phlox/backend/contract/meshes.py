@@ -52,6 +52,10 @@ class MeshOps(ArrayOps):
         """What is open while code computes on this process's rows of a batch."""
         return rows_of(mesh if mesh.size > 1 else None)
 
+    def mesh_of(self, x: Array) -> Any:
+        """The engine's mesh that an array lies on, or that the program of a tracer runs on; None where it is none."""
+        return None
+
     def keep_sharding(self, x: Array, like: Array) -> Array:
         """x, a result of a program that is being traced, to be cut as the array given for its argument `like` is."""
         return x

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Profiled(NamedTuple):
@@ -14,6 +15,19 @@ class Profiled(NamedTuple):
     """The file."""
     opens: str
     """What opens it."""
+
+
+class OperationTime(NamedTuple):
+    """One operation of a compiled program, as it has run."""
+
+    name: str
+    scope: str
+    """The scopes in which it was traced, see `named_scope`, in whatever the engine makes of them; empty if unknown."""
+    start: float
+    """In seconds, since the first operation."""
+    seconds: float
+    thread: str
+    """Where it ran: a thread, or a stream of a device."""
 
 
 class ProfilingOps:
@@ -36,3 +50,13 @@ class ProfilingOps:
             return Profiled(path, f"python -m pstats {path}, or snakeviz")
 
         return end
+
+    def named_scope(self, name: str) -> AbstractContextManager[Any]:
+        """A scope in which operations that are traced carry a name, for `profile_operations`."""
+        return nullcontext()
+
+    def profile_operations(
+        self, run: Callable[[Any, Any], Any], donated: Any, kept: Any, calls: int
+    ) -> list[OperationTime] | None:
+        """Run what `compile` has made so often, and give the times of its operations; None where nobody tells them."""
+        return None

@@ -9,12 +9,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from phlox.backend.tracing.symbolic import less
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.shape import part
 from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.kind import Int
+from phlox.backend.tracing.symbolic import less
 from phlox.host.dtypes import INT_RANGES
 
 Between: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]

@@ -41,7 +41,12 @@ _DEPTHWISE = {"y": 128, "dx": 64, "dw": 16}
 def _unfolds(n: int, weight: Shape, counts: Shape, stride: Shape, dilation: Shape, groups: int, size: int) -> bool:
     """Is it faster to unfold the images than to let XLA convolve?"""
     bytes_ = n * math.prod(weight[1:]) * math.prod(counts) * size
-    if is_symbolic(bytes_) or jax.default_backend() != "cpu" or groups != 1 or bytes_ > _UNFOLDED_BYTES.get(len(counts), 0):
+    if (
+        is_symbolic(bytes_)
+        or jax.default_backend() != "cpu"
+        or groups != 1
+        or bytes_ > _UNFOLDED_BYTES.get(len(counts), 0)
+    ):
         return False
     slices = [1 if _tiles(*one) else one[0] for one in zip(weight[2:], stride, dilation, strict=True)]
     return sum(slices) <= _SLICES[len(counts)]

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AxisType
 
 from phlox.backend.contract import EngineBackend
@@ -62,6 +63,11 @@ class Meshes(EngineBackend):
 
     def mesh_scope(self, mesh: Any) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def mesh_of(self, x: Array) -> Any:
+        if isinstance(x, Tracer):
+            return sharding.program_mesh()
+        return None if len(x.devices()) == 1 else sharding.of_phlox(x.sharding).mesh
 
     def keep_sharding(self, x: Array, like: Array) -> Array:
         return sharding.kept(x, like)

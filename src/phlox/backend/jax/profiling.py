@@ -5,12 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import jax
 
-from phlox.backend.contract.profiling import Profiled, ProfilingOps
+from phlox.backend.contract.profiling import OperationTime, Profiled, ProfilingOps
+
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
+_SCOPE = re.compile(r'op_name="([^"]*)"')
+_CALLS = re.compile(r"\bcalls=%?([\w.\-]+)")
+_AROUND = re.compile(r"[ )}](?:while|conditional|call)\(")
 
 
 class Profiling(ProfilingOps):
@@ -26,3 +36,69 @@ class Profiling(ProfilingOps):
             return Profiled(path, f"https://ui.perfetto.dev, or tensorboard --logdir {folder} with the package xprof")
 
         return end
+
+    def named_scope(self, name: str) -> AbstractContextManager[Any]:
+        return cast("Any", jax.named_scope(name))
+
+    def profile_operations(
+        self, run: Callable[[Any, Any], Any], donated: Any, kept: Any, calls: int
+    ) -> list[OperationTime] | None:
+        reader: Any = getattr(jax.profiler, "ProfileData", None)
+        if reader is None:  # an older JAX
+            return None
+        compiled = cast("Any", run).lower(donated, kept).compile()
+        jax.block_until_ready(compiled(donated, kept))
+        with TemporaryDirectory() as folder:
+            jax.profiler.start_trace(folder)
+            try:
+                for _ in range(calls):
+                    jax.block_until_ready(compiled(donated, kept))
+            finally:
+                jax.profiler.stop_trace()
+            files = list(Path(folder).rglob("*.xplane.pb"))
+            found = [one for path in files for one in _events(reader.from_file(str(path)))]
+        scopes = scopes_of(compiled.as_text())
+        begun = min((start for _, start, _, _ in found), default=0.0)
+        return [
+            OperationTime(name, scopes[name], (start - begun) * 1e-9, nanoseconds * 1e-9, thread)
+            for name, start, nanoseconds, thread in sorted(found, key=lambda one: one[1])
+            if name in scopes
+        ]
+
+
+def _events(profile: Any) -> Iterator[tuple[str, float, float, str]]:
+    """The operations of programs in a trace: name, start, nanoseconds, thread."""
+    for plane in profile.planes:
+        for line in plane.lines:
+            for event in line.events:
+                for key, value in event.stats:
+                    if key == "hlo_op":
+                        yield str(value), event.start_ns, event.duration_ns, f"{plane.name} {line.name}"
+                        break
+
+
+def scopes_of(text: str) -> dict[str, str]:
+    """The scopes of the operations of a program, by name, from XLA's text of it.
+
+    A fusion has the scopes of what it gives. What runs other operations, as a loop does, is left out: those are counted
+    by themselves.
+    """
+    found: dict[str, str] = {}
+    fused: dict[str, str] = {}
+    roots: dict[str, str] = {}
+    inside = ""
+    for line in text.splitlines():
+        if (header := _COMPUTATION.match(line)) and " = " not in line.partition("(")[0]:
+            inside = header[1]
+            continue
+        match = _INSTRUCTION.match(line)
+        if match is None or _AROUND.search(match[3].partition("metadata=")[0]):
+            continue
+        scope = _SCOPE.search(line)
+        called = _CALLS.search(match[3])
+        found[match[2]] = scope[1] if scope else ""
+        if match[1]:
+            roots[inside] = found[match[2]]
+        if called and not scope:
+            fused[match[2]] = called[1]
+    return {**found, **{name: roots.get(called, "") for name, called in fused.items()}}

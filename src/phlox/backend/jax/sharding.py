@@ -223,6 +223,11 @@ def argument_sharding(x: Any) -> NamedSharding | None:
     return None if known is None else known[1]
 
 
+def program_mesh() -> Any:
+    """The mesh that the program under way runs on: that of its arguments. None where they are on one device."""
+    return next((known.mesh for _, known in _known.get({}).values() if known.mesh.size > 1), None)
+
+
 def argument_spec(x: Any) -> tuple[AxisNames, ...] | None:
     """How the array is cut that was given for this tracer; None where it is no argument of the program."""
     known = argument_sharding(x)

@@ -23,11 +23,11 @@ from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.jax import compat
-from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.jax.arrays import default_name
 from phlox.backend.jax.compat import weakly
 from phlox.backend.jax.executables import analysis_of, layout_of
 from phlox.backend.jax.sharding import knows_arguments
+from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.kind import Float, Kind
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar

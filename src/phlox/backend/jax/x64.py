@@ -70,7 +70,10 @@ def switch_on(backend: EngineBackend, wanted_float: Any, wanted_int: Any) -> Non
     compile, in_one_call = backend.compile, backend.in_one_call
 
     def compile_in_x64(fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        return in_x64(compile(fn, release))
+        run: Any = compile(fn, release)
+        wide: Any = in_x64(run)
+        wide.lower = in_x64(run.lower)
+        return wide
 
     def in_one_call_in_x64(fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return in_x64(in_one_call(fn, *static, donate=donate))

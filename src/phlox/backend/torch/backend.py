@@ -326,11 +326,19 @@ class Torch(
 
     def int_floordiv(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(rhs == 0, lambda: ZeroDivisionError("integer division by zero"))
-        return torch.where(rhs == 0, -1, lhs // _divisor(rhs)) if isinstance(rhs, torch.Tensor) and is_tracer(rhs) else lhs // rhs
+        return (
+            torch.where(rhs == 0, -1, lhs // _divisor(rhs))
+            if isinstance(rhs, torch.Tensor) and is_tracer(rhs)
+            else lhs // rhs
+        )
 
     def int_mod(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(rhs == 0, lambda: ZeroDivisionError("integer modulo by zero"))
-        return torch.where(rhs == 0, lhs, lhs % _divisor(rhs)) if isinstance(rhs, torch.Tensor) and is_tracer(rhs) else lhs % rhs
+        return (
+            torch.where(rhs == 0, lhs, lhs % _divisor(rhs))
+            if isinstance(rhs, torch.Tensor) and is_tracer(rhs)
+            else lhs % rhs
+        )
 
     def int_pow(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(

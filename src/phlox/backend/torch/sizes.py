@@ -30,6 +30,7 @@ def _same(one: Any, other: Any) -> bool:
 
 __all__ = ["is_symbolic"]
 
+
 def _number(size: Any, real: bool) -> Any:
     return torch.sym_float(size) if real else size
 

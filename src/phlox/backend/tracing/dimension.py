@@ -98,6 +98,15 @@ class Dimension(int):
             return math.prod([self] * other)
         return int.__pow__(self, other, modulus)
 
+    def __floor__(self) -> Any:
+        return self
+
+    def __ceil__(self) -> Any:
+        return self
+
+    def __trunc__(self) -> Any:
+        return self
+
     def __abs__(self) -> Any:
         return self if int(self) >= 0 else -self
 

@@ -7,7 +7,7 @@ no; so a check of shapes refuses what is certainly wrong, and leaves the rest to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -76,6 +76,20 @@ def _surely_less(rules: SizeRules, one: Any, other: Any) -> bool:
     if known is None and (assumed := _ASSUMED.get()) is not None:
         assumed.append((one, other))
     return known is True
+
+
+_PLAIN = frozenset({int}).issuperset
+
+
+def any_less(sizes: Sequence[Any], least: int) -> bool:
+    """Is one of them certainly less than `least`?
+
+    >>> any_less((2, 0), 1), any_less((), 1)
+    (True, False)
+    """
+    if _PLAIN(map(type, sizes)):
+        return min(sizes, default=least) < least
+    return any(less(size, least) for size in sizes)
 
 
 def differ(one: Any, other: Any) -> bool:

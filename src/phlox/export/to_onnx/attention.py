@@ -32,10 +32,9 @@ def attention(
     batch, heads, n, _ = A.shape(query)
     m, width = A.shape(value)[2:]
     shape = (batch, heads, n, width)
-    if current().opset >= 23 and allowed is None:
-        operands = [query, key, value, *([] if bias is None else [bias])]
+    if current().opset >= 23 and allowed is None and bias is None:
         options = {"is_causal": 1} if causal else {}
-        return A.emit("Attention", operands, shape, Float, scale=float(scale), **options)
+        return A.emit("Attention", [query, key, value], shape, Float, scale=float(scale), **options)
     scores = _products(A, A.float_mul(query, scale), key, heads, n)
     scores = scores if bias is None else A.float_add(scores, bias)
     seen = allowed
@@ -45,7 +44,10 @@ def attention(
     if seen is not None:
         scores = A.where(seen, scores, -math.inf)
     weights = A.softmax(scores, 3)
-    if allowed is not None:  # what sees nothing at all, of which Softmax makes NaN, gets zeros
+    # What sees nothing at all, of which Softmax makes NaN, gets zeros.
+    if bias is not None:
+        weights = A.where(A.float_equal(A.float_max(scores, (3,), True), -math.inf), 0.0, weights)
+    elif allowed is not None:
         weights = A.where(seen, weights, 0.0)
     mixed = A.float_matmul(A._by_group(weights, value), value)  # pyright: ignore[reportPrivateUsage]
     return A._per_head(mixed, heads, n)  # pyright: ignore[reportPrivateUsage]

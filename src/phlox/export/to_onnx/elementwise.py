@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from phlox.backend import Float, Kind
+from phlox.backend import Bool, Float, Int, Kind
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.nn.activation import ActivationOps
 from phlox.backend.contract.nn.linear import DenseOps
@@ -17,8 +17,6 @@ from phlox.transform.abstract.rules import broadcast, kind_of_result
 
 if TYPE_CHECKING:
     from phlox.export.to_onnx.engine import OnnxEngine
-
-_UNARY_ALIKE = {"float_reciprocal", "float_isnan", "float_isinf"}
 
 
 def operator(name: str, op: str) -> Callable[..., Array]:
@@ -80,19 +78,19 @@ def clip(kind: str) -> Callable[..., Array]:
 
 
 def floordiv(A: OnnxEngine, lhs: Any, rhs: Any) -> Array:
-    """Without the remainder of the divisor's sign Div, which rounds toward zero, is exact."""
-    return A.emit(
-        "Div", [A.int_sub(lhs, A.int_mod(lhs, rhs)), A.operand(rhs, KINDS["int"])], *_as(A, lhs, rhs)
-    )  # fmt: skip
-
-
-def _as(A: OnnxEngine, *operands: Any) -> tuple[Any, Any]:
-    return broadcast(A, operands)[0], KINDS["int"]
+    """Div, which rounds toward zero, less one where the two remainders differ."""
+    toward_zero = combined(A, "Div", (lhs, rhs), Int, Int)
+    of_dividend = combined(A, "Mod", (lhs, rhs), Int, Int, fmod=1)
+    above = A.int_not_equal(of_dividend, A.int_mod(lhs, rhs))
+    return A.int_sub(toward_zero, A.bool_into_int(above))
 
 
 def where(A: OnnxEngine, condition: Array, chosen: Any, other: Any) -> Array:
     """Where."""
     like = SHAPES["where"](A, condition, chosen, other)
+    if like.kind is Bool:  # of which not all runtimes choose
+        chosen, other = (A.bool_full((), x, A.device()) if isinstance(x, bool) else x for x in (chosen, other))
+        return A.bool_or(A.bool_and(condition, chosen), A.bool_and(A.bool_not(condition), other))
     operands = [condition, A.operand(chosen, like.kind), A.operand(other, like.kind)]
     return A.emit("Where", operands, like.shape, like.kind)
 

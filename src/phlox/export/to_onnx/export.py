@@ -56,7 +56,7 @@ def onnx(
         external_data: whether large weights have a file of their own; by default from 64 MB on.
         check_file: whether the file is run.
         tolerance: the largest difference, relative to the largest element of an output, that is taken for rounding; by
-            default 1e-4 for f32, 1e-7 for f64, 3e-2 for f16 and 2e-1 for bf16.
+            default 1e-4 for f32, 1e-6 for f64, 3e-2 for f16 and 2e-1 for bf16.
         runtime: "onnxruntime" or "onnx.reference".
 
     Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
@@ -100,8 +100,9 @@ def onnx(
             )
         files = _put(made, target)
     return OnnxReport(
-        target, files, sum(file.stat().st_size for file in files), opset, _texts(graph.inputs), _texts(graph.outputs),
-        _operators(graph), ran, reference, tuple(found), time.perf_counter() - started,
+        path=target, files=files, size=sum(file.stat().st_size for file in files), opset=opset,
+        inputs=_texts(graph.inputs), outputs=_texts(graph.outputs), operators=_operators(graph), runtime=ran,
+        reference=reference, differences=tuple(found), seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 

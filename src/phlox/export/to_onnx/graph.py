@@ -79,6 +79,7 @@ class Graph:
         self._taken: dict[str, int] = {} if outer is None else outer._taken
         self._homes: dict[str, Graph] = {} if outer is None else outer._homes
         self._shared: dict[Any, str] = {} if outer is None else outer._shared
+        self.makers: dict[str, Node] = {} if outer is None else outer.makers
         if outer is not None:
             self.paths = outer.paths
 
@@ -97,7 +98,7 @@ class Graph:
 
     def produced_here(self, name: str) -> bool:
         """Is this the result of a node of this graph?"""
-        return self._homes.get(name) is self and any(name in node.outputs for node in reversed(self.nodes))
+        return self._homes.get(name) is self and name in self.makers
 
     # --- nodes
 
@@ -123,6 +124,7 @@ class Graph:
         self.nodes.append(Node(op, name, inputs, names, attributes, path, line_of_caller()))
         for one in names:
             self.own(one)
+            self.makers[one] = self.nodes[-1]
         self._known[key] = names
         return names
 

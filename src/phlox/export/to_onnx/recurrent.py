@@ -30,7 +30,7 @@ def lstm(
     reverse: bool,
 ) -> tuple[Array, ...]:
     """LSTM, of gates i, o, f, g."""
-    if A.float_element != "f32":
+    if not _has_operator(A, alive):
         return RecurrentOps.lstm(A, x, hidden, cell, weight, recurrent, bias, alive, reverse)
     weights = _Weights(A, weight, recurrent, bias, None, (0, 3, 1, 2))
     return _layer(A, "LSTM", x, weights, (hidden, cell), alive, reverse)
@@ -48,7 +48,7 @@ def gru(
     reverse: bool,
 ) -> tuple[Array, ...]:
     """GRU, of gates z, r, n, whose reset gate comes after the product."""
-    if A.float_element != "f32":
+    if not _has_operator(A, alive):
         return RecurrentOps.gru(A, x, hidden, weight, recurrent, bias, recurrent_bias, alive, reverse)
     weights = _Weights(A, weight, recurrent, bias, recurrent_bias, (1, 0, 2))
     return _layer(A, "GRU", x, weights, (hidden,), alive, reverse, linear_before_reset=1)
@@ -66,10 +66,36 @@ def rnn(
     activation: str,
 ) -> tuple[Array, ...]:
     """RNN."""
-    if A.float_element != "f32":
+    if not _has_operator(A, alive):
         return RecurrentOps.rnn(A, x, hidden, weight, recurrent, bias, alive, reverse, activation)  # pyright: ignore[reportArgumentType]
     weights = _Weights(A, weight, recurrent, bias, None, (0,))
     return _layer(A, "RNN", x, weights, (hidden,), alive, reverse, activations=[activation.capitalize()])
+
+
+def _has_operator(A: OnnxEngine, alive: Array | None) -> bool:
+    """Runtimes take f32, and lengths: elements that are there must come before those that are not."""
+    return A.float_element == "f32" and (alive is None or _is_of_lengths(alive.name))
+
+
+def _is_of_lengths(name: str) -> bool:
+    """Is this mask [time, batch, 1] a comparison of 0, 1, 2, ... with lengths, or a constant like that?"""
+    graph = current()
+    known = graph.root.constants.get(name)
+    if known is not None:
+        return bool((known[1:] <= known[:-1]).all())
+    node = graph.makers.get(name)
+    while node is not None and node.op in ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand"):
+        node = graph.makers.get(node.inputs[0])
+    if node is None or node.op != "Less":
+        return False
+    place = node.inputs[0]
+    while (maker := graph.makers.get(place)) is not None and maker.op in ("Reshape", "Unsqueeze", "Expand"):
+        place = maker.inputs[0]
+    numbers = graph.root.constants.get(place)
+    if numbers is not None:
+        return np.array_equal(numbers.ravel(), np.arange(numbers.size))
+    first = None if maker is None or maker.op != "Range" else graph.root.constants.get(maker.inputs[0])
+    return first is not None and not first.any()
 
 
 class _Weights:

@@ -28,13 +28,14 @@ def reduction(op: str) -> Callable[..., Array]:
     return rule
 
 
-def of_truths(op: str) -> Callable[..., Array]:
-    """Any is the greatest of zeros and ones, all the least."""
+def any_of(A: OnnxEngine, x: Value, axes: Axes, keepdims: bool) -> Array:
+    """How many are true, as a truth."""
+    return A.to_kind(A.int_sum(A.to_kind(x, Int), axes, keepdims), Bool)
 
-    def rule(A: OnnxEngine, x: Value, axes: Axes, keepdims: bool) -> Array:
-        return A.to_kind(reduction(op)(A, A.to_kind(x, Int), axes, keepdims), Bool)
 
-    return rule
+def all_of(A: OnnxEngine, x: Value, axes: Axes, keepdims: bool) -> Array:
+    """None is false."""
+    return A.bool_not(any_of(A, A.bool_not(x), axes, keepdims))
 
 
 def arg_reduction(op: str) -> Callable[..., Array]:

@@ -35,7 +35,7 @@ def interpolate(A: OnnxEngine, x: Array, plans: tuple[Resampling, ...]) -> Array
         from phlox.export.to_onnx.pooling import adaptive_avg_pool
 
         return adaptive_avg_pool(A, x, shape[2:])
-    if not opened and not _is_exact(plans):
+    if not opened and (A.float_element == "f64" or not _is_exact(plans)):  # whose weights are f32 in runtimes
         return SamplingOps.interpolate(A, x, plans)
     if first.mode == "cubic" and len(plans) == 1:
         one = Resampling(1, 1, first.mode, first.align_corners, None, first.antialias)

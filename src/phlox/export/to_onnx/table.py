@@ -63,7 +63,7 @@ RULES: dict[str, Rule] = {
     "float_fmod": elementwise.fmod,  # Mod with fmod=1
     "float_clip": elementwise.clip("float"),  # Clip
     "int_clip": elementwise.clip("int"),  # Clip
-    "int_floordiv": elementwise.floordiv,  # Div of what Mod leaves
+    "int_floordiv": elementwise.floordiv,  # Div, corrected by Mod
     "where": elementwise.where,  # Where
     "float_leaky_relu": elementwise.leaky_relu,  # LeakyRelu
     "float_prelu": elementwise.prelu,  # PRelu
@@ -101,8 +101,8 @@ RULES: dict[str, Rule] = {
     "int_prod": reductions.reduction("ReduceProd"),
     "int_max": reductions.reduction("ReduceMax"),
     "int_min": reductions.reduction("ReduceMin"),
-    "bool_any": reductions.of_truths("ReduceMax"),
-    "bool_all": reductions.of_truths("ReduceMin"),
+    "bool_any": reductions.any_of,  # ReduceSum
+    "bool_all": reductions.all_of,  # ReduceSum
     "float_argmax": reductions.arg_reduction("ArgMax"),
     "float_argmin": reductions.arg_reduction("ArgMin"),
     "int_argmax": reductions.arg_reduction("ArgMax"),

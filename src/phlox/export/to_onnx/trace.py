@@ -11,7 +11,7 @@ import numpy as np
 from phlox import random
 from phlox.backend import Device, default_device
 from phlox.backend.contract.backend import engine_of
-from phlox.backend.tracing.dimension import Dimension
+from phlox.backend.tracing.dimension import Dimension, is_open
 from phlox.errors import ExportError, IndexRangeError, PhloxError, RangeError, ShapeError
 from phlox.export.to_onnx.arguments import Arguments, Input
 from phlox.export.to_onnx.engine import OnnxEngine, Value
@@ -152,6 +152,10 @@ def difference(one: Graph, other: Graph) -> str | None:
     if sum(1 for _ in _every(one)) != sum(1 for _ in _every(other)):
         last = max((one, other), key=lambda graph: len(graph.nodes)).nodes[-1]
         return f"layer `{last.path}` ({last.line}), where a loop runs over it"
+    for place, (first, second) in enumerate(zip(one.outputs, other.outputs, strict=True)):
+        pairs = zip(first.shape, second.shape, strict=False)
+        if len(first.shape) != len(second.shape) or any(a != b and not is_open(a) for a, b in pairs):
+            return f"output {place}, whose shape is {first.shape} and {second.shape}"
     return None
 
 

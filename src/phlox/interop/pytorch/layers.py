@@ -75,6 +75,18 @@ def rules_of(module: Module) -> list[Rule]:
     return walk.rules
 
 
+def module_paths(module: Module) -> dict[str, str]:
+    """The path of each module in a module -> that of its counterpart in a PyTorch module of the same structure.
+
+    >>> from phlox import nn
+    >>> module_paths(nn.Sequential([nn.Linear(2, 3), nn.Relu()]))
+    {'': '', 'layers.0': '0', 'layers.1': '1'}
+    """
+    walk = _Walk(module)
+    walk.module(walk.root, module, "", "")
+    return walk.paths
+
+
 class _Walk:
     """One traversal of a module; `ours` and `theirs` are the paths of a part in Phlox and in PyTorch."""
 
@@ -82,12 +94,14 @@ class _Walk:
         structure = module.structure()
         self.root = structure.skeleton
         self.rules: list[Rule] = []
+        self.paths: dict[str, str] = {}
         self._params = {*structure.paths, *structure.aliases}
         self._covered: set[str] = set()
         self._containers: dict[int, Container] = {}
 
     def module(self, part: Container, value: Any, ours: str, theirs: str) -> None:
         """Rules for a module and its parts."""
+        self.paths[ours] = theirs
         row = next((_ROWS[cls] for cls in type(value).__mro__ if cls in _ROWS), _NOTHING)
         for rule in row.rules_for(value):
             if any(pattern.wildcards for pattern in (*rule.theirs, *rule.ours)):

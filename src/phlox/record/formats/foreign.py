@@ -190,8 +190,7 @@ FOREIGN: tuple[ForeignFormat, ...] = (
     ),
     ForeignFormat(
         "an ONNX model",
-        "save numpy.savez('weights.npz', **{w.name: onnx.numpy_helper.to_array(w) for w in "
-        "onnx.load(path).graph.initializer}), which Phlox reads",
+        "phlox.interop.onnx.load(path) makes a module of it",
         _is_onnx,
         r"\.onnx$",
     ),

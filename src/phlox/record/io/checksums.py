@@ -100,7 +100,9 @@ class _Checked(msgspec.Struct, eq=False):
     def __call__(self) -> Array:
         array = self._tensor.source()
         if self._expected is not None:
-            self._compare(_crc32_of(array, self._start))
+            if _crc32_of(array, self._start) != self._expected:
+                raise self._damaged()
+            self._expected = None
         return array
 
     def part(self, index: Index) -> Array:
@@ -131,11 +133,14 @@ class _Checked(msgspec.Struct, eq=False):
                 self()
                 return
             end += pieces[first][0]
-        self._compare(of_parts(pieces))
+        if of_parts(pieces) != self._expected:
+            raise self._damaged()
+        self._settle()
 
-    def _compare(self, checksum: int) -> None:
-        if checksum != self._expected:
-            raise RecordError(f"{self._where}: its checksum does not match: {_REMEDY}")
+    def _damaged(self) -> RecordError:
+        return RecordError(f"{self._where}: its checksum does not match: {_REMEDY}")
+
+    def _settle(self) -> None:
         self._expected = None
         self._pieces.clear()
 

@@ -53,7 +53,7 @@ class Source:
                 f"the file gives bytes {start} to {stop} of {len(self.data)}"
             )
         elements = _Elements(self, path, dtype, sizes, start)
-        return LazyTensor(sizes, dtype, dtype, elements, path, part=elements.part)
+        return LazyTensor(sizes, dtype, dtype, elements, path, part=elements)
 
     def lazy(self, path: str, dtype: DType, shape: object, flat: Callable[[], Array]) -> LazyTensor:
         """The tensor whose flat elements `flat()` returns; its errors name the file and `path`."""
@@ -85,14 +85,8 @@ class _Elements(msgspec.Struct, frozen=True, eq=False):
     shape: tuple[int, ...]
     start: int
 
-    def __call__(self) -> Array:
-        return self._elements(())
-
-    def part(self, index: Index) -> Array:
-        """A part of the array; a view of the file where it is contiguous there."""
-        return self._elements(index)
-
-    def _elements(self, index: Index) -> Array:
+    def __call__(self, index: Index = ()) -> Array:
+        """The array, or a part of it: a view of the file where it is contiguous there."""
         try:
             # A view of the array, not of the memoryview: the latter's base could be made writable.
             array = np.ndarray(self.shape, self.dtype, self.source.array, self.start)[(*index, ...)]

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 
 from phlox.backend import Float
 from phlox.backend.tracing.dimension import as_size, larger
-from phlox.backend.tracing.symbolic import less
+from phlox.backend.tracing.symbolic import any_less, less
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.functional.operands import compute
 from phlox.tensor.tensor import Tensor
@@ -38,7 +38,7 @@ def sizes(name: str, what: str, value: Sizes, axes: int, least: int) -> tuple[in
         found = tuple(map(as_size, value)) if isinstance(value, Sequence) else (as_size(value),) * axes
     except TypeError:
         found = ()
-    if len(found) != axes or any([less(one, least) for one in found]):
+    if len(found) != axes or any_less(found, least):
         count = "one integer" if axes == 1 else f"one or {axes} integers"
         raise ShapeError(f"{name}: {what} must be {count} of at least {least}, got {value!r}")
     return found

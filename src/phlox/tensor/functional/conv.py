@@ -232,7 +232,9 @@ def _conv(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    options = by_shapes(_conv_options, name, axes, *_shapes(x, weight, bias), *map(hashable, (stride, padding, dilation)), groups)
+    options = by_shapes(
+        _conv_options, name, axes, *_shapes(x, weight, bias), *map(hashable, (stride, padding, dilation)), groups
+    )
     return call(name, x, weight, bias, *options, groups, operation="conv")
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, cast
 
-import numpy as np
-
-from phlox.backend.tracing.dimension import broadcast_sizes
 from phlox.backend import Bool, Float, Int, Kind
+from phlox.backend.tracing.dimension import broadcast_sizes
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.backend_promotion import common_backend, promote
 from phlox.tensor.dispatch import ops_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TextIO, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from phlox.errors import ModuleError, RecordError, RunError
 from phlox.module import Module
@@ -14,7 +14,7 @@ from phlox.record import Record, TensorEntry, gather
 from phlox.train.callback import AnyLearner, Callback
 from phlox.train.callbacks.monitor import Monitor, Watch, better_mode, is_count, is_number, mode_of
 from phlox.train.history import flattened
-from phlox.train.state import in_memory
+from phlox.train.host_records import in_memory
 
 Selector: TypeAlias = "str | Callable[[str, Any], bool] | Sequence[str]"
 
@@ -343,6 +343,8 @@ class Print(Callback):
 
     A stream that cannot be written to any more ends the lines, not the training.
     """
+
+    main_only: ClassVar[bool | None] = True
 
     def __init__(self, every_steps: int | None = None, stream: TextIO | None = None) -> None:
         if every_steps is not None and not is_count(every_steps):

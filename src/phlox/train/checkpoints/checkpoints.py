@@ -7,22 +7,25 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from phlox.errors import DataError, PhloxError, RecordError, RunError
+from phlox.errors import DataError, DistributedError, PhloxError, RecordError, RunError
 from phlox.record import PrecisionSettings, Record
 from phlox.record.io.files import remove_leftovers
 from phlox.record.precision import Precision, checked_precision
 from phlox.train.callback import AnyLearner, Callback
-from phlox.train.callbacks.monitor import better_mode
+from phlox.train.callbacks.monitor import better_mode, is_count
 from phlox.train.checkpoints.background import BackgroundWriter
 from phlox.train.checkpoints.files import (
-    BEST,
     FOLDER,
+    BestName,
     Catalog,
+    Done,
+    Job,
+    best_of,
     file_name,
+    holds_several,
     later_than,
     line_of,
     mark_of,
@@ -32,33 +35,15 @@ from phlox.train.checkpoints.files import (
     save,
     whole,
 )
+from phlox.train.checkpoints.in_shards import ShardWriter
 from phlox.train.folder.lock import FolderLock
 from phlox.train.folder.run_folder import claim
 from phlox.train.history import plain
 
+if TYPE_CHECKING:
+    from phlox.train.parallel.team import Team
+
 _STATE, _BEST = "state", "best"
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A file to write."""
-
-    name: str
-    record: Record
-    mark: Mapping[str, Any]
-    seconds: float
-    is_best: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What became of a job, without its tensors."""
-
-    path: Path
-    mark: Mapping[str, Any]
-    is_best: bool
-    lost: str = ""
-    error: Exception | None = None
 
 
 class Checkpoints(Callback):
@@ -93,6 +78,7 @@ class Checkpoints(Callback):
 
     last: ClassVar[bool] = True
     writes: ClassVar[bool] = True
+    main_only: ClassVar[bool | None] = False  # all processes save together
 
     def __init__(
         self,
@@ -108,7 +94,7 @@ class Checkpoints(Callback):
         precision: Precision | None = None,
     ) -> None:
         for name, number in (("every_steps", every_steps), ("every_epochs", every_epochs), ("keep", keep)):
-            if number is not None and (not _is_whole(number) or number < 1):
+            if number is not None and not is_count(number):
                 raise RunError(f"Checkpoints: {name}={number!r}; give a whole number of at least 1, or None")
         if every_minutes is not None and not 0.0 <= every_minutes < math.inf:
             raise RunError(f"Checkpoints: every_minutes={every_minutes!r}; give a number of minutes, or None")
@@ -146,7 +132,7 @@ class Checkpoints(Callback):
     def latest_in(folder: str | os.PathLike[str]) -> Path:
         """The newest checkpoint that is whole, in a run folder or its folder of checkpoints; see `load`."""
         found = place(folder)
-        if found.is_dir():
+        if holds_several(found):
             return newest_whole(found)[0]
         whole(found)
         return found
@@ -158,7 +144,7 @@ class Checkpoints(Callback):
         Raises RunError if there are none or the file is damaged.
         """
         path = place(folder)
-        path = path / BEST if path.is_dir() else path
+        path = best_of(path) if holds_several(path) else path
         if not path.exists():
             raise RunError(f"{path}: is missing; a training keeps it with Checkpoints(best='validation/...')")
         try:
@@ -177,7 +163,7 @@ class Checkpoints(Callback):
             RecordError: the file is damaged.
         """
         found = place(path)
-        return newest_whole(found)[1] if found.is_dir() else whole(found)
+        return newest_whole(found)[1] if holds_several(found) else whole(found)
 
     @staticmethod
     def exist_in(folder: str | os.PathLike[str]) -> bool:
@@ -202,19 +188,23 @@ class Checkpoints(Callback):
                 f"Checkpoints: best={self.best!r} is a value of the validation, and there are no validation data; give "
                 'fit(..., validation=...), or best="train/..."'
             )
-        path = self._open(learner)
-        try:
-            self._catalog = Catalog(path)
-            if not learner.is_resumed:
-                self._check_new(learner, path)
-            self._best = self._best_there(learner, path)
-        except BaseException:
-            self._release()
-            raise
-        self._path = path
+        team = getattr(learner, "_team", None)
+        self._team: Team | None = team if team is not None and team.in_shards else None
+        self._catalog: Catalog | None = None
+        if self._team is None:
+            self._best = self._begin(learner)
+        else:  # process 0 looks, and all learn of it
+            self._best = self._team.by_main(lambda: self._begin(learner))
+        self._path = self._place(learner)
         self._error = None
-        self._done: deque[_Done] = deque()
-        self._writer = BackgroundWriter(self._write, (_BEST, _STATE), self.background)
+        self._done: deque[Done] = deque()
+        self._best_saved = self._best
+        if self._team is None:
+            self._writer: BackgroundWriter[Job] | ShardWriter = BackgroundWriter(
+                self._write, (_BEST, _STATE), self.background
+            )
+        else:
+            self._writer = ShardWriter(self._path, self._written, self.precision, self.background)
         self._seen = learner.step
         self._saved = (learner.step, learner.epoch)
         self._taken_at = time.monotonic()
@@ -226,9 +216,13 @@ class Checkpoints(Callback):
         former, self._seen = self._seen, learner.step
         is_due = self.every_steps is not None and self._seen // self.every_steps > former // self.every_steps
         if self.every_minutes is not None and time.monotonic() - self._taken_at >= 60.0 * self.every_minutes:
-            is_due = True
+            is_due = self._team is None or not learner.asks_to_save()  # all processes do, after a step of their own
         if is_due:
             self._take(learner)
+
+    def save_now(self, learner: AnyLearner) -> None:
+        """Save: all processes have agreed on this step."""
+        self._take(learner)
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
         """Report what has been written."""
@@ -264,6 +258,8 @@ class Checkpoints(Callback):
             self._settle(learner)
             # Of errors only those of the data are known to leave the state as the last step has made it.
             spoilt = isinstance(self._error, Exception) and not isinstance(self._error, (DataError, OSError))
+            if self._team is not None and not learner.is_together:
+                spoilt = True  # the others are elsewhere, or not there
             if self._saved != (learner.step, learner.epoch) and not spoilt:
                 try:
                     self._take(learner)
@@ -278,13 +274,29 @@ class Checkpoints(Callback):
 
     # --- what they do
 
-    def _open(self, learner: AnyLearner) -> Path:
+    def _begin(self, learner: AnyLearner) -> dict[str, Any] | None:
+        """Find out what is in the folder, and lock it; the best so far."""
+        path = self._open(learner)
+        try:
+            self._catalog = Catalog(path)
+            if not learner.is_resumed:
+                self._check_new(learner, path)
+            return self._best_there(learner, path)
+        except BaseException:
+            self._release()
+            raise
+
+    def _place(self, learner: AnyLearner) -> Path:
         if self.folder is not None:
-            path = self.folder
-        elif learner.folder is not None:
-            path = claim(learner.folder, FOLDER + "/")
-        else:
+            return self.folder
+        if learner.folder is None:
             raise RunError("Checkpoints: there is no folder to write to; give fit(folder=...), or Checkpoints(folder)")
+        return Path(learner.folder) / FOLDER
+
+    def _open(self, learner: AnyLearner) -> Path:
+        path = self._place(learner)
+        if self.folder is None and learner.folder is not None:
+            path = claim(learner.folder, FOLDER + "/")
         try:
             self._lock = FolderLock(path)
         except OSError as error:
@@ -296,9 +308,10 @@ class Checkpoints(Callback):
         """A training that does not know of the checkpoints there would leave a mixture of two."""
         found = next(later_than(path, learner.step), None) if learner.step else next(iter(newest_first(path)), None)
         # Of a training that was killed before its first state only the best is there; it begins anew.
+        assert self._catalog is not None
         is_begun = bool(self._catalog.checkpoints) or not self._catalog.files
-        if found is None and learner.step == 0 and is_begun and (path / BEST).exists():
-            found = path / BEST
+        if found is None and learner.step == 0 and is_begun and best_of(path).exists():
+            found = best_of(path)
         if found is not None:
             raise RunError(
                 f"{path}: has checkpoints of another training ({found.name}); give resume=True to go on with it, or "
@@ -309,37 +322,42 @@ class Checkpoints(Callback):
         """The best so far, as the file says, for no weights are there for any other."""
         if self.best is None or (learner.step == 0 and not learner.is_resumed):
             return None
+        assert self._catalog is not None
         remembered: Mapping[str, Any] = self._remembered.get("best") or {}
+        best = best_of(path)
         try:
-            mark = mark_of(whole(path / BEST), path / BEST) if (path / BEST).exists() else {}
+            mark = mark_of(whole(best), best) if best.exists() else {}
         except RecordError as error:
             learner.warn(f"the weights of the best are lost, and the best from now on is kept: {error}")
             return None
         if mark.get("name") == self.best and isinstance(mark.get("value"), float):
             held = self._catalog.best
             if held is None or held["step"] != mark.get("step"):  # killed before the list was written
-                self._catalog.best = line_of(path / BEST, {key: mark[key] for key in mark if key != "format"})
+                self._catalog.best = line_of(best, {key: mark[key] for key in mark if key != "format"})
             return {name: mark[name] for name in ("name", "value", "step")}
         if learner.is_resumed and remembered.get("name") == self.best:
             learner.warn(
-                f"{path / BEST}: is missing ({self.best} was {remembered['value']} at step {remembered['step']}); the "
+                f"{best}: is missing ({self.best} was {remembered['value']} at step {remembered['step']}); the "
                 "best from now on is kept"
             )
         return None
 
     def _compare(self, learner: AnyLearner, name: str) -> None:
+        if self._team is not None:  # whether the one before has been written decides here, in all processes alike
+            self._settle(learner)
         value = float(learner.value(name))
         former = None if self._best is None else self._best["value"]
         if math.isnan(value) or (former is not None and not (value < former if self.mode == "min" else value > former)):
             return
         try:
-            weights = learner.weights()
+            weights = learner.weights() if self._team is None else learner.weights_record()
         except MemoryError as error:
             learner.warn(f"step {learner.step}: the weights of the best are not kept: {error}")
             return
         self._best = {"name": name, "value": value, "step": learner.step}
         mark = {**self._best, "mode": self.mode, "epoch": learner.epoch}
-        self._writer.put(_BEST, _Job(BEST, weights, mark, learner.seconds, is_best=True))
+        name = BestName.FILE if self._team is None else BestName.FOLDER
+        self._writer.put(_BEST, Job(name, weights, mark, learner.seconds, is_best=True))
         self._report(learner)
 
     def _take(self, learner: AnyLearner) -> None:
@@ -348,16 +366,17 @@ class Checkpoints(Callback):
         self._taken_at = time.monotonic()
         mark = {"step": step, "epoch": learner.epoch, "values": plain(learner.values())}
         try:
-            record = learner.snapshot()
+            record = learner.snapshot() if self._team is None else learner.saved_state()
         except MemoryError as error:
             learner.warn(f"step {step}: no checkpoint, since there is no memory for a copy of the state: {error}")
             return
-        self._writer.put(_STATE, _Job(file_name(step), record, mark, learner.seconds))
+        self._writer.put(_STATE, Job(file_name(step, in_shards=self._team is not None), record, mark, learner.seconds))
         self._report(learner)
 
-    def _write(self, job: _Job) -> None:
+    def _write(self, job: Job) -> None:
         """Write a file and the list of files; on the writer's thread."""
         path = self._path / job.name
+        assert self._catalog is not None
         try:
             self._catalog.announce(job.name)
             line, lost = save(job.record, path, job.mark, self.precision)
@@ -366,9 +385,26 @@ class Checkpoints(Callback):
                 self._catalog.set_best(line)
             else:
                 self._catalog.add(line, self.keep)
-            self._done.append(_Done(path, job.mark, job.is_best, lost))
+            self._done.append(Done(path, job.mark, job.is_best, lost))
         except Exception as error:
-            self._done.append(_Done(path, job.mark, job.is_best, error=error))
+            self._done.append(Done(path, job.mark, job.is_best, error=error))
+
+    def _written(self, job: Job, error: Exception | None) -> None:
+        """Note what all processes have written together, or could not."""
+        path = self._path / job.name
+        if error is None and self._catalog is not None:
+            try:
+                self._catalog.announce(job.name)
+                line = {**line_of(path, job.mark), "seconds": job.seconds}
+                if job.is_best:
+                    self._catalog.set_best(line)
+                else:
+                    self._catalog.add(line, self.keep)
+            except Exception as raised:
+                error = raised
+        if job.is_best and error is None:
+            self._best_saved = {name: job.mark[name] for name in ("name", "value", "step")}
+        self._done.append(Done(path, job.mark, job.is_best, error=error))
 
     def _settle(self, learner: AnyLearner) -> None:
         self._writer.wait()
@@ -376,6 +412,8 @@ class Checkpoints(Callback):
 
     def _report(self, learner: AnyLearner) -> None:
         """Tell what the writer has done since the last time."""
+        if isinstance(self._writer, ShardWriter):
+            self._writer.poll()
         while self._done:
             done = self._done.popleft()
             if done.lost:
@@ -387,12 +425,13 @@ class Checkpoints(Callback):
                 if done.path.exists():  # a newer one may have taken its place already
                     learner.announce(done.path)
 
-    def _report_error(self, learner: AnyLearner, done: _Done, error: Exception) -> None:
+    def _report_error(self, learner: AnyLearner, done: Done, error: Exception) -> None:
         if done.is_best:
-            line = self._catalog.best  # that of which there are weights
+            # That of which there are weights.
+            line = self._best_saved if self._team is not None or self._catalog is None else self._catalog.best
             self._best = None if line is None else {name: line[name] for name in ("name", "value", "step")}
         cause = error.__cause__ if isinstance(error, RecordError) else error
-        if not isinstance(cause, (OSError, MemoryError)):
+        if not isinstance(cause, (OSError, MemoryError, DistributedError)) or "do not save one record" in str(error):
             raise error
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
         learner.warn(
@@ -404,7 +443,3 @@ class Checkpoints(Callback):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-
-def _is_whole(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)

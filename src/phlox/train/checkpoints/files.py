@@ -8,12 +8,14 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 from phlox.errors import RecordError, RunError, RunWarning
-from phlox.record import PrecisionSettings, Record, SafetensorsRecorder
+from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, load
+from phlox.record.formats.parts import INDEX
 from phlox.record.header import NewerSchemaError
 from phlox.record.io.crc32 import crc32
 from phlox.record.io.files import atomic_write
@@ -22,25 +24,68 @@ from phlox.record.precision import Precision, Underflow, underflow_message
 from phlox.record.values import from_json, to_json
 from phlox.version import __version__
 
-FOLDER, LIST, BEST = "checkpoints", "checkpoints.json", "best.safetensors"
+FOLDER, LIST = "checkpoints", "checkpoints.json"
 FORMAT = 1
 """The version of the list, and of what a file says of itself."""
 
-_MARK = "checkpoint"
+MARK = "checkpoint"
 """The name of what a file says of itself, in the metadata of its record."""
-_NAME = re.compile(r"step-(\d{8,})\.safetensors")
+_NAME = re.compile(r"step-(\d{8,})(\.safetensors)?")
 _BLOCK = 1 << 20
 
 
-def file_name(step: int) -> str:
-    """The name of the checkpoint of a step."""
-    return f"step-{step:08d}.safetensors"
+class BestName:
+    """The names of the best weights: of a file, and of a folder that several processes have written."""
+
+    FILE = "best.safetensors"
+    FOLDER = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checkpoint to write."""
+
+    name: str
+    record: Record
+    mark: Mapping[str, Any]
+    seconds: float
+    is_best: bool = False
+
+    def without_record(self) -> Job:
+        """The same, without its tensors."""
+        return replace(self, record=Record({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a job, without its tensors."""
+
+    path: Path
+    mark: Mapping[str, Any]
+    is_best: bool
+    lost: str = ""
+    error: Exception | None = None
+
+
+def file_name(step: int, *, in_shards: bool = False) -> str:
+    """The name of the checkpoint of a step: of its file, or of the folder that several processes write."""
+    return f"step-{step:08d}" if in_shards else f"step-{step:08d}.safetensors"
 
 
 def step_of(name: str) -> int | None:
     """The step of a checkpoint of that name; None for other names."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def best_of(folder: Path) -> Path:
+    """The path of the best weights in a folder of checkpoints, be they there or not: of the newer ones."""
+    file, shards = folder / BestName.FILE, folder / BestName.FOLDER
+    if not (shards / INDEX).exists():
+        return file
+    held = read_list(folder)
+    listed = None if held is None or held["best"] is None else held["best"]["file"]
+    return file if file.exists() and listed != BestName.FOLDER else shards
 
 
 # --- writing
@@ -55,7 +100,7 @@ def save(record: Record, path: Path, mark: Mapping[str, Any], precision: Precisi
     lost: Underflow = []
     marked = Record(
         {name: record[name] for name in record},
-        {**record.metadata, _MARK: text},
+        {**record.metadata, MARK: text},
         aliases=record.aliases,
         positional=record.positional,
         header=record.header,
@@ -69,10 +114,12 @@ def save(record: Record, path: Path, mark: Mapping[str, Any], precision: Precisi
 
 def line_of(path: Path, mark: Mapping[str, Any]) -> dict[str, Any]:
     """The line of a file in the list."""
-    state = path.stat()
+    checked = path / INDEX if path.is_dir() else path  # which has the checksums of all other files in it
+    state = checked.stat()
+    size = sum([file.stat().st_size for file in path.iterdir()]) if path.is_dir() else state.st_size
     return {
         "file": path.name, **mark, "time": datetime.fromtimestamp(state.st_mtime, UTC).isoformat(timespec="seconds"),
-        "size": state.st_size, "crc32": f"{_crc32_of(path):08x}",
+        "size": size, "crc32": f"{_crc32_of(checked):08x}",
     }  # fmt: skip
 
 
@@ -109,12 +156,12 @@ class Catalog:
         lines = self._flagged([one for one in lines if (self.folder / one["file"]).exists()])
         kept = [one for number, one in enumerate(lines) if keep is None or number >= len(lines) - keep or "best" in one]
         self._write(kept, self.files, self.best)
-        names = {BEST, *(one["file"] for one in kept)}
+        names = {BestName.FILE, BestName.FOLDER, *(one["file"] for one in kept)}
         for name in self.files:
             # Others in the list are left from a killed process, or of steps that a resumed training has taken back.
             if name not in names:
                 with contextlib.suppress(OSError):  # then it stays in the list, and the next call tries again
-                    (self.folder / name).unlink()
+                    _delete(self.folder, name)
 
     def set_best(self, line: dict[str, Any]) -> None:
         """List the best, which is complete."""
@@ -141,6 +188,15 @@ class Catalog:
         with atomic_write(path) as file:
             file.write(json.dumps(to_json(listed), indent=1, allow_nan=False).encode() + b"\n")
         self.checkpoints, self.files, self.best = lines, files, best
+
+
+def _delete(folder: Path, name: str) -> None:
+    if not (folder / name).is_dir():
+        (folder / name).unlink()
+        return
+    from phlox.distributed.checkpoints.storage import LocalFolder
+
+    LocalFolder(folder).remove_step(name)
 
 
 # --- reading
@@ -181,7 +237,7 @@ def _check_format(held: Mapping[str, Any], path: Path) -> None:
 def mark_of(record: Record, path: Path) -> dict[str, Any]:
     """What a file says of itself; empty for one that is no checkpoint. RunError for one of a newer Phlox."""
     try:
-        mark = from_json(json.loads(record.metadata[_MARK]))
+        mark = from_json(json.loads(record.metadata[MARK]))
     except (KeyError, ValueError, RecursionError):
         return {}
     if not isinstance(mark, dict):
@@ -193,8 +249,15 @@ def mark_of(record: Record, path: Path) -> dict[str, Any]:
 def whole(path: Path) -> Record:
     """The record of a file all of whose checksums match.
 
+    Of a folder that several processes have written, the index and the sizes of the files are looked at; each process
+    verifies what it reads of them, when it does.
+
     Raises RecordError, with the reason, if it is damaged, and RunError if a newer Phlox has written it.
     """
+    if path.is_dir():
+        record = load(path)
+        mark_of(record, path)
+        return record
     try:
         record = SafetensorsRecorder().load(path)
     except RecordError as error:
@@ -221,9 +284,18 @@ def place(path: str | os.PathLike[str]) -> Path:
     raise RunError(f"{given}: there is no such run{f'; did you mean {given.with_name(near)}?' if near else ''}")
 
 
+def holds_several(path: Path) -> bool:
+    """Is it a folder of checkpoints, and not one that is a checkpoint itself?"""
+    return path.is_dir() and not (path / INDEX).exists()
+
+
 def newest_first(folder: Path) -> list[Path]:
     """The checkpoints of a folder: those in the list by their order there, later steps before them, others after."""
-    found = {entry.name: step for entry in folder.iterdir() if (step := step_of(entry.name)) is not None}
+    found = {
+        entry.name: step
+        for entry in folder.iterdir()
+        if (step := step_of(entry.name)) is not None and (not entry.is_dir() or (entry / INDEX).exists())
+    }
     held = read_list(folder)
     listed = [one["file"] for one in reversed([] if held is None else held["checkpoints"]) if one["file"] in found]
     last = found[listed[0]] if listed else -1
@@ -249,7 +321,7 @@ def newest_whole(folder: Path) -> tuple[Path, Record]:
             warnings.warn(f"{path.name} is used, since what is newer is damaged: {reasons}", RunWarning, stacklevel=3)
         return path, record
     if not damaged:
-        raise RunError(f"{folder}: has no checkpoints (step-....safetensors); give another folder, or train anew")
+        raise RunError(f"{folder}: has no checkpoints (step-...); give another folder, or train anew")
     raise RunError(f"{folder}: has no checkpoint that is whole:\n  " + "\n  ".join(damaged))
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, Self, TypeAlias
 from phlox.backend import Device
 from phlox.config import BaseConfig
 from phlox.errors import RunError, RunWarning
+from phlox.record.formats.parts import INDEX, is_own_file, is_unfinished
 from phlox.record.io.files import atomic_write, remove_leftovers
 from phlox.record.names import nearest
 from phlox.train.folder.environment import command_line, environment
@@ -33,6 +34,8 @@ FORMAT = 1
 
 Status: TypeAlias = Literal["running", "finished", "interrupted", "failed"]
 
+OWNER = ".phlox-owner.json"
+"""The file by which `px.distributed.save` claims a folder while it writes."""
 _TEMPORARY = re.compile(r"\.phlox-[0-9a-f-]+\.tmp")  # temporary files that a killed `atomic_write` leaves
 _OPEN: weakref.WeakValueDictionary[str, RunFolder] = weakref.WeakValueDictionary()
 
@@ -405,12 +408,20 @@ def _check_deletable(folder: Path) -> None:
 
 def _foreign(folder: Path, listed: set[str]) -> Iterator[str]:
     for entry in _entries(folder):
-        if not entry.is_dir() or entry.is_symlink():
+        if entry.name in listed and entry.is_dir() and not entry.is_symlink():
+            # A folder that several processes have written.
+            names = (file.name for file in entry.iterdir() if file.name != INDEX and not is_own_file(file.name))
+            yield from (f"{entry.name}/{name}" for name in names)
+        elif not entry.is_dir() or entry.is_symlink():
             if entry.name not in listed:
                 yield entry.name
         elif f"{entry.name}/" in listed:
             inner = _read(entry, f"{entry.name}.json") or {"files": []}
-            yield from (f"{entry.name}/{name}" for name in _foreign(entry, {f"{entry.name}.json", *inner["files"]}))
+            own = {f"{entry.name}.json", *inner["files"]}
+            found = (
+                f"{entry.name}/{name}" for name in _foreign(entry, own) if not is_unfinished(name) and name != OWNER
+            )
+            yield from found
         elif f"{entry.name}/*" not in listed:
             yield entry.name
 
@@ -426,5 +437,8 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(entry)
         else:
             for inner in sorted(entry.iterdir(), key=lambda inner: inner.name == f"{entry.name}.json"):
-                inner.unlink()
+                if inner.is_dir() and not inner.is_symlink():
+                    shutil.rmtree(inner)
+                else:
+                    inner.unlink()
             entry.rmdir()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -61,15 +59,11 @@ class DryRun:
         return "\n".join(["dry run: all went well", *[f"  {line}" for line in lines]])
 
 
-class _First:
+def _first_of(learner: Learner[Any], data: Any, name: str = "data") -> Feed:
     """The first batches of some data, in each epoch."""
-
-    def __init__(self, data: Any) -> None:
-        self._feed = Feed(data)
-
-    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
-        """The batches of an epoch."""
-        return itertools.islice(self._feed.epoch(number), start, _BATCHES)
+    feed = learner.feed(data, name)
+    feed.most = _BATCHES
+    return feed
 
 
 def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[Callback]) -> DryRun:
@@ -78,12 +72,14 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         raise RunError(
             "dry_run: the data give their batches once, and would be used up; give a function that makes them"
         )
+    if learner._team is not None and learner._team.size > 1:  # pyright: ignore[reportPrivateUsage]
+        raise RunError("dry_run: it is for one process; run the program without a launcher first")
     writing = [one for one in callbacks if type(one).writes]
     quiet = [copy.deepcopy(one) for one in callbacks if not type(one).writes]
     clock = _Clock()
     with on_trial(learner), tempfile.TemporaryDirectory() as folder:
-        feed = Feed(_First(data))
-        held_out = None if validation is None else Feed(_First(validation), "validation")
+        feed = _first_of(learner, data)
+        held_out = None if validation is None else _first_of(learner, validation, "validation")
         learner._fit = fit = Fit(learner, feed, held_out, Limits(1, None, None), (1, None), [*quiet, clock])  # pyright: ignore[reportPrivateUsage]
         learner.validation_data = validation
         with checks():  # of indices and divisions, which compiled steps do not look at otherwise

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from phlox.errors import RunError
 from phlox.optim import ExponentialLr
-from phlox.train.feed import Feed
 from phlox.train.loop import Fit, Limits
 from phlox.train.trials.trial import on_trial
 
@@ -66,11 +66,12 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
         raise RunError(f"lr_find: with {steps} steps nothing would be seen; give 10 or more")
     rates: list[float] = []
     losses: list[float] = []
-    with on_trial(learner):
+    team = learner._team  # pyright: ignore[reportPrivateUsage]
+    with on_trial(learner), nullcontext() if team is None else team.scope():
         gamma = (high / low) ** (1.0 / (steps - 1))
         learner._schedules = {name: ExponentialLr(low, gamma=gamma) for name in learner._schedules}  # pyright: ignore[reportPrivateUsage]
         smooth, lowest = 0.0, math.inf
-        feed = Feed(data)
+        feed = learner.feed(data)
         learner._begin_fit()  # pyright: ignore[reportPrivateUsage]
         while len(rates) < steps:
             learner._begin_epoch()  # pyright: ignore[reportPrivateUsage]

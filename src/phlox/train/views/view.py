@@ -60,6 +60,7 @@ class View(Callback):
     """
 
     interval: ClassVar[float] = 0.2
+    main_only: ClassVar[bool | None] = True
 
     def __init__(self, *, unit: str = "rows") -> None:
         self.unit = unit

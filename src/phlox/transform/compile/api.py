@@ -169,8 +169,12 @@ class Compiled(Generic[P, R]):
             if agreement.compare is not None:
                 check_scalars([*zip(self._called(len(values)), values, strict=True), *kwargs.items()])
             repeat = self._repeat
-            known = repeat is not None and repeat.checked is checks_are_on() and repeat.rows is program_rows()
-            if repeat is not None and known and not kwargs:
+            if (
+                repeat is not None
+                and not kwargs
+                and repeat.checked is checks_are_on()
+                and repeat.rows is program_rows()
+            ):
                 # Called by its name, for Python looks for no signals when a method returns: see `DonationScope`.
                 result = repeat.__call__(values)
                 if result is not OTHER:

@@ -149,7 +149,7 @@ class PoolingOps(ConvOps):
             shape = self.shape(x)
             size = shape[axis]
             before, after = shape[:axis], shape[axis + 1 :]
-            if not is_symbolic(size) and size % count == 0 or count == 1:
+            if (not is_symbolic(size) and size % count == 0) or count == 1:
                 x = self.float_sum(self.reshape(x, (*before, count, size // count, *after)), (axis + 1,), False)
             elif not is_symbolic(size) and count % size == 0:
                 x = self.broadcast_to(self.expand_dims(x, (axis + 1,)), (*before, size, count // size, *after))

@@ -24,7 +24,13 @@ LEAST = 1 << 22
 
 def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """As `torch.matmul`."""
-    if type(x) is torch.Tensor and weight.ndim == 2 and x.ndim >= 2 and x.numel() * weight.shape[1] >= LEAST and suits(x, weight):
+    if (
+        type(x) is torch.Tensor
+        and weight.ndim == 2
+        and x.ndim >= 2
+        and x.numel() * weight.shape[1] >= LEAST
+        and suits(x, weight)
+    ):
         if x.ndim == 2:
             return _multiply_either_way(x, weight)
         if x.is_contiguous():

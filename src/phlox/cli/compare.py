@@ -1,0 +1,81 @@
+"""`phlox compare`: the model of a run on several engines, layer by layer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from phlox.cli.command import DIFFERENT, DONE, Command, whole
+from phlox.cli.diff import tolerance
+from phlox.cli.text import printable
+
+if TYPE_CHECKING:
+    from phlox.debug.comparison_report import Difference
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_folder", metavar="RUN_DIR", help="the folder of the run")
+    parser.add_argument(
+        "--on",
+        required=True,
+        metavar="A,B,...",
+        help="engines, the first of which is the reference: numpy:f64,jax,torch:bf16; or an ONNX file, out.onnx",
+    )
+    parser.add_argument("--file", metavar="FILE", help="8x8 images; default: predictions.npz of the run")
+    parser.add_argument("--images", type=whole, default=16, metavar="N", help="how many images; default 16")
+    parser.add_argument(
+        "--tolerance",
+        type=tolerance,
+        default=1e-3,
+        metavar="X",
+        help="relative to a layer's largest; default 1e-3",
+    )
+    parser.add_argument("--no-gradients", action="store_true", help="compare what layers give alone")
+    parser.add_argument("--html", metavar="FILE", help="write the comparison as a page, too")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status."""
+    from phlox.data import read_images
+    from phlox.debug import compare
+    from phlox.models import DigitsRun
+
+    of_run = DigitsRun(options.run_folder, "numpy")
+    file = options.file or of_run.path / "predictions.npz"
+    images = read_images(file, size=of_run.recipe.model.size).images
+    backends = [name.strip() for name in options.on.split(",") if name.strip()]
+    found = compare(
+        of_run.model,
+        [images[: max(options.images, 1)]],
+        backends,
+        tolerance=options.tolerance,
+        gradients=not options.no_gradients,
+    )
+    if options.html is not None:
+        found.to_html(options.html)
+    if options.json:
+        first = found.first_beyond()
+        rows = [_plain(row) for row in found.rows]
+        named = {"reference": found.reference, "agree": found.ok, "first_beyond": first and _plain(first), "rows": rows}
+        print(json.dumps(named, indent=2, allow_nan=False))
+    else:
+        print(printable(str(found), keep="\n"))
+    return DONE if found.ok else DIFFERENT
+
+
+def _plain(row: Difference) -> dict[str, Any]:
+    """A row for JSON, which has no infinity."""
+    return {name: None if value in (math.inf, math.nan) else value for name, value in asdict(row).items()}
+
+
+COMMAND = Command(
+    description="Run the model of a run on several engines, and compare each layer, value and gradient, with the first "
+    "of them. Exit status 1 if one differs by more than the tolerance; the first that does is named.",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,156 @@
+"""ONNX files on the command line: what they compute of a file of data, and what is in them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phlox.cli.command import DONE
+from phlox.cli.text import count_text, printable, size_text, table, terminal_width
+from phlox.errors import DataError, RecordError
+from phlox.record.patterns import selected
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def is_onnx(path: str) -> bool:
+    """Is it called an ONNX file, and is there one?"""
+    return path.lower().endswith(".onnx") and Path(path).is_file()
+
+
+# --- predict
+
+
+def predict(model_path: str, file: str, device: str, out: str | None) -> int:
+    """Compute a model, and print the classes of its rows, or what its outputs are."""
+    from phlox.interop.onnx import load
+
+    model: Any = load(model_path, device=device)
+    given, labels = _inputs(model, Path(file))
+    found: Any = model(**given)
+    outputs: dict[str, Any] = found if len(model.outputs) > 1 else {model.outputs[0].name: found}
+    arrays: Arrays = {name: one.numpy() for name, one in outputs.items() if hasattr(one, "numpy")}
+    if out is not None:
+        with Path(out).open("wb") as stream:
+            np.savez(stream, **_savable(arrays))
+        print(f"{out}: {', '.join(arrays)}")
+        return DONE
+    first: np.ndarray[Any, Any] = next(iter(arrays.values()), np.empty((0, 0)))
+    if len(arrays) == 1 and first.ndim == 2 and first.dtype.kind == "f" and first.shape[1] > 1 and len(first):
+        from phlox.cli.predict import print_classes
+
+        best = [f"{value:.4g}" for value in first.max(axis=-1).tolist()]
+        print_classes("class", first.argmax(axis=-1), best, "value", labels)
+        return DONE
+    rows = [[printable(name), str(one.dtype), str(one.shape), *_range(one)] for name, one in arrays.items()]
+    print(table(rows, ["output", "type", "shape", "min", "max", "mean"], right=(3, 4, 5), width=terminal_width()))
+    return DONE
+
+
+def _savable(arrays: Arrays) -> dict[str, Any]:
+    return {name.replace("/", "."): one for name, one in arrays.items()}
+
+
+def _range(values: np.ndarray[Any, Any]) -> list[str]:
+    if not values.size:
+        return ["-", "-", "-"]
+    return [f"{float(one):.4g}" for one in (values.min(), values.max(), values.mean())]
+
+
+def _inputs(model: Any, path: Path) -> tuple[Arrays, Any]:
+    """The inputs of a model from a file, by name, and the labels in it, if it has any."""
+    names = [value.name for value in model.inputs]
+    if path.suffix == ".npy":
+        if len(names) != 1:
+            raise DataError(f"{path}: is one array, and the model takes {_described(model)}; give an .npz of them")
+        return {names[0]: _fitting(model.inputs[0], _loaded(path))}, None
+    if path.suffix == ".npz":
+        arrays: Any = _loaded(path)
+        labels = arrays.get("labels")
+        by_name = {value.name: _fitting(value, arrays[value.name]) for value in model.inputs if value.name in arrays}
+        if by_name:
+            return by_name, labels
+        if (size := _image_size(model)) is None:
+            held = ", ".join(arrays) or "nothing"
+            raise DataError(f"{path}: holds {held}; the model takes {_described(model)}: name the arrays so")
+    elif (size := _image_size(model)) is None:
+        raise DataError(f"{path}: the model takes {_described(model)}; give an .npz with arrays of these names")
+    from phlox.data import read_images
+
+    images = read_images(path, size=size)
+    return {names[0]: images.images}, images.labels
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        found: Any = np.load(path, allow_pickle=False)
+        return dict(found) if path.suffix == ".npz" else found
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file; check the path") from None
+    except Exception as error:
+        raise DataError(f"{path}: cannot be read as an array of NumPy ({error})") from None
+
+
+def _fitting(value: Any, given: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array with elements of the kind that the input has, where whole numbers or truth values stand for it."""
+    from phlox.interop.onnx.elements import FLOATS
+
+    return given.astype(np.float32) if value.element in FLOATS and given.dtype.kind in "iub" else given
+
+
+def _image_size(model: Any) -> tuple[int, int] | None:
+    """The height and width of the images of one channel that a model takes, if it takes such."""
+    shape = model.inputs[0].shape if len(model.inputs) == 1 else None
+    if shape is None or len(shape) != 4 or shape[1] != 1 or isinstance(shape[2], str) or isinstance(shape[3], str):
+        return None
+    return shape[2], shape[3]
+
+
+def _described(model: Any) -> str:
+    return "; ".join(map(str, model.inputs)) or "no inputs"
+
+
+# --- inspect
+
+
+def inspect(path: str, options: argparse.Namespace) -> int:
+    """Print what is in an ONNX file: also in one with operators that are not known, which are marked."""
+    from phlox.interop.onnx.reading import Tensors, read_model
+    from phlox.interop.onnx.summary import summary_of
+
+    proto, folder, name = read_model(path)
+    found = summary_of(proto, Tensors(folder, name))
+    shown = found.initializers
+    if options.pattern:
+        meant = selected(options.pattern, [one.name for one in shown])
+        shown = [one for one in shown if one.name in meant]
+    if options.stats or options.verify:
+        raise RecordError(f"{path}: --stats and --verify are of records; an ONNX file has no checksums")
+    if options.sort is not None:
+        shown = sorted(shown, key=lambda one: one.name if options.sort == "name" else -one.bytes)
+    if options.json:
+        print(json.dumps(found.as_json(path, shown[: options.limit]), indent=2))
+        return DONE
+    sets = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
+    rows = [["File", path], ["Format", f"ONNX, IR version {found.ir_version}"], ["Operator sets", sets]]
+    rows += [["Written by", found.producer or "unknown"]]
+    rows += [[head, text] for head, values in (("Input", found.inputs), ("Output", found.outputs)) for text in values]
+    print(printable(table(rows), keep="\n"))
+    counts = Counter(found.operators)
+    marked = [f"{one} {count}" + (" (unknown)" if one in found.unknown else "") for one, count in counts.most_common()]
+    print(f"\n{printable('Operators: ' + ', '.join(marked))}\n")
+    cells = [[one.name, str(one.shape), one.type, size_text(one.bytes)] for one in shown[: options.limit]]
+    if cells:
+        print(
+            printable(table(cells, ["initializer", "shape", "type", "bytes"], right=(3,), width=terminal_width()), "\n")
+        )
+    if len(shown) > len(cells):
+        print(f"... and {len(shown) - len(cells):,} more")
+    total = sum(one.bytes for one in shown)
+    print(f"Total: {count_text(len(shown), 'initializer')}, {size_text(total)}")
+    return DONE

@@ -1,0 +1,152 @@
+"""`capture`: what the layers of a model give, by patterns of their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self
+
+from phlox.backend.contract.backend import engine_of
+from phlox.debug.running import checked_model
+from phlox.errors import CompileError, ModuleError
+from phlox.module import Module
+from phlox.module.calls import Call, named_modules, observed
+from phlox.record.patterns import no_match
+from phlox.tensor import Tensor
+from phlox.transform.tree import AnyTensor, leaves_of, map_leaves
+
+
+def capture(
+    model: Module, *patterns: str, inputs: bool = False, keep: Callable[[AnyTensor], Any] | None = None
+) -> Capture:
+    """Within `with capture(model, "blocks.*.mlp") as seen:`, the outputs of the layers that are meant are kept.
+
+    `seen["blocks.0.mlp"]` is what the last call of that layer has returned, `seen.outputs` is a dict of the outputs of
+    all calls: path -> list, in the order of the calls. They are the model's own tensors: those on a tape may be
+    differentiated. In a compiled function, open it inside, and return `seen.outputs` as a result.
+
+    Args:
+        model: as it is when the scope begins; views of its layers (by `valid`, `freeze`) are its layers too.
+        patterns: paths, in which `*` matches any part of one segment and `**` any number of segments; `!` in front
+            removes. A path means that layer alone, not what is in it; without any, all layers are meant.
+        inputs: keep the positional arguments of the calls in place of what they return.
+        keep: what is kept of each tensor, such as `lambda x: x.abs().max()`; else the tensor.
+
+    Raises `ModuleError` for a pattern that no layer matches, and where no layer of the model was called in the scope;
+    `CompileError` where a layer is called in a compiled function that the scope is outside of.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> model = nn.Sequential([nn.Linear(2, 3), nn.Relu(), nn.Linear(3, 1)]).init(0)
+    >>> with px.debug.capture(model, "layers.*", "!layers.1") as seen:
+    ...     y = model(px.ones((4, 2)))
+    >>> {path: outputs[0].shape for path, outputs in seen.outputs.items()}
+    {'layers.0': (4, 3), 'layers.2': (4, 1)}
+    >>> bool((seen["layers.2"] == y).all())
+    True
+    """
+    return Capture(checked_model("capture", model), patterns, inputs=inputs, keep=keep)
+
+
+class Capture:
+    """A scope that keeps what layers give; see `capture`."""
+
+    def __init__(
+        self, model: Module, patterns: Sequence[str], *, inputs: bool, keep: Callable[[AnyTensor], Any] | None
+    ) -> None:
+        self.model, self.inputs, self.keep = model, inputs, keep
+        self.paths = _meant(patterns, [path for path, _ in named_modules(model)])
+        """The layers that are meant."""
+        self.outputs: dict[str, list[Any]] = {}
+        """What they have given, call by call, in the order of their first calls."""
+        self._called = False
+        self._scope: AbstractContextManager[None] | None = None
+        self._trace: object | None = None
+
+    def __getitem__(self, path: str) -> Any:
+        """What the last call of a layer has given."""
+        if path in self.outputs:
+            return self.outputs[path][-1]
+        known = ", ".join(self.outputs) or "none"
+        raise ModuleError(f"capture: nothing was kept of `{path}`; of these layers there is something: {known}")
+
+    def __enter__(self) -> Self:
+        if self._scope is not None:
+            raise ModuleError("capture: this scope is open already; make another one with px.debug.capture(...)")
+        self.outputs, self._called = {}, False
+        self._trace = self._current_trace()
+        self._scope = observed(self.model, self._on_call)
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        scope, self._scope = self._scope, None
+        assert scope is not None
+        scope.__exit__(kind, error, trace)
+        if error is None and not self._called:
+            raise ModuleError(
+                "capture: no layer of the model was called in this scope; call the model that was given. A compiled "
+                "function calls no layers when it runs: open the scope inside of it, and return its .outputs"
+            )
+
+    def _current_trace(self) -> object | None:
+        param = next(iter(self.model.params()), None)
+        return None if param is None else engine_of(param.backend).current_trace()
+
+    def _on_call(self, call: Call) -> None:
+        self._called = True
+        if call.path not in self.paths:
+            return
+        value = call.args if self.inputs else call.outputs
+        for _, x in leaves_of(value, Tensor):
+            engine = engine_of(x.backend)
+            if engine.is_traced(x.backend.strip(x.primitive)) and engine.current_trace() is not self._trace:
+                raise CompileError(
+                    f"capture: `{call.path or 'the model'}` is called while a function is being traced that this scope "
+                    "is outside of, so that there are no values to keep; open the scope inside of that function, and "
+                    "return its .outputs"
+                )
+        kept = value if self.keep is None else map_leaves(self.keep, value, Tensor)
+        self.outputs.setdefault(call.path, []).append(kept)
+
+
+def _meant(patterns: Sequence[str], paths: Sequence[str]) -> frozenset[str]:
+    """The paths of layers that are meant."""
+    for one in patterns:
+        if not isinstance(one, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModuleError(f"capture: {one!r} is not a pattern; give paths of layers, such as 'blocks.*.mlp'")
+    chosen = set(paths) if not patterns or patterns[0].startswith("!") else set[str]()
+    for one in patterns:
+        text = one.removeprefix("!")
+        found = {path for path in paths if _matches(text.split("."), path.split("."))}
+        if not found:
+            raise ModuleError(f"capture: {no_match(text, paths[1:], 'layer')}")
+        chosen = chosen - found if one.startswith("!") else chosen | found
+    return frozenset(chosen)
+
+
+def _matches(pattern: list[str], path: list[str]) -> bool:
+    """Does a pattern match this path, and not only one above it?"""
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return any(_matches(pattern[1:], path[skipped:]) for skipped in range(len(path) + 1))
+    return bool(path) and _segment(pattern[0], path[0]) and _matches(pattern[1:], path[1:])
+
+
+def _segment(pattern: str, name: str) -> bool:
+    head, *rest = pattern.split("*")
+    if not rest:
+        return pattern == name
+    if not name.startswith(head):
+        return False
+    place = len(head)
+    for part in rest[:-1]:
+        found = name.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return name.endswith(rest[-1]) and len(name) - len(rest[-1]) >= place

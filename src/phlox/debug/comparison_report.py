@@ -1,0 +1,293 @@
+"""`Comparison`: how far each layer of a model is from the same layer elsewhere, for programs as for people."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from phlox.debug.page import Cell, fragment, page, table, text_table
+from phlox.debug.recordings import Host, Recorded, Recording
+from phlox.errors import ModuleError
+
+Kind: TypeAlias = Literal["value", "gradient", "parameter"]
+Measure: TypeAlias = Literal["relative", "absolute", "cosine"]
+
+_SHOWN = 12
+"""So many gradients of parameters are shown in the text; all of them in the page, and in `rows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far one tensor is from the reference's."""
+
+    kind: Kind
+    """What a layer returns, the gradient of the loss towards that, or towards a parameter."""
+    path: str
+    """The layer or the parameter; the model itself is the empty string."""
+    layer: str
+    """The class of the layer."""
+    call: int
+    """Which of the layer's calls, from zero."""
+    output: int
+    """Which of several results of the call."""
+    backend: str
+    """Who computed it."""
+    shape: tuple[int, ...]
+    absolute: float
+    """The largest difference of an element; infinite where the shapes or what is finite differ."""
+    relative: float
+    """That over the largest magnitude of the reference: in the tensor or, of a parameter, in those of its layer."""
+    cosine: float
+    """Of the angle between both, as vectors; 1 where they point the same way."""
+    note: str = ""
+    """What else is to be said: other shapes, or what is not finite."""
+
+    def by(self, measure: Measure) -> float:
+        """The difference by one of the measures; of the cosine, how much it is less than one."""
+        return 1.0 - self.cosine if measure == "cosine" else getattr(self, measure)
+
+    def __str__(self) -> str:
+        what = {"value": "the value of", "gradient": "the gradient at", "parameter": "the gradient of"}[self.kind]
+        name = f"`{self.path}`" if self.path else "the model"
+        call = f" (call {self.call + 1})" if self.call else ""
+        note = f"; {self.note}" if self.note else ""
+        return (
+            f"{what} {name}{call}, {self.layer}, on {self.backend}: largest difference {self.absolute:.3g}, "
+            f"relative {self.relative:.3g}, cosine {self.cosine:.6f}{note}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What `compare` has found: print it, look at it in a notebook, or write it with `to_html`."""
+
+    reference: str
+    """Who is compared with."""
+    backends: tuple[str, ...]
+    """Who is compared."""
+    rows: list[Difference]
+    """Values in the order in which layers return, then gradients as they come back, then those of parameters."""
+    tolerance: float
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
+    """The layers of the reference that another has no counterpart of, by backend."""
+    losses: dict[str, float] = field(default_factory=dict[str, float])
+    """The loss on each, where one was given."""
+
+    def beyond(
+        self, tolerance: float | None = None, *, measure: Measure = "relative", backend: str | None = None
+    ) -> Iterator[Difference]:
+        """The rows whose difference is larger than a tolerance (that of the comparison), in order."""
+        bound = self.tolerance if tolerance is None else tolerance
+        if backend is not None and backend not in self.backends:
+            raise ModuleError(f"compare: there is no {backend!r} in it; there are {', '.join(self.backends)}")
+        for row in self.rows:
+            if (backend is None or row.backend == backend) and not row.by(measure) <= bound:
+                yield row
+
+    def first_beyond(
+        self, tolerance: float | None = None, *, measure: Measure = "relative", backend: str | None = None
+    ) -> Difference | None:
+        """The first of them: where the port, or the engine, begins to differ; None if all are within."""
+        return next(self.beyond(tolerance, measure=measure, backend=backend), None)
+
+    @property
+    def ok(self) -> bool:
+        """Is nothing beyond the tolerance?"""
+        return self.first_beyond() is None
+
+    def __str__(self) -> str:
+        return "\n\n".join(self._text(backend) for backend in self.backends)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The comparison as one HTML file, for light and dark screens, that needs nothing else; returns its text."""
+        title = f"{', '.join(self.backends)} against {self.reference}"
+        found = page(title, self._body(whole=True))
+        if path is not None:
+            Path(path).write_text(found, encoding="utf-8")
+        return found
+
+    def _repr_html_(self) -> str:
+        return fragment(self._body(whole=False))
+
+    # --- the tables
+
+    def _verdict(self, backend: str) -> str:
+        first = self.first_beyond(backend=backend)
+        if first is None:
+            return f"all within {self.tolerance:g}, relative to the largest magnitude of each layer"
+        return f"first beyond {self.tolerance:g}: {first}"
+
+    def _layers(self, backend: str) -> list[tuple[Difference, Difference | None]]:
+        """Of each call its value and its gradient, each that of the result that differs most."""
+        found: dict[tuple[str, int], list[Difference | None]] = {}
+        for row in self.rows:
+            if row.backend != backend or row.kind == "parameter":
+                continue
+            pair = found.setdefault((row.path, row.call), [None, None])
+            place = int(row.kind == "gradient")
+            known = pair[place]
+            if known is None or row.relative > known.relative:
+                pair[place] = row
+        return [(value, gradient) for value, gradient in found.values() if value is not None]
+
+    def _cells(self, row: Difference | None) -> list[Cell]:
+        if row is None:
+            return [Cell("")] * 3
+        shade = _shade(row.relative, self.tolerance)
+        return [
+            Cell(f"{row.absolute:.2e}", title=row.note),
+            Cell(f"{row.relative:.2e}", shade=shade),
+            Cell(f"{row.cosine:.6f}"),
+        ]
+
+    def _table(self, backend: str) -> tuple[list[str], list[list[Cell]]]:
+        layers = self._layers(backend)
+        has_gradients = any(gradient is not None for _, gradient in layers)
+        heads = ["layer", "class", "shape", "value: largest", "relative", "cosine"]
+        heads += ["gradient: largest", "relative", "cosine"] if has_gradients else []
+        rows: list[list[Cell]] = []
+        for value, gradient in layers:
+            name = (value.path or "(the model)") + (f" #{value.call + 1}" if value.call else "")
+            first = [Cell(name, code=True), Cell(value.layer), Cell(_shape(value.shape))]
+            rows.append([*first, *self._cells(value), *(self._cells(gradient) if has_gradients else [])])
+        return heads, rows
+
+    def _parameters(self, backend: str) -> tuple[list[str], list[list[Cell]]]:
+        those = [row for row in self.rows if row.backend == backend and row.kind == "parameter"]
+        rows = [[Cell(row.path, code=True), Cell(_shape(row.shape)), *self._cells(row)] for row in those]
+        return ["gradient of the parameter", "shape", "largest", "relative", "cosine"], rows
+
+    def _remarks(self, backend: str) -> list[str]:
+        found = [f"loss: {self.losses[self.reference]:.8g} and {self.losses[backend]:.8g}"] if (
+            backend in self.losses and self.reference in self.losses
+        ) else []  # fmt: skip
+        gone = self.missing.get(backend, ())
+        if gone:
+            shown = ", ".join(path or "(the model)" for path in gone[:8]) + (", ..." if len(gone) > 8 else "")
+            found.append(f"without a counterpart: {shown}")
+        return found
+
+    def _text(self, backend: str) -> str:
+        lines = [f"{backend} against {self.reference}", "", text_table(*self._table(backend), left=3)]
+        heads, rows = self._parameters(backend)
+        if rows:
+            worst = sorted(rows, key=lambda row: -float(row[3].text))[:_SHOWN]
+            kept = [row for row in rows if any(row is one for one in worst)]
+            lines += ["", text_table(heads, kept, left=2)]
+            if len(rows) > len(kept):
+                lines.append(f"... and {len(rows) - len(kept)} more, which differ less")
+        return "\n".join([*lines, "", *self._remarks(backend), self._verdict(backend)])
+
+    def _body(self, *, whole: bool) -> str:
+        parts: list[str] = []
+        for backend in self.backends:
+            parts.append(f"<h2>{escape(backend)} against {escape(self.reference)}</h2>")
+            verdict = "within" if self.first_beyond(backend=backend) is None else "beyond"
+            parts.append(f'<p class="{verdict}">{escape(self._verdict(backend))}</p>')
+            parts += [f'<p class="soft">{escape(line)}</p>' for line in self._remarks(backend)]
+            parts.append(table(*self._table(backend), left=3))
+            heads, rows = self._parameters(backend)
+            if rows:
+                inside = table(heads, rows, left=2)
+                fold = f"<details{' open' if whole and len(rows) <= _SHOWN else ''}>"
+                parts.append(f"{fold}<summary>Gradients of {len(rows)} parameters</summary>{inside}</details>")
+        return "".join(parts)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return str(tuple(shape))
+
+
+def _shade(relative: float, tolerance: float) -> float:
+    """How strongly a difference is marked: not at all a hundredth below the tolerance, wholly a hundred times above."""
+    if not relative > 0.0:
+        return 0.0
+    if not np.isfinite(relative) or tolerance <= 0.0:
+        return 1.0
+    return float(np.clip((np.log10(relative / tolerance) + 2.0) / 4.0, 0.0, 1.0))
+
+
+# --- from two recordings to rows
+
+
+def differences(reference: Recording, other: Recording) -> tuple[list[Difference], list[Difference], list[str]]:
+    """Rows of values, rows of gradients in the order in which they come, and the layers that the other has not."""
+    theirs = {(one.path, one.call): one for one in other.calls}
+    values: list[Difference] = []
+    gradients: list[tuple[int, Difference]] = []
+    missing: dict[str, None] = {}
+    for mine in reference.calls:
+        found = theirs.get((mine.path, mine.call))
+        if found is None or (mine.values and not found.values):
+            missing[mine.path] = None
+            continue
+        for place, one in enumerate(mine.values):
+            if place >= len(found.values):
+                continue
+            values.append(_difference("value", mine, place, other.label, one, found.values[place]))
+            gradient = mine.gradients[place]
+            its = found.gradients[place]
+            if gradient is not None and its is not None:
+                row = _difference("gradient", mine, place, other.label, gradient, its)
+                gradients.append((mine.arrived[place], row))
+    rows = [row for _, row in sorted(gradients, key=lambda pair: pair[0])]
+    return values, [*rows, *_of_parameters(reference, other)], list(missing)
+
+
+def _of_parameters(reference: Recording, other: Recording) -> Iterator[Difference]:
+    classes = {one.path: one.layer for one in reference.calls}
+    scales: dict[str, float] = {}
+    for path, gradient in reference.parameters.items():
+        layer = path.rpartition(".")[0]
+        scales[layer] = max(scales.get(layer, 0.0), _magnitude(gradient))
+    for path, gradient in reference.parameters.items():
+        its = other.parameters.get(path)
+        if its is not None:
+            layer = path.rpartition(".")[0]
+            call = Recorded(path, 0, classes.get(layer, ""), [])
+            yield _difference("parameter", call, 0, other.label, gradient, its, scales[layer])
+
+
+def _magnitude(x: Host) -> float:
+    wide = np.asarray(x, np.float64)
+    finite = np.abs(wide[np.isfinite(wide)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _difference(
+    kind: Kind, call: Recorded, output: int, backend: str, mine: Host, its: Host, scale: float | None = None
+) -> Difference:
+    one, other = np.asarray(mine, np.float64), np.asarray(its, np.float64)
+    place = (kind, call.path, call.layer, call.call, output, backend, one.shape)
+    if one.size != other.size:
+        return Difference(*place, np.inf, np.inf, 0.0, f"the shapes are {one.shape} and {other.shape}")
+    notes = [] if one.shape == other.shape else [f"the shapes are {one.shape} and {other.shape}"]
+    one, other = one.reshape(-1), other.reshape(-1)
+    alike = (one == other) | (np.isnan(one) & np.isnan(other))  # the same infinity, or NaN in both
+    bad = ~alike & ~(np.isfinite(one) & np.isfinite(other))
+    if bad.any():
+        notes.append(f"{np.count_nonzero(bad)} elements are finite in one alone")
+    with np.errstate(invalid="ignore"):
+        absolute = np.inf if bad.any() else float(np.abs(np.where(alike, 0.0, one - other)).max(initial=0.0))
+    magnitude = _magnitude(one) if scale is None else scale
+    relative = absolute / magnitude if magnitude else (0.0 if absolute == 0.0 else np.inf)
+    finite = np.isfinite(one) & np.isfinite(other)
+    return Difference(*place, absolute, float(relative), _cosine(one[finite], other[finite]), "; ".join(notes))
+
+
+def _cosine(one: Host, other: Host) -> float:
+    largest = max(_magnitude(one), _magnitude(other))
+    if not largest:
+        return 1.0
+    one, other = one / largest, other / largest  # squares of what is small do not vanish
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(np.clip(np.dot(one, other) / norms, -1.0, 1.0)) if norms else 0.0

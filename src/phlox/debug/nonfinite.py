@@ -1,0 +1,176 @@
+"""`find_nan`: the first NaN or infinity of a computation, with its layer, operation and line."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+from phlox.debug.operands import range_of
+from phlox.debug.origins import NonFinite, Search, bad_input, bad_parameter
+from phlox.debug.running import LossOf, inputs_on, loss_of, twin_of, undisturbed, with_tape
+from phlox.errors import KindError
+from phlox.module import GradientsParams, Module
+from phlox.module.calls import with_function_layers
+from phlox.optim import Optimizer
+from phlox.tensor import Tensor
+from phlox.transform.compile.api import Compiled
+from phlox.transform.tree import AnyTensor, leaves_of, map_leaves, tensors_of
+
+
+def find_nan(
+    target: Module | Callable[..., Any],
+    *args: Any,
+    loss: LossOf | None = None,
+    backward: bool = True,
+    **kwargs: Any,
+) -> NonFinite | None:
+    """The first NaN or infinity of a model, or of a function, on these arguments; None where all is finite.
+
+    It is run eagerly, on its own engine, with the random numbers that a call would draw now, and nothing changes:
+    neither parameters nor optimizers nor the stream. What is not finite is followed back to the operation that made it:
+    `found.path` is the layer, `found.operation` the operation, `found.place` the line, `found.inputs` the ranges of its
+    operands; `print(found)` says all. An infinity that reaches neither result nor gradient (a mask of -inf) is no find.
+
+    Args:
+        target: a model; or a function, compiled or not, such as a training step: the models and optimizers among its
+            arguments are found. A compiled function is run as it is written, so that what only a compiler makes not
+            finite is not found.
+        args, kwargs: its arguments; NumPy arrays become tensors.
+        loss: from the outputs of a model to one number, which is differentiated; else it is the outputs in a fixed
+            direction.
+        backward: whether a model is differentiated too. A function does itself what it does.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> model = nn.Sequential([nn.Linear(2, 3, initializer=nn.Ones()), lambda x: x.log(), nn.Linear(3, 1)]).init(0)
+    >>> found = px.debug.find_nan(model, -px.ones((1, 2)))
+    >>> found.path, found.operation, found.what
+    ('layers.1', 'log', 'NaN')
+    """
+    if isinstance(target, Module):
+        return _in_model(target, args, kwargs, loss, backward)
+    if not callable(target):
+        raise KindError(f"find_nan: it looks at a model or a function, got {type(target).__name__}")
+    if loss is not None:
+        raise KindError("find_nan: loss= goes with a model; of a function, differentiate inside (px.value_and_grad)")
+    return _in_function(target, args, kwargs)
+
+
+def _in_model(
+    model: Module, args: tuple[Any, ...], kwargs: dict[str, Any], loss: LossOf | None, backward: bool
+) -> NonFinite | None:
+    view = with_function_layers(with_tape(model) if backward else model)
+    args, kwargs = inputs_on(view, (args, kwargs))
+
+    def run() -> tuple[Any, AnyTensor | None]:
+        outputs: Any = view(*args, **kwargs)
+        return outputs, loss_of(outputs, loss) if backward or loss is not None else None
+
+    with undisturbed():
+        named = [*leaves_of(args, Tensor, "args"), *leaves_of(kwargs, Tensor, "kwargs")]
+        found = bad_parameter({"": view}) or bad_input(named)
+        return found or search({"": view}, run, differentiate=backward)
+
+
+def search(
+    models: dict[str, Module], run: Callable[[], tuple[Any, AnyTensor | None]], *, differentiate: bool
+) -> NonFinite | None:
+    """The first thing that is not finite in `run() -> (results, loss)`, and in the backward pass of that loss.
+
+    To be called within `undisturbed`; parameters have been looked at.
+    """
+    looking = Search(models, run.__code__)
+    with looking.watching():
+        try:
+            results, loss = run()
+        except Exception:
+            # Something has looked at the values, and refused them.
+            if looking.first_forward is not None:
+                return looking.first_forward
+            raise
+        found = looking.origin_of([*_tensors(results), *([] if loss is None else [loss])])
+        if found is not None or loss is None or not differentiate:
+            return found
+        gradients = loss.backward()
+    for name, model in models.items():
+        for path, param in model.named_params():
+            gradient = GradientsParams.from_grads(gradients, model).get(param.id)
+            found = None if gradient is None else range_of(gradient.backend, gradient.primitive)
+            if gradient is not None and found is not None and not found.is_finite:
+                origin = looking.known_origin(gradient.primitive) or looking.first_backward
+                return origin or NonFinite("backward", path, "parameter", None, found, model=name)
+    return None
+
+
+def _tensors(value: Any) -> list[AnyTensor]:
+    """All tensors in what a function returns."""
+    return tensors_of(map_leaves(_tensors_of_gradients, value, GradientsParams))
+
+
+def _tensors_of_gradients(gradients: GradientsParams) -> list[AnyTensor]:
+    return list(gradients._tensors.values())  # pyright: ignore[reportPrivateUsage]
+
+
+def _in_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NonFinite | None:
+    bound: Any = getattr(function, "__self__", None)
+    owner: tuple[Any, ...] = _bound_of(function) if isinstance(function, Compiled) else (bound,)
+    models: dict[str, Module] = {}
+
+    def named(name: str, value: Any) -> Any:
+        def layered(leaf: Any) -> Any:
+            if not isinstance(leaf, Module):
+                return twin_of(leaf, trace) if isinstance(leaf, Optimizer) else leaf
+            twin = with_function_layers(leaf)
+            models[name if name not in models else f"{name}_{len(models)}"] = twin
+            return twin
+
+        return map_leaves(layered, value, (Module, Optimizer))
+
+    with undisturbed() as trace:
+        names = _names_of(cast("Any", function), len(args))
+        positional = [named(name, value) for name, value in zip(names, args, strict=True)]
+        by_name = {name: named(name, value) for name, value in kwargs.items()}
+        if isinstance(owner[0] if owner else None, Module):
+            models["self"] = owner[0]
+        inputs = [
+            (f"{name}{path}", x)
+            for name, value in [*zip(names, positional, strict=True), *by_name.items()]
+            for path, x in leaves_of(value, Tensor)
+        ]
+        found = bad_parameter(models) or bad_input(inputs)
+        if found is not None:
+            return found
+
+        def run() -> tuple[Any, AnyTensor | None]:
+            return cast("Any", function)(*positional, **by_name), None
+
+        return search(models, run, differentiate=False)
+
+
+def _bound_of(function: Any) -> tuple[Any, ...]:
+    return function._bound
+
+
+def _names_of(function: Callable[..., Any], count: int) -> list[str]:
+    """What the positional arguments of a function are called."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [*names[:count], *(f"argument {number}" for number in range(len(names), count))]
+
+
+def find_nonfinite(run: Callable[[], object], **models: Module) -> str | None:
+    """The old name of `find_nan`, for a function without arguments, whose models are given by name; gives words."""
+    warnings.warn(
+        "find_nonfinite(run, model=model) is called find_nan(function, model, ...) now, and gives more than words",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    found = bad_parameter(models)
+    with undisturbed():
+        found = found or search(models, lambda: (run(), None), differentiate=False)
+    return None if found is None else str(found)

@@ -1,0 +1,49 @@
+"""Which line of a program an operation stands in."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+
+_PACKAGE = Path(__file__).parents[1]
+_BELOW = tuple(
+    str(_PACKAGE / name) for name in ("autodiff", "backend", "batching", "debug", "module", "tensor", "transform")
+)
+"""Where nobody looks for the line of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line itself; empty where the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}, in {self.function}"
+
+
+def place_of_call(within: CodeType) -> Place | None:
+    """The innermost line outside of Phlox that led here, as far out as the function `within`.
+
+    Where there is none, the innermost line of a layer or model of Phlox's.
+    """
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    own: Place | None = None
+    while frame is not None and frame.f_code is not within:
+        file = frame.f_code.co_filename
+        if not file.startswith(str(_PACKAGE)):
+            return Place(file, frame.f_lineno, frame.f_code.co_name)
+        if own is None and not file.startswith(_BELOW):
+            own = Place(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return own

@@ -1,0 +1,238 @@
+"""`Profile`: the times of a model's layers, for programs as for people."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+from phlox.debug.flame import Frame, flame
+from phlox.debug.origins import layer_name
+from phlox.debug.page import Cell, fragment, page, table, text_table
+from phlox.debug.timing import Event, Times
+from phlox.errors import ModuleError
+from phlox.module import Module
+from phlox.module.calls import named_modules
+from phlox.transform.summary.text import size
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """One layer, over all its calls in one run; times in seconds."""
+
+    path: str
+    """The model itself is the empty string."""
+    layer: str
+    """Its class; of a function among layers, the function's name."""
+    depth: int
+    """In how many layers it stands."""
+    calls: int
+    """How often it is called in a run."""
+    forward: float
+    """With the layers in it."""
+    forward_own: float
+    """Without them."""
+    backward: float
+    backward_own: float
+    results: int
+    """Bytes of the results of the layers in it that call no other, or of its own."""
+
+    @property
+    def seconds(self) -> float:
+        """Forward and backward."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What `profile` has found: print it, look at it in a notebook, or write it with `to_html` or `to_chrome_trace`."""
+
+    rows: list[ProfileRow]
+    """The layers that were called, the model first, in the order of declaration."""
+    device: str
+    source: Literal["eager", "program"]
+    """Were layers timed as they were called, or by an engine's trace of a compiled program?"""
+    calls: int
+    """How many runs the times are the mean of."""
+    outside_forward: float
+    """Seconds of what belongs to no layer: the loss."""
+    outside_backward: float
+    optimizer: float | None
+    """Seconds of the optimizer's step; None where none was given."""
+    peak_memory: int | None
+    """Bytes, as the engine says; None where it does not."""
+    events: list[Event] = field(repr=False, default_factory=list[Event])
+    """What was timed, one after the other: eagerly of the last run, of a program of all runs."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """One run: layers, what is outside of them, and the optimizer."""
+        outside = self.outside_forward + self.outside_backward + (self.optimizer or 0.0)
+        return (self.rows[0].seconds if self.rows else 0.0) + outside
+
+    def row(self, path: str) -> ProfileRow:
+        """The row of a layer; `ModuleError` where there is none."""
+        for row in self.rows:
+            if row.path == path:
+                return row
+        raise ModuleError(f"profile: `{path}` was not called; these were: {', '.join(r.path for r in self.rows[1:])}")
+
+    def slowest(self, count: int = 5) -> list[ProfileRow]:
+        """The layers that take most time by themselves, without those in them."""
+        return sorted(self.rows, key=lambda row: -(row.forward_own + row.backward_own))[:count]
+
+    def __str__(self) -> str:
+        heads, rows = self._table()
+        return "\n".join([text_table(heads, rows, left=2), "", *self._remarks()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The profile as one HTML file with a flame graph, for light and dark screens; returns its text."""
+        graph = flame(self._frames())
+        body = "".join(f'<p class="soft">{escape(line)}</p>' for line in self._remarks())
+        found = page(
+            f"Profile on {self.device}", body + graph.html + self._body(), style=graph.style, script=graph.script
+        )
+        if path is not None:
+            Path(path).write_text(found, encoding="utf-8")
+        return found
+
+    def _repr_html_(self) -> str:
+        return fragment(self._body() + "".join(f'<p class="soft">{escape(line)}</p>' for line in self._remarks()))
+
+    def to_chrome_trace(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """What was timed as a trace that chrome://tracing and https://ui.perfetto.dev open; returns it."""
+        threads = {name: number for number, name in enumerate(dict.fromkeys(event.thread for event in self.events))}
+        found: list[dict[str, Any]] = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name or self.device}}
+            for name, tid in threads.items()
+        ]
+        for event in self.events:
+            where = "outside of all layers" if event.path is None else event.path or "(the model)"
+            found.append({
+                "ph": "X", "pid": 0, "tid": threads[event.thread], "cat": event.phase,
+                "name": event.name or where, "ts": event.start * 1e6, "dur": event.seconds * 1e6,
+                "args": {"layer": where, "phase": event.phase},
+            })  # fmt: skip
+        trace = {"traceEvents": found, "displayTimeUnit": "ms"}
+        if path is not None:
+            Path(path).write_text(json.dumps(trace), encoding="utf-8")
+        return trace
+
+    # --- the table
+
+    def _table(self) -> tuple[list[str], list[list[Cell]]]:
+        has_backward = any(row.backward for row in self.rows)
+        heads = ["layer", "class", "calls", "forward", "own"]
+        heads += ["backward", "own"] if has_backward else []
+        heads += ["share", "own", "results"]
+        whole = self.seconds or 1.0
+        lines: list[list[Cell]] = []
+        for row in self.rows:
+            name = row.path or "(the model)"
+            own = (row.forward_own + row.backward_own) / whole
+            cells = [Cell(name, code=True, indent=row.depth), Cell(row.layer), Cell(str(row.calls))]
+            cells += [Cell(duration(row.forward)), Cell(duration(row.forward_own))]
+            cells += [Cell(duration(row.backward)), Cell(duration(row.backward_own))] if has_backward else []
+            cells += [Cell(f"{row.seconds / whole:.1%}"), Cell(f"{own:.1%}", bar=own)]
+            lines.append([*cells, Cell(size(row.results) if row.results else "")])
+        others = (("outside of all layers", self.outside_forward, self.outside_backward),)
+        if self.optimizer is not None:
+            others += (("optimizer", self.optimizer, 0.0),)
+        for name, forward, backward in others:
+            share = (forward + backward) / whole
+            cells = [Cell(name), Cell(""), Cell(""), Cell(duration(forward)), Cell("")]
+            cells += [Cell(duration(backward) if backward else ""), Cell("")] if has_backward else []
+            lines.append([*cells, Cell(f"{share:.1%}"), Cell(""), Cell("")])
+        return heads, lines
+
+    def _body(self) -> str:
+        return table(*self._table(), left=2)
+
+    def _remarks(self) -> list[str]:
+        slow = [row for row in self.slowest(3) if row.forward_own + row.backward_own > 0.0]
+        shares = [
+            f"{row.path or '(the model)'} {(row.forward_own + row.backward_own) / (self.seconds or 1.0):.0%}"
+            for row in slow
+        ]
+        runs = f"mean of {self.calls} run{'s' * (self.calls > 1)} on {self.device}"
+        found = [f"one run takes {duration(self.seconds)}, {runs}; most by themselves: {', '.join(shares)}"]
+        if self.peak_memory is not None:
+            found.append(f"peak memory: {size(self.peak_memory)}")
+        return [*found, *self.notes]
+
+    def _frames(self) -> list[Frame]:
+        """The layers as frames of a flame graph: forward, backward and what else there is."""
+        found: list[Frame] = []
+        for phase in ("forward", "backward"):
+            frames: dict[str, Frame] = {}
+            for row in self.rows:
+                seconds = getattr(row, phase)
+                frame = Frame(f"{row.path or '(the model)'} ({row.layer})", seconds, phase)
+                frames[row.path] = frame
+                outer = _outer(row.path, frames)
+                if outer is not None:
+                    outer.inside.append(frame)
+                elif seconds:
+                    found.append(frame)
+        found.append(Frame("outside of all layers", self.outside_forward + self.outside_backward, "other"))
+        if self.optimizer is not None:
+            found.append(Frame("optimizer", self.optimizer, "other"))
+        return [frame for frame in found if frame.seconds > 0.0]
+
+
+def _outer(path: str, known: dict[str, Frame]) -> Frame | None:
+    """The layer around, among those that are known."""
+    while path:
+        path = path.rpartition(".")[0]
+        if path in known:
+            return known[path]
+    return None
+
+
+def duration(seconds: float) -> str:
+    """A time in three digits: 1.23 ms."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1.0:
+            value = seconds * factor
+            return (
+                f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+            )
+    return f"{seconds * 1e6:.2f} us" if seconds else "0"
+
+
+def rows_of(model: Module, times: Times) -> list[ProfileRow]:
+    """The rows of the layers that were called."""
+    modules = [(path, module) for path, module in named_modules(model) if times.calls.get(path)]
+    paths = [path for path, _ in modules]
+
+    def of(kind: dict[Any, float], path: str, phase: str) -> float:
+        return kind.get((path, phase), 0.0) / times.runs
+
+    return [
+        ProfileRow(
+            path=path,
+            layer=layer_name(module),
+            depth=_depth(path, paths),
+            calls=times.calls[path],
+            forward=of(times.whole, path, "forward"),
+            forward_own=of(times.own, path, "forward"),
+            backward=of(times.whole, path, "backward"),
+            backward_own=of(times.own, path, "backward"),
+            results=times.results.get(path, 0),
+        )
+        for path, module in modules
+    ]
+
+
+def _depth(path: str, paths: Sequence[str]) -> int:
+    parts = path.split(".") if path else []
+    known = set(paths)
+    return sum(".".join(parts[:count]) in known for count in range(len(parts)))

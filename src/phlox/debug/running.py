@@ -1,0 +1,154 @@
+"""Running a model for a look at it: nothing changes, and what it draws is what a call would draw now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from phlox import random
+from phlox.backend import Backend, Device, Float
+from phlox.backend.contract import Decorator
+from phlox.backend.contract.backend import engine_of
+from phlox.errors import KindError, ModuleError
+from phlox.host.signal_guard import scope
+from phlox.module import Module
+from phlox.module.param import noting_changes
+from phlox.optim import Optimizer
+from phlox.optim.optimizer import tracing
+from phlox.tensor import Tensor, tensor
+from phlox.transform.summary.evaluate import place_of
+from phlox.transform.tree import AnyTensor, leaves_of, map_leaves, tensors_of
+
+LossOf: TypeAlias = Callable[[Any], AnyTensor]
+"""From the outputs of a model to its loss."""
+
+
+@contextmanager
+def undisturbed() -> Generator[object]:
+    """Within this scope parameters may be set and numbers drawn, and afterwards all is as it was.
+
+    Compiled functions are called as they are. Yields the trace that optimizers must belong to, see `twin_of`.
+    """
+    trace = object()
+    stream = random.current()
+    with scope(tracing, trace), random.stream(stream.replay(stream.position)), noting_changes() as changes:
+        try:
+            with np.errstate(all="ignore"):
+                yield trace
+        finally:
+            for param, value in changes.items():
+                param.set(value)
+
+
+def twin_of(optimizer: Optimizer, trace: object | None) -> Optimizer:
+    """The optimizer with its states, to take steps within `undisturbed`; this one stays as it is."""
+    twin = optimizer.twin()
+    twin._home = trace  # pyright: ignore[reportPrivateUsage]
+    return twin
+
+
+def is_on_tape(model: Module) -> bool:
+    """Do its parameters record a tape?"""
+    return any(param.backend.differentiates for param in model.params())
+
+
+def is_in_training(model: Module) -> bool:
+    """Is it in training: by its mode or, without one, because it records a tape?"""
+    return is_on_tape(model) if model.training is None else model.training
+
+
+def with_tape(model: Module) -> Module:
+    """The model in the mode that it has, on a tape."""
+    if is_on_tape(model):
+        return model
+    return model.train() if model.training else model.valid(tape=True)
+
+
+def moved(model: Module, device: Device, *, tape: bool) -> Module:
+    """The model in the mode that it has, on another device, with or without a tape."""
+    training = is_in_training(model)
+    view = model.valid().to_device(device)
+    if tape:
+        return view.train() if training else view.valid(tape=True)
+    return view.train(tape=False) if training else view
+
+
+def inputs_on(model: Module, inputs: Any, device: Device | None = None) -> Any:
+    """Inputs with a tensor in place of each NumPy array, and tensors of another engine, on the model's device.
+
+    With a `device` all tensors are on that.
+    """
+    place = device or place_of(model, inputs, training=False)
+    place = place.on(engine_of(place.backend))
+
+    def onto(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return tensor(value, device=place)
+        known = cast("AnyTensor", value)
+        engine = engine_of(known.backend)
+        if device is None and engine is place.backend:
+            return known
+        return Tensor.from_primitive(known.backend.strip(known.primitive), engine, known.kind).to_device(place)
+
+    return map_leaves(onto, inputs, (Tensor, np.ndarray))
+
+
+def as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs as they are given, several in a list or tuple, or by name in a dict, as arguments of a call."""
+    if isinstance(inputs, Mapping):
+        return (), dict(cast("Mapping[str, Any]", inputs))
+    if isinstance(inputs, (list, tuple)):
+        return tuple(cast("Sequence[Any]", inputs)), {}
+    if isinstance(inputs, (Tensor, np.ndarray)):
+        return (cast("Any", inputs),), {}
+    raise KindError(
+        "inputs are the arguments of a call of the model, [x] or (x, mask) or {'x': x}, of tensors or arrays; got "
+        f"{type(inputs).__name__}"
+    )
+
+
+def checked_model(what: str, model: Any) -> Module:
+    """The model; `ModuleError` for anything else."""
+    if not isinstance(model, Module):
+        raise ModuleError(f"{what}: the model is a Module, got {type(model).__name__}")
+    return model
+
+
+def loss_of(outputs: Any, loss: LossOf | None) -> AnyTensor | None:
+    """What is differentiated: `loss(outputs)` or, without one, the outputs in a fixed direction, made one number.
+
+    A plain sum has no gradient behind a softmax or a normalization. None where nothing has a gradient.
+    """
+    if loss is not None:
+        value = loss(outputs)
+        if not isinstance(value, Tensor) or value.kind is not Float or value.size != 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            shown = f"a tensor of shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModuleError(f"loss: it takes the outputs of the model and returns one number, got {shown}")
+        return value if value.is_require_grad() else None
+    total: AnyTensor | None = None
+    for number, one in enumerate(tensors_of(outputs)):
+        if one.kind is not Float or not one.is_require_grad():
+            continue
+        direction = np.random.default_rng(number).uniform(0.5, 1.5, one.shape).astype(np.float32)
+        signs = np.where(np.arange(direction.size).reshape(one.shape) % 2, -1.0, 1.0).astype(np.float32)
+        place = one.device.on(engine_of(one.backend))
+        part = (one * tensor(direction * signs, device=place)).sum()
+        total = part if total is None else total + part
+    return total
+
+
+def host_of(backend: Backend, x: Any) -> np.ndarray[Any, Any] | None:
+    """The values of a backend's own array, those of a batch or a tape too; None where there are none (a tracer)."""
+    while isinstance(backend, Decorator):
+        x, backend = backend.below(x), backend.inner
+    if backend.is_traced(x):
+        return None
+    return np.asarray(backend.to_host(x))
+
+
+def float_leaves(value: Any) -> list[AnyTensor]:
+    """The Float tensors in what a module takes or returns, without those of modules."""
+    return [x for _, x in leaves_of(value, Tensor) if x.kind is Float]

@@ -1,0 +1,329 @@
+"""How long layers take: eagerly by the clock, or by the names in an engine's trace of a compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal, TypeAlias, cast
+
+from phlox import random
+from phlox.autodiff.tape import Node, Vjp
+from phlox.backend import Backend, Device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.levels import resumed
+from phlox.debug.running import LossOf, float_leaves, loss_of
+from phlox.debug.timeline import Timeline, around
+from phlox.module import GradientsParams, Module, Param
+from phlox.module.calls import Call, observed
+from phlox.optim import Optimizer
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import ops_of
+from phlox.transform.summary.evaluate import bytes_of
+from phlox.transform.tree import AnyTensor, map_leaves, tensors_of
+
+Phase: TypeAlias = Literal["forward", "backward", "optimizer"]
+OUTSIDE = None
+"""The path of what belongs to no layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A piece of time."""
+
+    path: str | None
+    """The layer; None outside of all layers."""
+    phase: Phase
+    name: str
+    start: float
+    """In seconds."""
+    seconds: float
+    thread: str = ""
+
+
+@dataclass(slots=True)
+class Times:
+    """What has been measured, of all runs together."""
+
+    own: dict[tuple[str | None, Phase], float] = field(default_factory=dict[tuple[str | None, Phase], float])
+    """Seconds of a layer without those in it."""
+    whole: dict[tuple[str | None, Phase], float] = field(default_factory=dict[tuple[str | None, Phase], float])
+    """Seconds of a layer with those in it."""
+    calls: dict[str, int] = field(default_factory=dict[str, int])
+    results: dict[str, int] = field(default_factory=dict[str, int])
+    """Bytes of the results of the layers that call no other, in one run."""
+    events: list[Event] = field(default_factory=list[Event])
+    """Of the last run."""
+    runs: int = 0
+
+    def add(self, chain: Sequence[str | None], phase: Phase, seconds: float) -> None:
+        """Time of the first of these layers, which is part of the others."""
+        first = chain[0]
+        self.own[first, phase] = self.own.get((first, phase), 0.0) + seconds
+        for path in dict.fromkeys(chain):
+            self.whole[path, phase] = self.whole.get((path, phase), 0.0) + seconds
+
+
+class Sizes:
+    """How often layers are called, and what their results take."""
+
+    def __init__(self, times: Times) -> None:
+        self.times = times
+        self._parents: set[int] = set()
+
+    def entered(self, call: Call) -> None:
+        """A call begins."""
+        if call.within is not None:
+            self._parents.add(id(call.within))
+
+    def left(self, call: Call) -> None:
+        """A call ends."""
+        times = self.times
+        times.calls[call.path] = times.calls.get(call.path, 0) + 1
+        if id(call) in self._parents:
+            return
+        inputs = {id(one.primitive) for one in tensors_of((call.args, call.kwargs))}
+        kept = sum(bytes_of(one) for one in tensors_of(call.outputs) if id(one.primitive) not in inputs)
+        for path in {one.path for one in around(call)}:
+            times.results[path] = times.results.get(path, 0) + kept
+
+
+class EagerTimer:
+    """Times a model as it is called, one call and one step of the backward pass after the other."""
+
+    def __init__(self, model: Module, times: Times) -> None:
+        self.model, self.times = model, times
+
+    def run(self, args: Any, kwargs: Any, loss: LossOf | None, optimizer: Optimizer | None, *, backward: bool) -> None:
+        """One run."""
+        times, line, sizes = self.times, Timeline(), Sizes(Times())
+        times.events, times.runs = [], times.runs + 1
+        begun = perf_counter()
+        inside: list[float] = []
+        """Seconds in the calls that a call has made, for each that goes on."""
+        active = True
+
+        def enter(call: Call) -> None:
+            if active:
+                line.entered(call)
+                sizes.entered(call)
+                inside.append(0.0)
+                call.notes["start"] = perf_counter()
+
+        def leave(call: Call) -> None:
+            if not active:  # a checkpoint runs its function again in the backward pass
+                return
+            _await(float_leaves(call.outputs))
+            now = perf_counter()
+            seconds = now - call.notes["start"]
+            within = inside.pop()
+            key: tuple[str | None, Phase] = (call.path, "forward")
+            times.own[key] = times.own.get(key, 0.0) + max(seconds - within, 0.0)
+            if all(outer.path != call.path for outer in around(call)[1:]):
+                times.whole[key] = times.whole.get(key, 0.0) + seconds
+            times.events.append(Event(call.path, "forward", "", call.notes["start"] - begun, seconds))
+            sizes.left(call)
+            line.left(call)
+            if inside:
+                inside[-1] += seconds + (perf_counter() - now)  # what the looking takes is nobody's
+
+        with observed(self.model, leave, on_enter=enter):
+            outputs = cast("Callable[..., Any]", self.model)(*args, **kwargs)
+            if times.runs == 1:
+                times.calls, times.results = sizes.times.calls, sizes.times.results
+            active = False
+            start = perf_counter()
+            value = loss_of(outputs, loss) if backward or loss is not None else None
+            if value is not None:
+                _await([value])
+                self._outside("forward", "loss", start, begun)
+            if not backward or value is None:
+                return
+            line.wrap(value, self._timed(begun, engine_of(value.backend)))
+            gradients = value.backward()
+        if optimizer is not None:
+            found = GradientsParams.from_grads(gradients, self.model)
+            start = perf_counter()
+            stepped = optimizer.step(0.0, self.model, found)
+            _await([param.val() for param in stepped.params()])
+            self._outside("optimizer", "step", start, begun)
+
+    def _outside(self, phase: Phase, name: str, start: float, begun: float) -> None:
+        seconds = perf_counter() - start
+        self.times.add([OUTSIDE], phase, seconds)
+        self.times.events.append(Event(OUTSIDE, phase, name, start - begun, seconds))
+
+    def _timed(self, begun: float, engine: Backend) -> Callable[[Vjp, Call | None], Vjp]:
+        times = self.times
+
+        def wrap(vjp: Vjp, call: Call | None) -> Vjp:
+            chain: list[str | None] = [OUTSIDE] if call is None else [one.path for one in around(call)]
+
+            def timed(node: Node, g: Any, cotangents: Any) -> None:
+                start = perf_counter()
+                vjp(node, g, cotangents)
+                for parent in node.parents:
+                    known = None if parent is None else cotangents.get(parent.id)
+                    if known is not None and type(known) is not dict:
+                        engine.await_array(engine.strip(known))
+                seconds = perf_counter() - start
+                times.add(chain, "backward", seconds)
+                times.events.append(Event(chain[0], "backward", "", start - begun, seconds))
+
+            return timed
+
+        return wrap
+
+
+def _await(tensors: Sequence[AnyTensor]) -> None:
+    """Wait until they are computed, on an engine that returns before that."""
+    for one in tensors:
+        one.backend.await_array(one.primitive)
+
+
+# --- compiled programs
+
+_MARK = "phlox."
+
+
+def _named(phase: Phase, path: str | None) -> str:
+    # A colon would end the name for XLA, and a slash the scope.
+    return f"{_MARK}{phase[0]}={'(outside)' if path is None else path.replace('/', '|').replace(':', '|')}="
+
+
+def program_times(
+    model: Module, args: Any, kwargs: Any, loss: LossOf | None, times: Times, calls: int, *, backward: bool
+) -> bool:
+    """Time a model as one compiled program, by the names in its trace; False where the engine has no such trace."""
+    params = list(model.structure().params)
+    engine = engine_of(params[0].backend) if params else None
+    if engine is None or not engine.compiles or any(engine_of(param.backend) is not engine for param in params):
+        return False
+    leaves = tensors_of((args, kwargs))
+    arrays = [param.val().backend.strip(param.val().primitive) for param in params]
+    given = [one.backend.strip(one.primitive) for one in leaves]
+    stream = random.current()
+    paths: dict[str, str | None] = {}
+    done: list[bool] = []
+
+    def body(donated: Any, kept: Any) -> list[Any]:
+        words, *rest = kept
+        with random.stream(random.TracedStream(words)), resumed(()):
+            again = _around_arrays(model, params, rest)
+            values = iter(rest[len(params) :])
+            own_args, own_kwargs = map_leaves(
+                lambda x: Tensor.from_primitive(next(values), engine, x.kind), (args, kwargs), Tensor
+            )
+            sizes = Sizes(Times())
+            found = _traced(engine, again, own_args, own_kwargs, loss, sizes, paths, backward=backward)
+            if not done:
+                times.calls, times.results = sizes.times.calls, sizes.times.results
+                done.append(True)
+        return found
+
+    run = engine.compile(body, lambda: None)
+    operations = engine.profile_operations(run, [], [stream.words(), *arrays, *given], calls)
+    if not operations:
+        return False
+    times.runs = calls
+    for one in operations:
+        phase, path = _read(one.scope, paths)
+        times.add(_chain(path, paths), phase, one.seconds)
+        times.events.append(Event(path, phase, one.name, one.start, one.seconds, one.thread))
+    return True
+
+
+def _around_arrays(model: Module, params: Sequence[Param], arrays: Sequence[Any]) -> Module:
+    twins: list[Param] = []
+    for param, array in zip(params, arrays, strict=False):
+        ops = ops_of(param.backend, param.kind)
+        twins.append(Param.revive(ops, array, param.trained, param.trainable, param.id, param.full_precision))
+    return model.structure().build(twins)
+
+
+def _traced(
+    engine: Backend,
+    model: Module,
+    args: Any,
+    kwargs: Any,
+    loss: LossOf | None,
+    sizes: Sizes,
+    paths: dict[str, str | None],
+    *,
+    backward: bool,
+) -> list[Any]:
+    """The results of a run, each operation of which is traced in the scope of its layer."""
+    line = Timeline()
+    open_scopes: list[AbstractContextManager[Any]] = []
+    active = True
+
+    def scope_of(phase: Phase, path: str | None) -> AbstractContextManager[Any]:
+        name = _named(phase, path)
+        paths[name] = path
+        return engine.named_scope(name)
+
+    def enter(call: Call) -> None:
+        if active:
+            line.entered(call)
+            sizes.entered(call)
+            one = scope_of("forward", call.path)
+            one.__enter__()
+            open_scopes.append(one)
+
+    def leave(call: Call) -> None:
+        if active:
+            open_scopes.pop().__exit__(None, None, None)
+            sizes.left(call)
+            line.left(call)
+
+    def wrap(vjp: Vjp, call: Call | None) -> Vjp:
+        def scoped(node: Node, g: Any, cotangents: Any) -> None:
+            with scope_of("backward", None if call is None else call.path):
+                vjp(node, g, cotangents)
+
+        return scoped
+
+    try:
+        with observed(model, leave, on_enter=enter):
+            outputs = cast("Callable[..., Any]", model)(*args, **kwargs)
+            active = False
+            found = [one.backend.strip(one.primitive) for one in tensors_of(outputs)]
+            with scope_of("forward", None):
+                value = loss_of(outputs, loss) if backward or loss is not None else None
+            if value is not None:
+                found.append(value.backend.strip(value.primitive))
+            if value is not None and backward:
+                line.wrap(value, wrap)
+                gradients = GradientsParams.from_grads(value.backward(), model)
+                known = [gradients.get(param.id) for param in model.params()]
+                found += [one.backend.strip(one.primitive) for one in known if one is not None]
+    finally:
+        while open_scopes:  # an exception has come between
+            open_scopes.pop().__exit__(None, None, None)
+    return found
+
+
+def _read(scope: str, paths: dict[str, str | None]) -> tuple[Phase, str | None]:
+    """Phase and layer of an operation: those of the innermost scope of ours."""
+    place = scope.rfind(_MARK)
+    name = scope[place : scope.find("=", scope.find("=", place) + 1) + 1] if place >= 0 else ""
+    phase: Phase = "backward" if name.startswith(f"{_MARK}b") else "forward"
+    return phase, paths.get(name)
+
+
+def _chain(path: str | None, paths: dict[str, str | None]) -> list[str | None]:
+    """A layer and those around it, the innermost first."""
+    if path is None:
+        return [OUTSIDE]
+    known = set(paths.values())
+    parts = path.split(".")
+    outer = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
+    return [path, *(one for one in outer if one in known), *([""] if path else [])]
+
+
+def device_of(model: Module) -> Device:
+    """Where a model is."""
+    params = model.params()
+    place = params[0].device
+    return place.on(engine_of(place.backend))

@@ -1,0 +1,1 @@
+"""Records in shards: each process writes and reads its own parts."""

@@ -1,0 +1,127 @@
+"""Who is writing to a folder: one save at a time, and what a killed one has left is recognised."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+from phlox.distributed.checkpoints.storage import Storage
+from phlox.errors import DistributedError
+
+OWNER = ".phlox-owner.json"
+"""The file that says who is writing; it is there while a save is under way."""
+BEAT = 4.0
+"""Seconds after which a living owner changes the file."""
+PATIENCE = 3.5
+"""After so many beats without a change an owner on another host is taken for dead."""
+
+
+class Claim:
+    """A folder for one save. Until `release` no other run can claim it, as long as this process lives.
+
+    An owner of this host is alive if its process is. Of other hosts no process can be seen: such an owner shows by
+    changing the file every few seconds that it lives, whatever the clocks say.
+
+    Args:
+        storage: the folder.
+        run: the name of the launch; an owner of the same launch is an earlier attempt, which has ended.
+
+    Raises DistributedError, which names the owner, if another run is writing to the folder.
+    """
+
+    def __init__(self, storage: Storage, run: str) -> None:
+        self._storage = storage
+        self._owner: dict[str, Any] = {**_this_process(), "run": run, "token": os.urandom(8).hex(), "beat": 0}
+        while not storage.create(OWNER, self._encoded()):
+            found = _owner_in(storage)
+            if found is not None and _is_alive(storage, found, run):
+                raise DistributedError(
+                    f"{storage.name}: another run is writing there: process {found.get('pid')} on host "
+                    f"{found.get('host')} (run {found.get('run') or 'without a name'}); wait until its save is done, "
+                    "or give each run a folder of its own"
+                )
+            if found is not None and _owner_in(storage) == found:  # not one that has come in the meantime
+                storage.remove(OWNER)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="phlox-owner", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Let others write; more than once is no error."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._thread.join()
+            with contextlib.suppress(Exception):  # the save is done all the same, and the owner will be found dead
+                self._storage.remove(OWNER)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT):
+            self._owner["beat"] += 1
+            with contextlib.suppress(Exception):  # a network that is gone for a moment
+                self._storage.write(OWNER, self._encoded())
+
+    def _encoded(self) -> bytes:
+        return json.dumps(self._owner).encode() + b"\n"
+
+
+def _owner_in(storage: Storage) -> dict[str, Any] | None:
+    """What the file says; an empty dict if it is damaged or not written to its end, None if it is gone."""
+    try:
+        found = json.loads(storage.read(OWNER))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _is_alive(storage: Storage, owner: dict[str, Any], run: str) -> bool:
+    here = _this_process()
+    if run and owner.get("run") == run:
+        return False
+    if owner.get("machine") == here["machine"] and isinstance(owner.get("pid"), int):
+        # A process of the same number that was started at another time is another process. Of this one no save is
+        # under way: they come one after the other.
+        return owner["pid"] != here["pid"] and owner.get("started") == _start_of(owner["pid"])
+    until = time.monotonic() + BEAT * PATIENCE
+    while time.monotonic() < until:
+        time.sleep(BEAT / 8)
+        now = _owner_in(storage)
+        if now != owner:
+            return now is not None
+    return False
+
+
+def _this_process() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "started": _start_of(os.getpid())}
+
+
+def _machine() -> str:
+    """What processes have in common that can see each other by their numbers: a host, and a container on it."""
+    try:
+        return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _start_of(pid: int) -> str | None:
+    """When a process of this machine was started, as a text; None if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    if os.name == "nt" or Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "alive"

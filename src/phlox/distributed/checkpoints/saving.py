@@ -1,0 +1,266 @@
+"""`save`, `load` and `latest`: records in shards, each process writing and reading its own parts."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from phlox.distributed.checkpoints.committing import Job, run
+from phlox.distributed.checkpoints.common_ids import with_common_ids
+from phlox.distributed.checkpoints.part_files import Piece, copied, pieces_of
+from phlox.distributed.checkpoints.savers import Group, own_group
+from phlox.distributed.checkpoints.storage import LocalFolder, storage_of
+from phlox.errors import PhloxError, RecordError, RunWarning
+from phlox.record import LazyTensor, PrecisionSettings, Record, TensorEntry
+from phlox.record import load as load_any
+from phlox.record.formats.parts import INDEX, is_own_file, record_of, step_of
+from phlox.record.limits import check_entries
+from phlox.record.precision import Precision, Underflow, checked_precision, precision_label, warn_of_underflow
+
+
+class SaveHandle:
+    """A save that may still be under way. `wait` ends when all processes have done their part."""
+
+    def __init__(self, work: Callable[[], str], path: str, lost: Underflow, *, background: bool) -> None:
+        self.path = path
+        """The path or URL of the checkpoint."""
+        self._lost = lost
+        self._error: BaseException | None = None
+        self._work = work
+        self._thread: threading.Thread | None = None
+        if background:
+            # Not a daemon: a program that ends waits until its last state is written.
+            self._thread = threading.Thread(target=self._run, name="phlox-save")
+            self._thread.start()
+        else:
+            self._run()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def wait(self) -> str:
+        """Wait until the checkpoint is complete; returns its path or URL.
+
+        Raises what went wrong, in this process or in another, once.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if self._lost:
+            lost, self._lost = self._lost, []
+            warn_of_underflow(lost, self.path)
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"SaveHandle({self.path!r}, {'done' if self.is_done else 'under way'})"
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+        finally:
+            del self._work  # and with it the copies
+
+
+_under_way: dict[int, SaveHandle] = {}
+"""The asynchronous save that was started last, by the id of its group."""
+
+
+@atexit.register
+def _tell_at_exit() -> None:
+    """An error that no `wait()` has raised must not be lost."""
+    for handle in _under_way.values():
+        try:
+            handle.wait()
+        except BaseException as error:
+            warnings.warn(f"{handle.path} was not saved: {error}", RunWarning, stacklevel=1)
+
+
+def save(
+    record: Record,
+    folder: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    keep: int | None = None,
+    asynchronous: bool = False,
+    precision: Precision | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    group: Group | None = None,
+) -> SaveHandle:
+    """Save a record in shards: each process writes the parts that it holds. All processes call it, in the same order.
+
+    The checkpoint is complete or not there: a save that is killed leaves the one before as it was, and the next save
+    removes what it left. `phlox.record.load` reads it with NumPy alone, on any number of processes; the files are
+    safetensors.
+
+    Args:
+        record: `model.into_record()`, or `phlox.record.gather(...)` of several parts. Plain values are those of
+            process 0; parameters get ids that are the same in all processes.
+        folder: a path that all hosts see, or a URL that fsspec knows (`s3://bucket/run`).
+        step: the number of the training step: the checkpoint is then the folder `step-00000090` in `folder`. Without
+            it, it is `folder` itself.
+        keep: how many of the newest steps to keep; None keeps all.
+        asynchronous: copy the values to host memory and return, while a thread writes them. The training may go on, and
+            may donate the arrays.
+        precision: of the tensors in the files; None keeps their dtypes.
+        storage_options: what fsspec needs for the URL, such as credentials.
+        group: the processes that save together; by default those of `phlox.distributed.initialize`.
+
+    Returns a handle whose `wait()` ends when all processes are done. Without `asynchronous` that is so already.
+
+    Raises:
+        RecordError: a value does not fit the precision, or the arguments are invalid.
+        DistributedError: another run is writing to the folder, another process could not write its part, or the
+            processes save different records.
+        ExtraNotInstalledError: for a URL, fsspec is missing.
+
+    An error of an asynchronous save is raised by its `wait()`, or else by the next `save`.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (10, 20, 30):
+    ...         _ = save(Record({"weight": np.full(3, step)}), folder, step=step, keep=2)
+    ...     latest(folder), load(folder, step=20)["weight"].tensor.read().tolist()
+    (30, [20, 20, 20])
+    """
+    group = own_group() if group is None else group
+    _check(record, step, keep)
+    storage = storage_of(folder, storage_options)
+    chosen = PrecisionSettings() if precision is None else checked_precision(precision)
+    if (before := _under_way.pop(id(group), None)) is not None:  # saves of a group come one after the other
+        before.wait()
+    lost: Underflow = []
+    record = with_common_ids(record, group.run) if group.size > 1 else record
+    record = record.with_precision(chosen, lost)
+    pieces = _copies(record, group) if asynchronous else partial(pieces_of, record, group.rank, group.size)
+    job = Job(storage, step, keep, _described(record) if asynchronous else record, precision_label(chosen), pieces)
+    handle = SaveHandle(lambda: run(job, group), storage.place(job.target), lost, background=asynchronous)
+    if asynchronous:
+        _under_way[id(group)] = handle
+    else:
+        handle.wait()
+    return handle
+
+
+def _copies(record: Record, group: Group) -> Callable[[], list[Piece]]:
+    """What this process has to write, copied now. What fails is raised by the call, for the others wait to be told."""
+    try:
+        pieces = copied(pieces_of(record, group.rank, group.size))
+    except Exception as error:
+        failed = error
+
+        def fail() -> list[Piece]:
+            raise failed
+
+        return fail
+    return lambda: pieces
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    verify: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Record:
+    """The record that `save` wrote, read lazily: a process reads only the parts that it uses, wherever they lie.
+
+    Args:
+        folder: the path or URL that was given to `save`, or that of a step in it. A path may also be a file or a folder
+            of any format that `phlox.record.load` reads.
+        step: the step; None takes the newest, or the folder itself.
+        verify: verify checksums: that of each block of 4 MiB when something in it is first read.
+        storage_options: what fsspec needs for the URL.
+
+    Raises RecordError if there is no such checkpoint, or if a file of it is missing or damaged; it names files and
+    paths.
+    """
+    storage = storage_of(folder, storage_options)
+    target = "" if step is None else f"step-{step:08d}"
+    if isinstance(storage, LocalFolder):
+        if step is not None and INDEX not in storage.listing(target):
+            raise _no_step(storage.name, step, _steps(storage))
+        return load_any(storage.root / target, verify=verify)
+    listing = storage.listing(target)
+    if INDEX not in listing:
+        steps = _steps(storage)
+        if step is not None:
+            raise _no_step(storage.name, step, steps)
+        if not steps:
+            what = "only what a save has left that did not end" if any(map(is_own_file, listing)) else "none in it"
+            raise RecordError(f"{storage.name}: there is no complete checkpoint, {what}")
+        target = f"step-{max(steps):08d}"
+    where = storage.place(target)
+    try:
+        data = storage.read(f"{target}/{INDEX}" if target else INDEX)
+        return record_of(memoryview(data), storage.files(target), verify=verify)
+    except Exception as error:
+        reason = str(error) if isinstance(error, PhloxError) else f"{type(error).__name__}: {error}"
+        raise RecordError(f"{where}: not a valid parts record: {reason}") from error
+
+
+def latest(folder: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> int | None:
+    """The newest step in a folder whose save was completed; None if there is none, or no such folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     before = latest(folder)
+    ...     _ = save(Record({"step": 7}), folder, step=7)
+    ...     before, latest(folder)
+    (None, 7)
+    """
+    return max(_steps(storage_of(folder, storage_options)), default=None)
+
+
+def _steps(storage: Any) -> list[int]:
+    found = {step: name for name in storage.listing("") if (step := step_of(name)) is not None}
+    return sorted(step for step, name in found.items() if INDEX in storage.listing(name))
+
+
+def _no_step(name: str, step: int, steps: list[int]) -> RecordError:
+    has = f"it has {', '.join(map(str, steps[-5:]))}" if steps else "it has none"
+    return RecordError(f"{name}: there is no complete checkpoint of step {step}; {has}")
+
+
+def _described(record: Record) -> Record:
+    """The record without the values of its tensors, which would keep donated arrays alive."""
+
+    def gone() -> Any:
+        raise RecordError("only its description was kept")
+
+    entries: dict[str, Any] = {}
+    for path in record:
+        entry = record[path]
+        if isinstance(entry, TensorEntry):
+            tensor = LazyTensor.from_function(entry.tensor.shape, entry.tensor.dtype, gone, path)
+            entry = TensorEntry(tensor, entry.id, entry.state)
+        entries[path] = entry
+    return Record(entries, record.metadata, aliases=record.aliases, positional=record.positional, header=record.header)
+
+
+def _check(record: object, step: object, keep: object) -> None:
+    if not isinstance(record, Record):
+        raise RecordError(
+            f"save: expected a Record, got {type(record).__name__}; a module gives one by model.into_record(), several "
+            "parts by phlox.record.gather(model=..., optimizer=...)"
+        )
+    if record.unreadable:
+        path, why = next(iter(record.unreadable.items()))
+        raise RecordError(f"save: {path}: {why}")
+    check_entries(len(record))
+    for name, number, least in (("step", step, 0), ("keep", keep, 1)):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < least):
+            raise RecordError(f"save: {name}={number!r}; give a whole number of at least {least}, or None")
+    if keep is not None and step is None:
+        raise RecordError("save: keep= counts steps; give step= too")

@@ -1,0 +1,338 @@
+"""`phlox launch`: N processes of one program on one host or several, restarts, time limits, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from phlox.backend.processes import PROGRESS
+from phlox.distributed.launch.children import Children, code_text, exit_status
+from phlox.distributed.launch.hosts import Failure, Hosts
+from phlox.distributed.processes.environment import COORDINATOR
+from phlox.distributed.processes.group import LISTENER, SEED
+from phlox.errors import DistributedError
+
+OVER = 124
+"""The exit status when a time limit ended the processes."""
+PORT = 29_577
+"""The port on which the launcher of the first host listens, where nothing else is said."""
+_FORCED = "--xla_force_host_platform_device_count"
+_PASSED_ON = ("PHLOX_", "JAX_", "XLA_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "CUDA_", "PYTHON")
+"""The variables that ssh takes along begin with one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to launch, and how.
+
+    Attributes:
+        command: the program and its arguments.
+        processes: how many on each host.
+        hosts: the names of the hosts, the first of which all others can reach; empty for this one alone.
+        host_rank: the place of this host among them.
+        port: on which the launcher of the first host listens.
+        devices: let XLA show each process so many devices, on processors.
+        restarts: how often to start all again after a failure.
+        elastic: with one process fewer each time a process failed.
+        least: of how many processes a host is never brought below by that.
+        timeout: the seconds after which all is ended.
+        hang: the seconds after which all is ended where no process prints or reports.
+        grace: the seconds between SIGTERM and SIGKILL.
+        watch_input: end all when the input ends, as it does when ssh is gone.
+    """
+
+    command: tuple[str, ...]
+    processes: int
+    hosts: tuple[str, ...] = ()
+    host_rank: int = 0
+    port: int = PORT
+    devices: int | None = None
+    restarts: int = 0
+    elastic: bool = False
+    least: int = 1
+    timeout: float | None = None
+    hang: float | None = None
+    grace: float = 5.0
+    watch_input: bool = False
+
+
+def launch(options: Launch) -> int:
+    """Run the processes to their end, and return the exit status: 0, or that of the first that failed.
+
+    A process that was ended by a signal counts as 128 and its number, a time limit as 124, Ctrl-C as 130. Raises
+    `DistributedError` where hosts do not come together, or a program is not there.
+    """
+    _check(options)
+    with _signals() as came, tempfile.TemporaryDirectory(prefix="phlox-launch-") as folder:
+        hosts = Hosts(options.hosts, options.host_rank, options.port, options.command, options.timeout or 300.0)
+        try:
+            return _Launcher(options, hosts, came, Path(folder)).run()
+        except DistributedError as error:
+            if hosts.size == 1:
+                raise
+            raise DistributedError(f"the launchers of the hosts: {str(error).replace('process', 'host')}") from error
+        finally:
+            hosts.close()
+
+
+def launch_by_ssh(options: Launch, ssh: Sequence[str], arguments: Sequence[str]) -> int:
+    """Run `phlox launch` with these arguments on every host, through ssh, and return the first status that is not 0.
+
+    Each host needs the same folder, and the same Python at the same place.
+    """
+    _check(options)
+    passed = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(_PASSED_ON)]
+    with _signals() as came:
+        children = Children(lambda label, name, line: _show("", name, line), input_too=True)
+        try:
+            for host, name in enumerate(options.hosts):
+                there = ["env", *passed, sys.executable, "-m", "phlox", "launch"]
+                there += ["--host-rank", str(host), "--end-with-input", *arguments]
+                children.start(
+                    name, [*ssh, name, f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(there)}"], os.environ
+                )
+            status = 0
+            while children.running and not came and not status:
+                for child in children.step():
+                    status = status or exit_status(child.code or 0)
+            # The launchers end together by themselves, and tell why.
+            over = time.monotonic() + 2 * options.grace + 5.0
+            while children.running and not came and time.monotonic() < over:
+                children.step()
+        finally:
+            for child in children.children:  # which ends the launcher there
+                if child.process.stdin is not None:
+                    with contextlib.suppress(OSError):
+                        child.process.stdin.close()
+            over = time.monotonic() + 2 * options.grace + 5.0
+            while children.running and time.monotonic() < over:
+                children.step()
+            children.end()
+    return exit_status(-came[0]) if came else status
+
+
+class _Launcher:
+    def __init__(self, options: Launch, hosts: Hosts, came: list[int], folder: Path) -> None:
+        self._options, self._hosts, self._came = options, hosts, came
+        self._progress = folder / "progress"
+        self._progress.touch()
+        self._end = time.monotonic() + options.timeout if options.timeout is not None else float("inf")
+        self._run = hosts.from_first("run", lambda: secrets.token_hex(8))
+        self._seed = hosts.from_first("seed", lambda: os.environ.get(SEED) or str(secrets.randbits(63)))
+        self._watch_input = options.watch_input
+
+    def run(self) -> int:
+        count = self._options.processes
+        for attempt in range(self._options.restarts + 1):
+            failure = self._attempt(attempt, count)
+            if failure is None:
+                return 0
+            if attempt == self._options.restarts or failure.final:
+                return failure.status
+            _say(f"restart {attempt + 1} of {self._options.restarts}")
+            if self._options.elastic and failure.loses and failure.host == self._hosts.rank:
+                count = max(count - 1, self._options.least)
+        raise AssertionError("the last attempt has returned")
+
+    def _attempt(self, attempt: int, count: int) -> Failure | None:
+        """Start the processes, wait for their end, and say why it was a bad one."""
+        counts: list[int] = self._hosts.share(f"counts/{attempt}", count)
+        first, size = sum(counts[: self._hosts.rank]), sum(counts)
+        listener = None
+        if self._hosts.rank == 0:
+            listener = socket.create_server(("127.0.0.1" if self._hosts.size == 1 else "", 0), backlog=max(size, 128))
+        place = f"{self._hosts.name}:{listener.getsockname()[1]}" if listener is not None else ""
+        address = self._hosts.from_first(f"address/{attempt}", lambda: place)
+        width = len(str(size - 1))
+        children = Children(_show)
+        failure: Failure | None = None
+        try:
+            for local in range(count):
+                rank = first + local
+                keep = [listener.fileno()] if listener is not None and rank == 0 else []
+                environment = self._environment(attempt, rank, size, local, count, address, keep)
+                children.start(f"[{rank:{width}d}]", self._options.command, environment, keep)
+            if listener is not None:
+                listener.close()  # it is open in process 0 alone, and closes with it
+            mine = self._watch(children, attempt, first)
+            if mine is not None:
+                self._hosts.fail(attempt, mine)
+            failure = mine or self._await_others(attempt)
+            if failure is not None:
+                self._end_all(children, failure)
+        finally:
+            children.end(signal.SIGTERM, self._options.grace if failure is None else 0.0, self._hurry)
+        return None if failure is None else self._hosts.first_failure(attempt)
+
+    def _environment(
+        self, attempt: int, rank: int, size: int, local: int, count: int, address: str, keep: Sequence[int]
+    ) -> dict[str, str]:
+        environment = {name: value for name, value in os.environ.items() if name != LISTENER}
+        environment |= {
+            COORDINATOR: address,
+            "PHLOX_NUM_PROCESSES": str(size),
+            "PHLOX_PROCESS_ID": str(rank),
+            "PHLOX_LOCAL_PROCESS_ID": str(local),
+            "PHLOX_LOCAL_NUM_PROCESSES": str(count),
+            "PHLOX_ATTEMPT": str(attempt),
+            "PHLOX_RUN": self._run,
+            SEED: self._seed,
+            PROGRESS: str(self._progress),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",  # writes the stacks where a process is aborted
+        }
+        if count > 1:  # or each would compute on all cores, and wait for the others' threads
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // count)))
+        if keep:
+            environment[LISTENER] = str(keep[0])
+        if self._options.devices is not None:
+            flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_FORCED)]
+            environment["XLA_FLAGS"] = " ".join([*flags, f"{_FORCED}={self._options.devices}"])
+            environment["JAX_PLATFORMS"] = "cpu"
+            # XLA runs each device on a thread of a pool of this size; with fewer, collectives wait for ever.
+            environment["NPROC"] = str(max(32, 4 * self._options.devices, os.cpu_count() or 1))
+        return environment
+
+    def _watch(self, children: Children, attempt: int, first: int) -> Failure | None:
+        """Wait until all have ended well (None), or until there is a reason to end them."""
+        active = time.monotonic()
+        touched = self._progress.stat().st_mtime
+        looked = 0.0
+        while True:
+            for child in children.step():
+                rank = first + children.children.index(child)
+                if child.code:
+                    return self._failed(f"process {rank} {code_text(child.code)}", exit_status(child.code), loses=True)
+            if not children.running:
+                return None
+            if (reason := self._reason_to_end()) is not None:
+                return reason
+            now = time.monotonic()
+            if now < looked + 0.5:
+                continue
+            looked = now
+            if self._hosts.size > 1 and (failure := self._theirs(attempt)) is not None:
+                return failure
+            mtime = self._progress.stat().st_mtime
+            if mtime != touched or self._hosts.are_active(max(children.heard, active)):
+                touched, active = mtime, now
+            silent = now - max(active, children.heard)
+            if self._options.hang is not None and silent > self._options.hang and self._hosts.rank == 0:
+                reason = f"no process has printed or reported for {self._options.hang:g} s"
+                return self._failed(reason, OVER, hung=True)
+
+    def _await_others(self, attempt: int) -> Failure | None:
+        """All have ended well here; elsewhere too?"""
+        self._hosts.done(attempt)
+        while not self._hosts.all_done(attempt):
+            if (failure := self._theirs(attempt) or self._reason_to_end()) is not None:
+                if failure.host == self._hosts.rank:
+                    self._hosts.fail(attempt, failure)
+                return failure
+            time.sleep(0.1)
+        return None
+
+    def _theirs(self, attempt: int) -> Failure | None:
+        return self._hosts.failure(attempt)
+
+    def _reason_to_end(self) -> Failure | None:
+        if self._came:
+            number = self._came[0]
+            name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            return self._failed(f"{name} came", exit_status(-number), final=True)
+        if time.monotonic() > self._end:
+            return self._failed(f"the {self._options.timeout:g} s are over", OVER, final=True)
+        if self._watch_input and _has_ended(sys.stdin.fileno()):
+            return self._failed("the connection of ssh has ended", exit_status(-signal.SIGHUP), final=True)
+        return None
+
+    def _failed(
+        self, reason: str, status: int, *, loses: bool = False, final: bool = False, hung: bool = False
+    ) -> Failure:
+        return Failure(reason, status, self._hosts.rank, time.time(), loses, final, hung)
+
+    def _end_all(self, children: Children, failure: Failure) -> None:
+        _say(f"{failure.reason}; ending the others" if failure.loses else f"{failure.reason}; ending all processes")
+        if failure.hung:
+            _say("what each process is at:")
+            children.send(signal.SIGABRT, groups=False)
+            over = time.monotonic() + 3.0
+            while children.running and time.monotonic() < over and not self._hurry():
+                children.step()
+        first = signal.SIGINT if self._came == [signal.SIGINT] else signal.SIGTERM
+        children.end(first, self._options.grace, self._hurry)
+
+    def _hurry(self) -> bool:
+        """A second Ctrl-C ends all at once."""
+        return len(self._came) > 1
+
+
+def _check(options: Launch) -> None:
+    if os.name != "posix":
+        raise DistributedError("phlox launch needs Linux or macOS; elsewhere start the processes by the launcher there")
+    if not 0 <= options.host_rank < max(len(options.hosts), 1):
+        raise DistributedError(
+            f"--host-rank {options.host_rank} is not the place of one of {len(options.hosts)} hosts, counted from 0"
+        )
+    if options.least > options.processes:
+        raise DistributedError(f"--min {options.least} is more than the {options.processes} processes to begin with")
+    for variable in (COORDINATOR, LISTENER):
+        if os.environ.get(variable):
+            raise DistributedError(
+                f"phlox launch was called within a process of another launch ({variable} is set); unset it first"
+            )
+
+
+@contextlib.contextmanager
+def _signals() -> Generator[list[int]]:
+    """The signals that have come meanwhile and ask this process to end."""
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    before: dict[int, object] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Has the input ended? What comes from it is thrown away."""
+    import select
+
+    return bool(select.select([descriptor], [], [], 0)[0]) and not os.read(descriptor, 1 << 12)
+
+
+def _show(label: str, name: str, line: str) -> None:
+    stream = sys.stdout if name == "stdout" else sys.stderr
+    try:
+        stream.write(f"{label} {line}\n" if label else f"{line}\n")
+        stream.flush()
+    except UnicodeEncodeError:
+        stream.write(f"{label} {line}\n".encode("ascii", "backslashreplace").decode())
+
+
+def _say(text: str) -> None:
+    _show("phlox launch:", "stderr", text)
+
+
+def _cores() -> int:
+    """The processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

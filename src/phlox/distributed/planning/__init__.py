@@ -1,0 +1,1 @@
+"""What a step costs on a mesh that is not there, by formulas."""

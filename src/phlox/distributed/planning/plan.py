@@ -1,0 +1,218 @@
+"""`plan`: what a step of training costs each device of a mesh, from shapes and a layout alone.
+
+The formulas hold for a transformer with the names of `Gpt`, `Llama` and `Bert`: of n_layers blocks, of width d, with
+heads of attention, trained on rows of n tokens. `docs/planning.md` has them on one page; a test compares
+them with XLA's own analysis of compiled steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from phlox.backend.analysis import Traffic
+from phlox.backend.sharding import AxisNames
+from phlox.distributed.layout import Layout, tensor_parallel
+from phlox.distributed.planning.accelerators import Accelerator
+from phlox.distributed.planning.step_costs import Compiler, Exchange, PaperMesh, ParamPart, Sizes, StepCosts
+from phlox.errors import ShardingError
+from phlox.module import Module
+from phlox.optim import Optimizer, OptimizerAdaptor
+from phlox.optim.state.tree import flatten
+from phlox.tensor import Tensor
+from phlox.transform.summary.evaluate import blank, bytes_of
+
+if TYPE_CHECKING:
+    from phlox.distributed.mesh import Mesh
+
+LAYOUTS = ("data", "fsdp", "tensor-parallel", "tensor-parallel+fsdp")
+"""The layouts that `layout_by_name` knows."""
+
+
+def layout_by_name(name: str, model: Module, mesh: PaperMesh) -> Layout:
+    """`data`: replicated parameters; `fsdp`: cut over the axis of the batch; `tensor-parallel`: cut over `model` as
+    Megatron does; `tensor-parallel+fsdp`: both.
+    """
+    if name not in LAYOUTS:
+        raise ShardingError(f"there is no layout {name!r}; there are {', '.join(LAYOUTS)}")
+    if name == "data":
+        return Layout()
+    if name == "fsdp":
+        return Layout(rest=mesh.batch_axis)
+    rest = mesh.batch_axis if name.endswith("fsdp") else None
+    return tensor_parallel(model, cast("Mesh", mesh), fsdp=rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one step costs one device; bytes and operations."""
+
+    mesh: dict[str, int]
+    batch: int
+    """Rows of the global batch."""
+    context: int
+    """Tokens of a row."""
+    checkpoint: bool
+    """Are the blocks computed again in the backward pass?"""
+    count: int
+    """The elements of all parameters of the model."""
+    parameters: int
+    gradients: int
+    optimizer: int
+    data: int
+    """The batch: tokens and targets."""
+    gathered: int
+    """Parameters in shards, where they stand gathered."""
+    activations: int
+    activations_checkpointed: int
+    flops: int
+    exchanges: tuple[Exchange, ...]
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return math.prod(self.mesh.values())
+
+    @property
+    def arguments(self) -> int:
+        """Bytes that live from step to step, and the batch."""
+        return self.parameters + self.optimizer + self.data
+
+    @property
+    def memory(self) -> int:
+        """All of it at its peak."""
+        kept = self.activations_checkpointed if self.checkpoint else self.activations
+        return self.arguments + self.gradients + self.gathered + kept
+
+    @property
+    def collectives(self) -> dict[str, Traffic]:
+        """Counts and bytes by kind."""
+        found: dict[str, Traffic] = {}
+        for one in self.exchanges:
+            found[one.kind] = found.get(one.kind, Traffic(0, 0, 0)) + Traffic(one.count, one.payload, one.sent)
+        return found
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a device sends."""
+        return sum(one.sent for one in self.exchanges)
+
+    def seconds(self, device: Accelerator, flops: float, link: float, network: float) -> tuple[float, float]:
+        """The least time to compute, and the least time to exchange, at these rates."""
+        spans = {name: math.prod(list(self.mesh.values())[place:]) for place, name in enumerate(self.mesh)}
+
+        def rate(axes: tuple[str, ...]) -> float:
+            # The last axis of a mesh counts the devices of a host.
+            return link if max(spans[name] for name in axes) <= device.per_host else network
+
+        return self.flops / flops, sum(one.sent / rate(one.axes) for one in self.exchanges)
+
+
+def plan(
+    model: Module,
+    mesh: Mapping[str, int],
+    layout: Layout | str,
+    *,
+    batch: int,
+    context: int | None = None,
+    optimizer: Any = None,
+    checkpoint: bool = True,
+    compiler: Compiler | None = None,
+) -> Plan:
+    """What a step of training costs each device; no parameter of the model is made.
+
+    Args:
+        model: a `Gpt`, a `Llama` or a `BertMaskedLm`, whose parameters may be deferred; its backend says the precision.
+        mesh: the size of each axis by name; no such devices need be there.
+        layout: a `Layout`, or one of `LAYOUTS`.
+        batch: rows of the global batch.
+        context: tokens of a row; by default the model's own.
+        optimizer: an optimizer or its config; without it there is no state.
+        checkpoint: whether the blocks are computed again in the backward pass.
+        compiler: what the partitioner makes of sums over devices; by default as on GPUs and TPUs.
+
+    Raises:
+        ShardingError: the layout does not fit the model or the mesh, or the rows do not divide.
+    """
+    paper = PaperMesh(dict(mesh))
+    if not mesh or min(mesh.values()) < 1:
+        raise ShardingError(f"a mesh needs at least one axis, and sizes of at least 1, got {dict(mesh)}")
+    chosen = layout_by_name(layout, model, paper) if isinstance(layout, str) else layout
+    shards = mesh[paper.batch_axis]
+    if batch < 1 or batch % shards:
+        raise ShardingError(f"{batch} rows do not divide over {shards} devices (the axis {paper.batch_axis!r})")
+    sizes = _sizes(model)
+    n = sizes.context if context is None else context
+    params = list(_params(model, chosen.specs(model, cast("Mesh", paper)), sizes.tied))
+    step = StepCosts(paper, params, sizes, batch // shards * n, n, checkpoint, compiler or Compiler())
+    own = {p.path: step.own(p) for p in params}
+    gradients = sum(own[p.path] for p in params if p.trained)
+    return Plan(
+        mesh=dict(mesh),
+        batch=batch,
+        context=n,
+        checkpoint=checkpoint,
+        count=sum(math.prod(p.shape) for p in params),
+        parameters=sum(own.values()),
+        gradients=gradients,
+        optimizer=0 if optimizer is None else _state_bytes(optimizer, model, own),
+        data=2 * 4 * step.tokens,
+        gathered=step.gathered_at_once(),
+        activations=step.activations(),
+        activations_checkpointed=step.activations_checkpointed(),
+        flops=step.flops(),
+        exchanges=tuple(step.exchanges()),
+    )
+
+
+def _sizes(model: Module) -> Sizes:
+    config: Any = getattr(model, "config", None)
+    config = getattr(config, "bert", config)
+    named = dict(model.structure().named())
+    shapes = {path.partition("blocks.0.")[2]: param.shape for path, param in named.items() if "blocks.0." in path}
+    needed = ("attention.query.weight", "attention.key.weight", "up.weight")
+    if config is None or any(name not in shapes for name in needed):
+        raise ShardingError(
+            f"{type(model).__name__} is no transformer of phlox.models; the formulas are for Gpt, Llama and "
+            "BertMaskedLm, and px.compile(step).lower(...) reports on any step"
+        )
+    first = next(iter(named.values()))
+    return Sizes(
+        n_layers=config.n_layers, d_model=config.d_model, context=config.context, vocabulary=config.vocabulary,
+        n_heads=config.n_heads, d_kv=shapes[needed[1]][1], d_attention=shapes[needed[0]][1],
+        d_hidden=shapes[needed[2]][1], gated="gate.weight" in shapes,
+        tied=not any(path.endswith("head.weight") for path in named),
+        element=bytes_of(blank((), first.kind, first.device)),
+    )  # fmt: skip
+
+
+def _params(model: Module, specs: Mapping[str, tuple[AxisNames, ...]], tied: bool) -> Iterator[ParamPart]:
+    for path, param in model.structure().named():
+        size = bytes_of(blank(param.shape, param.kind, param.device))
+        is_table = path.endswith(("tokens.weight", "segments.weight", "positions"))
+        is_matrix = len(param.shape) == 2 and (not is_table or (tied and path.endswith("tokens.weight")))
+        yield ParamPart(path, param.shape, size, specs[path], param.trained, is_matrix)
+
+
+def _state_bytes(optimizer: Any, model: Module, own: Mapping[str, int]) -> int:
+    """Bytes of an optimizer's state on a device: a tensor of the shape of its parameter is cut as that is."""
+    made = optimizer if isinstance(optimizer, Optimizer) else optimizer.init()
+    if not isinstance(made, OptimizerAdaptor):
+        raise ShardingError(f"{type(made).__name__} steps all parameters at once, and its state cannot be planned")
+    twin = made.twin()
+    twin.report(model)  # finds the groups, without a step
+    total = 0
+    for path, param in model.structure().named():
+        if not param.trained:
+            continue
+        whole = blank(param.shape, param.kind, param.device)
+        leaves: list[Any] = []
+        flatten(twin.init_state(whole, twin.variant(param.id)), leaves)
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                tensor = cast("Tensor[Any, Any, Any]", leaf)
+                size = bytes_of(tensor)
+                total += size * own[path] // bytes_of(whole) if tensor.shape == param.shape else size
+    return total

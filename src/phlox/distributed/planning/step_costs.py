@@ -1,0 +1,260 @@
+"""The formulas of what a step of training costs one device: see `phlox.distributed.planning.plan`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from phlox.backend.analysis import sent_by_ring
+from phlox.backend.sharding import AxisNames
+
+UPDATE_FLOPS = 15
+"""Operations of AdamW for each parameter."""
+
+
+class PaperMesh(NamedTuple):
+    """A mesh of devices that need not exist: all that a layout asks of one."""
+
+    shape: dict[str, int]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes."""
+        return tuple(self.shape)
+
+    @property
+    def batch_axis(self) -> str:
+        """The axis that rows of a batch are cut over."""
+        return "data" if "data" in self.shape else self.axes[0]
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.shape.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Collectives of one kind and purpose, of one step."""
+
+    what: str
+    kind: str
+    axes: tuple[str, ...]
+    """Of the mesh: the devices along them exchange."""
+    count: int
+    payload: int
+    """Bytes of the results on one device, all together."""
+    sent: int
+    """Bytes that a device sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """What the partitioner makes of sums over devices; the defaults are those of GPUs and TPUs."""
+
+    scatters: bool = True
+    """Is the gradient of a parameter in shards a reduce-scatter? Else it is an all-reduce, as on processors."""
+    merges: bool = True
+    """Are sums over devices that are added to each other one? The gradients towards the input of query, key and value
+    are, and those of a table that is the head, too; not on processors."""
+    gathers_again: bool = False
+    """Are shards gathered again where blocks are computed again? Else they stay gathered until the backward pass, as in
+    our programs: `phlox.checkpoint` keeps XLA from reusing activations, not weights."""
+
+
+class ParamPart(NamedTuple):
+    """A parameter as a layout cuts it."""
+
+    path: str
+    shape: tuple[int, ...]
+    bytes: int
+    spec: tuple[AxisNames, ...]
+    trained: bool
+    is_matrix: bool
+    """Does it multiply each token?"""
+
+    @property
+    def owner(self) -> str:
+        """The layer that has it."""
+        return self.path.rpartition(".")[0]
+
+
+class Sizes(NamedTuple):
+    """What the formulas ask of a model."""
+
+    n_layers: int
+    d_model: int
+    context: int
+    vocabulary: int
+    n_heads: int
+    d_kv: int
+    """The width of keys, all heads together."""
+    d_attention: int
+    """That of queries."""
+    d_hidden: int
+    gated: bool
+    tied: bool
+    """Is the table of tokens the head, too?"""
+    element: int
+    """Bytes of an activation."""
+
+
+def _names(axes: AxisNames) -> tuple[str, ...]:
+    return (axes,) if isinstance(axes, str) else axes or ()
+
+
+class StepCosts:
+    """The formulas."""
+
+    def __init__(
+        self, mesh: PaperMesh, params: list[ParamPart], sizes: Sizes, tokens: int, n: int, checkpoint: bool,
+        compiler: Compiler,
+    ) -> None:  # fmt: skip
+        self.mesh, self.params, self.sizes = mesh, params, sizes
+        self.tokens, self.n, self.checkpoint, self.compiler = tokens, n, checkpoint, compiler
+        self.batch_axis = mesh.batch_axis
+        query = next(p for p in params if p.path.endswith("blocks.0.attention.query.weight"))
+        self.tensor_axes = self._cut(query, 1)
+        self.parts = self._size(self.tensor_axes)
+        """Over how many devices a block is cut."""
+        self._gathers_again = checkpoint and compiler.gathers_again
+
+    def _size(self, axes: tuple[str, ...]) -> int:
+        return math.prod(self.mesh.shape[name] for name in axes)
+
+    def _cut(self, p: ParamPart, axis: int) -> tuple[str, ...]:
+        """The mesh axes, without that of the batch, over which an axis is cut."""
+        names = _names(p.spec[axis]) if axis < len(p.spec) else ()
+        return tuple(name for name in names if name != self.batch_axis)
+
+    def _is_gathered(self, p: ParamPart) -> bool:
+        """Is it cut over the axis of the batch, so that devices gather it before they use it?"""
+        return any(self.batch_axis in _names(axes) for axes in p.spec) and self.mesh.shape[self.batch_axis] > 1
+
+    def own(self, p: ParamPart) -> int:
+        """Bytes of the part on a device."""
+        return p.bytes // math.prod(self._size(_names(axes)) for axes in p.spec)
+
+    def used(self, p: ParamPart) -> int:
+        """Bytes of the part that a device computes with, once it is gathered."""
+        return p.bytes // math.prod(self._size(self._cut(p, axis)) for axis in range(len(p.spec)))
+
+    # --- memory
+
+    def gathered_at_once(self) -> int:
+        """Of parameters in shards: all of them; if those of blocks are gathered again, of one block and the rest."""
+        whole = [p for p in self.params if self._is_gathered(p)]
+        if self._gathers_again:
+            whole = [p for p in whole if "blocks." not in p.path or "blocks.0." in p.path]
+        return sum(self.used(p) for p in whole)
+
+    def _block(self) -> int:
+        """Elements that a block keeps for each token: 4 d + (2 d_q + 2 d_kv + heads n + 2 h) / t; 3 h if gated."""
+        s = self.sizes
+        inside = 2 * s.d_attention + 2 * s.d_kv + s.n_heads * self.n + (3 if s.gated else 2) * s.d_hidden
+        return 4 * s.d_model + inside // self.parts
+
+    def _outside(self) -> int:
+        """Elements for each token outside of blocks: the logits, and their gradient."""
+        head = [p for p in self.params if p.is_matrix and p.path.endswith(("head.weight", "tokens.weight"))]
+        axis = 0 if self.sizes.tied else 1
+        parts = self._size(self._cut(head[-1], axis)) if head else 1
+        return 2 * self.sizes.vocabulary // parts
+
+    def activations(self) -> int:
+        """Bytes for a backward pass without recomputation."""
+        return self.sizes.element * self.tokens * (self.sizes.n_layers * self._block() + self._outside())
+
+    def activations_checkpointed(self) -> int:
+        """Bytes if each block keeps its input alone: d for each token and block, one block at work, the logits."""
+        s = self.sizes
+        return s.element * self.tokens * (s.n_layers * s.d_model + self._block() + self._outside())
+
+    # --- operations
+
+    def flops(self) -> int:
+        """6 operations for each token and element of a matrix, 12 n d_q for attention, 15 for each parameter updated.
+
+        With recomputation 8 and 16, in blocks.
+        """
+        s = self.sizes
+        passes = 4 if self.checkpoint else 3
+        total = passes * 4 * self.tokens * self.n * s.d_attention * s.n_layers // self.parts
+        for p in self.params:
+            if p.is_matrix:
+                elements = math.prod(p.shape) * self.used(p) // p.bytes
+                total += (passes if "blocks." in p.path else 3) * 2 * self.tokens * elements
+            total += UPDATE_FLOPS * math.prod(p.shape) * self.own(p) // p.bytes
+        return total
+
+    # --- exchanges
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """All collectives of a step; those of a few numbers are left out."""
+        yield from self._of_parameters()
+        if self.parts > 1:
+            yield from self._of_activations()
+
+    def _of_parameters(self) -> Iterator[Exchange]:
+        group, axes = self.mesh.shape[self.batch_axis], (self.batch_axis,)
+        if group == 1:
+            return
+        whole = [p for p in self.params if self._is_gathered(p)]
+        if whole:
+            tied = [p for p in whole if self._is_tied(p)]  # gathered for either use
+            every = sum(self.used(p) for p in [*whole, *tied])
+            twice = [p for p in whole if self._gathers_again and "blocks." in p.path]
+            again = sum(self.used(p) for p in twice)
+            yield self._exchange("parameters", "all-gather", axes, len([*whole, *tied, *twice]), every + again, group)
+            trained = [p for p in whole if p.trained]
+            if self.compiler.scatters:
+                parts = sum(self.own(p) for p in trained)
+                yield self._exchange("gradients of shards", "reduce-scatter", axes, len(trained), parts, group)
+            else:
+                sums = sum(self.used(p) * self._uses(p) for p in trained)
+                yield self._exchange("gradients of shards", "all-reduce", axes, 1, sums, group)
+        kept = [p for p in self.params if p.trained and not self._is_gathered(p)]
+        rest = sum(self.used(p) * self._uses(p) for p in kept)
+        if rest:
+            yield self._exchange("gradients", "all-reduce", axes, 1, rest, group)
+
+    def _uses(self, p: ParamPart) -> int:
+        """How many gradients of a parameter are summed over devices: those of a tied table are two, or merged."""
+        return 2 if self._is_tied(p) and not self.compiler.merges else 1
+
+    def _is_tied(self, p: ParamPart) -> bool:
+        """Is it the table of tokens and the head, too?"""
+        return self.sizes.tied and p.path.endswith("tokens.weight")
+
+    def _of_activations(self) -> Iterator[Exchange]:
+        """Sums over the devices that share a block: after rows forward, before columns backward."""
+        s, group = self.sizes, self.parts
+        forward = backward = again = 0
+        before: set[tuple[str, int]] = set()
+        for p in self.params:
+            if not p.is_matrix and not p.path.endswith("tokens.weight"):
+                continue
+            rows, columns = bool(self._cut(p, 0)), bool(self._cut(p, 1))
+            if p.path.endswith("tokens.weight"):
+                forward += rows
+                backward += rows and self.sizes.tied
+            elif rows:
+                forward += 1
+                again += self.checkpoint and not p.owner.endswith("down")
+            elif columns:
+                key = (p.owner.rpartition(".")[0], p.shape[0]) if self.compiler.merges else (p.owner, 0)
+                backward += key not in before
+                before.add(key)
+        one = s.element * self.tokens * s.d_model
+        named = (("activations", forward), ("activations, again", again), ("gradients of activations", backward))
+        for what, count in named:
+            if count:
+                yield self._exchange(what, "all-reduce", self.tensor_axes, count, count * one, group)
+        if self._outside() < 2 * s.vocabulary:  # the greatest logit, the sum of exponentials, and that of the target
+            yield self._exchange("loss", "all-reduce", self.tensor_axes, 3, 3 * s.element * self.tokens, group)
+
+    @staticmethod
+    def _exchange(what: str, kind: str, axes: tuple[str, ...], count: int, payload: int, group: int) -> Exchange:
+        return Exchange(what, kind, axes, count, payload, sent_by_ring(kind, payload, group))

@@ -1,0 +1,84 @@
+"""Do the processes have the same values, where they must?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from phlox import random
+from phlox.backend.processes import processes
+from phlox.distributed.processes.fingerprint import compare
+from phlox.distributed.processes.objects import gather_objects
+from phlox.errors import RandomnessError
+from phlox.module import Module
+from phlox.tensor import Tensor
+
+
+def check_agreement(timeout: float | None = None, /, **values: Any) -> None:
+    """Raise `DistributedError` where the processes differ in one of these values, or in their random streams.
+
+    Args:
+        timeout: the seconds to wait for the others; None is the limit given to `initialize`.
+        values: what must be the same, by the name it has in the error: scalars, text, arrays, tensors, modules, and
+            lists, tuples and dicts of these. Arrays are compared by a digest of their bytes. What is in shards on one
+            mesh is one value for all processes, and is passed over.
+
+    Every process must call it, at the same point, with the same names. The first difference is named, by its path, with
+    the ranks and both values. Alone, it does nothing.
+
+    >>> check_agreement(lr=0.1, step=3)
+    """
+    if processes().size == 1:
+        return
+    mine: dict[str, Any] = {}
+    for name, value in values.items():
+        mine.update(_described(name, value))
+    try:
+        mine["the random stream (its key and position)"] = repr(random.state())
+    except RandomnessError:  # while a function is traced it has no values
+        pass
+    every = gather_objects(mine, timeout=timeout)
+    first = next((name for name in _names(every) if _differs(name, every)), None)
+    if first is not None:
+        compare([{first: each[first]} if first in each else {} for each in every], "the processes do not agree")
+
+
+def _names(every: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for each in every for name in each))
+
+
+def _differs(name: str, every: Sequence[Mapping[str, Any]]) -> bool:
+    return len({repr(each.get(name)) if name in each else None for each in every}) > 1
+
+
+def _described(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The values below a path, as what can be compared and shown."""
+    if isinstance(value, Module):
+        for name, param in value.named_params():
+            if param.is_initialized:
+                yield from _described(f"{path}.{name}", param.val())
+    elif isinstance(value, Tensor):
+        tensor = cast("Tensor[Any, Any, Any]", value)
+        if tensor.device.sharding is None:
+            yield path, _array(tensor.detach().numpy())
+    elif isinstance(value, (np.ndarray, np.generic)):
+        yield path, _array(np.asarray(cast("Any", value)))
+    elif isinstance(value, Mapping):
+        for key, one in cast("Mapping[Any, Any]", value).items():
+            yield from _described(f"{path}[{key!r}]", one)
+    elif isinstance(value, (list, tuple)):
+        for place, one in enumerate(cast("Sequence[Any]", value)):
+            yield from _described(f"{path}[{place}]", one)
+    else:
+        yield path, value if isinstance(value, (bool, int, float, str, bytes, type(None))) else repr(value)
+
+
+def _array(array: np.ndarray[Any, Any]) -> Any:
+    if array.ndim == 0:
+        return array.item() if array.dtype.kind in "biuf" else float(array)
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:12]
+    shape = ", ".join(map(str, array.shape))
+    return f"{array.dtype}[{shape}] with digest {digest}"

@@ -1,0 +1,456 @@
+"""From the protocol buffer to a graph that is ready to run: every operator found, or all that are not known named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.errors import RecordError, UnsupportedError
+from phlox.interop.onnx.elements import BOOL, FLOAT, INT64, STRING, element_of_type, host
+from phlox.interop.onnx.graph import Graph, Step
+from phlox.interop.onnx.inference import types_of_results
+from phlox.interop.onnx.node import Node
+from phlox.interop.onnx.reading import Tensors, onnx
+from phlox.interop.onnx.registry import TABLE, Operator
+from phlox.interop.onnx.weights import Use, Weights, role
+
+OLDEST = 7
+_MOST_NODES = 2_000_000
+_UNSTABLE = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"})
+_UNFOLDED = _UNSTABLE | {"Multinomial", "Dropout"}
+
+_PASSING = frozenset(
+    {"Cast", "Transpose", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Concat", "Slice", "Split", "DequantizeLinear"}
+)
+"""Operators that only change type or layout: what they are given is used where their results are."""
+
+Types = dict[str, int]
+
+
+@dataclass(slots=True)
+class Scope:
+    """What the names in a graph mean: versions of operator sets, element types, and the attributes of a function."""
+
+    opsets: Mapping[str, int]
+    types: Types
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    functions: tuple[str, ...] = ()
+    """Those around, the outermost first."""
+    place: str = ""
+    """Of a subgraph: the node around it."""
+    constants: frozenset[str] = frozenset()
+
+
+class Binder:
+    """Binds the graphs of one model, and collects its parameters, and the operators that are not known."""
+
+    def __init__(self, model: Any, tensors: Tensors, name: str) -> None:
+        self.model = name
+        self.weights = Weights()
+        self.unknown: dict[tuple[str, str, int], list[str]] = {}
+        self._tensors = tensors
+        self._defs = onnx().defs
+        self._helper = onnx().helper
+        self._functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
+        self._nodes = 0
+        self._ours = model.producer_name == "phlox"
+
+    def bind(self, proto: Any, opsets: Mapping[str, int]) -> Graph:
+        """The main graph. Raises `UnsupportedError` with all operators that are not known."""
+        graph = self._graph(proto, Scope(opsets, {}))
+        if self.unknown:
+            raise UnsupportedError(_all_unknown(self.model, self.unknown))
+        return graph
+
+    # --- graphs
+
+    def _graph(self, proto: Any, scope: Scope) -> Graph:
+        what = f"the graph `{proto.name}`" + (f" in {scope.place}" if scope.place else "")
+        types = dict(scope.types)
+        constants: dict[str, Any] = {}
+        weights: dict[str, str] = {}
+        uses = self._uses(proto.node, scope)
+        for value in proto.input:
+            types[value.name] = element_of_type(value.type) or types.get(value.name, 0)
+        known = {one.name: one for one in proto.initializer}
+        for sparse in proto.sparse_initializer:
+            constants[sparse.values.name] = host(self._sparse(sparse))
+            types[sparse.values.name] = sparse.values.data_type
+        for name, one in known.items():
+            types[name] = one.data_type
+            self._constant(name, self._tensors.array(one), uses.get(name, []), constants, weights, initializer=True)
+        inputs = tuple(value.name for value in proto.input if value.name not in known and value.name not in constants)
+        optional = tuple(value.name for value in proto.input if value.name in known or value.name in constants)
+        if len(set(inputs)) < len(inputs):
+            raise RecordError(f"{self.model}: {what} has two inputs of one name")
+        inner = Scope(scope.opsets, types, scope.attributes, scope.functions, scope.place, scope.constants)
+        steps = self._steps(proto.node, inner, what, {*inputs, *constants, *weights}, constants, weights, uses)
+        outputs = tuple(value.name for value in proto.output)
+        made = {*inputs, *constants, *weights, *(name for step in steps for name in step.node.outputs)}
+        lacking = [name for name in outputs if name and name not in made and name not in scope.types]
+        if lacking:
+            raise RecordError(f"{self.model}: {what}: nothing makes its output `{lacking[0]}`")
+        return self._finished(proto.name, inputs + optional, outputs, steps, constants, weights, made, types)
+
+    def _finished(
+        self,
+        name: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        steps: Sequence[Step],
+        constants: dict[str, Any],
+        weights: dict[str, str],
+        made: set[str],
+        types: Types,
+    ) -> Graph:
+        used = {one: None for step in steps for one in _used(step) if one and one not in made}
+        used.update((one, None) for one in outputs if one and one not in made)
+        last: dict[str, int] = {}
+        for number, step in enumerate(steps):
+            last.update((one, number) for one in (*_used(step), *step.node.outputs) if one)
+        for one in (*outputs, *constants, *weights):
+            last.pop(one, None)
+        frees: dict[int, list[str]] = {}
+        for one, number in last.items():
+            if one in made:
+                frees.setdefault(number, []).append(one)
+        for number, step in enumerate(steps):
+            step.last_uses = tuple(frees.get(number, ()))
+            step.from_constants = frozenset(place for place, one in enumerate(step.node.inputs) if one in constants)
+        found = tuple(types.get(one, 0) for one in outputs)
+        return Graph(name, inputs, outputs, tuple(steps), constants, weights, tuple(used), found)
+
+    def _steps(
+        self,
+        nodes: Sequence[Any],
+        scope: Scope,
+        what: str,
+        there: set[str],
+        constants: dict[str, Any],
+        weights: dict[str, str],
+        uses: Mapping[str, list[Use]],
+    ) -> list[Step]:
+        steps: list[Step] = []
+        fixed = set(constants) | scope.constants
+        for proto in self._sorted(nodes, there, scope.types, what):
+            self._nodes += 1
+            if self._nodes > _MOST_NODES:
+                raise RecordError(f"{self.model}: more than {_MOST_NODES:,} nodes, with those of its functions")
+            if proto.op_type == "Constant" and _domain(proto.domain) == "":
+                self._constant_node(proto, scope, constants, weights, uses)
+                fixed |= {*proto.output} & constants.keys()
+                continue
+            inside = Scope(scope.opsets, scope.types, scope.attributes, scope.functions, scope.place, frozenset(fixed))
+            step = self._step(proto, inside)
+            step.constant = (
+                bool(proto.input)
+                and proto.op_type not in _UNFOLDED
+                and step.body is None
+                and not step.node.graphs
+                and all(name in fixed for name in step.node.inputs if name)
+            )
+            if step.constant:
+                fixed |= {*proto.output}
+            scope.types.update(zip(step.node.outputs, step.node.output_types, strict=False))
+            steps.append(step)
+        return steps
+
+    def _sorted(self, nodes: Sequence[Any], there: set[str], around: Mapping[str, int], what: str) -> Iterator[Any]:
+        """The nodes in an order in which each comes after those whose results it uses."""
+        known = there | around.keys()
+        made = {name for proto in nodes for name in proto.output if name}
+        seen: set[str] = set()
+        for name in (name for proto in nodes for name in proto.output if name):
+            if name in seen or name in there:
+                raise RecordError(f"{self.model}: {what}: `{name}` is made twice")
+            seen.add(name)
+        waiting = list(nodes)
+        while waiting:
+            later: list[Any] = []
+            for proto in waiting:
+                lacking = [name for name in _inputs_of(proto, made) if name not in known]
+                if not lacking:
+                    known |= {name for name in proto.output if name}
+                    yield proto
+                    continue
+                missing = [name for name in lacking if name not in made]
+                if missing:
+                    raise RecordError(
+                        f"{self.model}: {what}: the node {_called(proto)} uses `{missing[0]}`, which nothing makes"
+                    )
+                later.append(proto)
+            if len(later) == len(waiting):
+                names = ", ".join(_called(proto) for proto in later[:5])
+                raise RecordError(f"{self.model}: {what}: these nodes wait for each other's results: {names}")
+            waiting = later
+
+    # --- constants
+
+    def _uses(self, nodes: Sequence[Any], scope: Scope) -> dict[str, list[Use]]:
+        found: dict[str, list[Use]] = {}
+        for number, proto in enumerate(nodes):
+            domain = _domain(proto.domain)
+            name = proto.name or f"{proto.op_type}_{number}"
+            for place, one in enumerate(proto.input):
+                if one:
+                    use = Use(proto.op_type, domain, scope.opsets.get(domain, 1), name, place)
+                    found.setdefault(one, []).append(use)
+            for attribute in proto.attribute:
+                for graph in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+                    for one, inner in self._uses(graph.node, scope).items():
+                        found.setdefault(one, []).extend(inner)
+        # What only passes through a change of type or layout is used where the result is.
+        for proto in reversed(nodes):
+            if proto.op_type in _PASSING:
+                beyond = [use for name in proto.output for use in found.get(name, ())]
+                for name in proto.input if proto.op_type == "Concat" else proto.input[:1]:
+                    found[name] = [*beyond, *found[name]]
+        return found
+
+    def _constant(
+        self,
+        name: str,
+        values: np.ndarray[Any, Any],
+        uses: list[Use],
+        constants: dict[str, Any],
+        weights: dict[str, str],
+        *,
+        initializer: bool,
+    ) -> None:
+        found = role(name, values, uses, initializer=initializer, ours=self._ours)
+        if found is None:
+            constants[name] = values if values.dtype == object else host(values)
+        else:
+            weights[name] = self.weights.add(name, values, uses, trained=found == "trained")
+
+    def _constant_node(
+        self,
+        proto: Any,
+        scope: Scope,
+        constants: dict[str, Any],
+        weights: dict[str, str],
+        uses: Mapping[str, list[Use]],
+    ) -> None:
+        name = proto.output[0]
+        attributes, _ = self._attributes(proto, scope)
+        ((kind, value),) = attributes.items() or ((None, None),)
+        if kind is None or not (kind.startswith("value") or kind == "sparse_value"):
+            raise RecordError(f"{self.model}: the node {_called(proto)} has no value")
+        if kind in ("value_string", "value_strings"):
+            values = np.asarray(value, dtype=object)
+        else:
+            values = np.asarray(value)
+            if kind in ("value_float", "value_floats"):
+                values = values.astype(np.float32)
+        scope.types[name] = STRING if values.dtype == object else self._element(values, kind, proto)
+        self._constant(name, values, uses.get(name, []), constants, weights, initializer=False)
+
+    @staticmethod
+    def _element(values: np.ndarray[Any, Any], kind: str, proto: Any) -> int:
+        if kind == "value":
+            return next((one.t.data_type for one in proto.attribute if one.name == "value"), FLOAT) or FLOAT
+        return int(onnx().helper.np_dtype_to_tensor_dtype(values.dtype))
+
+    def _sparse(self, proto: Any) -> np.ndarray[Any, Any]:
+        values, places = self._tensors.array(proto.values), self._tensors.array(proto.indices)
+        dims = tuple(proto.dims)
+        if int(np.prod(dims)) > 1 << 28:
+            raise RecordError(f"{self.model}: the sparse tensor `{proto.values.name}` has the shape {dims}: too large")
+        dense = np.zeros(dims, values.dtype)
+        dense[np.unravel_index(places, dims) if places.ndim == 1 else tuple(places.T)] = values
+        return dense
+
+    # --- nodes
+
+    def _step(self, proto: Any, scope: Scope) -> Step:
+        domain, version = _domain(proto.domain), scope.opsets.get(_domain(proto.domain), 0)
+        attributes, graphs = self._attributes(proto, scope)
+        inputs = tuple(proto.input)
+        input_types = tuple(scope.types.get(name, 0) for name in inputs)
+        given = (INT64, BOOL, *input_types[2:]) if proto.op_type == "Loop" else input_types
+        bound = {name: self._subgraph(graph, proto, scope, given) for name, graph in graphs.items()}
+        schema = self._schema(proto.op_type, domain, version)
+        if bound:
+            types = _types_of_subgraphs(proto.op_type, bound, len(proto.output))
+        else:
+            types = types_of_results(proto.op_type, schema, attributes, input_types, len(proto.output))
+        node = Node(
+            proto.op_type, domain, version, proto.name, inputs, tuple(proto.output), attributes, input_types, types,
+            bound,
+        )  # fmt: skip
+        local = self._functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
+        if local is not None:
+            return self._call(node, local, scope)
+        operator = TABLE.find(domain, proto.op_type, version) if version else None
+        if operator is None or (domain == "" and (schema is None or self._has_changed(proto.op_type, version))):
+            function = None if schema is None else self._function_of(schema, proto, node, version)
+            if function is not None:
+                return self._call(node, function, scope)
+            self.unknown.setdefault((domain, proto.op_type, version), []).append(_called(proto))
+            operator = Operator(proto.op_type, 1, lambda *_: None)
+        return Step(node, operator)
+
+    def _has_changed(self, name: str, version: int) -> bool:
+        """Is it an operator of the time before, which is another one in the oldest set that is known?"""
+        return version < OLDEST and self._schema(name, "", version).since_version != (
+            self._schema(name, "", OLDEST).since_version if self._schema(name, "", OLDEST) is not None else 0
+        )
+
+    def _schema(self, name: str, domain: str, version: int) -> Any:
+        try:
+            schema = self._defs.get_schema(name, max(version, 1), domain)
+        except Exception:  # of a class of its own, which has moved between versions
+            return None
+        return None if schema.deprecated else schema
+
+    def _subgraph(self, graph: Any, proto: Any, scope: Scope, given: Sequence[int]) -> Graph:
+        types = dict(scope.types)
+        types.update({value.name: one for value, one in zip(graph.input, given, strict=False)})
+        inside = Scope(scope.opsets, types, scope.attributes, scope.functions, _called(proto), scope.constants)
+        return self._graph(graph, inside)
+
+    def _attributes(self, proto: Any, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The values of the attributes, and the graphs among them."""
+        values: dict[str, Any] = {}
+        graphs: dict[str, Any] = {}
+        for one in proto.attribute:
+            if one.ref_attr_name:
+                if one.ref_attr_name in scope.attributes:
+                    values[one.name] = scope.attributes[one.ref_attr_name]
+            elif one.type == 5:
+                graphs[one.name] = one.g
+            elif one.type == 4:
+                values[one.name] = self._tensors.array(one.t)
+            elif one.type == 11:
+                values[one.name] = self._sparse(one.sparse_tensor)
+            else:
+                value = self._helper.get_attribute_value(one)
+                values[one.name] = _plain(value)
+        return values, graphs
+
+    # --- functions
+
+    def _function_of(self, schema: Any, proto: Any, node: Node, version: int) -> Any:
+        """What ONNX itself defines the operator by, if it does."""
+        package = onnx()
+        if schema.has_function:
+            bodies = [one for one in schema.function_opset_versions if one <= version]
+            if bodies:
+                body = schema.get_function_with_opset_version(max(bodies))
+                return self._parsed(body)
+        if schema.has_context_dependent_function:
+            bodies = [one for one in schema.context_dependent_function_opset_versions if one <= version]
+            known = all(node.input_types[place] for place, name in enumerate(node.inputs) if name)
+            if bodies and known:
+                types = [
+                    package.helper.make_tensor_type_proto(element, None) if element else package.TypeProto()
+                    for element in node.input_types
+                ]
+                given = [one.SerializeToString() for one in types]
+                resolved = self._resolved(proto, node).SerializeToString()
+                return self._parsed(
+                    schema.get_context_dependent_function_with_opset_version(max(bodies), resolved, given)
+                )
+        return None
+
+    @staticmethod
+    def _parsed(body: bytes) -> Any:
+        function = onnx().FunctionProto()
+        function.ParseFromString(body)
+        return function if function.node else None
+
+    def _resolved(self, proto: Any, node: Node) -> Any:
+        """The node with values in place of the attributes of the function around."""
+        whole = onnx().NodeProto()
+        whole.CopyFrom(proto)
+        del whole.attribute[:]
+        for one in proto.attribute:
+            if not one.ref_attr_name:
+                whole.attribute.append(one)
+            elif node.attributes.get(one.name) is not None:
+                whole.attribute.append(self._helper.make_attribute(one.name, node.attributes[one.name]))
+        return whole
+
+    def _call(self, node: Node, function: Any, scope: Scope) -> Step:
+        what = f"{node.domain}.{function.name}"
+        if what in scope.functions:
+            raise RecordError(f"{self.model}: the function `{function.name}` calls itself")
+        attributes = {one.name: _plain(self._helper.get_attribute_value(one)) for one in function.attribute_proto}
+        attributes.update((name, value) for name, value in node.attributes.items())
+        schema = self._schema(node.operator, node.domain, node.version)
+        if schema is not None:
+            for name, one in schema.attributes.items():
+                if name not in attributes and one.default_value.type:
+                    attributes[name] = _plain(self._helper.get_attribute_value(one.default_value))
+        types = {name: node.type_of(place) for place, name in enumerate(function.input)}
+        opsets = {**scope.opsets, **{_domain(one.domain): one.version for one in function.opset_import}}
+        place = f"the function `{function.name}` at {node.described()}"
+        inner = Scope(opsets, types, attributes, (*scope.functions, what), place)
+        constants: dict[str, Any] = {}
+        weights: dict[str, str] = {}
+        uses = self._uses(function.node, inner)
+        steps = self._steps(function.node, inner, place, set(function.input), constants, weights, uses)
+        made = {*function.input, *constants, *weights, *(name for step in steps for name in step.node.outputs)}
+        lacking = [name for place, name in enumerate(function.output) if name not in made and node.wants(place)]
+        if lacking:
+            raise RecordError(f"{self.model}: {place}: nothing makes its output `{lacking[0]}`")
+        inputs, outputs = tuple(function.input), tuple(name if name in made else "" for name in function.output)
+        graph = self._finished(function.name, inputs, outputs, steps, constants, weights, made, types)
+        typed = Node(
+            node.operator, node.domain, node.version, node.name, node.inputs, node.outputs, node.attributes,
+            node.input_types, graph.output_types, node.graphs,
+        )  # fmt: skip
+        return Step(typed, None, graph)
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _called(proto: Any) -> str:
+    whole = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
+    return f"`{proto.name}` ({whole})" if proto.name else f"({whole}) that makes `{', '.join(proto.output)}`"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, (list, tuple)) or type(value).__name__.startswith("Repeated"):
+        return [_plain(one) for one in cast("list[Any]", value)]
+    return value
+
+
+def _inputs_of(proto: Any, made: set[str]) -> Iterator[str]:
+    """The values that a node uses, those in its subgraphs too if a node beside it makes them."""
+    yield from (name for name in proto.input if name)
+    for attribute in proto.attribute:
+        for graph in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+            own = {one.name for one in (*graph.input, *graph.initializer)}
+            own |= {name for inner in graph.node for name in inner.output}
+            for inner in graph.node:
+                yield from (name for name in _inputs_of(inner, made) if name in made and name not in own)
+            yield from (one.name for one in graph.output if one.name in made and one.name not in own)
+
+
+def _used(step: Step) -> Iterator[str]:
+    yield from step.node.inputs
+    for graph in step.node.graphs.values():
+        yield from graph.captured
+
+
+def _types_of_subgraphs(operator: str, graphs: Mapping[str, Graph], count: int) -> tuple[int, ...]:
+    body = next(iter(graphs.values()))
+    found = body.output_types[1:] if operator == "Loop" else body.output_types
+    return (found + (0,) * count)[:count]
+
+
+def _all_unknown(model: str, unknown: Mapping[tuple[str, str, int], list[str]]) -> str:
+    lines = [f"{model} uses operators that are not known:"]
+    for (domain, name, version), nodes in sorted(unknown.items()):
+        which = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        lines.append(f"  {domain or 'ai.onnx'}.{name}, opset {version or 'not imported'}: {which}")
+    lines.append("add them with phlox.interop.onnx.register(name, function, domain=...)")
+    return "\n".join(lines)

@@ -1,0 +1,153 @@
+"""`load`: an ONNX file as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from phlox.backend import DeviceLike, as_device
+from phlox.errors import PhloxError, RecordError
+from phlox.interop.onnx.bind import Binder
+from phlox.interop.onnx.elements import known_to_numpy
+from phlox.interop.onnx.module import OnnxModule, Program, value_of
+from phlox.interop.onnx.operators import import_all
+from phlox.interop.onnx.reading import Tensors, onnx, read_model
+from phlox.module import Param
+from phlox.record.formats.reader import PathLike, Readable
+from phlox.record.patterns import Patterns, selected
+from phlox.tensor import tensor
+
+
+def load(
+    path: PathLike | Readable | Any,
+    *,
+    device: DeviceLike | None = None,
+    trained: bool | Patterns | None = None,
+) -> OnnxModule:
+    """An ONNX file as a module, which computes it on any engine, is trained, compiled, and saved as any other.
+
+    Float initializers that are weights become parameters, under their names (of those that an exporter made up, under
+    the name of the node that uses them, as `layers.0.MatMul.weight`). Statistics of batch norms and large tables of
+    integers are parameters that are not trained; options, scalars and indices stay constants of the graph.
+
+    Args:
+        path: of the file, with its external data beside it; or its bytes, an open binary file, or a `ModelProto`.
+        device: where the parameters are; the default device unless given.
+        trained: which parameters are trained: all weights unless given, none for False, or patterns of paths.
+
+    Raises:
+        RecordError: for a file that is no ONNX, damaged, newer than the installed `onnx` package, or contradictory.
+        UnsupportedError: with all operators in it that are not known, and the nodes.
+        ExtraNotInstalledError: without the `onnx` package.
+
+    >>> import numpy as np, onnx, phlox as px
+    >>> weight = onnx.numpy_helper.from_array(np.ones((3, 2), np.float32), "head.weight")
+    >>> x, y = (onnx.helper.make_tensor_value_info(n, 1, ["batch", s]) for n, s in (("x", 3), ("y", 2)))
+    >>> node = onnx.helper.make_node("MatMul", ["x", "head.weight"], ["y"])
+    >>> graph = onnx.helper.make_graph([node], "linear", [x], [y], [weight])
+    >>> model = load(onnx.helper.make_model(graph))
+    >>> model(px.ones((1, 3))).tolist(), [path for path, _ in model.named_params()]
+    ([[3.0, 3.0]], ['head.weight'])
+    """
+    proto, folder, name = read_model(path)
+    try:
+        program, values, trainable = _bound(proto, Tensors(folder, name), name)
+    except PhloxError:
+        raise
+    except Exception as error:  # of a file that says anything anywhere
+        raise RecordError(f"{name}: is damaged, or contradicts itself ({type(error).__name__}: {error})") from error
+    chosen = trainable
+    if trained is False:
+        chosen = set[str]()
+    elif trained is not None and trained is not True:
+        chosen = selected(trained, list(values))
+    place = as_device(device)
+    params = {
+        one: Param(tensor(known_to_numpy(content), device=place), trained=one in chosen)
+        for one, content in values.items()
+    }
+    return OnnxModule(program, params)
+
+
+def program_from(source: bytes) -> Program:
+    """A program from the bytes that it keeps."""
+    proto, _, name = read_model(source)
+    return _bound(proto, _WithoutWeights(None, name), name)[0]
+
+
+def _bound(proto: Any, tensors: Tensors, name: str) -> tuple[Program, dict[str, np.ndarray[Any, Any]], set[str]]:
+    import_all()
+    opsets = {("" if one.domain == "ai.onnx" else one.domain): int(one.version) for one in proto.opset_import}
+    _check_versions(proto, opsets, name)
+    binder = Binder(proto, tensors, name)
+    graph = binder.bind(proto.graph, opsets)
+    inputs = {value.name: value_of(value) for value in proto.graph.input}
+    outputs = tuple(value_of(value) for value in proto.graph.output)
+    weights = binder.weights
+    source = _stripped(proto, graph.weights, tensors)
+    program = Program(graph, tuple(inputs[one] for one in graph.inputs), outputs, opsets, tuple(weights.values), source)
+    return program, weights.values, weights.trained
+
+
+def _check_versions(proto: Any, opsets: Mapping[str, int], name: str) -> None:
+    package = onnx()
+    newest = package.defs.onnx_opset_version()
+    version = opsets.get("")
+    if version is not None and version > newest:
+        raise RecordError(
+            f"{name}: is written for opset {version}, and the installed onnx {package.__version__} knows up to "
+            f"{newest}; install a newer one, or convert the file with onnx.version_converter"
+        )
+
+
+class _WithoutWeights(Tensors):
+    """Tensors of a model whose weights were taken out: zeros of their shape, which nothing reads."""
+
+    def array(self, proto: Any) -> np.ndarray[Any, Any]:
+        if proto.doc_string == _TAKEN_OUT:
+            dtype = onnx().helper.tensor_dtype_to_np_dtype(proto.data_type)
+            return np.broadcast_to(np.zeros((), dtype), tuple(proto.dims))
+        return super().array(proto)
+
+
+_TAKEN_OUT = "phlox: the values are a parameter"
+
+
+def _stripped(proto: Any, weights: Mapping[str, str], tensors: Tensors) -> bytes:
+    """The model without the values of its initializers that are parameters, and with its external data in it."""
+    lean = onnx().ModelProto()
+    lean.ir_version = proto.ir_version
+    lean.producer_name = proto.producer_name
+    lean.opset_import.extend(proto.opset_import)
+    lean.functions.extend(proto.functions)
+    graph = proto.graph
+    lean.graph.name = graph.name
+    for name in ("node", "input", "output", "sparse_initializer"):
+        getattr(lean.graph, name).extend(getattr(graph, name))
+    lean.graph.initializer.extend(_lean(one, tensors, taken_out=one.name in weights) for one in graph.initializer)
+    _embed(lean.graph, tensors)
+    for function in lean.functions:
+        _embed(function, tensors)
+    return lean.SerializeToString()
+
+
+def _lean(proto: Any, tensors: Tensors, *, taken_out: bool) -> Any:
+    if taken_out:
+        dims = list(proto.dims)
+        return onnx().TensorProto(name=proto.name, dims=dims, data_type=proto.data_type, doc_string=_TAKEN_OUT)
+    return onnx().numpy_helper.from_array(tensors.array(proto), proto.name) if proto.data_location == 1 else proto
+
+
+def _embed(graph: Any, tensors: Tensors) -> None:
+    """Put external data of subgraphs and of attributes into the model."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == 4 and attribute.t.data_location == 1:
+                attribute.t.CopyFrom(_lean(attribute.t, tensors, taken_out=False))
+            for inner in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+                for place, one in enumerate(inner.initializer):
+                    if one.data_location == 1:
+                        inner.initializer[place].CopyFrom(_lean(one, tensors, taken_out=False))
+                _embed(inner, tensors)

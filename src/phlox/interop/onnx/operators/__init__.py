@@ -1,0 +1,37 @@
+"""The operators, a file a family; importing a file adds its operators to the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from phlox.interop.onnx.registry import Compute, operators
+
+FAMILIES = (
+    "elementwise", "activation", "reduction", "shape", "indexing", "matrix", "convolution", "pooling", "norm",
+    "attention", "resize", "sampling", "recurrent", "control", "sequence", "quantized", "random", "signal", "text",
+    "detection", "microsoft",
+)  # fmt: skip
+
+
+def import_all() -> None:
+    """Fill the table."""
+    for family in FAMILIES:
+        import_module(f"{__name__}.{family}")
+
+
+def register(name: str, compute: Compute, *, domain: str = "", since: int = 1, static: Iterable[int] = ()) -> None:
+    """Add an operator of another domain, or another way of computing a known one, for models loaded from now on.
+
+    Args:
+        name: as ONNX calls it.
+        compute: `compute(node, *inputs)` gives the output, or a tuple of several. `node.get(name, default)` are the
+            attributes; inputs are tensors, and None where an optional one is absent.
+        domain: of the operator set.
+        since: the first version of the operator set for which it is right.
+        static: the numbers of inputs that are given as NumPy arrays, for the shape of the result depends on them.
+
+    >>> register("Twice", lambda node, x: x * node.get("times", 2.0), domain="my.operators")
+    """
+    import_all()
+    operators({name: compute}, static={name: static}, since=since, domain=domain)

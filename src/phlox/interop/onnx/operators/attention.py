@@ -1,0 +1,118 @@
+"""Attention, and positions turned into rotations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phlox.interop.onnx.node import Node
+from phlox.interop.onnx.registry import operators
+from phlox.tensor import Tensor, arange, concat, functional, matmul, where
+
+X = Tensor[Any, Any, Any]
+
+
+def _heads(x: X, count: int) -> X:
+    batch, length, width = x.shape
+    return x.reshape((batch, length, count, width // count)).swapaxes(1, 2)
+
+
+def _attention(
+    node: Node,
+    q: X,
+    k: X,
+    v: X,
+    mask: X | None = None,
+    past_key: X | None = None,
+    past_value: X | None = None,
+    lengths: X | None = None,
+) -> Any:
+    flat = q.ndim == 3
+    if flat:
+        q = _heads(q, node.get("q_num_heads"))
+        k, v = (_heads(one, node.get("kv_num_heads")) for one in (k, v))
+    if past_key is not None and past_value is not None:
+        k, v = concat([past_key, k], 2), concat([past_value, v], 2)
+    scale = node.get("scale", 0.0) or 1.0 / math.sqrt(q.shape[-1])
+    cap = node.get("softcap", 0.0)
+    allowed, bias = _masks(node, mask, q, k, lengths, 0 if past_key is None else past_key.shape[2])
+    if not node.wants(3) and not cap:
+        y = functional.attention(q, k, v, mask=allowed, bias=bias, scale=scale)
+        seen = None
+    else:
+        y, seen = _in_steps(node, q, k, v, allowed, bias, scale, cap)
+    if flat:
+        y = y.swapaxes(1, 2).reshape((y.shape[0], y.shape[2], -1))
+    return y, k, v, seen
+
+
+def _masks(node: Node, mask: X | None, q: X, k: X, lengths: X | None, past: int) -> tuple[X | None, X | None]:
+    """Where queries may look (Bool), and what is added to the scores (Float)."""
+    allowed, bias = None, None
+    n, m = q.shape[2], k.shape[2]
+    device = q.device
+    if mask is not None:
+        if mask.shape[-1] < m:  # shorter masks hide the keys beyond
+            more = ((0, 0),) * (mask.ndim - 1) + ((0, m - mask.shape[-1]),)
+            mask = mask.pad(more) if mask.kind.name == "bool" else mask.pad(more, -math.inf)
+        allowed, bias = (mask, None) if mask.kind.name == "bool" else (None, mask)
+    left = node.get("left_window_size", -1)
+    right = 0 if node.get("is_causal", 0) else node.get("right_window_size", -1)
+    if left >= 0 or right >= 0:
+        rows, columns = arange(n, device=device).reshape((n, 1)) + past, arange(m, device=device)
+        if lengths is not None:
+            rows = rows + (lengths - n).reshape((-1, 1, 1, 1))
+        if right >= 0:
+            allowed = _both(allowed, columns <= rows + right)
+        if left >= 0:
+            allowed = _both(allowed, columns >= rows - left)
+    if lengths is not None:
+        there = arange(m, device=device) < lengths.reshape((-1, 1, 1, 1))
+        allowed = _both(allowed, there)
+    return allowed, bias
+
+
+def _both(one: X | None, other: X) -> X:
+    return other if one is None else one & other
+
+
+def _in_steps(node: Node, q: X, k: X, v: X, allowed: X | None, bias: X | None, scale: float, cap: float) -> tuple[X, X]:
+    times = q.shape[1] // k.shape[1]
+    if times > 1:
+        k, v = k.repeat(times, 1), v.repeat(times, 1)
+    scores = matmul(q, k.mT) * scale
+    capped = (scores / cap).tanh() * cap if cap else scores
+    masked = capped if bias is None else capped + bias
+    masked = masked if allowed is None else where(allowed, masked, -math.inf)
+    size = masked.max(-1, keepdims=True)
+    shares = (masked - where(size == -math.inf, 0.0, size)).exp()
+    total = shares.sum(-1, keepdims=True)
+    shares = shares / where(total == 0.0, 1.0, total)
+    stage: int = node.get("qk_matmul_output_mode", 0)
+    return matmul(shares, v), (scores, capped, masked, shares)[stage]
+
+
+def _rotary(node: Node, x: X, cos: X, sin: X, positions: X | None = None) -> X:
+    flat = x.ndim == 3
+    if flat:
+        x = _heads(x, node.get("num_heads"))
+    width = node.get("rotary_embedding_dim", 0) or x.shape[-1]
+    rest = x[..., width:]
+    x = x[..., :width]
+    if positions is not None:
+        cos, sin = cos.take(positions, 0), sin.take(positions, 0)
+    cos, sin = (one[..., : width // 2].expand_dims(1) for one in (cos, sin))
+    if node.get("interleaved", 0):
+        left, right = x[..., 0::2], x[..., 1::2]
+    else:
+        left, right = x[..., : width // 2], x[..., width // 2 :]
+    real, imaginary = left * cos - right * sin, left * sin + right * cos
+    if node.get("interleaved", 0):
+        y = concat([real.expand_dims(-1), imaginary.expand_dims(-1)], -1).reshape(x.shape)
+    else:
+        y = concat([real, imaginary], -1)
+    y = concat([y, rest], -1) if rest.shape[-1] else y
+    return y.swapaxes(1, 2).reshape((y.shape[0], y.shape[2], -1)) if flat else y
+
+
+operators({"Attention": _attention, "RotaryEmbedding": _rotary})

@@ -1,0 +1,233 @@
+"""Recurrent layers: by Phlox's own where the node is a usual one, else step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from phlox.errors import RangeError
+from phlox.interop.onnx.node import Node
+from phlox.interop.onnx.registry import Compute, operators
+from phlox.tensor import Tensor, arange, concat, functional, matmul, stack, where, zeros
+
+X = Tensor[Any, Any, Any]
+Activation = Callable[[X], X]
+
+_ACTIVATIONS: dict[str, Callable[[float | None, float | None], Activation]] = {
+    "relu": lambda a, b: lambda x: x.relu(),
+    "tanh": lambda a, b: lambda x: x.tanh(),
+    "sigmoid": lambda a, b: lambda x: x.sigmoid(),
+    "softsign": lambda a, b: lambda x: x.softsign(),
+    "softplus": lambda a, b: lambda x: x.softplus(),
+    "affine": lambda a, b: lambda x: x * (1.0 if a is None else a) + (0.0 if b is None else b),
+    "leakyrelu": lambda a, b: lambda x: x.leaky_relu(0.01 if a is None else a),
+    "elu": lambda a, b: lambda x: x.elu(1.0 if a is None else a),
+    "thresholdedrelu": lambda a, b: lambda x: where(x > (1.0 if a is None else a), x, 0.0),
+    "scaledtanh": lambda a, b: lambda x: (x * (1.0 if b is None else b)).tanh() * (1.0 if a is None else a),
+    "hardsigmoid": lambda a, b: lambda x: (x * (0.2 if a is None else a) + (0.5 if b is None else b)).clip(0.0, 1.0),
+}
+_USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
+"""Where Phlox's gates stand among those of ONNX: i o f c as i f g o, and z r h as r z n."""
+
+
+@dataclass(slots=True)
+class Direction:
+    """The operands of one direction; x is [batch, time, features]."""
+
+    node: Node
+    x: X
+    weight: X
+    """[gates * width, features]"""
+    recurrent: X
+    """[gates * width, width]"""
+    bias: X | None
+    """[2 * gates * width]"""
+    hidden: X
+    cell: X | None
+    peephole: X | None
+    mask: X | None
+    """[batch, time]"""
+    reverse: bool
+    names: list[str]
+    alphas: list[float | None]
+    betas: list[float | None]
+
+
+def _gates(x: X, kind: str, axis: int = 0) -> X:
+    """The gates in Phlox's order."""
+    parts = x.split(x.shape[axis] // _GATES[kind], axis)
+    return concat([parts[place] for place in _ORDER[kind]], axis) if len(parts) > 1 else x
+
+
+def _is_usual(one: Direction) -> bool:
+    kind, node = one.node.operator, one.node
+    if node.get("clip") is not None or node.get("input_forget", 0) or one.peephole is not None:
+        return False
+    if kind == "GRU" and not node.get("linear_before_reset", 0):
+        return False
+    return one.names == _USUAL[kind] or (kind == "RNN" and one.names == ["relu"])
+
+
+def _by_phlox(one: Direction) -> tuple[X, X, X | None]:
+    kind = one.node.operator
+    weight, recurrent = (_gates(part, kind).mT for part in (one.weight, one.recurrent))
+    options: dict[str, Any] = {"mask": one.mask, "reverse": one.reverse}
+    count = one.weight.shape[0]
+    bias = None if one.bias is None else one.bias[:count] + one.bias[count:]
+    if kind == "LSTM":
+        assert one.cell is not None
+        bias = None if bias is None else _gates(bias, kind)
+        return functional.lstm(one.x, one.hidden, one.cell, weight, recurrent, bias, **options)
+    if kind == "GRU":
+        inner = None
+        if one.bias is not None:
+            width = count // 3
+            first, second = (_gates(part, kind) for part in (one.bias[:count], one.bias[count:]))
+            inner = second[2 * width :]
+            bias = concat([first[: 2 * width] + second[: 2 * width], first[2 * width :]], 0)
+        y, hidden = functional.gru(one.x, one.hidden, weight, recurrent, bias, inner, **options)
+        return y, hidden, None
+    activation: Any = one.names[0]
+    y, hidden = functional.rnn(one.x, one.hidden, weight, recurrent, bias, activation=activation, **options)
+    return y, hidden, None
+
+
+def _in_steps(one: Direction) -> tuple[X, X, X | None]:
+    """One step after the other, as ONNX defines them."""
+    limit = one.node.get("clip")
+    functions = [_ACTIVATIONS[name](a, b) for name, a, b in zip(one.names, one.alphas, one.betas, strict=True)]
+
+    def clipped(x: X) -> X:
+        return x if limit is None else x.clip(-limit, limit)
+
+    step = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}[one.node.operator]
+    h, c = one.hidden, one.cell
+    found: list[X] = []
+    times = range(one.x.shape[1])
+    for time in reversed(times) if one.reverse else times:
+        new_h, new_c = step(one, one.x[:, time], h, c, functions, clipped)
+        shown = new_h
+        if one.mask is not None:
+            there = one.mask[:, time].expand_dims(-1)
+            shown = where(there, new_h, 0.0)
+            new_h = where(there, new_h, h)
+            new_c = None if new_c is None or c is None else where(there, new_c, c)
+        h, c = new_h, new_c
+        found.append(shown)
+    return stack(found[::-1] if one.reverse else found, 1), h, c
+
+
+Step = tuple[X, "X | None"]
+
+
+def _halves(bias: X | None, count: int) -> tuple[X | float, X | float]:
+    return (0.0, 0.0) if bias is None else (bias[:count], bias[count:])
+
+
+def _lstm_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
+    assert c is not None
+    f, g, last = functions
+    first, second = _halves(one.bias, one.weight.shape[0])
+    width = h.shape[-1]
+    i, o, forget, new = (matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second).split(width, -1)
+    if one.peephole is not None:
+        i, forget = i + one.peephole[:width] * c, forget + one.peephole[2 * width :] * c
+    i = f(clipped(i))
+    forget = 1.0 - i if one.node.get("input_forget", 0) else f(clipped(forget))
+    c = forget * c + i * g(clipped(new))
+    if one.peephole is not None:
+        o = o + one.peephole[width : 2 * width] * c
+    return f(clipped(o)) * last(c), c
+
+
+def _gru_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
+    f, g = functions
+    width = h.shape[-1]
+    inputs, bias = _halves(one.bias, 3 * width)
+    z, r, new = (matmul(x, one.weight.mT) + inputs).split(width, -1)
+    both = matmul(h, one.recurrent[: 2 * width].mT)
+    inner: Any = 0.0
+    if isinstance(bias, Tensor):
+        both, inner = both + bias[: 2 * width], bias[2 * width :]
+    z, r = f(clipped(z + both[:, :width])), f(clipped(r + both[:, width:]))
+    last = one.recurrent[2 * width :].mT
+    if one.node.get("linear_before_reset", 0):
+        new = new + r * (matmul(h, last) + inner)
+    else:
+        new = new + matmul(r * h, last) + inner
+    return (1.0 - z) * g(clipped(new)) + z * h, None
+
+
+def _rnn_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
+    first, second = _halves(one.bias, one.weight.shape[0])
+    return functions[0](clipped(matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second)), None
+
+
+def _activations(node: Node, count: int) -> tuple[list[str], list[float | None], list[float | None]]:
+    usual = _USUAL[node.operator]
+    names = [name.lower() for name in node.get("activations") or [*usual] * count]
+    unknown = [name for name in names if name not in _ACTIVATIONS]
+    if unknown:
+        raise RangeError(f"{node.operator}: the activation {unknown[0]!r} is not known")
+    alphas, betas = (list(node.get(f"activation_{which}") or ()) for which in ("alpha", "beta"))
+    takes_alpha = {"affine", "leakyrelu", "elu", "thresholdedrelu", "scaledtanh", "hardsigmoid"}
+    takes_beta = {"affine", "scaledtanh", "hardsigmoid"}
+    found_a: list[float | None] = []
+    found_b: list[float | None] = []
+    for name in names:
+        found_a.append(alphas.pop(0) if alphas and name in takes_alpha else None)
+        found_b.append(betas.pop(0) if betas and name in takes_beta else None)
+    return names, found_a, found_b
+
+
+def _recurrent(kind: str) -> Compute:
+    def computed(
+        node: Node,
+        x: X,
+        weight: X,
+        recurrent: X,
+        bias: X | None = None,
+        lengths: X | None = None,
+        hidden: X | None = None,
+        cell: X | None = None,
+        peephole: X | None = None,
+    ) -> tuple[X, ...]:
+        batch_first = bool(node.get("layout", 0))
+        x = x if batch_first else x.swapaxes(0, 1)
+        count, width = recurrent.shape[0], recurrent.shape[-1]
+        if batch_first:
+            hidden, cell = (None if one is None else one.swapaxes(0, 1) for one in (hidden, cell))
+        names, alphas, betas = _activations(node, count)
+        each = len(_USUAL[kind])
+        mask = None
+        if lengths is not None:
+            mask = arange(x.shape[1], device=x.device) < lengths.expand_dims(-1)
+        results: list[tuple[X, X, X | None]] = []
+        for number in range(count):
+            start = zeros((x.shape[0], width), device=x.device)
+            part = slice(number * each, (number + 1) * each)
+            one = Direction(
+                node, x, weight[number], recurrent[number], None if bias is None else bias[number],
+                start if hidden is None else hidden[number],
+                None if kind != "LSTM" else start if cell is None else cell[number],
+                None if peephole is None else peephole[number], mask,
+                number == 1 or node.get("direction", "forward") == "reverse", names[part], alphas[part], betas[part],
+            )  # fmt: skip
+            results.append(_by_phlox(one) if _is_usual(one) else _in_steps(one))
+        y = stack(
+            [result[0] for result in results], 2 if batch_first else 1
+        )  # [batch, time, dirs, ..] or [batch, dirs, time]
+        y = y if batch_first else y.permute_dims((2, 1, 0, 3))
+        axis = 1 if batch_first else 0
+        last = stack([result[1] for result in results], axis)
+        if kind != "LSTM":
+            return y, last
+        return y, last, stack([result[2] for result in results if result[2] is not None], axis)
+
+    return computed
+
+
+operators({kind: _recurrent(kind) for kind in _GATES})

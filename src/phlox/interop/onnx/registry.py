@@ -1,0 +1,77 @@
+"""The table of operators: which function computes an operator, from which version of its operator set on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Compute: TypeAlias = Callable[..., Any]
+"""`compute(node, *inputs)`: absent optional inputs are None; several outputs are a tuple."""
+
+Written: TypeAlias = (
+    Callable[[Any], Any]
+    | Callable[[Any, Any], Any]
+    | Callable[[Any, Any, Any], Any]
+    | Callable[[Any, Any, Any, Any], Any]
+    | Callable[..., Any]
+)
+"""The same, so that type checkers know how many parameters a lambda in a table has."""
+
+DEFAULT, MICROSOFT = "", "com.microsoft"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """How an operator is computed, from one version of its operator set on.
+
+    Attributes:
+        name: as ONNX calls it.
+        since: the first version of the operator set that this is right for.
+        compute: the function.
+        static: the operands that are given as NumPy arrays, for the shape of the result depends on them. They are known
+            without the inputs in most graphs, and must be while a function is compiled.
+        own: it takes the state of the run and the values around it, as operators with subgraphs do.
+        domain: of the operator set.
+    """
+
+    name: str
+    since: int
+    compute: Compute
+    static: frozenset[int] = frozenset()
+    own: bool = False
+    domain: str = DEFAULT
+
+
+@dataclass(slots=True)
+class Table:
+    """All operators, by domain and name; of one name the newest first."""
+
+    operators: dict[tuple[str, str], list[Operator]] = field(default_factory=dict[tuple[str, str], "list[Operator]"])
+
+    def add(self, operator: Operator) -> None:
+        """Add one."""
+        known = self.operators.setdefault((operator.domain, operator.name), [])
+        known.insert(0, operator)  # of two for one version the later one
+        known.sort(key=lambda one: -one.since)
+
+    def find(self, domain: str, name: str, version: int) -> Operator | None:
+        """The operator as it is in this version of its operator set."""
+        found = self.operators.get((domain, name), ())
+        return next((one for one in found if one.since <= version), None)
+
+
+TABLE = Table()
+
+
+def operators(
+    functions: Mapping[str, Written],
+    *,
+    static: Mapping[str, Iterable[int]] | None = None,
+    since: int = 1,
+    own: bool = False,
+    domain: str = DEFAULT,
+) -> None:
+    """Add operators: name -> function. `static` are the operands whose values must be known, by name."""
+    for name, compute in functions.items():
+        TABLE.add(Operator(name, since, compute, frozenset((static or {}).get(name, ())), own, domain))

@@ -1,0 +1,95 @@
+"""`ShardWriter`: checkpoints that several processes or devices write together, each its own parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phlox.record import Record
+from phlox.record.precision import Precision
+from phlox.record.values import to_json
+from phlox.train.checkpoints.files import FORMAT, MARK, BestName, Job, step_of
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A save that may not be complete."""
+
+    job: Job
+    handle: Any
+
+
+class ShardWriter:
+    """Saves one record after another, by `px.distributed.save`. All processes call it, with the same jobs.
+
+    The values are copied when a job is given, and written while the training goes on. A job waits for the one before:
+    all processes have to write the same checkpoints, so none is passed over.
+
+    Args:
+        folder: of the checkpoints.
+        done: called with a job that is complete, or with the error of one that is not, by `poll` and `wait`.
+        precision: of the tensors in the files.
+        background: False waits until each is written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        done: Callable[[Job, Exception | None], None],
+        precision: Precision,
+        background: bool = True,
+    ) -> None:
+        self._folder, self._done = folder, done
+        self._precision, self._background = precision, background
+        self._last: _UnderWay | None = None
+
+    def put(self, kind: str, job: Job) -> None:
+        """Save a record."""
+        from phlox.distributed import save
+
+        self.wait()
+        step = step_of(job.name)
+        place = self._folder / BestName.FOLDER if step is None else self._folder
+        record = _marked(job.record, job.mark)
+        try:
+            handle = save(
+                record, place, step=step, precision=self._precision, asynchronous=self._background
+            )  # fmt: skip
+        except Exception as error:
+            self._done(job, error)
+            return
+        self._last = _UnderWay(job.without_record(), handle)
+        self.poll()
+
+    def poll(self) -> None:
+        """Tell of a save that has ended."""
+        if self._last is not None and self._last.handle.is_done:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until all is done."""
+        last, self._last = self._last, None
+        if last is None:
+            return
+        error: Exception | None = None
+        try:
+            last.handle.wait()
+        except Exception as raised:
+            error = raised
+        self._done(last.job, error)
+
+
+def _marked(record: Record, mark: Any) -> Record:
+    """The record, which says of itself what `mark` says."""
+    text = json.dumps(to_json({"format": FORMAT, **mark}))
+    return Record(
+        {name: record[name] for name in record},
+        {**record.metadata, MARK: text},
+        aliases=record.aliases,
+        positional=record.positional,
+        header=record.header,
+        unreadable=record.unreadable,
+    )

@@ -1,0 +1,86 @@
+"""Records copied to host memory, so that a training may go on while they are written or kept."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phlox.backend.sharding import Shard
+from phlox.errors import DistributedError
+from phlox.host.thread_pool import parallel_map
+from phlox.record import LazyTensor, Record, TensorEntry
+from phlox.record.record import Entry
+
+if TYPE_CHECKING:
+    from phlox.train.parallel.team import Team
+
+_WORTH = 1 << 23
+"""So many bytes are worth a thread that copies them."""
+
+
+def in_memory(record: Record) -> Record:
+    """A record with its tensors in host memory of their own, so that what they came from may change."""
+    found = [record[path] for path in record]
+
+    def copied(number: int) -> np.ndarray[Any, Any] | None:
+        entry = found[number]
+        return np.array(entry.tensor.read()) if isinstance(entry, TensorEntry) else None
+
+    # The training waits meanwhile.
+    sizes = [entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0 for entry in found]
+    entries: dict[str, Entry] = {}
+    for path, entry, array in zip(record, found, parallel_map(copied, sizes, _WORTH), strict=True):
+        if isinstance(entry, TensorEntry):
+            entry = TensorEntry(LazyTensor.from_array(array, path), entry.id, entry.state)
+        entries[path] = entry
+    return Record(entries, record.metadata, aliases=record.aliases)
+
+
+def in_parts(record: Record) -> Record:
+    """As `in_memory`, of tensors in shards only what this process saves; it can be saved in shards, and not read."""
+    entries: dict[str, Entry] = {}
+    for path in record:
+        entry = record[path]
+        if isinstance(entry, TensorEntry) and entry.tensor.shards is not None:
+            kept = [Shard(shard.index, partial(_same, np.array(shard.read()))) for shard in entry.tensor.shards()]
+            entry = TensorEntry(_of_shards(entry.tensor, kept), entry.id, entry.state)
+        elif isinstance(entry, TensorEntry):
+            entry = TensorEntry(LazyTensor.from_array(np.array(entry.tensor.read()), path), entry.id, entry.state)
+        entries[path] = entry
+    return Record(entries, record.metadata, aliases=record.aliases)
+
+
+def _of_shards(tensor: LazyTensor, shards: list[Shard]) -> LazyTensor:
+    def read() -> Any:
+        raise DistributedError(f"{tensor.path}: only the parts that this process saves were kept")
+
+    return LazyTensor.from_function(tensor.shape, tensor.dtype, read, tensor.path, shards=lambda: shards)
+
+
+def _same(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array
+
+
+def whole(team: Team, record: Record) -> Record:
+    """The record with tensors in shards of several processes put together in the memory of each. All call it."""
+    if team.size == 1 or not team.partitions:
+        return record
+    entries: dict[str, Entry] = {}
+    for path in record:
+        entry = record[path]
+        if isinstance(entry, TensorEntry) and entry.tensor.shards is not None:
+            entry = TensorEntry(LazyTensor.from_array(_assembled(team, entry.tensor), path), entry.id, entry.state)
+        entries[path] = entry
+    return Record(entries, record.metadata, aliases=record.aliases)
+
+
+def _assembled(team: Team, tensor: LazyTensor) -> np.ndarray[Any, Any]:
+    assert tensor.shards is not None
+    own = np.zeros(tensor.shape, tensor.dtype)
+    for shard in tensor.shards():
+        own[shard.index] = shard.read()
+    # Every element is in one process's shards, and nothing in those of the others.
+    every = team.gathered(np.ascontiguousarray(own).reshape(-1).view(np.uint8))
+    return np.bitwise_or.reduce(every, axis=0).view(tensor.dtype).reshape(tensor.shape)

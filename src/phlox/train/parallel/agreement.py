@@ -1,0 +1,208 @@
+"""`Agreement`: processes end, or save, after the same step, without a collective in each step.
+
+Any process may ask for something: it was sent a signal, its time is over, a callback called `stop`. The request is a
+key of the store, on which a thread of each process waits. That thread tells the others up to which step its process
+will go whatever happens, which is the one that it has begun, and keeps it from beginning another one until all have
+told. The greatest of these steps is the one after which all do what was asked for. As a thread tells, and not the
+training, no process is waited for that waits itself, in a collective, for one that has stopped already.
+
+Alone, or between two requests, it costs a lock and a few comparisons each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from phlox.backend.processes import processes, store
+from phlox.errors import DistributedError
+
+_LONG = 3600.0
+"""The seconds for which a thread waits at a time."""
+_count = itertools.count()
+"""Numbers the agreements: all processes begin the same ones in the same order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What all processes do after a step."""
+
+    step: int
+    stop: str | None = None
+    """Why they stop; None where they go on."""
+    signal: int | None = None
+    """The number of the signal that one of them was sent."""
+    saves: bool = False
+    """Do they save?"""
+    ends: bool = False
+    """Has one of them come to the end of its training?"""
+
+
+class Agreement:
+    """What the processes of one training agree about.
+
+    Args:
+        step: the last step that was taken.
+    """
+
+    def __init__(self, step: int) -> None:
+        known = processes()
+        self._rank, self._size, self._timeout = known.rank, known.size, known.timeout
+        self._name, self._round = f"train/agree/{next(_count)}", 0
+        self._changed = threading.Condition()
+        self._begun = step
+        self._asked: dict[str, Any] = {}
+        self._is_held = self._is_over = False
+        """May no further step be begun until there is a decision? Is there no further round?"""
+        self._decision: Decision | None = None
+        self._error: DistributedError | None = None
+        self._thread = threading.Thread(target=self._listen, name="phlox-agreement", daemon=True)
+        self._thread.start()
+
+    # --- what the training calls
+
+    def ask(self, **what: Any) -> None:
+        """Ask all processes for something: `stop` (a reason), `signal` (its number) or `saves`."""
+        with self._changed:
+            new = {key: value for key, value in what.items() if self._asked.get(key) != value}
+            if not new or self._is_over:
+                return
+            self._asked |= new
+            self._is_held = True
+            key = self._key()
+        store().set(f"{key}/asked", b"")
+
+    def at(self, step: int, *, goes_on: bool = True) -> Decision | None:
+        """What is to be done now, after this step; None for nothing. It may wait until the others say how far they are.
+
+        Args:
+            step: the last one that was taken.
+            goes_on: will another step be begun before this is asked again?
+        """
+        with self._changed:
+            if self._is_held and not self._is_over:
+                self._wait()
+            decision = self._decision
+            if decision is not None and step >= decision.step:
+                self._next_round()
+                return decision
+            self._begun = step + 1 if goes_on else step
+            return None
+
+    def end(self, error: BaseException | None = None) -> Decision | None:
+        """The training has ended here: what one of the others has asked for, at last.
+
+        With an error the others are told, and nothing is waited for.
+        """
+        if error is not None:
+            self._fail(f"process {self._rank} has failed: {type(error).__name__}: {error}")
+            return None
+        found: Decision | None = None
+        while True:
+            self.ask(ends=True)
+            with self._changed:
+                if not self._is_over:
+                    self._wait()
+                decision = self._decision
+                if decision is not None and (found is None or decision.signal is not None):
+                    found = decision
+                if decision is None or decision.ends:
+                    self._is_over = True
+                    self._changed.notify_all()
+                    break
+                self._next_round()  # it was begun before this process came to its end
+        self._thread.join(self._timeout)
+        return found
+
+    def _fail(self, text: str) -> None:
+        """Tell the others that nobody waits for them here."""
+        with self._changed:
+            if self._is_over:
+                return
+            self._is_over, self._asked = True, {"failed": text}
+            self._changed.notify_all()
+        told = json.dumps({"step": self._begun, "failed": text}).encode()
+        with contextlib.suppress(DistributedError):  # they are gone, too
+            # What was told of this round may have been read already.
+            for number in (self._round, self._round + 1):
+                store().set(f"{self._name}/{number}/{self._rank}", told)
+                store().set(f"{self._name}/{number}/asked", b"")
+
+    def _wait(self) -> None:
+        """Until there is a decision."""
+        ready = self._changed.wait_for(lambda: self._decision or self._error or self._is_over, self._timeout + 30.0)
+        if self._error is not None:
+            raise self._error
+        if not ready:
+            raise DistributedError(f"process {self._rank} has waited for the others to say after which step to stop")
+
+    def _next_round(self) -> None:
+        self._round += 1
+        self._decision, self._is_held, self._asked = None, False, {}
+        self._changed.notify_all()
+
+    def _key(self) -> str:
+        return f"{self._name}/{self._round}"
+
+    # --- the thread
+
+    def _listen(self) -> None:
+        try:
+            while self._is_asked():
+                self._tell()
+                decision = self._decided()
+                with self._changed:
+                    self._decision = decision
+                    self._changed.notify_all()
+                    if decision.ends:
+                        self._is_over = True
+                    number = self._round
+                    self._changed.wait_for(lambda: self._is_over or self._round > number)  # noqa: B023
+                    if self._is_over:
+                        return
+        except DistributedError as error:
+            with self._changed:
+                self._error = DistributedError(f"the training cannot go on without the other processes: {error}")
+                self._is_held = True
+                self._changed.notify_all()
+
+    def _is_asked(self) -> bool:
+        """Wait until one of the processes asks for something."""
+        while not self._is_over:
+            began = time.monotonic()
+            try:
+                store().get(f"{self._key()}/asked", _LONG)
+                return not self._is_over
+            except DistributedError:
+                if time.monotonic() < began + 0.9 * _LONG:
+                    raise
+        return False
+
+    def _tell(self) -> None:
+        """Begin no further step, and tell the others which was the last."""
+        with self._changed:
+            self._is_held = True
+            told = {"step": self._begun, **self._asked}
+            if self._is_over:
+                return
+        store().set(f"{self._key()}/{self._rank}", json.dumps(told).encode())
+
+    def _decided(self) -> Decision:
+        every: list[dict[str, Any]] = [
+            json.loads(store().get(f"{self._key()}/{rank}", rank=rank)) for rank in range(self._size)
+        ]
+        failed = next((one["failed"] for one in every if "failed" in one), None)
+        if failed is not None:
+            raise DistributedError(failed)
+        return Decision(
+            max(one["step"] for one in every),
+            next((one["stop"] for one in every if one.get("stop")), None),
+            next((one["signal"] for one in every if one.get("signal")), None),
+            any(one.get("saves", False) for one in every),
+            any(one.get("ends", False) for one in every),
+        )

@@ -1,0 +1,105 @@
+"""`Joint`: what a training does together with those of other processes: begin alike, end alike, stay alike."""
+
+# The parts of a learner know each other.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from phlox.backend.tracing.checks import checks_are_on
+from phlox.train.parallel.agreement import Agreement
+
+if TYPE_CHECKING:
+    from phlox.train.loop import Fit
+    from phlox.train.parallel.team import Team
+
+
+class Joint:
+    """One of the trainings that are one, each in a process of its own.
+
+    Attributes:
+        signal: the number of the signal because of which all of them end.
+        has_agreed: have all come to their end after the same step?
+        is_main: is this process 0?
+    """
+
+    def __init__(self, fit: Fit, team: Team) -> None:
+        self._fit, self._team = fit, team
+        self._agreement: Agreement | None = None
+        self.signal: int | None = None
+        self.has_agreed = False
+        self.is_main = team.is_main
+
+    def begin(self) -> None:
+        """Check that all begin alike; `RunError` or `DistributedError` where they do not."""
+        fit, limits, learner = self._fit, self._fit.limits, self._fit.learner
+        same = self._team.check_same
+        same("fit: the limits (epochs, steps, seconds)", [limits.epochs, limits.steps, limits.seconds])
+        same("fit: the training begins at step, epoch and batch", [learner.step, learner.epoch, learner._batch_number])
+        same("data: the number of batches in an epoch", fit.data.batches)
+        same("validation: is there any", fit.validation is not None)
+        if not self._team.partitions:
+            self._check(model=dict(learner._models))
+        self._agreement = Agreement(learner.step)
+
+    def ends(self, *, goes_on: bool) -> bool:
+        """Do all end after this step? See `Agreement.at`."""
+        fit, learner, agreement = self._fit, self._fit.learner, self._agreement
+        assert agreement is not None
+        seconds = fit.limits.seconds
+        while True:
+            if fit.interrupts.came is not None:
+                agreement.ask(stop="interrupted", signal=int(fit.interrupts.came))
+            elif learner.stopped is not None:
+                agreement.ask(stop=learner.stopped)
+            elif seconds is not None and fit.seconds >= seconds:
+                agreement.ask(stop=f"{seconds:g} seconds are over")
+            decision = agreement.at(learner.step, goes_on=goes_on)
+            if decision is None:
+                return False
+            if decision.saves:
+                for one in fit.callbacks:
+                    one.save_now(learner)
+            if decision.stop is not None:
+                self.signal, learner.stopped = decision.signal, decision.stop
+                return True
+
+    def ask_to_save(self) -> None:
+        """Let all processes save, after a step that they agree about."""
+        if self._agreement is not None:
+            self._agreement.ask(saves=True)
+
+    def end(self) -> None:
+        """All have come to the end: of what one of them was sent, all know."""
+        assert self._agreement is not None
+        decision = self._agreement.end()
+        self.has_agreed = True
+        if decision is not None and decision.signal is not None:
+            self.signal = decision.signal
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others that this process has come to an end of its own."""
+        self._team.note_rank(error)
+        if self._agreement is not None and not self.has_agreed:
+            self._agreement.end(error)
+
+    def check(self) -> None:
+        """While checks are on, raise `DistributedError` where the processes differ in what must be the same."""
+        learner = self._fit.learner
+        if not checks_are_on():
+            return
+        counters = {"step": learner.step, "epoch": learner.epoch, "updates": learner.updates, "rows": learner.rows}
+        scaler: Any = learner._aids.get("scaler")
+        scale = {} if scaler is None else {"loss_scale": scaler.into_record().tensors and {
+            path: entry.tensor.read() for path, entry in scaler.into_record().tensors.items()
+        }}  # fmt: skip
+        models = {} if self._team.partitions else {"model": dict(learner._models)}
+        learner._align()
+        self._check(**counters, lr=learner.lr, lr_scale=learner.lr_scale, **scale,
+                    stream=learner.stream.state(), **models)  # fmt: skip
+
+    def _check(self, **values: Any) -> None:
+        from phlox.distributed import check_agreement
+
+        check_agreement(**values)

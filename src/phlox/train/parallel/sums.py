@@ -1,0 +1,147 @@
+"""What the processes have measured, each of its own rows, put together: to be read, and to be saved.
+
+Only where the engine does not partition: there a global batch has been measured, and nothing is left to add up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from phlox.backend import Device
+from phlox.metrics.base import Rows
+from phlox.metrics.base import State as MetricState
+from phlox.metrics.sums import Sum, on_host
+from phlox.module import Param
+from phlox.module.param import set_together
+from phlox.record import Record
+from phlox.tensor import tensor
+from phlox.train.meter import Mean, Meter, Totals
+
+if TYPE_CHECKING:
+    from phlox.train.parallel.team import Team
+
+HostArray = np.ndarray[Any, Any]
+SHARES = "shares"
+"""The name, in a record, of what each process has measured."""
+_ROWS = "rows"
+
+
+class Together(NamedTuple):
+    """What all processes have measured, the same in each of them."""
+
+    means: dict[str, Mean]
+    sums: dict[str, MetricState]
+    rows: dict[str, MetricState]
+
+
+def together(team: Team, meter: Meter, *, means: bool) -> Together:
+    """What a meter has measured in all processes. All call it.
+
+    Args:
+        team: the processes.
+        meter: all of whose steps have been read.
+        means: are its means those of this process? Those of a training are means over all rows already.
+    """
+    shapes = {(name, part): pair for name, state in meter.sums().items() for part, pair in state.items()}
+    own = [on_host(pair) for pair in shapes.values()]
+    flat = np.concatenate([array.reshape(-1) for array in own]) if own else np.zeros(0)
+    totals = team.gathered(flat).sum(0) if flat.size else flat
+    sums: dict[str, MetricState] = {}
+    start = 0
+    for (name, part), array in zip(shapes, own, strict=True):
+        sums.setdefault(name, {})[part] = _pair(totals[start : start + array.size].reshape(array.shape), meter.device)
+        start += array.size
+    rows, _ = _rows_together(team, meter)
+    return Together(_means_together(meter) if means else dict(meter.means), sums, rows)
+
+
+def _pair(total: HostArray, device: Device) -> Sum:
+    value = tensor(total, device=device)
+    rounded = np.asarray(value.numpy(), np.float64)
+    return Sum(value, tensor(np.where(np.isfinite(rounded), total - rounded, 0.0), device=device))
+
+
+def _means_together(meter: Meter) -> dict[str, Mean]:
+    from phlox.distributed import gather_objects
+
+    found: dict[str, Mean] = {}
+    for one in gather_objects({name: list(mean) for name, mean in meter.means.items()}):
+        for name, (total, weight) in one.items():
+            before = found.get(name, Mean(0.0, 0.0))
+            found[name] = Mean(before.total + total, before.weight + weight)
+    return found
+
+
+def _rows_together(team: Team, meter: Meter) -> tuple[dict[str, MetricState], list[list[int]]]:
+    """The rows that metrics keep, of all processes one after the other; and how many of each, by part."""
+    from phlox.distributed import gather_objects
+
+    names = [name for name, metric in meter.metrics.items() if metric.gathers]
+    if not names:
+        return {}, []
+    here = {
+        (name, part): np.concatenate([np.asarray(chunk) for chunk in rows.chunks])
+        for name in names
+        for part, rows in meter.gathered.get(name, {}).items()
+    }
+    kinds: dict[tuple[str, str], tuple[str, list[int]]] = {}
+    told: list[Any] = [[*key, array.dtype.str, list(array.shape[1:])] for key, array in here.items()]
+    for each in gather_objects(told):
+        kinds |= {(name, part): (dtype, shape) for name, part, dtype, shape in each}
+    found: dict[str, MetricState] = {}
+    counts: list[list[int]] = []
+    for (name, part), (dtype, shape) in sorted(kinds.items()):
+        array = here.get((name, part), np.zeros((0, *shape), dtype))
+        every, of_each = team.gathered_rows(array)
+        found.setdefault(name, {})[part] = Rows((every,))
+        counts.append(of_each)
+    return found, counts
+
+
+# --- records
+
+
+def saved(team: Team, meter: Meter) -> dict[str, Any]:
+    """As `Meter.parts`, for all processes together, and besides what each has. All call it.
+
+    Of the sums all processes save the total, as one process does, so that any number of processes goes on from them;
+    and their shares, so that the same number goes on bit for bit.
+    """
+    all_of_them = together(team, meter, means=False)
+    rows, counts = _rows_together(team, meter)
+    params = [param for params in meter.totals.sums.values() for param in params]
+    shares: dict[str, Any] = {
+        f"sum{number:04}": team.gathered(param.val().numpy()) for number, param in enumerate(params)
+    }
+    if counts:
+        shares[_ROWS] = np.asarray(counts, np.int64)
+    totals = Totals(
+        {name: [Param(x, trained=False, full_precision=True) for pair in state.values() for x in pair]
+         for name, state in all_of_them.sums.items()}
+    )  # fmt: skip
+    parts = {**meter.parts(), "totals": totals, "rows": meter.kept_rows(rows)}
+    return {**parts, SHARES: Record(shares)} if shares else parts
+
+
+def take_share(team: Team, meter: Meter, record: Record | None) -> None:
+    """After the totals of all have been loaded: keep what was this process's, or, of other processes, the first all."""
+    params = [param for params in meter.totals.sums.values() for param in params]
+    stacks = None if record is None else [record.tensors[path].tensor.read() for path in record if path != _ROWS]
+    same = stacks is not None and len(stacks) == len(params) and all(len(stack) == team.size for stack in stacks)
+    if same and stacks is not None:
+        own = [stack[team.rank] for stack in stacks]
+    else:
+        own = [param.val().numpy() * (1.0 if team.is_main else 0.0) for param in params]
+    set_together([(param, tensor(array, device=param.device)) for param, array in zip(params, own, strict=True)])
+    keys = sorted((name, part) for name, state in meter.gathered.items() for part in state)
+    counts = record.tensors[_ROWS].tensor.read() if record is not None and _ROWS in record.tensors else None
+    for number, (name, part) in enumerate(keys):
+        array = np.concatenate([np.asarray(chunk) for chunk in meter.gathered[name][part].chunks])
+        if counts is not None and len(counts) == len(keys) and counts.shape[1] == team.size:
+            first = int(counts[number, : team.rank].sum())
+            array = array[first : first + int(counts[number, team.rank])]
+        elif not team.is_main:
+            array = array[:0]
+        meter.gathered[name][part] = Rows((array,))

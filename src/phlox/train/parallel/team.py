@@ -1,0 +1,323 @@
+"""`Team`: the processes and devices that a learner trains with, as it sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from phlox import errors
+from phlox.backend import Backend, Device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.kind import kind_of_dtype
+from phlox.backend.parallel import RowGroup, row_group, rows_of
+from phlox.backend.processes import processes
+from phlox.backend.sharding import Index
+from phlox.data.structure import is_array, mapped
+from phlox.errors import DistributedError, RunError
+from phlox.metrics.base import Rows
+from phlox.module import Module, Param
+from phlox.record import Record
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import ops_of
+from phlox.tensor.tensor import wrap
+from phlox.train.feed import count, onto
+from phlox.train.meter import Meter, Output
+from phlox.train.parallel import sums
+from phlox.train.parallel.joint import Joint
+from phlox.train.parallel.portions import Portion, SharedFeed
+from phlox.train.parallel.sums import Together
+
+if TYPE_CHECKING:
+    from phlox.distributed import Mesh
+    from phlox.train.loop import Fit
+
+T = TypeVar("T")
+HostArray = np.ndarray[Any, Any]
+
+
+class Team:
+    """A mesh and the processes of the program.
+
+    Attributes:
+        partitions: are arrays global, and is the communication the engine's? Where not, each process computes on its
+            rows, and gradients, losses and sums of metrics are added up.
+        part, parts: which part of the rows of each batch this process has, of how many.
+        cuts: over how many devices the rows of a batch are cut.
+        rank, size: of this process, and how many there are.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        if not callable(getattr(mesh, "device_for", None)):
+            raise RunError(f"mesh: give px.distributed.Mesh(data=-1), got a {type(cast('object', mesh)).__name__}")
+        self.mesh = mesh
+        self.part, self.parts = mesh.part
+        self.cuts: int = mesh.shape[mesh.batch_axis]
+        self.partitions: bool = mesh.backend.partitions
+        known = processes()
+        self.rank, self.size = known.rank, known.size
+
+    @property
+    def is_main(self) -> bool:
+        """Is this process 0, which prints and writes what all have in common?"""
+        return self.rank == 0
+
+    @property
+    def in_shards(self) -> bool:
+        """Is the state saved by several processes or devices together?"""
+        return self.size > 1 or (self.partitions and self.mesh.size > 1)
+
+    @property
+    def adds_up(self) -> bool:
+        """Does each process measure its own rows, so that sums are added up over the processes?"""
+        return self.size > 1 and not self.partitions
+
+    # --- models
+
+    def taken(self, model: Module) -> Module:
+        """A model on the mesh: one that is on single devices is replicated; `RunError` where it is elsewhere."""
+        mesh = self.mesh
+
+        def placed(path: str, param: Param) -> Param:
+            device = param.device
+            if type(engine_of(param.backend)) is not type(mesh.backend):
+                raise RunError(
+                    f"model: `{path}` is on {param.backend!r}, and the mesh is of {mesh.backend!r}; give "
+                    "model.to_device(...) or another mesh"
+                )
+            if not self.partitions:
+                return param
+            if device.sharding is None:
+                return param.to_device(mesh.device.on(param.backend))
+            if device.sharding.mesh != mesh.native:
+                raise RunError(f"model: `{path}` is on another mesh than {mesh!r}; give mesh= the one of model.shard")
+            return param
+
+        return model.map(placed)
+
+    def device(self, device: Device) -> Device:
+        """Where what all devices have goes, on the same backend."""
+        return self.mesh.device.on(device.backend) if self.partitions else device
+
+    def align(self, modules: Sequence[Module]) -> None:
+        """Make running statistics, which each process has of its own rows, the mean over the processes.
+
+        They are means over steps, and so it does not matter when that is done. What is the same everywhere stays so.
+        """
+        if not self.adds_up:
+            return
+        params = [param for one in modules for param in one.params() if not param.trainable and param.is_initialized]
+        params = [param for param in params if np.dtype(param.val().numpy().dtype).kind == "f"]
+        if not params:
+            return
+        hosts: list[HostArray] = [param.val().numpy() for param in params]
+        every = self.gathered(np.concatenate([np.asarray(host, np.float64).reshape(-1) for host in hosts]))
+        mean: HostArray = cast("Any", np.where((every == every[0]).all(0), every[0], np.mean(every, axis=0)))
+        start = 0
+        for param, host in zip(params, hosts, strict=True):
+            new = mean[start : start + host.size].reshape(host.shape)
+            start += host.size
+            if not np.array_equal(new, host, equal_nan=True):
+                value = param.val()
+                param.set(wrap(ops_of(value.backend, value.kind), value.backend.from_host(
+                    new.astype(host.dtype), value.kind, value.device)))  # fmt: skip
+
+    def joint(self, fit: Fit) -> Joint:
+        """What a training does with those of the other processes."""
+        return Joint(fit, self)
+
+    # --- batches
+
+    def scope(self) -> AbstractContextManager[object]:
+        """In which the code computes on this process's rows."""
+        return self.mesh
+
+    def rows_scope(self, portion: Portion) -> AbstractContextManager[object]:
+        """As `scope`, within it, where a portion is not like the others."""
+        if self.partitions:
+            return nullcontext()
+        if portion.is_whole:
+            return rows_of(None)
+        group = row_group()
+        return nullcontext() if portion.counts is None or group is None else rows_of(
+            RowGroup(group.rank, group.size, portion.counts)
+        )  # fmt: skip
+
+    def placed(self, batch: Any, portion: Portion, device: Device, *, stacked: bool = False) -> Any:
+        """A batch (or several, stacked) as tensors: of all processes together where the engine partitions."""
+        if not self.partitions:
+            return onto(batch, device)
+        axis, backend = int(stacked), device.backend
+
+        def moved(leaf: Any) -> Any:
+            return self._global(leaf, backend, portion.is_whole, axis)
+
+        return mapped(moved, batch)
+
+    def _global(self, leaf: Any, backend: Backend, is_whole: bool, axis: int) -> Any:
+        if isinstance(leaf, Tensor):
+            leaf = cast("Tensor[Any, Any, Any]", leaf).detach().numpy()
+        if not is_array(leaf) or leaf.dtype.kind not in "fiub":
+            return leaf
+        host: HostArray = leaf
+        cut = host.ndim > axis and not is_whole
+        spec = (*[None] * axis, self.mesh.batch_axis) if cut else ()
+        own = host.shape[axis] if cut else 0
+        first, shape = self.part * own, list(host.shape)
+        if cut:
+            shape[axis] = own * self.parts
+
+        def read(index: Index) -> HostArray:
+            if not cut:
+                return host[index]
+            rows = index[axis]
+            return host[(*index[:axis], slice(rows.start - first, rows.stop - first), *index[axis + 1 :])]
+
+        kind = kind_of_dtype(host.dtype)
+        device = self.mesh.device_for(spec).on(backend)
+        return wrap(ops_of(backend, kind), backend.from_shards(tuple(shape), kind, device, read))
+
+    def feed(self, data: Any, name: str, *, trains: bool, weighs: bool) -> SharedFeed:
+        """The batches of this process."""
+        return SharedFeed(data, self, name, trains=trains, weighs=weighs)
+
+    def counts(self, portion: Portion) -> bool:
+        """Is what this process makes of a portion counted, or has another one the same?"""
+        return self.partitions or not portion.is_whole or self.part == 0
+
+    def measured_rows(self, portion: Portion) -> int:
+        """Of how many rows is a mean that this process measures of a portion?"""
+        return portion.rows if self.partitions or portion.is_whole else count(portion.batch)
+
+    def readable(self, output: Output) -> Output:
+        """What comes out of a step, in which each process can read what metrics keep of the rows."""
+        if not self.partitions or self.size == 1 or not output.rows:
+            return output
+        rows = {
+            name: {part: Rows(tuple([self.everywhere(chunk) for chunk in kept.chunks])) for part, kept in state.items()}
+            for name, state in output.rows.items()
+        }
+        return output._replace(rows=rows)
+
+    def in_order(self, parts: Sequence[HostArray]) -> HostArray:
+        """The rows of all processes, batch by batch, of the parts that each has of them."""
+        lengths, batches = self.gathered_rows(np.array([len(part) for part in parts], np.int64))
+        every, _ = self.gathered_rows(np.concatenate(parts))
+        ends, starts = np.cumsum(lengths), np.cumsum(batches) - batches
+        pieces = [
+            every[ends[first + number] - lengths[first + number] : ends[first + number]]
+            for number in range(max(batches))
+            for first, count in zip(starts, batches, strict=True)
+            if number < count
+        ]
+        return np.concatenate(pieces)
+
+    # --- metrics and records
+
+    def merged(self, meter: Meter, *, means: bool) -> Together | None:
+        """What a meter has measured in all processes; None where each has measured everything."""
+        return sums.together(self, meter, means=means) if self.adds_up else None
+
+    def parts_of(self, meter: Meter) -> dict[str, Any]:
+        """As `Meter.parts`, to be saved."""
+        return sums.saved(self, meter) if self.adds_up else meter.parts()
+
+    def take_share(self, meter: Meter, record: Record | None) -> None:
+        """Take, of what all have measured, what is this process's."""
+        if self.adds_up:
+            sums.take_share(self, meter, record)
+
+    @property
+    def is_alone(self) -> bool:
+        """Is there no other process, and no other device?"""
+        return not self.in_shards
+
+    def carry_record(self, parts: Sequence[Tensor[Any, Any, Any]]) -> Record:
+        """What goes on from batch to batch: global arrays as they are, else those of all processes, stacked."""
+        arrays = [one.numpy() for one in self.everywhere(tuple(parts))] if self.partitions else [
+            self.gathered(one.numpy()) for one in parts
+        ]  # fmt: skip
+        return Record({f"part{number:04}": array for number, array in enumerate(arrays)})
+
+    def own_carry(self, arrays: list[HostArray]) -> list[HostArray]:
+        """What of that was this process's; `RunError` where other processes have saved it."""
+        if not self.adds_up:
+            return arrays
+        if any(array.ndim == 0 or len(array) != self.size for array in arrays):
+            raise RunError(
+                f"the carry was saved by another number of processes than {self.size}; go on with as many as before, "
+                "or from the end of an epoch"
+            )
+        return [array[self.rank] for array in arrays]
+
+    # --- what processes tell each other
+
+    def by_main(self, what: Callable[[], T]) -> T:
+        """What process 0 makes of it, in all processes; its error, in all processes. Plain data alone."""
+        if self.size == 1:
+            return what()
+        from phlox.distributed import broadcast_object
+
+        told: dict[str, Any] = {}
+        failed: Exception | None = None
+        if self.is_main:
+            try:
+                told = {"value": what()}
+            except Exception as error:
+                failed, told = error, {"error": str(error), "class": type(error).__name__}
+        told = broadcast_object(told)
+        if failed is not None:
+            raise failed
+        if "error" in told:
+            kind = getattr(errors, told["class"], None)
+            if not (isinstance(kind, type) and issubclass(kind, errors.PhloxError)):
+                raise DistributedError(f"process 0: {told['class']}: {told['error']}")
+            raise kind(f"process 0: {told['error']}")
+        return told["value"]
+
+    def check_same(self, what: str, value: Any) -> None:
+        """Raise `RunError` where a plain value is not the same in all processes."""
+        if self.size == 1:
+            return
+        from phlox.distributed import gather_objects
+
+        every: list[Any] = gather_objects(value)
+        if any(one != every[0] for one in every):
+            rank = next(rank for rank, one in enumerate(every) if one != every[0])
+            raise RunError(f"{what}: {every[0]!r} in process 0, and {every[rank]!r} in process {rank}")
+
+    def gathered(self, array: HostArray) -> HostArray:
+        """The arrays of all processes, [processes, ...]; they have one shape."""
+        self.mesh.backend.join_processes()
+        return self.mesh.backend.gather_on_host(np.ascontiguousarray(array))
+
+    def gathered_rows(self, array: HostArray) -> tuple[HostArray, list[int]]:
+        """The rows of all processes, one process after the other, and how many each has."""
+        counts: list[int] = self.gathered(np.array([len(array)], np.int64)).reshape(-1).tolist()
+        padded = np.zeros((max(counts), *array.shape[1:]), array.dtype)
+        padded[: len(array)] = array
+        every = self.gathered(padded)
+        return np.concatenate([one[:count] for one, count in zip(every, counts, strict=True)]), counts
+
+    def everywhere(self, value: Any) -> Any:
+        """Tensors of a structure of tensors, replicated on the mesh, so that each process can read them."""
+        replicated = self.mesh.device
+
+        def moved(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            tensor = cast("Tensor[Any, Any, Any]", x)
+            sharding = tensor.device.sharding
+            if sharding is None or sharding.is_replicated:
+                return tensor
+            return tensor.to_device(replace(replicated, backend=tensor.backend))
+
+        return mapped(moved, value)
+
+    def note_rank(self, error: BaseException) -> None:
+        """Let an error say in which process it was raised."""
+        if self.size > 1 and not any(note.startswith("in process ") for note in getattr(error, "__notes__", [])):
+            error.add_note(f"in process {self.rank} of {self.size}")
