@@ -1,4 +1,4 @@
-"""A model beside the file that was made of it: inputs, the results that are wanted, and how far others are from them."""
+"""A model beside the file that was made of it: inputs, what it gives for them, and how far others are from that."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from phlox.backend import Bool, Int
 from phlox.backend.tracing.dimension import as_size
-from phlox.backend.tracing.symbolic import differ, less
+from phlox.backend.tracing.symbolic import any_less, differ
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
 
@@ -42,7 +42,7 @@ def _open_shape(old: tuple[int, ...], count: int, sizes: list[Any]) -> tuple[int
     inferred = [place for place, size in enumerate(sizes) if type(size) is int and size == -1]
     if len(inferred) == 1 and not (type(rest) is int and rest == 0) and not differ(count % rest, 0):
         sizes = [*sizes[: inferred[0]], count // rest, *sizes[inferred[0] + 1 :]]
-    elif inferred or differ(rest, count) or any([less(size, 0) for size in sizes]):
+    elif inferred or differ(rest, count) or any_less(sizes, 0):
         raise ShapeError(f"reshape: cannot arrange shape {old} as {tuple(sizes)}")
     return tuple(sizes)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from phlox.backend.tracing.symbolic import less
+from phlox.backend.tracing.symbolic import any_less, less
 from phlox.errors import ShapeError
 from phlox.tensor.functional.call import Padding, Sizes, by_shapes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
@@ -318,7 +318,7 @@ def _transposed_options(
         (have - 1) * step - sum(pad) + far + more
         for have, step, pad, far, more in zip(x[2:], strides, pads, reach, extra, strict=True)
     )
-    if any([less(one, 1) for one in (*window, *x[2:], *spatial)]):
+    if any_less((*window, *x[2:], *spatial), 1):
         raise ShapeError(
             f"{name}: x of shape {x} with weight of shape {weight} gives a result of size {spatial}; "
             f"every size must be at least 1"

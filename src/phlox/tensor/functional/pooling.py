@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from phlox.backend.tracing.dimension import larger, smaller
-from phlox.backend.tracing.symbolic import is_symbolic, less
+from phlox.backend.tracing.symbolic import any_less, is_symbolic, less
 from phlox.errors import ShapeError
 from phlox.tensor.functional.call import Padding, Sizes, by_shapes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
@@ -295,6 +295,6 @@ def _adaptive(name: str, axes: int, x: Tensor, size: Counts) -> Tensor:
 
 def _spatial(name: str, axes: int, x: Shape) -> Shape:
     have = x[2:]
-    if len(x) != 2 + axes or any([less(one, 1) for one in have]):
+    if len(x) != 2 + axes or any_less(have, 1):
         raise ShapeError(f"{name}: x must be [n, channels, {_SPATIAL[axes]}] with no axis of size 0, got shape {x}")
     return have
