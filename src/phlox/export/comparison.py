@@ -10,8 +10,8 @@ import numpy as np
 from phlox.backend import Backend, Device, Float, backend_by_name, default_device
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ExportError, PhloxError
+from phlox.export.arguments import Arguments, Input
 from phlox.export.report import Difference
-from phlox.export.to_onnx.arguments import Arguments, Input
 from phlox.host.dtypes import HOST_DTYPES
 from phlox.module import Module
 from phlox.tensor import Tensor, tensor

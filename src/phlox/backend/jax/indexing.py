@@ -11,13 +11,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import InconclusiveDimensionOperation, Tracer
+from jax.core import Tracer
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.indexing import Mode
 from phlox.backend.contract.types import Array, Index, Shape, native
 from phlox.backend.jax.ops import op
-from phlox.backend.jax.sizes import is_symbolic
+from phlox.backend.jax.sizes import InconclusiveDimensionOperation, is_symbolic
 
 
 def _static(index: Index) -> tuple[Any, ...]:

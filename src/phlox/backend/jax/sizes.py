@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import export
-from jax.core import InconclusiveDimensionOperation, max_dim, min_dim
+from jax.core import max_dim, min_dim
 
 from phlox.backend.tracing.symbolic import RULES, SizeRules, is_symbolic
 
@@ -31,6 +32,9 @@ def _number(size: Any, real: bool) -> Any:
     return jnp.asarray(size) * 1.0 if real else jnp.asarray(size)
 
 
-__all__ = ["is_symbolic"]
+__all__ = ["InconclusiveDimensionOperation", "is_symbolic"]
+
+InconclusiveDimensionOperation: type[Exception] = getattr(jax.errors, "InconclusiveDimensionOperation", Exception)
+"""What JAX raises for a question whose answer depends on what a dimension will be."""
 
 RULES[type(export.symbolic_shape("n")[0])] = SizeRules(_less, _same, min_dim, max_dim, _number)

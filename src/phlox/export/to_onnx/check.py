@@ -11,9 +11,9 @@ import numpy as np
 
 from phlox.backend import Device
 from phlox.errors import ExportError
+from phlox.export.arguments import Arguments
 from phlox.export.comparison import TOLERANCES, case, difference, feeds, reference_model
 from phlox.export.report import Difference
-from phlox.export.to_onnx.arguments import Arguments
 from phlox.export.to_onnx.model_file import onnx_package
 from phlox.module import Module
 

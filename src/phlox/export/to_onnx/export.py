@@ -12,8 +12,8 @@ from typing import Any
 
 from phlox.backend import Device, Float
 from phlox.errors import ExportError
+from phlox.export.arguments import Arguments, check_names, read, sizes_to_try
 from phlox.export.to_onnx import check, model_file
-from phlox.export.to_onnx.arguments import Arguments, check_names, read, sizes_to_try
 from phlox.export.to_onnx.graph import OPSETS, Graph, Interface
 from phlox.export.to_onnx.passes import rename, run_passes
 from phlox.export.to_onnx.report import OnnxReport

@@ -24,13 +24,10 @@ LEAST = 1 << 22
 
 def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """As `torch.matmul`."""
-    if (
-        type(x) is torch.Tensor
-        and weight.ndim == 2
-        and x.ndim >= 2
-        and x.numel() * weight.shape[1] >= LEAST
-        and suits(x, weight)
-    ):
+    # Of what PyTorch traces no size is asked: it would become a condition of the program.
+    if type(x) is not torch.Tensor or weight.ndim != 2 or x.ndim < 2:
+        return torch.matmul(x, weight)
+    if x.numel() * weight.shape[1] >= LEAST and suits(x, weight):
         if x.ndim == 2:
             return _multiply_either_way(x, weight)
         if x.is_contiguous():
