@@ -21,7 +21,7 @@ from phlox.errors import ExportError, ExtraNotInstalledError
 from phlox.export.arguments import Arguments, read
 from phlox.export.comparison import TOLERANCES
 from phlox.export.report import ExportReport
-from phlox.export.tracing import Traced, candidates_of, compared, engine_for, of_call, target_of
+from phlox.export.tracing import Traced, candidates_of, compared, engine_for, inputs_of, of_call, target_of, text_of
 from phlox.module import Module
 from phlox.transform.summary.evaluate import place_of
 
@@ -101,11 +101,9 @@ def stablehlo(
                 made.replace(target)
     return ExportReport(
         path=target, size=target.stat().st_size,
-        inputs={
-            one.name: _text(one.spec.shape, engine.element_name(one.spec.kind)) for one in arguments.inputs
-        },
+        inputs=inputs_of(traced),
         outputs={
-            name: _text(aval.shape, _SHORT.get(str(aval.dtype), str(aval.dtype)))
+            name: text_of(aval.shape, _SHORT.get(str(aval.dtype), str(aval.dtype)))
             for name, aval in zip(traced.outputs, _in_order(exported, traced), strict=True)
         },
         runtime=ran and f"jax.export on {ran}", reference=reference, differences=tuple(found),
@@ -123,10 +121,6 @@ def _jax() -> Any:
     except ImportError:
         raise ExtraNotInstalledError(f"{_CALL} needs JAX: pip install jax") from None
     return jax
-
-
-def _text(shape: Sequence[Any], element: str) -> str:
-    return f"{element} [{', '.join(map(str, shape))}]"
 
 
 def _exported(jax: Any, traced: Traced, platforms: list[str]) -> tuple[Any, list[str]]:

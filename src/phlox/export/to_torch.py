@@ -22,7 +22,7 @@ from phlox.errors import ExportError, ExtraNotInstalledError, PhloxError
 from phlox.export.arguments import read
 from phlox.export.comparison import TOLERANCES, case
 from phlox.export.report import ExportReport
-from phlox.export.tracing import Traced, candidates_of, compared, engine_for, of_call, target_of
+from phlox.export.tracing import Traced, candidates_of, compared, engine_for, inputs_of, of_call, target_of, text_of
 from phlox.module import Module
 from phlox.transform.summary.evaluate import place_of
 
@@ -46,8 +46,8 @@ def torch(
     """Write a model as a program of PyTorch's with its weights, run the file, and say how far it is from the model.
 
     The file is what `torch.export.save` writes. A process that has PyTorch and not Phlox runs it:
-    `torch.export.load(path).module()(x)`, which returns a tensor, or a dict by name where there are several outputs. The
-    program has PyTorch's own operators alone, and its parameters have our paths.
+    `torch.export.load(path).module()(x)`, which returns a tensor, or a dict by name where there are several outputs.
+    The program has PyTorch's own operators alone, and its parameters have our paths.
 
     Args:
         model: any module; its deferred parameters are made.
@@ -98,10 +98,9 @@ def torch(
                     _CALL, model, traced, place, candidates, run, limit, (RuntimeError, AssertionError)
                 )
             made.replace(target)
-    engine = traced.engine
     return ExportReport(
         path=target, size=target.stat().st_size,
-        inputs={one.name: _text(one.spec.shape, engine.element_name(one.spec.kind)) for one in arguments.inputs},
+        inputs=inputs_of(traced),
         outputs=_outputs(program, traced),
         runtime="torch.export" if check_file else "", reference=reference, differences=tuple(found),
         seconds=time.perf_counter() - started, constraints=tuple(ranges),
@@ -115,10 +114,6 @@ def _torch() -> Any:
     except ImportError:
         raise ExtraNotInstalledError(f"{_CALL} needs PyTorch: pip install torch") from None
     return torch
-
-
-def _text(shape: Sequence[Any], element: str) -> str:
-    return f"{element} [{', '.join(map(str, shape))}]"
 
 
 def _example(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> tuple[dict[str, int], list[Any]]:
@@ -139,13 +134,8 @@ def _example(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> tuple[d
 def _tensors(traced: Traced, values: Sequence[Any]) -> list[Any]:
     import torch
 
-    dtypes = [traced.engine.host_dtype(one.spec.kind) for one in traced.arguments.inputs]
-    return [
-        torch.from_numpy(
-            np.array(value).astype(np.float32 if "float" in str(dtype) and dtype.itemsize == 2 else dtype)
-        ).to(traced.engine.element(one.spec.kind))
-        for value, dtype, one in zip(values, dtypes, traced.arguments.inputs, strict=True)
-    ]
+    elements = [traced.engine.element(one.spec.kind) for one in traced.arguments.inputs]
+    return [torch.from_numpy(np.array(value)).to(element) for value, element in zip(values, elements, strict=True)]
 
 
 def _program(pytorch: Any, traced: Traced) -> Any:
@@ -221,7 +211,7 @@ def _refused(traced: Traced, error: Exception, names: Sequence[str]) -> ExportEr
     if not fixed:
         return traced.refuse(_CALL, error)
     return ExportError(
-        f"{_CALL}: the program depends on the sizes of {', '.join(fixed)}, so that no program is right for all of them; "
+        f"{_CALL}: the program depends on the sizes of {', '.join(fixed)}, so that none is right for all of them; "
         f"give such an axis a size in place of its name. PyTorch says: {' '.join(text.split())[:400]}"
     )
 
@@ -243,7 +233,7 @@ def _outputs(program: Any, traced: Traced) -> dict[str, str]:
     (node,) = program.graph.find_nodes(op="output")
     values = [one.meta["val"] for one in node.args[0]]
     return {
-        name: _text(value.shape, _SHORT[str(value.dtype)])
+        name: text_of(value.shape, _SHORT[str(value.dtype)])
         for name, value in zip(traced.outputs, values[-len(traced.outputs) :], strict=True)
     }
 

@@ -174,3 +174,15 @@ def target_of(call: str, path: Any) -> Path:
     if not target.absolute().parent.is_dir():
         raise ExportError(f"{call}: there is no folder {target.absolute().parent}; make it first")
     return target
+
+
+def text_of(shape: Sequence[Any], element: str) -> str:
+    """An input or an output in a report: `f32 [batch, 8]`."""
+    return f"{element} [{', '.join(map(str, shape))}]"
+
+
+def inputs_of(traced: Traced) -> dict[str, str]:
+    """The inputs as a report has them."""
+    engine = traced.engine
+    elements = {"float": engine.float_element, "int": engine.int_element, "bool": "bool"}
+    return {one.name: text_of(one.spec.shape, elements[one.spec.kind.name]) for one in traced.arguments.inputs}
