@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ _SOURCE = Path(__file__).parents[1]
 _PARTS = ("autodiff", "backend", "batching", "export", "host", "module", "random", "tensor", "transform")
 _MACHINERY = tuple([f"{_SOURCE / name}" for name in _PARTS])
 """Of a call these parts are not shown: they are the same for every layer."""
+_ENGINES = tuple([f"{os.sep}site-packages{os.sep}{name}{os.sep}" for name in ("jax", "torch")])
 
 
 def line_of_caller() -> str:
@@ -32,4 +34,4 @@ def line_of_error(error: BaseException) -> str:
 
 
 def _is_machinery(file: str) -> bool:
-    return file.startswith((*_MACHINERY, "<")) or "contextlib" in file
+    return file.startswith((*_MACHINERY, "<")) or "contextlib" in file or any(one in file for one in _ENGINES)

@@ -104,7 +104,8 @@ def check_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shape
 def check_same_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     """Raise `ShapeError` unless all shapes are equal, so that no operand broadcasts unnoticed."""
     shapes = {what: x.shape for what, x in operands.items()}
-    if len(set(shapes.values())) > 1:
+    first, *others = shapes.values()
+    if any(shape != first for shape in others):
         listed = ", ".join(f"{what} of shape {shape}" for what, shape in shapes.items())
         raise ShapeError(f"{name}: {listed}; the shapes must be equal")
 
