@@ -1,4 +1,4 @@
-"""Every layer and model as a program of PyTorch's, with all axes open that can be; its operators are PyTorch's alone."""
+"""Every layer and model as a program of PyTorch's, all axes open that can be, without an operator of ours."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def test_what_cannot_be_open_is_an_error(case: Case, tmp_path: Path) -> None:
 def test_pytorch_alone_runs_it(tmp_path: Path) -> None:
     class Model(px.Module):
         def __init__(self) -> None:
-            self.layers = [nn.Lstm(4, 5), nn.Linear(5, 2)]
+            self.first, self.last = nn.Lstm(4, 5), nn.Linear(5, 2)
 
         def __call__(self, x: px.Tensor) -> dict[str, px.Tensor]:
-            y, _ = self.layers[0](x)  # pyright: ignore
-            return {"logits": self.layers[1](y), "hidden": y}  # pyright: ignore
+            y, _ = self.first(x)
+            return {"logits": self.last(y), "hidden": y}
 
     model = Model().init(0)
     path = tmp_path / "model.pt2"
     report = px.export.torch(model, [px.TensorSpec(("batch", "time", 4))], path)
     assert report.outputs.keys() == {"output_logits", "output_hidden"}
     program = torch.export.load(path)
-    assert {name for name in program.state_dict} == {name for name, _ in model.named_params()}
+    assert set(program.state_dict) == {name for name, _ in model.named_params()}
     assert "scan" in operators(program)
     x = np.random.default_rng(0).normal(size=(3, 11, 4)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
@@ -101,7 +101,9 @@ def test_layers_take_dims_of_pytorch(layer: Any, shape: tuple[int, ...], open_ax
             return outputs(x)
 
     dims = {axis: torch.export.Dim(f"axis{axis}") for axis in open_axes}
-    program = torch.export.export(Program(), (torch.randn(3, *shape),), dynamic_shapes=(dims,)).module()
+    program = torch.export.export(
+        Program(), (torch.randn(3, *shape),), dynamic_shapes=(dims,), prefer_deferred_runtime_asserts_over_guards=True
+    ).module()
     sizes = [9 if axis in open_axes else size for axis, size in enumerate((3, *shape))]
     x = torch.randn(*sizes)
     torch.testing.assert_close(program(x), outputs(x), rtol=1e-4, atol=1e-5)

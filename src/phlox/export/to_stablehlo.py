@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -117,7 +117,7 @@ _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf1
 def _jax() -> Any:
     try:
         import jax
-        import jax.export
+        import jax.export as _  # noqa: F401
     except ImportError:
         raise ExtraNotInstalledError(f"{_CALL} needs JAX: pip install jax") from None
     return jax
@@ -134,6 +134,7 @@ def _exported(jax: Any, traced: Traced, platforms: list[str]) -> tuple[Any, list
             found = traced(arrays)
             return found[0] if len(found) == 1 else dict(zip(traced.outputs, found, strict=True))
 
+        assumed: list[tuple[Any, Any]] = []
         try:
             with noting_assumptions() as assumed:
                 exported = jax.export.export(jax.jit(program), platforms=platforms)(*specs)
@@ -163,7 +164,8 @@ def _specs(jax: Any, arguments: Arguments, traced: Traced, names: list[str], con
     )
     return [
         jax.ShapeDtypeStruct(
-            tuple([open_sizes.get(size, size) for size in one.spec.shape]), traced.engine.element(one.spec.kind)
+            tuple([open_sizes.get(cast(Any, size), size) for size in one.spec.shape]),
+            traced.engine.element(one.spec.kind),
         )
         for one in arguments.inputs
     ]

@@ -110,7 +110,7 @@ def torch(
 def _torch() -> Any:
     try:
         import torch
-        import torch.export
+        import torch.export as _  # noqa: F401
     except ImportError:
         raise ExtraNotInstalledError(f"{_CALL} needs PyTorch: pip install torch") from None
     return torch
@@ -156,7 +156,7 @@ def _program(pytorch: Any, traced: Traced) -> Any:
             owner.register_buffer(last, array)
         names[path] = owner, last
 
-    class Program(type(root)):
+    class Program(pytorch.nn.Module):  # pyright: ignore[reportUntypedBaseClass]
         def forward(self, *arrays: Any) -> Any:
             with noting_assumptions() as assumed:
                 found = traced(arrays, {path: getattr(*place) for path, place in names.items()})

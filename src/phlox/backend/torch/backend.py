@@ -177,10 +177,6 @@ def _divisor(x: Array) -> Array:
     return torch.where(x == 0, 1, x)
 
 
-def _is_traced(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and is_tracer(x)
-
-
 def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
     """A tensor of one float type as one of another, anything else as it is."""
     return x.to(target) if getattr(x, "dtype", None) is source else x
