@@ -17,7 +17,7 @@ from phlox.backend import Torch
 from phlox.errors import ExportError
 from tests.export.cases import ALL, Case
 
-CANNOT = {"CtcLoss", "padded", "interpolate, nearest"}
+CANNOT = {"CtcLoss", "padded", "interpolate, nearest", "a loop"}
 
 
 def operators(program: Any) -> set[str]:

@@ -162,13 +162,9 @@ def _specs(jax: Any, arguments: Arguments, traced: Traced, names: list[str], con
     open_sizes = (
         dict(zip(names, jax.export.symbolic_shape(", ".join(names), scope=scope), strict=True)) if names else {}
     )
-    return [
-        jax.ShapeDtypeStruct(
-            tuple([open_sizes.get(cast(Any, size), size) for size in one.spec.shape]),
-            traced.engine.element(one.spec.kind),
-        )
-        for one in arguments.inputs
-    ]
+    shapes = [tuple([open_sizes.get(cast(Any, size), size) for size in one.spec.shape]) for one in arguments.inputs]
+    elements = [traced.engine.element(one.spec.kind) for one in arguments.inputs]
+    return [jax.ShapeDtypeStruct(*one) for one in zip(shapes, elements, strict=True)]
 
 
 def _in_order(exported: Any, traced: Traced) -> list[Any]:
