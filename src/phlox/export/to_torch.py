@@ -156,7 +156,7 @@ def _program(pytorch: Any, traced: Traced) -> Any:
             owner.register_buffer(last, array)
         names[path] = owner, last
 
-    class Program(pytorch.nn.Module):  # pyright: ignore[reportUntypedBaseClass]
+    class Program(pytorch.nn.Module):
         def forward(self, *arrays: Any) -> Any:
             with noting_assumptions() as assumed:
                 found = traced(arrays, {path: getattr(*place) for path, place in names.items()})
