@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.backend import Bool, DeviceLike, Float, Int
+from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import ConfigError, KindError, ShapeError
 from phlox.models.causal import Tokens
@@ -140,7 +141,7 @@ class Bert(Module):
     def _check(self, tokens: Tokens, mask: Mask | None, segments: Tokens | None) -> None:
         limit = self.config.context
         check_kind("Bert", Int, tokens=tokens, segments=segments)
-        if tokens.ndim != 2 or tokens.shape[1] > limit:
+        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
             raise ShapeError(
                 f"Bert: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from phlox.backend import Int
+from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import ShapeError
 from phlox.models.generation import generate, stream
@@ -234,7 +235,7 @@ class CausalModel(Module, Generic[C, B]):
     def _check(self, tokens: Tokens) -> None:
         name, limit = type(self).__name__, self.config.context
         check_kind(name, Int, tokens=tokens)
-        if tokens.ndim != 2 or tokens.shape[1] > limit:
+        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
             raise ShapeError(
                 f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
             )

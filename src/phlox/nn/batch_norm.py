@@ -8,6 +8,7 @@ import numpy as np
 
 from phlox.backend import DeviceLike, Float
 from phlox.backend.parallel import row_group
+from phlox.backend.tracing.symbolic import less
 from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
@@ -87,7 +88,7 @@ class BatchNorm(Module):
         if x.ndim > 1 and x.shape[1] != self.channels:
             raise ShapeError(f"x of shape {x.shape} does not have {self.channels} channels along axis 1")
         processes = self._processes()
-        if x.ndim > 1 and math.prod(x.shape) * processes <= self.channels:
+        if x.ndim > 1 and less(math.prod(x.shape) * processes, self.channels + 1):
             raise ShapeError(
                 f"x of shape {x.shape} has only one value per channel, and so no variance; use a larger batch"
             )

@@ -10,6 +10,7 @@ import numpy as np
 
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
 from phlox.backend.tracing.scalar import TracedScalar
+from phlox.backend.tracing.symbolic import is_symbolic, real, whole
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
 from phlox.host.dtypes import LARGEST
 from phlox.other_names import TENSOR, of_object
@@ -190,6 +191,8 @@ class TensorBase:
             return other.as_operand(ops.backend, ops.kind)
         if ops.backend.is_traced_scalar(other):
             return other
+        if is_symbolic(other):
+            return real(other) if ops.kind is Float else whole(other)
         if isinstance(other, np.ndarray):
             raise KindError(f"{name}: a tensor and a NumPy array do not mix; make it a tensor with phlox.tensor(...)")
         return NotImplemented

@@ -12,6 +12,7 @@ from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.tracing.dimension import as_size
 from phlox.backend.tracing.scalar import TracedScalar
+from phlox.backend.tracing.symbolic import any_less, is_symbolic
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.interop import copy_array, copy_if_aliased
@@ -92,12 +93,12 @@ def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
     try:
         sizes = (
             (as_size(shape),)
-            if hasattr(shape, "__index__")
+            if hasattr(shape, "__index__") or is_symbolic(shape)
             else tuple([one if one.__class__ is int else as_size(one) for one in shape])
         )
     except TypeError:
         raise ShapeError(f"{name}: a shape must be an integer or a sequence of integers, got {shape!r}") from None
-    if min(sizes, default=0) < 0:
+    if any_less(sizes, 0):
         raise ShapeError(f"{name}: a shape cannot have negative sizes, got {sizes}")
     return sizes
 

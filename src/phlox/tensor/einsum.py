@@ -49,7 +49,11 @@ def einsum(subscripts: str, *operands: T) -> T:
     ops, values = promote_to_ops("einsum", *operands)
     if ops.kind is Bool:
         raise KindError("einsum takes Float or Int tensors, got Bool; convert with .int() first")
-    steps = _plan(subscripts, tuple(x.shape for x in operands))
+    shapes = tuple(x.shape for x in operands)
+    try:
+        steps = _plan(subscripts, shapes)
+    except TypeError:  # symbolic dimensions cannot be keys
+        steps = _plan.__wrapped__(subscripts, shapes)
     try:
         for name, sources, arguments in steps:
             values.append(ops[name](*[values[at] for at in sources], *arguments))

@@ -11,6 +11,7 @@ import numpy as np
 
 from phlox.backend import Bool, Int
 from phlox.backend.tracing.dimension import as_size, pads
+from phlox.backend.tracing.symbolic import any_less, differ
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
 
@@ -33,6 +34,17 @@ def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
 
 def _is_sequence(values: Any) -> bool:
     return hasattr(values, "__len__")
+
+
+def _open_shape(old: tuple[int, ...], count: int, sizes: list[Any]) -> tuple[int, ...]:
+    """A shape with -1 inferred, where sizes are open."""
+    rest = math.prod([size for size in sizes if type(size) is not int or size != -1])
+    inferred = [place for place, size in enumerate(sizes) if type(size) is int and size == -1]
+    if len(inferred) == 1 and not (type(rest) is int and rest == 0) and not differ(count % rest, 0):
+        sizes = [*sizes[: inferred[0]], count // rest, *sizes[inferred[0] + 1 :]]
+    elif inferred or differ(rest, count) or any_less(sizes, 0):
+        raise ShapeError(f"reshape: cannot arrange shape {old} as {tuple(sizes)}")
+    return tuple(sizes)
 
 
 class Shaping(TensorBase):
@@ -64,6 +76,8 @@ class Shaping(TensorBase):
         except TypeError:
             raise ShapeError(f"reshape: a shape must consist of integers, got {sizes!r}") from None
         count = math.prod(old)
+        if count.__class__ is not int:
+            return self._apply("reshape", _open_shape(old, count, resolved))
         if resolved.count(-1) == 1:
             rest = -math.prod(resolved)
             if rest == 0 or count % rest:

@@ -6,6 +6,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from phlox.backend import Bool, Float, Int
+from phlox.backend.tracing.symbolic import less
 from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedError
 from phlox.tensor.base import TensorBase
 
@@ -51,7 +52,7 @@ class Sorting(TensorBase):
             k = index(k)
         except TypeError:
             raise KindError(f"topk: k must be an integer, got {k!r}") from None
-        if not 0 <= k <= self.shape[place]:
+        if k < 0 or less(self.shape[place], k):
             raise ShapeError(f"topk: k = {k} does not fit axis {place} of a tensor of shape {self.shape}")
         found = self._apply_to(Int, "argtopk", k, place, bool(largest))
         return self._apply("take_along_axis", found.primitive, place), found

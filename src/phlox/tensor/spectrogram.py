@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from phlox.backend.tracing.symbolic import less
 from phlox.errors import ShapeError
 from phlox.tensor.fourier import Complex, Norm, fft, float_of, irfft, rfft, sized
 from phlox.tensor.functions import at_full_precision, concat
@@ -23,7 +24,7 @@ def frame(x: Tensor, length: int, hop: int) -> Tensor:
     x = float_of("frame", x)
     if length < 1 or hop < 1:
         raise ShapeError(f"frame: length and hop must be at least 1, got {length} and {hop}")
-    if x.shape[-1] < length:
+    if less(x.shape[-1], length):
         raise ShapeError(f"frame: a signal of {x.shape[-1]} samples is shorter than a frame of {length}; pad it")
     return x._apply("frame", length, hop)  # pyright: ignore[reportPrivateUsage]
 

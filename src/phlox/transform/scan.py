@@ -14,6 +14,7 @@ from phlox.backend.kind import Bool
 from phlox.backend.pytree import Build
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
+from phlox.backend.tracing.symbolic import less
 from phlox.errors import BackendError, KindError, ModuleError, ShapeError
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
@@ -96,8 +97,11 @@ def _length(along: _TreeLeaves, length: int | None) -> int:
         raise ShapeError(
             f"scan: {scalar} has no axis to run along; what is the same in every step needs no place in xs"
         )
-    found = set(sizes.values())
-    if len(found) > 1 or (found and length is not None and found != {length}):
+    found: list[int] = []
+    for size in sizes.values():
+        if size not in found:  # symbolic dimensions have no hash
+            found.append(cast(int, size))
+    if len(found) > 1 or (found and length is not None and found != [length]):
         have = ", ".join(f"{path} has {size}" for path, size in sizes.items())
         wanted = "" if length is None else f", and length is {length}"
         raise ShapeError(
@@ -107,7 +111,7 @@ def _length(along: _TreeLeaves, length: int | None) -> int:
     if not found and length is None:
         raise ShapeError("scan: without tensors in xs, say how many steps there are: length=...")
     steps = cast("int", found.pop() if found else length)
-    if steps < 1:
+    if less(steps, 1):
         raise ShapeError(f"scan: there must be one step at least, to know what it gives; got {steps}")
     return steps
 

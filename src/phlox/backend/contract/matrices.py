@@ -92,9 +92,16 @@ class MatmulPlan(NamedTuple):
     """Is there an axis to sum over? Without, it is an elementwise product."""
 
 
-@lru_cache(4096)
 def matmul_plan(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> MatmulPlan:
     """See `dot_general` in the contract."""
+    try:
+        return _matmul_plan(shape_x, shape_y, batch, summed)
+    except TypeError:  # symbolic dimensions cannot be keys
+        return _matmul_plan.__wrapped__(shape_x, shape_y, batch, summed)
+
+
+@lru_cache(4096)
+def _matmul_plan(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> MatmulPlan:
     (bx, by), (sx, sy) = batch, summed
     fx = tuple(axis for axis in range(len(shape_x)) if axis not in bx and axis not in sx)
     fy = tuple(axis for axis in range(len(shape_y)) if axis not in by and axis not in sy)

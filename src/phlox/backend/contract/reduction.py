@@ -14,6 +14,7 @@ from phlox.backend.contract.shape import part
 from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.kind import Int
+from phlox.backend.tracing.symbolic import less
 from phlox.host.dtypes import INT_RANGES
 
 Between: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
@@ -107,7 +108,7 @@ class ReductionOps(SortingOps, ElementwiseOps):
 
     def _counts_too_many(self, x: Array, axes: Axes) -> bool:
         """Are there more elements than the integer type can count?"""
-        return self._count(x, axes) > INT_RANGES[self.int_element][1]
+        return less(INT_RANGES[self.int_element][1], self._count(x, axes))
 
     # --- scans
 

@@ -17,6 +17,7 @@ from phlox.backend.contract.nn.attention import AttentionOps
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.jax.cpu import is_shared
 from phlox.backend.jax.fused import fused
+from phlox.backend.jax.sizes import is_symbolic
 
 _CHUNK = 64
 _WHOLE = 128  # so few queries save less time in chunks than it takes to compile them
@@ -25,6 +26,8 @@ _MOST = 16  # chunks; each is a piece of the program
 
 def _spans(n: int, m: int, causal: bool) -> list[tuple[slice, int]]:
     """Chunks of queries, and how many keys they see."""
+    if is_symbolic(n):
+        return [(slice(0, n), m)]
     step = max(_CHUNK, -(-n // _MOST)) if n > _WHOLE and jax.default_backend() == "cpu" else max(n, 1)
     rows = [slice(start, min(start + step, n)) for start in range(0, n, step)]
     return [(span, min(span.stop, m) if causal else m) for span in rows]
@@ -32,8 +35,8 @@ def _spans(n: int, m: int, causal: bool) -> list[tuple[slice, int]]:
 
 def _part(mask: Array | None, rows: slice, keys: int) -> Array | None:
     """What of a mask meets these queries and keys."""
-    if mask is None:
-        return None
+    if mask is None or is_symbolic(rows.stop):  # which are all
+        return mask
     found: Array = mask if mask.shape[2] == 1 else mask[:, :, rows]
     return found if found.shape[3] == 1 else found[..., :keys]
 

@@ -43,6 +43,7 @@ from phlox.backend.jax.sampling import Sampling
 from phlox.backend.jax.shape import Shaping
 from phlox.backend.jax.sharding import in_shards
 from phlox.backend.jax.signal import Signal
+from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.jax.sorting import Sorting
 from phlox.backend.jax.tracer import Traces
 from phlox.backend.kind import Int
@@ -186,6 +187,8 @@ class Jax(
         return self._filled(shape, self.jax_int, value, device)
 
     def int_arange(self, start: int, stop: int, step: int, device: Device) -> Array:
+        if is_symbolic(stop - start):
+            return jnp.arange(start, stop, step, self.jax_int)
         return self.from_host(np.arange(start, stop, step, dtype=np.int64), Int, device)
 
     int_add: Binary = simple(jnp.add)

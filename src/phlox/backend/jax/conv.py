@@ -24,6 +24,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.conv import padded_sizes, window_counts
 from phlox.backend.contract.types import Array, Shape, Widths
 from phlox.backend.jax.ops import op
+from phlox.backend.jax.sizes import is_symbolic
 
 _UNFOLDED_BYTES = {1: 16 << 20, 2: 4 << 20, 3: 64 << 20}
 """The most that images are unfolded to, by the number of spatial axes: XLA has an eye for two only."""
@@ -40,7 +41,12 @@ _DEPTHWISE = {"y": 128, "dx": 64, "dw": 16}
 def _unfolds(n: int, weight: Shape, counts: Shape, stride: Shape, dilation: Shape, groups: int, size: int) -> bool:
     """Is it faster to unfold the images than to let XLA convolve?"""
     bytes_ = n * math.prod(weight[1:]) * math.prod(counts) * size
-    if jax.default_backend() != "cpu" or groups != 1 or bytes_ > _UNFOLDED_BYTES.get(len(counts), 0):
+    if (
+        is_symbolic(bytes_)
+        or jax.default_backend() != "cpu"
+        or groups != 1
+        or bytes_ > _UNFOLDED_BYTES.get(len(counts), 0)
+    ):
         return False
     slices = [1 if _tiles(*one) else one[0] for one in zip(weight[2:], stride, dilation, strict=True)]
     return sum(slices) <= _SLICES[len(counts)]
@@ -92,13 +98,15 @@ def conv(
     """See `phlox.backend.contract.nn.conv`."""
     out, _, *window = weight.shape
     counts = window_counts(padded_sizes(x.shape[2:], padding), tuple(window), stride, dilation)
-    if _unfolds(len(x), weight.shape, counts, stride, dilation, groups, x.dtype.itemsize):
+    if _unfolds(x.shape[0], weight.shape, counts, stride, dilation, groups, x.dtype.itemsize):
         y = _rows(channels_last(x), tuple(window), stride, padding, dilation) @ _flat(weight)
         y = y if bias is None else y + bias
-        return channels_first(y.reshape(len(x), *counts, out))
+        return channels_first(y.reshape(x.shape[0], *counts, out))
     if _is_depthwise(weight.shape, groups, "y"):
         y = _depthwise(x, weight, stride, padding, dilation)
     else:
+        if any(is_symbolic(width) for pair in padding for width in pair):
+            x, padding = jnp.pad(x, ((0, 0), (0, 0), *padding)), ((0, 0),) * len(padding)
         y = lax.conv_general_dilated(x, weight, stride, padding, rhs_dilation=dilation, feature_group_count=groups)
     return y if bias is None else y + bias.reshape(out, *(1 for _ in window))
 
@@ -205,7 +213,7 @@ def _placed(
 def conv_dw(x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int) -> Array:
     """The transpose of `conv` in the weight."""
     out, channels, *window = shape
-    if not _unfolds(len(x), shape, g.shape[2:], stride, dilation, groups, x.dtype.itemsize):
+    if not _unfolds(x.shape[0], shape, g.shape[2:], stride, dilation, groups, x.dtype.itemsize):
         zeros = jnp.zeros(shape, g.dtype)
         _, pull = jax.vjp(lambda weight: _convolved(x, weight, stride, padding, dilation, groups, "dw"), zeros)
         return pull(g)[0]
@@ -221,7 +229,7 @@ def im2col(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Sh
     for axis, side in enumerate(window):
         x = windows(x, 2 + 2 * axis, side, stride[axis], dilation[axis], 2 + axis)
     axes = 2 + len(window)
-    return x.reshape(len(x), math.prod(x.shape[1:axes]), math.prod(x.shape[axes:]))
+    return x.reshape(x.shape[0], math.prod(x.shape[1:axes]), math.prod(x.shape[axes:]))
 
 
 @op(1, 2, 3, 4, 5)

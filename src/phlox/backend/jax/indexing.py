@@ -17,6 +17,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.indexing import Mode
 from phlox.backend.contract.types import Array, Index, Shape, native
 from phlox.backend.jax.ops import op
+from phlox.backend.jax.sizes import InconclusiveDimensionOperation, is_symbolic
 
 
 def _static(index: Index) -> tuple[Any, ...]:
@@ -29,12 +30,28 @@ def _kept(entries: tuple[Any, ...]) -> list[tuple[int, int, int]]:
     return [entry if isinstance(entry, tuple) else (entry, entry + 1, 1) for entry in entries]
 
 
+def _gathered(x: Array, starts: Any, stops: Any, steps: Any) -> Array:
+    """As `lax.slice`, whatever the sizes are; what lies beyond an end is the last element again."""
+    for axis, (start, stop, step) in enumerate(zip(starts, stops, steps, strict=True)):
+        if is_symbolic(start) or is_symbolic(stop) or is_symbolic(x.shape[axis]):
+            if start == 0 and stop == x.shape[axis] and step == 1:
+                continue
+            count = -((start - stop) // step)
+            x = jnp.take(x, lax.iota(jnp.int32, count) * step + start, axis=axis, mode="clip")
+        else:
+            x = lax.slice_in_dim(x, start, stop, step, axis)
+    return x
+
+
 @op(1)
 def _index(x: Array, entries: tuple[Any, ...]) -> Array:
     if not entries:
         return x
     starts, stops, steps = zip(*_kept(entries), strict=True)
-    part = lax.slice(x, starts, stops, steps)
+    try:
+        part = lax.slice(x, starts, stops, steps)
+    except InconclusiveDimensionOperation:  # the slice of a symbolic dimension, which may be too short for it
+        part = _gathered(x, starts, stops, steps)
     dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
     return lax.squeeze(part, dropped) if dropped else part
 

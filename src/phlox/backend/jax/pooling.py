@@ -17,12 +17,13 @@ from phlox.backend.contract.nn.pooling import PoolingOps
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
 from phlox.backend.jax.conv import channels_first, channels_last
 from phlox.backend.jax.ops import op
+from phlox.backend.jax.sizes import is_symbolic
 
 
 def _tiled(x: Array, window: Shape) -> Array:
     """x [n, *spatial, channels] with every spatial axis as two, of tiles and of places in a tile."""
     split = [part for size, side in zip(x.shape[1:], window, strict=False) for part in (size // side, side)]
-    return x.reshape(len(x), *split, x.shape[-1])
+    return x.reshape(x.shape[0], *split, x.shape[-1])
 
 
 @op(1)
@@ -89,5 +90,5 @@ def _tiles(shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation
         stride == window
         and not any(map(any, padding))
         and set(dilation) == {1}
-        and not any(size % side for size, side in zip(shape[2:], window, strict=True))
+        and not any(is_symbolic(size) or size % side for size, side in zip(shape[2:], window, strict=True))
     )

@@ -15,6 +15,7 @@ from phlox.backend.contract.nn.recurrence import States
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array
 from phlox.backend.jax.fused import fused
+from phlox.backend.jax.sizes import is_symbolic
 
 _UNROLL = 4
 """How far the loop is unrolled: XLA then fuses what lies between two products; more takes long to compile."""
@@ -47,4 +48,6 @@ class Recurrent(Backend):
             after, found = body(states, one)
             return tuple(after), tuple(found)
 
+        if is_symbolic(length):
+            return lax.scan(step, tuple(start), tuple(xs), reverse=reverse)
         return lax.scan(step, tuple(start), tuple(xs), length, reverse=reverse, unroll=min(_UNROLL, length))

@@ -18,6 +18,7 @@ from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.jax.ops import op, reduction
 from phlox.backend.jax.shape import places_of
+from phlox.backend.jax.sizes import is_symbolic
 
 
 def _scan(fn: Callable[[Array, int], Array]) -> Any:
@@ -60,7 +61,7 @@ class Reduction(Backend):
     float_mean = reduction(jnp.mean)
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
-        if self._count(x, axes) <= correction:
+        if not is_symbolic(count := self._count(x, axes)) and count <= correction:
             return super().float_var(x, axes, correction, keepdims)
         return _var(x, axes, correction, keepdims)
 

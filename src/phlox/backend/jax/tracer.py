@@ -27,6 +27,7 @@ from phlox.backend.jax.arrays import default_name
 from phlox.backend.jax.compat import weakly
 from phlox.backend.jax.executables import analysis_of, layout_of
 from phlox.backend.jax.sharding import knows_arguments
+from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.kind import Float, Kind
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
@@ -241,4 +242,6 @@ class Traces(EngineBackend):
 
         # An array made of Python scalars alone is weakly typed as they are.
         arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
+        if is_symbolic(length) and arrays:
+            return lax.scan(step, tuple(carry), arrays, reverse=reverse)
         return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)

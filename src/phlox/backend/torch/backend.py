@@ -43,6 +43,7 @@ from phlox.backend.torch.ops.sorting import Sorting
 from phlox.backend.torch.ops.update import Update
 from phlox.backend.torch.processes import ProcessesOfTorch
 from phlox.backend.torch.profiling import Profiling
+from phlox.backend.torch.sizes import is_symbolic
 from phlox.backend.torch.tracer import TracerOps, is_tracer, makes_plain_tensors, tracing
 from phlox.errors import RangeError
 
@@ -315,6 +316,8 @@ class Torch(
         return torch.full(shape, value, dtype=self.torch_int, device=self.native_device(device))
 
     def int_arange(self, start: int, stop: int, step: int, device: Device) -> Array:
+        if is_symbolic(stop - start):
+            return torch.arange(start, stop, step, dtype=self.torch_int, device=self.native_device(device))
         return self.from_host(np.arange(start, stop, step, dtype=np.int64), Int, device)
 
     int_add: Binary = staticmethod(operator.add)
@@ -323,11 +326,19 @@ class Torch(
 
     def int_floordiv(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(rhs == 0, lambda: ZeroDivisionError("integer division by zero"))
-        return torch.where(rhs == 0, -1, lhs // _divisor(rhs)) if is_tracer(rhs) else lhs // rhs
+        return (
+            torch.where(rhs == 0, -1, lhs // _divisor(rhs))
+            if isinstance(rhs, torch.Tensor) and is_tracer(rhs)
+            else lhs // rhs
+        )
 
     def int_mod(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(rhs == 0, lambda: ZeroDivisionError("integer modulo by zero"))
-        return torch.where(rhs == 0, lhs, lhs % _divisor(rhs)) if is_tracer(rhs) else lhs % rhs
+        return (
+            torch.where(rhs == 0, lhs, lhs % _divisor(rhs))
+            if isinstance(rhs, torch.Tensor) and is_tracer(rhs)
+            else lhs % rhs
+        )
 
     def int_pow(self, lhs: Any, rhs: Any) -> Array:
         self._forbid(

@@ -197,6 +197,15 @@ def without_modes() -> Any:
 
 # --- how often a tensor was written to
 
+_HIGHER_ORDER = Private("torch._higher_order_ops", "no loop of an open length is exported")
+
+
+def scan_operation() -> Any:
+    """The operation that is a loop in an exported program."""
+    _HIGHER_ORDER.value  # noqa: B018  (which registers it)
+    return torch.ops.higher_order.scan
+
+
 VERSION = Private("torch.Tensor._version", "what follows from weights is computed at every call")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ from phlox.backend.contract.types import Array
 from phlox.backend.kind import Float, Kind
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import codegen
+from phlox.backend.torch.sizes import is_symbolic
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
 
@@ -116,6 +117,21 @@ class TracerOps(Backend):
     torch_float: torch.dtype
     torch_int: torch.dtype
     compiles = True
+
+    def scan(
+        self,
+        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
+        carry: Sequence[Array],
+        xs: Sequence[Array],
+        length: int,
+        *,
+        reverse: bool = False,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        if not is_symbolic(length) or not xs or not carry or any(isinstance(x, tuple) for x in xs):
+            return super().scan(body, carry, xs, length, reverse=reverse)
+        from phlox.backend.torch import symbolic_loop
+
+        return symbolic_loop.scan(body, tuple(carry), tuple(xs), reverse)
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         from phlox.backend.torch.compiler.program import Program  # which takes longer to load than much else

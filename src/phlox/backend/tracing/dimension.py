@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias, cast
+
+from phlox.backend.tracing.symbolic import RULES, differ, is_symbolic, less, rules_of
 
 Atom: TypeAlias = "str | tuple[str, Terms, Terms]"
 """The name of an open axis, or (operation, left, right) with operation `floordiv`, `min` or `max`."""
@@ -195,17 +197,19 @@ def terms_of(size: int) -> Terms:
 
 
 def as_size(value: SupportsIndex) -> int:
-    """`operator.index` that keeps a dimension as it is."""
-    return value if isinstance(value, Dimension) else operator.index(value)
+    """`operator.index` that keeps a dimension, and a symbolic one of an engine, as it is."""
+    return cast(int, value) if isinstance(value, Dimension) or type(value) in RULES else operator.index(value)
 
 
 def is_open(size: Any) -> bool:
     """Does a size, or a real number made of sizes, depend on an open axis?"""
-    return isinstance(size, (Dimension, DimensionReal))
+    return isinstance(size, (Dimension, DimensionReal)) or type(size) in RULES
 
 
 def same_size(one: int, other: int) -> bool:
     """Are these equal whatever the open axes are?"""
+    if (rules := rules_of(one, other)) is not None:
+        return rules.same(one, other)
     return one == other and terms_of(one) == terms_of(other)
 
 
@@ -216,11 +220,15 @@ def pads(widths: Iterable[tuple[int, int]]) -> bool:
 
 def smaller(one: int, other: int) -> int:
     """The smaller of two sizes, whatever the open axes are."""
+    if (rules := rules_of(one, other)) is not None:
+        return rules.smaller(one, other)
     return _extreme("min", min, one, other)
 
 
 def larger(one: int, other: int) -> int:
     """The larger of two sizes, whatever the open axes are."""
+    if (rules := rules_of(one, other)) is not None:
+        return rules.larger(one, other)
     return _extreme("max", max, one, other)
 
 
@@ -341,6 +349,11 @@ def broadcast_sizes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
         pairs = zip((1,) * (rank - len(found)) + found, (1,) * (rank - len(shape)) + shape, strict=True)
         sizes: list[int] = []
         for one, other in pairs:
+            if rules_of(one, other) is not None:
+                sizes.append(other if type(one) is int and one == 1 else one)
+                if differ(one, other) and 1 not in (one, other):
+                    raise ValueError(f"shapes {found} and {shape} do not broadcast")
+                continue
             if one != other and 1 not in (int(one), int(other)):
                 raise ValueError(f"shapes {found} and {shape} do not broadcast")
             sizes.append(other if one == 1 else one)
@@ -370,17 +383,19 @@ def open_slice(entry: slice[Any, Any, Any], size: int) -> tuple[slice[Any, Any, 
     start, stop = (None if bound is None else as_size(bound) for bound in (entry.start, entry.stop))
     first = 0 if start is None else _bound(start, size)
     last = size if stop is None else _bound(stop, size) if start else _shortest(stop, size)
-    return slice(first, last if last >= first else first, abs(step)), step < 0
+    return slice(first, first if less(last, first) else last, abs(step)), step < 0
 
 
 def _bound(bound: int, size: int) -> int:
     if bound < 0:
+        if is_symbolic(size):
+            return 0 if less(size + bound, 0) else size + bound
         return size + bound if size + bound > 0 else 0
-    return bound if bound <= size else size
+    return size if less(size, bound) else bound
 
 
 def _shortest(stop: int, size: int) -> int:
     """The end of `x[:stop]`: of an axis that may be shorter, the smaller of both."""
-    if stop < 0 or stop in (0, 1) or is_open(stop):
+    if is_open(stop) or stop < 0 or stop in (0, 1):
         return _bound(stop, size)
     return smaller(stop, size)

@@ -12,8 +12,8 @@ from typing import Any
 
 from phlox.backend import Device, Float
 from phlox.errors import ExportError
+from phlox.export.arguments import Arguments, check_names, read, sizes_to_try
 from phlox.export.to_onnx import check, model_file
-from phlox.export.to_onnx.arguments import Arguments, check_names, read, sizes_to_try
 from phlox.export.to_onnx.graph import OPSETS, Graph, Interface
 from phlox.export.to_onnx.passes import rename, run_passes
 from phlox.export.to_onnx.report import OnnxReport
@@ -100,8 +100,9 @@ def onnx(
             )
         files = _put(made, target)
     return OnnxReport(
-        target, files, sum(file.stat().st_size for file in files), opset, _texts(graph.inputs), _texts(graph.outputs),
-        _operators(graph), ran, reference, tuple(found), time.perf_counter() - started,
+        path=target, files=files, size=sum(file.stat().st_size for file in files), opset=opset,
+        inputs=_texts(graph.inputs), outputs=_texts(graph.outputs), operators=_operators(graph), runtime=ran,
+        reference=reference, differences=tuple(found), seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from phlox.backend.tracing.dimension import Dimension, DimensionReal, Terms, terms_of
 from phlox.errors import ExportError
+from phlox.export.lines import line_of_caller
 from phlox.host.signal_guard import scope
 
 OPSETS = (18, 25)
 """The least and the greatest version of the operator set that is written."""
 
 _WIDE = np.dtype(np.int64)
-_SOURCE = Path(__file__).parents[2]
-_PARTS = ("autodiff", "backend", "batching", "export", "host", "module", "random", "tensor", "transform")
-_MACHINERY = tuple([f"{_SOURCE / name}" for name in _PARTS])
-"""Of a call these parts are not shown: they are the same for every layer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -240,30 +235,6 @@ def current() -> Graph:
     if graph is None:
         raise ExportError("export.onnx: a value of a graph is used outside of the export that made it")
     return graph
-
-
-def line_of_caller() -> str:
-    """The innermost line that is not part of the machinery: of a layer, of a model, or of the user's code."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None:
-        if not _is_machinery(frame.f_code.co_filename):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
-def line_of_error(error: BaseException) -> str:
-    """The same of where an error was raised."""
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        if not _is_machinery(trace.tb_frame.f_code.co_filename):
-            found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
-
-
-def _is_machinery(file: str) -> bool:
-    return file.startswith((*_MACHINERY, "<")) or "contextlib" in file
 
 
 def _hashable(value: Any) -> Any:

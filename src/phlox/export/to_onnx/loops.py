@@ -12,7 +12,8 @@ from phlox.backend import Float, Int
 from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array
 from phlox.backend.tracing.dimension import is_open
-from phlox.export.to_onnx.graph import Graph, Interface, Node, current, line_of_caller, writing
+from phlox.export.lines import line_of_caller
+from phlox.export.to_onnx.graph import Graph, Interface, Node, current, writing
 from phlox.host.dtypes import INT_RANGES
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from phlox.backend import Device, default_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.dimension import Dimension, is_open
 from phlox.errors import ExportError, IndexRangeError, PhloxError, RangeError, ShapeError
-from phlox.export.to_onnx.arguments import Arguments, Input
+from phlox.export.arguments import Arguments, Input
+from phlox.export.lines import line_of_error
 from phlox.export.to_onnx.engine import OnnxEngine, Value
-from phlox.export.to_onnx.graph import Graph, Interface, line_of_error, writing
+from phlox.export.to_onnx.graph import Graph, Interface, writing
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.calls import Call, observed, with_function_layers

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast
 
 from phlox.backend import Float
 from phlox.backend.tracing.dimension import as_size, larger
+from phlox.backend.tracing.symbolic import any_less, less
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.functional.operands import compute
 from phlox.tensor.tensor import Tensor
@@ -16,6 +17,14 @@ Sizes: TypeAlias = int | Sequence[int]
 
 Padding: TypeAlias = int | str | Sequence[int | Sequence[int]]
 """Padding: an integer, one per axis, or a pair (before, after) per axis; or "same" or "valid"."""
+
+
+def by_shapes(cached: Any, *given: Any) -> Any:
+    """What a function that is cached by shapes gives; symbolic dimensions cannot be keys."""
+    try:
+        return cached(*given)
+    except TypeError:
+        return cached.__wrapped__(*given)
 
 
 def hashable(option: Any) -> Any:
@@ -29,7 +38,7 @@ def sizes(name: str, what: str, value: Sizes, axes: int, least: int) -> tuple[in
         found = tuple(map(as_size, value)) if isinstance(value, Sequence) else (as_size(value),) * axes
     except TypeError:
         found = ()
-    if len(found) != axes or min(found) < least:
+    if len(found) != axes or any_less(found, least):
         count = "one integer" if axes == 1 else f"one or {axes} integers"
         raise ShapeError(f"{name}: {what} must be {count} of at least {least}, got {value!r}")
     return found
@@ -62,7 +71,7 @@ def pad_pairs(
             found = [(as_size(value),) * 2] * axes
     except TypeError:
         found = []
-    if len(found) != axes or any(len(pair) != 2 or min(pair) < 0 for pair in found):
+    if len(found) != axes or any(len(pair) != 2 or less(pair[0], 0) or less(pair[1], 0) for pair in found):
         example = "((1, 2),)" if axes == 1 else f"({', '.join(['(1, 2)'] * axes)})"
         raise ShapeError(
             f"{name}: padding must be an integer of at least 0, one per axis, or a pair (before, after) per axis, "

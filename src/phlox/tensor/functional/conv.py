@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from phlox.backend.tracing.symbolic import any_less, less
 from phlox.errors import ShapeError
-from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
+from phlox.tensor.functional.call import Padding, Sizes, by_shapes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
 Shape: TypeAlias = tuple[int, ...]
@@ -231,7 +232,9 @@ def _conv(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    options = _conv_options(name, axes, *_shapes(x, weight, bias), *map(hashable, (stride, padding, dilation)), groups)
+    options = by_shapes(
+        _conv_options, name, axes, *_shapes(x, weight, bias), *map(hashable, (stride, padding, dilation)), groups
+    )
     return call(name, x, weight, bias, *options, groups, operation="conv")
 
 
@@ -273,7 +276,7 @@ def _transposed(
     groups: int,
 ) -> Tensor:
     given = (stride, padding, output_padding, dilation)
-    options = _transposed_options(name, axes, *_shapes(x, weight, bias), *map(hashable, given), groups)
+    options = by_shapes(_transposed_options, name, axes, *_shapes(x, weight, bias), *map(hashable, given), groups)
     y = call(name, x, weight, *options, groups, operation="conv_dx")
     return y if bias is None else y + bias.reshape(bias.shape[0], *(1,) * axes)
 
@@ -315,7 +318,7 @@ def _transposed_options(
         (have - 1) * step - sum(pad) + far + more
         for have, step, pad, far, more in zip(x[2:], strides, pads, reach, extra, strict=True)
     )
-    if min(window) < 1 or min(x[2:]) < 1 or min(spatial) < 1:
+    if any_less((*window, *x[2:], *spatial), 1):
         raise ShapeError(
             f"{name}: x of shape {x} with weight of shape {weight} gives a result of size {spatial}; "
             f"every size must be at least 1"
@@ -362,7 +365,7 @@ def _pads(
         raise ShapeError(f"{name}: the kernel has size {window}; every size must be at least 1")
     reach = _reach(window, dilation)
     pads = pad_pairs(name, padding, have, reach, stride)
-    if any(size + sum(pad) < far for size, pad, far in zip(have, pads, reach, strict=True)):
+    if any(less(size + sum(pad), far) for size, pad, far in zip(have, pads, reach, strict=True)):
         raise ShapeError(
             f"{name}: the kernel {window}, of dilated size {reach}, is larger than the padded input, "
             f"{have} with padding {pads}"

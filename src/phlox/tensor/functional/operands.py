@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, cast
 
-import numpy as np
-
 from phlox.backend import Bool, Float, Int, Kind
+from phlox.backend.tracing.dimension import broadcast_sizes
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.backend_promotion import common_backend, promote
 from phlox.tensor.dispatch import ops_of
@@ -105,7 +104,8 @@ def check_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shape
 def check_same_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     """Raise `ShapeError` unless all shapes are equal, so that no operand broadcasts unnoticed."""
     shapes = {what: x.shape for what, x in operands.items()}
-    if len(set(shapes.values())) > 1:
+    first, *others = shapes.values()
+    if any(shape != first for shape in others):
         listed = ", ".join(f"{what} of shape {shape}" for what, shape in shapes.items())
         raise ShapeError(f"{name}: {listed}; the shapes must be equal")
 
@@ -114,7 +114,7 @@ def check_largest_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     """Raise `ShapeError` unless all broadcast to the shape of one of them: [n, 1] and [n] must not give [n, n]."""
     shapes = [x.shape for x in operands.values()]
     try:
-        covered = np.broadcast_shapes(*shapes) in shapes
+        covered = broadcast_sizes(shapes) in shapes
     except ValueError:
         covered = False
     if not covered:

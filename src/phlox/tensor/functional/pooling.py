@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from phlox.backend.tracing.dimension import larger, smaller
+from phlox.backend.tracing.symbolic import any_less, is_symbolic, less
 from phlox.errors import ShapeError
-from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
+from phlox.tensor.functional.call import Padding, Sizes, by_shapes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
 Counts: TypeAlias = int | Sequence[int | None]
@@ -221,7 +222,7 @@ def _max_pool(
     ceil_mode: bool,
 ) -> Tensor:
     given = map(hashable, (window, stride, padding, dilation))
-    sides, strides, _, pads, dilations = _windows(name, axes, x.shape, *given, ceil_mode)
+    sides, strides, _, pads, dilations = by_shapes(_windows, name, axes, x.shape, *given, ceil_mode)
     return call(name, x, sides, strides, pads, dilations, operation="max_pool")
 
 
@@ -236,7 +237,7 @@ def _avg_pool(
     count_include_pad: bool,
 ) -> Tensor:
     given = map(hashable, (window, stride, padding))
-    sides, strides, asked, pads, _ = _windows(name, axes, x.shape, *given, 1, ceil_mode)
+    sides, strides, asked, pads, _ = by_shapes(_windows, name, axes, x.shape, *given, 1, ceil_mode)
     counted = asked if count_include_pad else ((0, 0),) * axes
     return call(name, x, sides, strides, pads, counted, operation="avg_pool")
 
@@ -259,12 +260,12 @@ def _windows(
     dilations = sizes(name, "dilation", dilation, axes, 1)
     reach = tuple(step * (side - 1) + 1 for side, step in zip(sides, dilations, strict=True))
     asked = pad_pairs(name, padding, have, reach, strides)
-    if any(max(pad) >= far for pad, far in zip(asked, reach, strict=True) if max(pad)):
+    if any(max(pad) >= far for pad, far in zip(asked, reach, strict=True) if not is_symbolic(sum(pad)) and max(pad)):
         raise ShapeError(
             f"{name}: the padding {asked} must be less than the window {sides}, or a window could hold only padding; "
             f"use at most half of the window"
         )
-    if any(size + sum(pad) < far for size, pad, far in zip(have, asked, reach, strict=True)):
+    if any(less(size + sum(pad), far) for size, pad, far in zip(have, asked, reach, strict=True)):
         raise ShapeError(f"{name}: the window {sides} is larger than the padded input of shape {x}")
     if not ceil_mode:
         return sides, strides, asked, asked, dilations
@@ -288,6 +289,6 @@ def _adaptive(name: str, axes: int, x: Tensor, size: Counts) -> Tensor:
 
 def _spatial(name: str, axes: int, x: Shape) -> Shape:
     have = x[2:]
-    if len(x) != 2 + axes or min(have) < 1:
+    if len(x) != 2 + axes or any_less(have, 1):
         raise ShapeError(f"{name}: x must be [n, channels, {_SPATIAL[axes]}] with no axis of size 0, got shape {x}")
     return have

@@ -12,6 +12,7 @@ from phlox.backend import Float
 from phlox.backend.contract.nn.resampling import Mode, Resampling
 from phlox.backend.contract.nn.sampling import Reading
 from phlox.backend.tracing.dimension import is_open
+from phlox.backend.tracing.symbolic import any_less
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import tensor
 from phlox.tensor.functional.operands import check_kind, compute
@@ -84,7 +85,7 @@ def interpolate(
     else:
         assert size is not None
         out = [cast(int, one) if is_open(one) else int(one) for one in _each("size", size, len(spatial))]
-    if min(out) < 1 or min(spatial) < 1:
+    if any_less((*out, *spatial), 1):
         raise ShapeError(f"interpolate: cannot resize images from {spatial} to {tuple(out)}; sizes must be positive")
     plans = tuple(
         Resampling(before, after, kernel, align_corners, ratio, antialias)

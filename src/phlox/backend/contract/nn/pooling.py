@@ -9,6 +9,7 @@ from phlox.backend.contract.nn.conv import ConvOps
 from phlox.backend.contract.types import Array, Gradients, Index, Needed, Shape, Widths
 from phlox.backend.device import Device
 from phlox.backend.tracing.dimension import same_size
+from phlox.backend.tracing.symbolic import is_symbolic, real, whole
 
 
 class PoolingOps(ConvOps):
@@ -117,7 +118,7 @@ class PoolingOps(ConvOps):
         sides: list[int] = []
         for axis, count in enumerate(counts, 2):
             size = self.shape(x)[axis]
-            if size % count:  # side by side, short windows with their last element once more
+            if is_symbolic(size) or size % count:  # side by side, short windows with their last element once more
                 places, _, lasts = self._adaptive_windows(size, count, self.device_of(x))
                 x = self.take(x, self.reshape(self.int_minimum(places, lasts), (-1,)), axis)
             sides.append(self.shape(x)[axis] // count)
@@ -129,9 +130,11 @@ class PoolingOps(ConvOps):
         y = self.adaptive_sum_pool(x, counts)
         factor = 1.0
         for axis, (size, count) in enumerate(zip(self.shape(x)[2:], counts, strict=True), 2):
-            if size % count == 0:
+            if is_symbolic(size) and count == 1:
+                y = self.float_div(y, real(size))
+            elif not is_symbolic(size) and size % count == 0:
                 factor *= count / size
-            elif count % size:
+            elif is_symbolic(size) or count % size:
                 _, starts, lasts = self._adaptive_windows(size, count, self.device_of(x))
                 lengths = self.int_into_float(self.int_add(self.int_sub(lasts, starts), 1))
                 y = self.float_div(y, self.reshape(lengths, (count, *(1 for _ in counts[axis - 1 :]))))
@@ -147,9 +150,9 @@ class PoolingOps(ConvOps):
             shape = self.shape(x)
             size = shape[axis]
             before, after = shape[:axis], shape[axis + 1 :]
-            if size % count == 0:
+            if (not is_symbolic(size) and size % count == 0) or count == 1:
                 x = self.float_sum(self.reshape(x, (*before, count, size // count, *after)), (axis + 1,), False)
-            elif count % size == 0:
+            elif not is_symbolic(size) and count % size == 0:
                 x = self.broadcast_to(self.expand_dims(x, (axis + 1,)), (*before, size, count // size, *after))
                 x = self.reshape(x, (*before, count, *after))
             else:
@@ -161,13 +164,17 @@ class PoolingOps(ConvOps):
 
     def _adaptive_windows(self, size: int, count: int, device: Device) -> tuple[Array, Array, Array]:
         """The places from each window's first on [count, longest], perhaps past its last; first and last [count, 1]."""
-        side, rest = divmod(size, count)
+        if is_symbolic(size):
+            longest = size // count + 2  # of which the last ones may lie past every window
+        else:
+            lengths = {-(-(i + 1) * size // count) - i * size // count for i in range(count // math.gcd(size, count))}
+            longest = max(lengths)
+        side, rest = whole(size // count), whole(size % count)
         numbers = self.reshape(self.int_arange(0, count, 1, device), (count, 1))
         # i size / count = i side + i rest / count, whose products stay small.
         starts = self.int_floordiv(self.int_mul(numbers, rest), count)
         starts = self.int_add(self.int_mul(numbers, side), starts)
         ends = self.int_floordiv(self.int_add(self.int_mul(numbers, rest), rest + count - 1), count)
         lasts = self.int_add(self.int_mul(self.int_add(numbers, 1), side), self.int_sub(ends, 1))
-        lengths = {-(-(i + 1) * size // count) - i * size // count for i in range(count // math.gcd(size, count))}
-        places = self.int_add(starts, self.int_arange(0, max(lengths), 1, device))
+        places = self.int_add(starts, self.int_arange(0, longest, 1, device))
         return places, starts, lasts

@@ -24,7 +24,10 @@ LEAST = 1 << 22
 
 def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """As `torch.matmul`."""
-    if weight.ndim == 2 and x.ndim >= 2 and x.numel() * weight.shape[1] >= LEAST and suits(x, weight):
+    # Of what PyTorch traces no size is asked: it would become a condition of the program.
+    if type(x) is not torch.Tensor or weight.ndim != 2 or x.ndim < 2:
+        return torch.matmul(x, weight)
+    if x.numel() * weight.shape[1] >= LEAST and suits(x, weight):
         if x.ndim == 2:
             return _multiply_either_way(x, weight)
         if x.is_contiguous():
@@ -34,7 +37,7 @@ def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Rows [rows, depth] times a weight [depth, width], plus a bias [width]: [rows, width]."""
-    if x.numel() * weight.shape[-1] < LEAST or not suits(x, weight):
+    if type(x) is not torch.Tensor or x.numel() * weight.shape[-1] < LEAST or not suits(x, weight):
         return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
     return _multiply_either_way(x, weight) if bias is None else _multiply(x, weight, bias)
 

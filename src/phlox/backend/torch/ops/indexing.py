@@ -17,6 +17,7 @@ from phlox.backend.contract.types import Array, Index, Shape
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.kernels import embedding_grad
+from phlox.backend.torch.sizes import is_symbolic
 from phlox.backend.torch.tracer import is_tracer
 
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
@@ -74,6 +75,12 @@ class Indexing(Backend):
             after = torch.broadcast_shapes(x.shape[axis + 1 :], indices.shape[axis + 1 :])
             return x.new_full((*shape, *after), missing(x.dtype))
         places, inside = _inside(indices, size)
+        if any(map(is_symbolic, indices.shape)):  # which `take_along_dim` would fix
+            sizes = list(torch.broadcast_shapes(x.shape[:axis] + x.shape[axis + 1 :],
+                                                places.shape[:axis] + places.shape[axis + 1 :]))  # fmt: skip
+            x = x.expand(*sizes[:axis], size, *sizes[axis:])
+            places = places.expand(*sizes[:axis], places.shape[axis], *sizes[axis:])
+            return torch.where(inside, torch.gather(x, axis, places), missing(x.dtype))
         return torch.where(inside, torch.take_along_dim(x, places, axis), missing(x.dtype))
 
     def index_set(self, x: Array, values: Array, index: Index) -> Array:

@@ -1,0 +1,117 @@
+"""A model beside the file that was made of it: inputs, what it gives for them, and how far others are from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Device, Float, backend_by_name, default_device
+from phlox.backend.contract.backend import engine_of
+from phlox.errors import ExportError, PhloxError
+from phlox.export.arguments import Arguments, Input
+from phlox.export.report import Difference
+from phlox.host.dtypes import HOST_DTYPES
+from phlox.module import Module
+from phlox.tensor import Tensor, tensor
+from phlox.transform.tree import leaves_of
+
+TOLERANCES = {"f64": 1e-6, "f32": 1e-4, "f16": 3e-2, "bf16": 2e-1}
+"""The largest relative difference that is taken for rounding, by the model's floats."""
+_SMALL = 1 << 26
+"""A model of fewer bytes is compared with itself in f64."""
+
+
+def reference_model(model: Module, place: Device) -> tuple[Module, Device]:
+    """The model in f64 with NumPy, where it is small; else as it is."""
+    engine = engine_of(place.backend)
+    total = sum(param.val().size for param in model.params()) * 8
+    if engine.float_element not in ("f32", "f64") or total > _SMALL:
+        return model, place
+    wide = type(cast(Any, backend_by_name("numpy")))(float="f64", int=engine.int_element)
+    return model.to_device(wide).valid(), wide.device()
+
+
+def case(
+    model: Module, arguments: Arguments, sizes: Mapping[str, int], place: Device, refused: list[Exception]
+) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]] | None:
+    """Values for the inputs, and what the model gives for them; None if it does not take these sizes."""
+    for highest in (10, 2, 1):
+        rng = np.random.default_rng(0)
+        values = [_values(one, sizes, rng, highest) for one in arguments.inputs]
+        rest = iter(values)
+
+        def made(one: Input) -> Any:
+            return tensor(next(rest), kind=one.spec.kind, device=place)  # noqa: B023
+
+        args, kwargs = arguments.filled(made)
+        try:
+            with default_device(place):
+                outputs = cast("Callable[..., Any]", model)(*args, **kwargs)
+        except PhloxError as error:
+            refused.append(error)
+            continue
+        return values, [_float(one) for _, one in leaves_of(outputs, Tensor)]
+    return None
+
+
+def _float(one: Any) -> np.ndarray[Any, Any]:
+    array = one.numpy()
+    return array.astype(np.float64) if one.kind is Float else array
+
+
+def _values(one: Input, sizes: Mapping[str, int], rng: np.random.Generator, highest: int) -> np.ndarray[Any, Any]:
+    shape = one.spec.with_sizes(sizes).shape
+    if one.example is not None:
+        return one.example
+    match one.spec.kind.name:
+        case "float":
+            return rng.normal(size=shape).astype(np.float32)
+        case "int":
+            return rng.integers(0, highest, shape)
+        case _:
+            return rng.random(shape) < 0.7
+
+
+def feeds(arguments: Arguments, values: Sequence[Any], backend: Backend) -> dict[str, Any]:
+    """The inputs as the engine has their elements, by name."""
+    engine = engine_of(backend)
+    return {
+        one.name: np.asarray(value).astype(
+            HOST_DTYPES[{"float": engine.float_element, "int": engine.int_element, "bool": "bool"}[one.spec.kind.name]]
+        )
+        for one, value in zip(arguments.inputs, values, strict=True)
+    }
+
+
+def difference(
+    call: str,
+    sizes: Mapping[str, int],
+    output: str,
+    want: np.ndarray[Any, Any],
+    have: np.ndarray[Any, Any],
+    limit: float,
+) -> Difference:
+    """How far a result is from what is wanted; `ExportError` if by more than `limit` of its largest element."""
+    at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    place = f"{call}: output {output}" + (f" at {at}" if at else "")
+    if want.shape != have.shape:
+        raise ExportError(f"{place}: the file gives shape {have.shape}, and the model {want.shape}")
+    want, have = want.astype(np.float64), have.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(want - have)
+    apart = np.where((want == have) | (np.isnan(want) & np.isnan(have)), 0.0, apart)
+    absolute = float(apart.max(initial=0.0))
+    finite = np.abs(want[np.isfinite(want)])
+    largest = float(finite.max(initial=0.0))
+    relative = absolute / largest if largest else absolute
+    if not relative <= limit:
+        worst = tuple(
+            map(int, np.unravel_index(int(np.nanargmax(np.where(np.isnan(apart), np.inf, apart))), apart.shape))
+        )
+        raise ExportError(
+            f"{place}: the file differs from the model by {absolute:.3g} ({relative:.3g} of the largest element), at "
+            f"{worst}: {have[worst]:.6g} and {want[worst]:.6g}; no file is left. A larger tolerance=... takes it"
+        )
+    return Difference(dict(sizes), output, absolute, relative)

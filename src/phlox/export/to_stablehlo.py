@@ -1,0 +1,206 @@
+"""`phlox.export.stablehlo`: a model as a program that JAX alone loads and runs."""
+
+# JAX's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.backend.tracing.symbolic import noting_assumptions
+from phlox.errors import ExportError, ExtraNotInstalledError
+from phlox.export.arguments import Arguments, read
+from phlox.export.comparison import TOLERANCES
+from phlox.export.report import ExportReport
+from phlox.export.tracing import Traced, candidates_of, compared, engine_for, inputs_of, of_call, target_of, text_of
+from phlox.module import Module
+from phlox.transform.summary.evaluate import place_of
+
+_CALL = "export.stablehlo"
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+_ROUNDS = 4
+
+
+def stablehlo(
+    model: Module,
+    inputs: Any,
+    path: str | os.PathLike[str],
+    *,
+    platforms: Sequence[str] = ("cpu",),
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    check_file: bool = True,
+    tolerance: float | None = None,
+) -> ExportReport:
+    """Write a model as a StableHLO program with its weights, run the file, and say how far it is from the model.
+
+    The file is what `jax.export` serializes. A process that has JAX and not Phlox runs it:
+    `jax.export.deserialize(open(path, "rb").read()).call(x)`. It takes the inputs in order, and returns an array, or a
+    dict by name where there are several outputs. Conditions on open axes that the model's own checks of shapes imply
+    are part of the program, which refuses other sizes; the report lists them.
+
+    Args:
+        model: any module; its deferred parameters are made.
+        inputs: a `TensorSpec`, tensor or array for each argument of the model, in a list, or in a dict by name.
+        path: the file; an old one is replaced once the new one is complete.
+        platforms: what the program runs on: "cpu", "cuda", "rocm", "tpu", one or more of them.
+        input_names: by default those of the arguments.
+        output_names: by default "output", or "output_0" and so on, or the keys and fields of what the model returns.
+        sizes: for each open axis the sizes to run with, where the model does not take every size.
+        check_file: whether the file is run, which needs one of the platforms here.
+        tolerance: as for `phlox.export.onnx`.
+
+    Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
+    from the model, of which nothing is left then.
+
+    >>> import tempfile, phlox as px
+    >>> from phlox import nn
+    >>> model = nn.Sequential([nn.Linear(8, 16), nn.Gelu(), nn.Linear(16, 2)]).init(seed=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     report = px.export.stablehlo(model, [px.TensorSpec(("batch", 8))], f"{folder}/model.stablehlo")
+    >>> report.inputs, report.largest_difference < 1e-5
+    ({'x': 'f32 [batch, 8]'}, True)
+    """
+    started = time.perf_counter()
+    jax = _jax()
+    target = target_of(_CALL, path)
+    if isinstance(platforms, str) or not platforms or not set(platforms) <= set(_PLATFORMS):
+        raise ExportError(f"{_CALL}: platforms are some of {', '.join(_PLATFORMS)}, in a list, got {platforms!r}")
+    if not isinstance(model, Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ExportError(f"{_CALL}: the model must be a phlox.Module, got {type(model).__name__}")
+    model = model.valid()
+    with of_call(_CALL):
+        arguments = read(model, inputs, input_names)
+        candidates = candidates_of(arguments, sizes)
+        place = place_of(model, [one.spec for one in arguments.inputs], training=False)
+        traced = Traced(model, arguments, engine_for(model, place, "jax"), output_names)
+        engine = traced.engine
+        wide = "f64" in engine.float_element or "i64" in engine.int_element
+        with jax.enable_x64(True) if wide else nullcontext():
+            exported, constraints = _exported(jax, traced, list(platforms))
+            with tempfile.TemporaryDirectory(prefix=".phlox-", dir=target.parent) as folder:
+                made = Path(folder) / target.name
+                made.write_bytes(exported.serialize())
+                ran, reference, found = "", "", []
+                if check_file:
+                    ran = _device(jax, platforms)
+                    limit = TOLERANCES[engine.float_element] if tolerance is None else tolerance
+                    reference, found = compared(
+                        _CALL, model, traced, place, candidates, _runner(jax, made, traced, ran), limit, (ValueError,)
+                    )
+                made.replace(target)
+    return ExportReport(
+        path=target, size=target.stat().st_size,
+        inputs=inputs_of(traced),
+        outputs={
+            name: text_of(aval.shape, _SHORT.get(str(aval.dtype), str(aval.dtype)))
+            for name, aval in zip(traced.outputs, _in_order(exported, traced), strict=True)
+        },
+        runtime=ran and f"jax.export on {ran}", reference=reference, differences=tuple(found),
+        seconds=time.perf_counter() - started, constraints=tuple(constraints),
+    )  # fmt: skip
+
+
+_SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
+
+
+def _jax() -> Any:
+    try:
+        import jax
+        import jax.export as _  # noqa: F401
+    except ImportError:
+        raise ExtraNotInstalledError(f"{_CALL} needs JAX: pip install jax") from None
+    return jax
+
+
+def _exported(jax: Any, traced: Traced, platforms: list[str]) -> tuple[Any, list[str]]:
+    """The program, and what it demands of its open axes: it is traced until nothing more has to be assumed."""
+    names = traced.arguments.open_axes()
+    constraints: list[str] = []
+    for _ in range(_ROUNDS):
+        specs = _specs(jax, traced.arguments, traced, names, constraints)
+
+        def program(*arrays: Any) -> Any:
+            found = traced(arrays)
+            return found[0] if len(found) == 1 else dict(zip(traced.outputs, found, strict=True))
+
+        assumed: list[tuple[Any, Any]] = []
+        try:
+            with noting_assumptions() as assumed:
+                exported = jax.export.export(jax.jit(program), platforms=platforms)(*specs)
+        except ExportError:
+            raise
+        except Exception as error:
+            more = _constraints(assumed, constraints)
+            if not more:
+                raise traced.refuse(_CALL, error) from error
+        else:
+            more = _constraints(assumed, constraints)
+            if not more:
+                return exported, constraints
+        constraints += more
+    raise ExportError(f"{_CALL}: the conditions {', '.join(constraints)} do not settle what the open axes are")
+
+
+def _constraints(assumed: Sequence[tuple[Any, Any]], known: Sequence[str]) -> list[str]:
+    found = dict.fromkeys(f"{one} >= {other}" for one, other in assumed)
+    return [one for one in found if one not in known]
+
+
+def _specs(jax: Any, arguments: Arguments, traced: Traced, names: list[str], constraints: list[str]) -> list[Any]:
+    scope = jax.export.SymbolicScope(constraints)
+    open_sizes = (
+        dict(zip(names, jax.export.symbolic_shape(", ".join(names), scope=scope), strict=True)) if names else {}
+    )
+    shapes = [tuple([open_sizes.get(cast(Any, size), size) for size in one.spec.shape]) for one in arguments.inputs]
+    elements = [traced.engine.element(one.spec.kind) for one in arguments.inputs]
+    return [jax.ShapeDtypeStruct(*one) for one in zip(shapes, elements, strict=True)]
+
+
+def _in_order(exported: Any, traced: Traced) -> list[Any]:
+    """The outputs' shapes; those of a dict stand in the order of its keys."""
+    order = sorted(range(len(traced.outputs)), key=lambda place: traced.outputs[place])
+    found = [None] * len(order)
+    for place, aval in zip(order, exported.out_avals, strict=True):
+        found[place] = aval
+    return found
+
+
+def _device(jax: Any, platforms: Sequence[str]) -> str:
+    """The first platform of which there is a device here."""
+    for platform in platforms:
+        try:
+            if jax.devices("gpu" if platform in ("cuda", "rocm") else platform):
+                return platform
+        except RuntimeError:
+            continue
+    raise ExportError(
+        f"{_CALL}: there is no device of {', '.join(platforms)} here, so the file cannot be run; add 'cpu' to "
+        "platforms, or leave it unchecked with check_file=False"
+    )
+
+
+def _runner(jax: Any, file: Path, traced: Traced, platform: str) -> Any:
+    program = jax.export.deserialize(bytearray(file.read_bytes()))
+    device = jax.devices("gpu" if platform in ("cuda", "rocm") else platform)[0]
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        arrays = [
+            jax.device_put(np.asarray(value).astype(traced.engine.element(one.spec.kind)), device)
+            for value, one in zip(values, traced.arguments.inputs, strict=True)
+        ]
+        found = program.call(*arrays)
+        outputs = [found[name] for name in traced.outputs] if isinstance(found, dict) else [found]
+        return [np.asarray(one) for one in outputs]
+
+    return run

@@ -1,0 +1,252 @@
+"""`phlox.export.torch`: a model as a program of PyTorch's (.pt2), which PyTorch alone loads and runs."""
+
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phlox.backend.tracing.symbolic import noting_assumptions
+from phlox.errors import ExportError, ExtraNotInstalledError, PhloxError
+from phlox.export.arguments import read
+from phlox.export.comparison import TOLERANCES, case
+from phlox.export.report import ExportReport
+from phlox.export.tracing import Traced, candidates_of, compared, engine_for, inputs_of, of_call, target_of, text_of
+from phlox.module import Module
+from phlox.transform.summary.evaluate import place_of
+
+_CALL = "export.torch"
+_ROUNDS = 4
+_FIX = re.compile(r"^\s*(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", re.MULTILINE)
+"""What PyTorch proposes for an axis: `height = Dim('height', min=3)`."""
+
+
+def torch(
+    model: Module,
+    inputs: Any,
+    path: str | os.PathLike[str],
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    check_file: bool = True,
+    tolerance: float | None = None,
+) -> ExportReport:
+    """Write a model as a program of PyTorch's with its weights, run the file, and say how far it is from the model.
+
+    The file is what `torch.export.save` writes. A process that has PyTorch and not Phlox runs it:
+    `torch.export.load(path).module()(x)`, which returns a tensor, or a dict by name where there are several outputs.
+    The program has PyTorch's own operators alone, and its parameters have our paths.
+
+    Args:
+        model: any module; its deferred parameters are made.
+        inputs: a `TensorSpec`, tensor or array for each argument of the model, in a list, or in a dict by name.
+        path: the file, of the suffix .pt2; an old one is replaced once the new one is complete.
+        input_names: by default those of the arguments.
+        output_names: by default "output", or "output_0" and so on, or the keys and fields of what the model returns.
+        sizes: for each open axis the sizes to trace and run with, where the model does not take every size.
+        check_file: whether the file is run.
+        tolerance: as for `phlox.export.onnx`.
+
+    Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
+    from the model, of which nothing is left then.
+
+    >>> import tempfile, phlox as px
+    >>> from phlox import nn
+    >>> model = nn.Sequential([nn.Linear(8, 16), nn.Gelu(), nn.Linear(16, 2)]).init(seed=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     report = px.export.torch(model, [px.TensorSpec(("batch", 8))], f"{folder}/model.pt2")
+    >>> report.inputs, report.largest_difference < 1e-5
+    ({'x': 'f32 [batch, 8]'}, True)
+    """
+    started = time.perf_counter()
+    pytorch = _torch()
+    target = target_of(_CALL, path)
+    if target.suffix != ".pt2":
+        raise ExportError(f"{_CALL}: PyTorch wants the suffix .pt2; got {target.name}: use {target.stem}.pt2")
+    if not isinstance(model, Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ExportError(f"{_CALL}: the model must be a phlox.Module, got {type(model).__name__}")
+    model = model.valid()
+    with of_call(_CALL):
+        arguments = read(model, inputs, input_names)
+        candidates = candidates_of(arguments, sizes)
+        place = place_of(model, [one.spec for one in arguments.inputs], training=False)
+        traced = Traced(model, arguments, engine_for(model, place, "torch"), output_names)
+        program, ranges = _exported(pytorch, traced, _example(traced, candidates))
+        _check_operators(program.graph_module)
+        with tempfile.TemporaryDirectory(prefix=".phlox-", dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                pytorch.export.save(program, made)
+            reference, found = "", []
+            if check_file:
+                limit = TOLERANCES[traced.engine.float_element] if tolerance is None else tolerance
+                run = _runner(pytorch, made, traced)
+                reference, found = compared(
+                    _CALL, model, traced, place, candidates, run, limit, (RuntimeError, AssertionError)
+                )
+            made.replace(target)
+    return ExportReport(
+        path=target, size=target.stat().st_size,
+        inputs=inputs_of(traced),
+        outputs=_outputs(program, traced),
+        runtime="torch.export" if check_file else "", reference=reference, differences=tuple(found),
+        seconds=time.perf_counter() - started, constraints=tuple(ranges),
+    )  # fmt: skip
+
+
+def _torch() -> Any:
+    try:
+        import torch
+        import torch.export as _  # noqa: F401
+    except ImportError:
+        raise ExtraNotInstalledError(f"{_CALL} needs PyTorch: pip install torch") from None
+    return torch
+
+
+def _example(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> tuple[dict[str, int], list[Any]]:
+    """Sizes that the model takes, none of them 1, which PyTorch takes for a size that broadcasts; values for them."""
+    refused: list[Exception] = []
+    for sizes in candidates:
+        if 1 in sizes.values() and len(candidates) > 1:
+            continue
+        taken = case(traced.model, traced.arguments, sizes, traced.device, refused)
+        if taken is not None:
+            return dict(sizes), _tensors(traced, taken[0])
+    raise ExportError(
+        f"{_CALL}: the model takes none of the sizes that were tried, such as {candidates[0]}; sizes=... gives others. "
+        f"The first failed with: {refused[0] if refused else 'a size of 1 cannot be traced with'}"
+    )
+
+
+def _tensors(traced: Traced, values: Sequence[Any]) -> list[Any]:
+    import torch
+
+    elements = [traced.engine.element(one.spec.kind) for one in traced.arguments.inputs]
+    return [torch.from_numpy(np.array(value)).to(element) for value, element in zip(values, elements, strict=True)]
+
+
+def _program(pytorch: Any, traced: Traced) -> Any:
+    """The model as a module of PyTorch's, whose parameters have our paths."""
+    root = pytorch.nn.Module()
+    names: dict[str, tuple[Any, str]] = {}
+    for path, array in traced.parameters().items():
+        owner = root
+        *parts, last = re.findall(r"\w+", path)
+        for part in parts:
+            if not hasattr(owner, part):
+                owner.add_module(part, pytorch.nn.Module())
+            owner = getattr(owner, part)
+        array = array.detach()
+        if array.is_floating_point():
+            owner.register_parameter(last, pytorch.nn.Parameter(array, requires_grad=False))
+        else:
+            owner.register_buffer(last, array)
+        names[path] = owner, last
+
+    class Program(pytorch.nn.Module):
+        def forward(self, *arrays: Any) -> Any:
+            with noting_assumptions() as assumed:
+                found = traced(arrays, {path: getattr(*place) for path, place in names.items()})
+            for one, other in assumed:
+                pytorch._check(one >= other)
+            return found[0] if len(found) == 1 else dict(zip(traced.outputs, found, strict=True))
+
+    root.__class__ = Program
+    return root
+
+
+def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[Any]]) -> tuple[Any, list[str]]:
+    """The program, and the ranges that its open axes are restricted to."""
+    inputs = traced.arguments.inputs
+    limits: dict[str, dict[str, int]] = {name: {} for name in traced.arguments.open_axes()}
+    root = _program(pytorch, traced)
+    for _ in range(_ROUNDS):
+        dims = {name: pytorch.export.Dim(name, **limit) for name, limit in limits.items()}
+        shapes = tuple({axis: dims[name] for axis, name in one.spec.open_axes.items()} or None for one in inputs)
+        try:
+            with warnings.catch_warnings(), pytorch.no_grad():
+                warnings.simplefilter("ignore")
+                program = pytorch.export.export(
+                    root, tuple(example[1]), dynamic_shapes=(shapes,), prefer_deferred_runtime_asserts_over_guards=True
+                )
+        except PhloxError as error:
+            raise traced.refuse(_CALL, error) from error
+        except Exception as error:
+            found = {
+                name: {key: int(value) for key, value in (("min", low), ("max", high)) if value}
+                for name, low, high in _FIX.findall(str(error))
+                if name in limits
+            }
+            if not any(limits[name] != {**limits[name], **limit} for name, limit in found.items()):
+                raise _refused(traced, error, list(limits)) from error
+            for name, limit in found.items():
+                limits[name].update(limit)
+        else:
+            return program, [
+                f"{name} {sign} {limit[key]}"
+                for name, limit in limits.items()
+                for key, sign in (("min", ">="), ("max", "<="))
+                if key in limit
+            ]
+    raise ExportError(f"{_CALL}: the ranges of the open axes, {limits}, do not settle")
+
+
+def _refused(traced: Traced, error: Exception, names: Sequence[str]) -> ExportError:
+    """The error for what PyTorch does not export; of an axis that the trace has fixed, its name."""
+    text = str(error)
+    fixed = [name for name in names if re.search(rf"^\s*{name} = ", text, re.MULTILINE)]
+    if not fixed:
+        return traced.refuse(_CALL, error)
+    return ExportError(
+        f"{_CALL}: the program depends on the sizes of {', '.join(fixed)}, so that none is right for all of them; "
+        f"give such an axis a size in place of its name. PyTorch says: {' '.join(text.split())[:400]}"
+    )
+
+
+def _check_operators(graph: Any) -> None:
+    """Raise `ExportError` if the program has an operator of ours, which only a process with Phlox would have."""
+    for module in graph.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            if str(node.target).startswith("phlox."):
+                raise ExportError(f"{_CALL}: the program has {node.target}, which is not an operator of PyTorch's")
+
+
+_SHORT = {f"torch.{name}": short for short, name in
+          [("f32", "float32"), ("f64", "float64"), ("f16", "float16"), ("bf16", "bfloat16"), ("i32", "int32"),
+           ("i64", "int64"), ("bool", "bool")]}  # fmt: skip
+
+
+def _outputs(program: Any, traced: Traced) -> dict[str, str]:
+    (node,) = program.graph.find_nodes(op="output")
+    values = [one.meta["val"] for one in node.args[0]]
+    return {
+        name: text_of(value.shape, _SHORT[str(value.dtype)])
+        for name, value in zip(traced.outputs, values[-len(traced.outputs) :], strict=True)
+    }
+
+
+def _runner(pytorch: Any, file: Path, traced: Traced) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = pytorch.export.load(file).module()
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        with pytorch.no_grad():
+            found = program(*_tensors(traced, values))
+        outputs = [found[name] for name in traced.outputs] if isinstance(found, dict) else [found]
+        return [one.float().numpy() if one.dtype == pytorch.bfloat16 else one.numpy() for one in outputs]
+
+    return run

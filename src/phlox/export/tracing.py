@@ -1,0 +1,188 @@
+"""A model run for an engine's exporter: with other values for its parameters, and the layer that is at work known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from phlox import random
+from phlox.backend import Backend, Device, backend_by_name, default_device
+from phlox.backend.contract.backend import engine_of
+from phlox.errors import ExportError
+from phlox.export.arguments import Arguments, check_names, sizes_to_try
+from phlox.export.comparison import case, difference, reference_model
+from phlox.export.lines import line_of_error
+from phlox.export.report import Difference
+from phlox.module import Module, Param
+from phlox.module.calls import observed, with_function_layers
+from phlox.module.param import noting_changes
+from phlox.random import Stream
+from phlox.tensor import Tensor
+from phlox.tensor.dispatch import ops_of
+from phlox.transform.tree import AnyTensor, leaves_of
+
+Values = list[Any]
+
+
+@contextmanager
+def of_call(name: str) -> Generator[None]:
+    """Errors of what exports have in common begin with the name of this call."""
+    try:
+        yield
+    except ExportError as error:
+        raise ExportError(str(error).replace("export.onnx", name, 1)).with_traceback(error.__traceback__) from error
+
+
+def engine_for(model: Module, place: Device, name: str) -> Device:
+    """The default device of the engine `name`, at the precision that the model has where it is."""
+    engine = engine_of(place.backend)
+    if engine.name == name:
+        return place.on(engine)
+    return type(cast(Any, backend_by_name(name)))(float=engine.float_element).device()
+
+
+class Traced:
+    """A model on an engine, to be called by that engine's exporter.
+
+    Attributes:
+        outputs: the names of what it has returned, once it was called.
+        path: the layer that is being called.
+    """
+
+    def __init__(self, model: Module, arguments: Arguments, device: Device, names: Sequence[str] | None) -> None:
+        self.model = model.to_device(device).valid()
+        self.arguments, self.device, self.given = arguments, device, names
+        self.engine: Backend = engine_of(device.backend)
+        self.outputs: list[str] = []
+        self.paths: list[str] = []
+
+    def parameters(self) -> dict[str, Any]:
+        """The engine's arrays by path; those of a shared parameter once."""
+        return {path: self.engine_array(param.val()) for path, param in self.model.structure().named()}
+
+    @staticmethod
+    def engine_array(tensor: AnyTensor) -> Any:
+        """The engine's own array of a tensor."""
+        return tensor.backend.strip(tensor.primitive)
+
+    def __call__(self, arrays: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[Any]:
+        """The engine's arrays that the model gives for others, in the order of its inputs."""
+        rest = iter(arrays)
+        args, kwargs = self.arguments.filled(lambda one: Tensor.from_primitive(next(rest), self.engine, one.spec.kind))
+        model = with_function_layers(self.model if parameters is None else self._with(parameters))
+        self.paths.clear()
+        with (
+            default_device(self.device), random.stream(Stream((0, 0))), noting_changes() as changes,
+            observed(model, lambda call: self.paths.pop(), on_enter=lambda call: self.paths.append(call.path)),
+        ):  # fmt: skip
+            try:
+                found = cast("Callable[..., Any]", model)(*args, **kwargs)
+            finally:
+                for param, value in changes.items():
+                    param.set(value)
+        tensors = list(leaves_of(found, Tensor))
+        if not tensors:
+            raise ExportError(f"{type(self.model).__name__} returned no tensor, but {type(found).__name__}")
+        self.outputs = _names([path for path, _ in tensors], self.given)
+        return [self.engine_array(one) for _, one in tensors]
+
+    def _with(self, parameters: Mapping[str, Any]) -> Module:
+        structure = self.model.structure()
+        made: list[Param] = []
+        for path, param in structure.named():
+            marks = param.trained, param.trainable, param.id, param.full_precision
+            made.append(Param.revive(ops_of(engine_of(param.backend), param.kind), parameters[path], *marks))
+        return structure.build(made)
+
+    def refuse(self, call: str, error: BaseException) -> ExportError:
+        """The error for what the engine does not export, with the layer and the line."""
+        line = line_of_error(error)
+        layer = f"layer `{self.paths[-1]}`" if self.paths and self.paths[-1] else "the model"
+        text = " ".join(str(error).split())
+        cause = error.__cause__
+        while cause is not None:  # the engine's own error says more
+            text, cause = f"{type(cause).__name__}: {' '.join(str(cause).split())}", cause.__cause__
+        return ExportError(
+            f"{call}: {layer}{f' ({line})' if line else ''}: {text[:400]}. Where an open axis is the cause, give it a "
+            "size in place of its name"
+        )
+
+
+def _names(paths: Sequence[str], given: Sequence[str] | None) -> list[str]:
+    import re
+
+    if given is not None:
+        if isinstance(given, str) or len(given) != len(paths):
+            raise ExportError(f"{len(paths)} outputs need as many output_names, got {given!r}")
+        check_names("output_names", given)
+        return list(given)
+    if len(paths) == 1:
+        return ["output"]
+    return ["_".join(re.findall(r"\w+", f"output{path}")) for path in paths]
+
+
+def compared(
+    call: str,
+    model: Module,
+    traced: Traced,
+    place: Device,
+    candidates: Sequence[Mapping[str, int]],
+    run: Callable[[Sequence[Any]], Sequence[Any]],
+    limit: float,
+    refuses: tuple[type[Exception], ...],
+    most: int = 3,
+) -> tuple[str, list[Difference]]:
+    """What the results were compared with, and how far they are apart, at some sizes that model and file take."""
+    twin, there = reference_model(model, place)
+    found: list[Difference] = []
+    refused: list[Exception] = []
+    ran = 0
+    for sizes in candidates:
+        taken = case(twin, traced.arguments, sizes, there, refused)
+        if taken is None:
+            continue
+        values, wanted = taken
+        try:
+            results = run(values)
+        except refuses as error:
+            refused.append(error)
+            continue
+        for title, want, have in zip(traced.outputs, wanted, results, strict=True):
+            found.append(difference(call, sizes, title, want, have, limit))
+        ran += 1
+        if ran == most:
+            break
+    if not found:
+        raise ExportError(f"{call}: no sizes were found that model and file take; the first failed with: {refused[0]}")
+    return f"the model on {there.backend!r}", found
+
+
+def candidates_of(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
+    """Sizes to try: two choices, then one for all axes, then what else may fit."""
+    found = sizes_to_try(arguments.open_axes(), given)
+    single = [dict.fromkeys(found[0], 1)] if found[0] and not given else []
+    return [*found[:2], *single, *found[2:]]
+
+
+def target_of(call: str, path: Any) -> Path:
+    """The file to write; `ExportError` for a folder, or one in no folder."""
+    target = Path(path)
+    if target.is_dir():
+        raise ExportError(f"{call}: {target} is a folder; give the path of a file")
+    if not target.absolute().parent.is_dir():
+        raise ExportError(f"{call}: there is no folder {target.absolute().parent}; make it first")
+    return target
+
+
+def text_of(shape: Sequence[Any], element: str) -> str:
+    """An input or an output in a report: `f32 [batch, 8]`."""
+    return f"{element} [{', '.join(map(str, shape))}]"
+
+
+def inputs_of(traced: Traced) -> dict[str, str]:
+    """The inputs as a report has them."""
+    engine = traced.engine
+    elements = {"float": engine.float_element, "int": engine.int_element, "bool": "bool"}
+    return {one.name: text_of(one.spec.shape, elements[one.spec.kind.name]) for one in traced.arguments.inputs}
