@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, overload
+from warnings import warn
 
 from phlox.backend import Int
 from phlox.backend.tracing.symbolic import less
@@ -173,18 +174,24 @@ class CausalModel(Module, Generic[C, B]):
     def generate(
         self,
         prompt: Tokens | Prompts,
-        max_new_tokens: int,
+        max_new_tokens: int | None = None,
         *,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
         stop: int | Sequence[int] | None = None,
         compile: bool = True,
+        length: int | None = None,
     ) -> Any:
         """Continue each prompt by `max_new_tokens` tokens, drawn one by one, or until a stop token.
 
-        See `phlox.models.generation.generate`.
+        See `phlox.models.generation.generate`. `length` is the old name of `max_new_tokens`.
         """
+        if max_new_tokens is None:
+            if length is None:
+                raise TypeError(f"{type(self).__name__}.generate: give max_new_tokens, how many tokens to add")
+            warn("generate(length=...) is called max_new_tokens now", DeprecationWarning, stacklevel=2)
+            max_new_tokens = length
         return generate(
             self,
             prompt,

@@ -190,3 +190,14 @@ def test_top_p() -> None:
         counts = np.bincount(drawn, minlength=11) / 2000
         np.testing.assert_allclose(counts, scaled / scaled.sum(), atol=0.05)
         assert (counts[scaled == 0] == 0).all()
+
+
+def test_the_old_name_of_the_number_of_tokens_warns() -> None:
+    model = lively(GptConfig(**SHALLOW), NumPy())
+    prompt = px.tensor([1, 2], device="numpy")
+    options: dict[str, Any] = {"temperature": 0.0}
+    with pytest.warns(DeprecationWarning, match="max_new_tokens"):
+        old: Any = model.generate(prompt, length=3, **options)  # pyright: ignore[reportCallIssue]
+    assert old.tolist() == model.generate(prompt, 3, **options).tolist()
+    with pytest.raises(TypeError, match="give max_new_tokens"):
+        model.generate(prompt)  # pyright: ignore[reportCallIssue]
