@@ -37,7 +37,7 @@ def recomputed(model, tokens, targets):
     x = model.embed(tokens)
     for block in model.blocks:
         x = px.checkpoint(block)(x)
-    return functional.cross_entropy(model._logits(model.norm(x)), targets)
+    return functional.cross_entropy(model.logits(model.norm(x)), targets)
 
 def report_and_plan(config, axes, layout, loss=plain):
     def step(model, optimizer, lr, tokens, targets):

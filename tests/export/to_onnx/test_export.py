@@ -1,6 +1,6 @@
 """The call as a whole: names, open axes, precisions, operator sets, the files, the report, and what is refused.
 
-Serves: phlox/export/to_onnx/{export,trace,check,report,arguments}.py
+Serves: phlox/export/to_onnx/{export,trace,check,report}.py, phlox/export/arguments.py
 """
 
 from __future__ import annotations
