@@ -178,8 +178,9 @@ EXCHANGED = ("all-gather", "all-reduce", "collective-permute", "all-to-all")
 for shape in ((16, 5), (8, 3, 7)):
     target, dtype = fitted(cut.sharding, shape), np.dtype("f4")
     for fn, static, more in (
-        (random._normal, (shape, dtype), ()), (random._uniform, (shape, dtype), ()),
-        (random._bernoulli, (shape,), (np.uint32(6553),)), (random._integers, (shape,), (np.uint32(3), np.uint32(9))),
+        (random._normal, (shape, dtype, None), ()), (random._uniform, (shape, dtype, None), ()),
+        (random._bernoulli, (shape, None), (np.uint32(6553),)),
+        (random._integers, (shape, None), (np.uint32(3), np.uint32(9))),
     ):
         program = in_shards(fn, static, target).lower(state, *more).compile()
         assert not any(word in program.as_text() for word in EXCHANGED)

@@ -10,6 +10,7 @@ from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.types import Array
 from phlox.backend.kind import Kind
 from phlox.backend.tracing import checks
+from phlox.backend.tracing.symbolic import is_symbolic, whole
 from phlox.errors import IndexRangeError
 
 
@@ -139,9 +140,9 @@ class TracingOps(ArrayOps):
         size, count = self.shape(x)[axis], self.shape(values)[axis]
         # For each place of x, the index of its value: fixed shapes, all indices in range.
         source = ops.int_sub(ops.int_arange(0, size, 1, device), place)
-        new = ops.bool_and(ops.int_less_equal(0, source), ops.int_less(source, count))
-        if count > 1:
-            last = ops.int_full((size,), count - 1, device)
+        new = ops.bool_and(ops.int_less_equal(0, source), ops.int_less(source, whole(count)))
+        if is_symbolic(count) or count > 1:
+            last = ops.int_full((size,), whole(count - 1), device)
             inside = ops.where(ops.int_less(source, 0), ops.int_full((size,), 0, device), source)
             values = ops.take(values, ops.where(ops.int_less(last, inside), last, inside), axis)
         shape = tuple(size if other == axis else 1 for other in range(len(self.shape(x))))

@@ -208,7 +208,8 @@ class Traces(EngineBackend):
         return x.at[:, place].set(entry)
 
     def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
-        if values.shape[axis] != 1 or not self.is_traced(x):
+        count = values.shape[axis]
+        if is_symbolic(count) or count != 1 or not self.is_traced(x):
             return super().write_from(x, values, place, axis, donated)
         # In place, where x is donated. Beyond the end, what is there is written again.
         there = lax.dynamic_slice_in_dim(x, place, 1, axis)
