@@ -15,6 +15,7 @@ from tools.environments import EXTRAS, Environment, Skipped, lowest
 TESTS = (
     "src/phlox",  # the examples in the docstrings: a little of everything
     *("--ignore=src/phlox/testing", "--ignore=src/phlox/backend/torch", "--ignore=src/phlox/optim/optax/adaptor.py"),
+    *("--ignore=src/phlox/export/to_torch.py", "--ignore=src/phlox/export/to_stablehlo.py"),  # PyTorch, flatbuffers
     *(f"tests/record/formats/test_{name}.py" for name in ("binary", "json", "message_pack")),
     *("tests/config/test_base.py", "tests/train/views/test_view.py"),
 )

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -120,6 +121,8 @@ def _jax() -> Any:
         import jax.export as _  # noqa: F401
     except ImportError:
         raise ExtraNotInstalledError(f"{_CALL} needs JAX: pip install jax") from None
+    if find_spec("flatbuffers") is None:  # with which JAX writes programs, and which it does not ask for
+        raise ExtraNotInstalledError(f"{_CALL} needs flatbuffers: pip install flatbuffers")
     return jax
 
 
