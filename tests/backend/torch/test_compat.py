@@ -382,6 +382,8 @@ def test_only_compat_names_private_parts_of_pytorch() -> None:
             continue
         lines: dict[int, str] = {}
         for line, text in code_of(path):
-            lines[line] = lines.get(line, "") + (text if text in ".," or text.isidentifier() else f" {text} ")
+            before = lines.get(line, "")
+            apart = " " if before and text not in ".," and not before.endswith(".") else ""
+            lines[line] = before + apart + text
         found += [f"{name}:{line}: {text}" for line, text in lines.items() if PRIVATE.search(text)]
     assert not found, "\n".join(found)

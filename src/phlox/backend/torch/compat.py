@@ -195,7 +195,7 @@ def without_modes() -> Any:
     return _DISABLE_MODES.value()
 
 
-# --- how often a tensor was written to
+# --- loops in exported programs
 
 _HIGHER_ORDER = Private("torch._higher_order_ops", "no loop of an open length is exported")
 
@@ -205,6 +205,8 @@ def scan_operation() -> Any:
     _HIGHER_ORDER.value  # noqa: B018  (which registers it)
     return torch.ops.higher_order.scan
 
+
+# --- how often a tensor was written to
 
 VERSION = Private("torch.Tensor._version", "what follows from weights is computed at every call")
 

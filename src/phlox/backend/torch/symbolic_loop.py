@@ -15,12 +15,19 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.fx.node import map_aggregate
 
 from phlox.backend.torch import compat
 
 Arrays: TypeAlias = tuple[Any, ...]
 Body: TypeAlias = Callable[[Arrays, Arrays], tuple[Sequence[Any], Sequence[Any]]]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in lists, tuples, dicts and slices."""
+    found: list[torch.Tensor] = []
+    map_aggregate(value, lambda x: found.append(x) if isinstance(x, torch.Tensor) else None)
+    return found
 
 
 class _FromOutside(TorchFunctionMode):
@@ -32,11 +39,11 @@ class _FromOutside(TorchFunctionMode):
         self.found: dict[int, Any] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for x in tree_leaves((args, kwargs)):
-            if isinstance(x, torch.Tensor) and id(x) not in self.known:
+        for x in _tensors((args, kwargs)):
+            if id(x) not in self.known:
                 self.found.setdefault(id(x), x)
         made = func(*args, **(kwargs or {}))
-        self.known.update({id(x): x for x in tree_leaves(made) if isinstance(x, torch.Tensor)})
+        self.known.update({id(x): x for x in _tensors(made)})
         return made
 
 
@@ -48,7 +55,7 @@ class _Instead(TorchFunctionMode):
         self.others = others
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(torch.Tensor, lambda x: self.others.get(id(x), x), (args, kwargs or {}))
+        args, kwargs = map_aggregate((args, kwargs or {}), lambda x: self.others.get(id(x), x))
         return func(*args, **kwargs)
 
 
