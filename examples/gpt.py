@@ -98,7 +98,7 @@ def train(model: Gpt, steps: int, minutes: float, seed: int, device: px.Device) 
 
 def write(model: Gpt, prompt: str, length: int, device: px.Device) -> str:
     """The model's continuation of a prompt."""
-    tokens = px.tensor(list(prompt.encode())[-model.config.context :], device=device)
+    tokens = px.tensor(list(prompt.encode()), device=device)
     written = model.generate(tokens, length, temperature=0.8, top_k=40)
     return bytes(written.tolist()).decode(errors="replace")
 
@@ -126,6 +126,9 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             config = GptConfig.load(options.resume.with_suffix(".json"))
             model = config.init(device).load_record(load(options.resume.with_suffix(".safetensors")))
+        size = len(options.prompt.encode())
+        if size > config.context:
+            parser.error(f"the prompt has {size} bytes, more than the context of {config.context}")
         if options.steps:
             for trained in train(model.train(), options.steps, options.minutes, options.seed, device):
                 model = trained

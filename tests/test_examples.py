@@ -54,6 +54,7 @@ WRONG = {
     "--steps": (["--steps", "-1"], "at least 0"),
     "--minutes": (["--minutes", "0"], "more than 0"),
     "--prompt": (["--prompt", ""], "at least one character"),
+    "long --prompt": (["--prompt", "from os import"], "14 bytes, more than the context of 8"),
     "--resume": (["--resume", "missing"], "missing"),
 }
 
